@@ -56,9 +56,25 @@ mod tests {
         assert_silent(&Called::from(URL));
         let dir = PathBuf::from("/run");
         let (at, timeout) = (None, Duration::ZERO);
-        let wish = Wish { url: URL.into(), via: None, at, recover: false, timeout, dir, control: None };
+        let wish = Wish {
+            url: URL.into(),
+            via: None,
+            at,
+            recover: false,
+            force: false,
+            timeout,
+            dir,
+            control: None,
+        };
         assert_silent(&wish);
-        let request = AttachRequest { url: URL.into(), via: None, at: None, recover: false, timeout_ms: 0 };
+        let request = AttachRequest {
+            url: URL.into(),
+            via: None,
+            at: None,
+            recover: false,
+            force: false,
+            timeout_ms: 0,
+        };
         // The daemon gets it whole.
         let sent = serde_json::to_string(&Request::Attach(request.clone())).unwrap();
         assert!(sent.contains(URL), "{sent}");

@@ -191,13 +191,25 @@ impl Dir {
     /// # Errors
     /// `AlreadyExists` if there is one of that name; what the system says.
     pub fn make_file(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        self.put_file(name, bytes, RenameFlags::NOREPLACE)
+    }
+
+    /// Makes a file in place of the one of that name; who looks sees all of either.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn replace_file(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        self.put_file(name, bytes, RenameFlags::empty())
+    }
+
+    fn put_file(&self, name: &OsStr, bytes: &[u8], how: RenameFlags) -> io::Result<()> {
         let mut new = OsString::from(format!(".{:016x}.", random()?));
         new.push(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR)?;
-        let written = File::from(file).write_all(bytes).and_then(|()| {
-            Ok(rustix::fs::renameat_with(&self.fd, &new, &self.fd, name, RenameFlags::NOREPLACE)?)
-        });
+        let written = File::from(file)
+            .write_all(bytes)
+            .and_then(|()| Ok(rustix::fs::renameat_with(&self.fd, &new, &self.fd, name, how)?));
         written.inspect_err(|_| drop(self.remove(&new)))
     }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use block_device::{Disk, Via, fuse, nbd, ublk, vhost};
 
-use super::note::Noted;
 use super::wire::{Charge, Shape};
 use super::{Attachment, End, Opened};
 use crate::exit::Failure;
@@ -33,18 +32,18 @@ fn at(place: &Path) -> impl Fn(io::Error) -> Failure + use<> {
 /// A front that makes its device on the thread that serves it tells of it there; what goes wrong then ends it,
 /// and comes back through it.
 struct Told {
-    noted: Option<Noted>,
+    noted: bool,
     failed: Option<Failure>,
 }
 
 impl Told {
     fn new() -> Told {
-        Told { noted: None, failed: None }
+        Told { noted: false, failed: None }
     }
 
-    fn take(&mut self, settled: Result<Noted, Failure>) -> io::Result<()> {
+    fn take(&mut self, settled: Result<(), Failure>) -> io::Result<()> {
         match settled {
-            Ok(noted) => self.noted = Some(noted),
+            Ok(()) => self.noted = true,
             Err(why) => {
                 let said = io::Error::other(why.message.clone());
                 self.failed = Some(why);
@@ -56,16 +55,16 @@ impl Told {
 
     /// Whether somebody knows of the device.
     fn is_told(&self) -> bool {
-        self.noted.is_some()
+        self.noted
     }
 
     /// How the attachment ended.
     fn end(self, ran: io::Result<()>, failed: impl FnOnce(io::Error) -> Failure) -> Result<(), Failure> {
-        match (self.failed, &self.noted, ran) {
+        match (self.failed, self.noted, ran) {
             (Some(why), ..) => Err(why),
             (None, _, Err(why)) => Err(failed(why)),
-            (None, None, Ok(())) => Err(Failure::failed("it was ended before it served anybody")),
-            (None, Some(_), Ok(())) => Ok(()),
+            (None, false, Ok(())) => Err(Failure::failed("it was ended before it served anybody")),
+            (None, true, Ok(())) => Ok(()),
         }
     }
 }
@@ -74,7 +73,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     let Attachment { disk, records, .. } = attachment;
     let failed = at(Path::new("ublk"));
     let was = match records.inherit() {
-        Some((Charge::Ublk { number }, _)) => Some(number),
+        Some((Charge::Ublk { number, .. }, _)) => Some(number),
         _ => None,
     };
     let number = match (was, &records.wish.at) {
@@ -91,7 +90,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     };
     let front = front.map_err(&failed)?;
     let number = front.number();
-    let charge = Charge::Ublk { number };
+    let charge = Charge::Ublk { number, process: std::process::id() };
     let mut told = Told::new();
     let mut ran = front.run(disk, &end.stop, &mut |device: &Path| {
         let opened = Opened { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
@@ -107,7 +106,9 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
         let Ok(front) = ublk::Front::recover(number, disk) else { break };
         ran = front.run(disk, &end.stop, &mut |_: &Path| Ok(()));
     }
-    if ran.is_err() && told.is_told() {
+    // One that nobody asked to end is left to its keeper, which takes the device away when nobody goes on with it in
+    // time.
+    if ran.is_err() && told.is_told() && end.stop.times() > 0 {
         // Or they would wait for ever. It is there no more if the volume is gone; the driver notices its server's
         // end a moment later.
         for _ in 0..100 {
@@ -207,7 +208,7 @@ fn serve_nbd(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result
         remarks: Vec::new(),
     };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
-    let _noted = records.settle(end, &opened, Some((Charge::Nbd { path, shape }, Vec::new())))?;
+    records.settle(end, &opened, Some((Charge::Nbd { path, shape }, Vec::new())))?;
     ready(&opened);
     front.run(disk, &end.stop).map_err(failed)
 }
@@ -223,7 +224,7 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
     let mut front = vhost::Front::new(settings).map_err(&failed)?;
     let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
-    let _noted = records.settle(end, &opened, Some((Charge::VhostUser { path, id, shape }, Vec::new())))?;
+    records.settle(end, &opened, Some((Charge::VhostUser { path, id, shape }, Vec::new())))?;
     ready(&opened);
     front.run(disk, &end.stop).map_err(failed)
 }

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,8 @@ pub struct Attachments {
 
 #[derive(Debug)]
 struct Held {
-    /// `None` until it is there.
-    report: Option<AttachmentReport>,
+    /// Nothing until it is there.
+    report: Arc<OnceLock<AttachmentReport>>,
     /// It was the last daemon's.
     resumed: bool,
     end: End,
@@ -99,7 +99,7 @@ impl Attachments {
 
     /// How many can be used.
     pub fn count(&self) -> usize {
-        self.held().iter().filter(|one| one.report.is_some()).count()
+        self.held().iter().filter(|one| one.report.get().is_some()).count()
     }
 
     /// Attaches; answers when the device can be used.
@@ -123,7 +123,9 @@ impl Attachments {
         let its_wanted = wanted.clone();
         let (say, said) = mpsc::channel();
         let its_end = end.clone();
-        let thread = {
+        let report = Arc::new(OnceLock::new());
+        let its_report = report.clone();
+        {
             let mut held = self.held();
             if held.len() >= HELD_MAX {
                 return Err(Failure::failed(format!("the daemon holds {HELD_MAX} attachments already")));
@@ -131,13 +133,11 @@ impl Attachments {
             if self.ending.load(Ordering::Acquire) {
                 return Err(Failure::failed("the daemon is stopping"));
             }
-            let hold = move || hold(open, &its_wanted, &its_end, &say);
+            let hold = move || hold(open, &its_wanted, &its_end, (&*its_report, &say));
             let thread = thread::Builder::new().name("attachment".to_owned()).spawn(hold);
             let thread = thread.map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
-            let id = thread.thread().id();
-            held.push(Held { report: None, resumed, end: end.clone(), thread });
-            id
-        };
+            held.push(Held { report, resumed, end: end.clone(), thread });
+        }
         let mut heard = said.recv_timeout(patience);
         let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
         // Either it is given up before it touches a device, and touches none, or it is past that, which takes
@@ -150,14 +150,7 @@ impl Attachments {
             }
         }
         match heard {
-            Ok(Ok(report)) => {
-                let mut held = self.held();
-                if let Some(one) = held.iter_mut().find(|one| one.thread.thread().id() == thread) {
-                    one.report = Some(report.clone());
-                }
-                Ok(report)
-            }
-            Ok(Err(why)) => Err(why),
+            Ok(answer) => answer,
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(Failure::failed("the attachment broke down")),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 // Nobody was told of it; a device that it has just made goes again.
@@ -176,9 +169,11 @@ impl Attachments {
         let dir = note::dir(Some(control));
         for left in waiting(&dir, control) {
             self.resuming().push(left.clone());
+            let file = left.file.clone();
             let (held, dir, control) = (self.clone(), dir.clone(), control.to_owned());
             let go_on = move || held.go_on(left, &dir, &control);
             if let Err(why) = thread::Builder::new().name("resume".to_owned()).spawn(go_on) {
+                self.resuming().retain(|one| one.file != file);
                 tracing::warn!(%why, "cannot go on with what the last daemon held");
             }
         }
@@ -229,7 +224,7 @@ impl Attachments {
             thread::sleep(LOOK);
         }
         let held = self.held();
-        let mut reports = held.iter().filter(|one| one.resumed).filter_map(|one| one.report.as_ref());
+        let mut reports = held.iter().filter(|one| one.resumed).filter_map(|one| one.report.get());
         let is_at = |report: &AttachmentReport, at: &Path| {
             report.ways.iter().any(|way| Path::new(way) == at || Path::new(way).parent() == Some(at))
         };
@@ -242,7 +237,7 @@ impl Attachments {
     /// If its users do not go within `patience`.
     pub fn detach(&self, way: &str, now: bool, patience: Duration) -> Option<Result<(), Failure>> {
         let has =
-            |one: &Held| one.report.as_ref().is_some_and(|report| report.ways.iter().any(|mine| mine == way));
+            |one: &Held| one.report.get().is_some_and(|report| report.ways.iter().any(|mine| mine == way));
         {
             let held = self.held();
             let one = held.iter().find(|one| has(one))?;
@@ -273,7 +268,7 @@ impl Attachments {
                 return;
             }
             if Instant::now() >= until {
-                for one in held.iter().filter_map(|one| one.report.as_ref()) {
+                for one in held.iter().filter_map(|one| one.report.get()) {
                     let (ways, timeout) = (one.ways.join(" "), one.timeout_ms / 1000);
                     tracing::warn!(
                         "{ways} is in use: its I/O waits {timeout} s for the next daemon, or `attach --recover`"
@@ -302,7 +297,12 @@ fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
 }
 
 /// The thread of one attachment.
-fn hold(open: Open, wanted: &Wanted, end: &End, say: &mpsc::Sender<Result<AttachmentReport, Failure>>) {
+fn hold(
+    open: Open,
+    wanted: &Wanted,
+    end: &End,
+    (there, say): (&OnceLock<AttachmentReport>, &mpsc::Sender<Result<AttachmentReport, Failure>>),
+) {
     let Opening { url, via, remark, timeout_ms, serve } = match open(wanted) {
         Ok(opening) => opening,
         Err(why) => return drop(say.send(Err(why))),
@@ -320,7 +320,8 @@ fn hold(open: Open, wanted: &Wanted, end: &End, say: &mpsc::Sender<Result<Attach
             timeout_ms,
         };
         tracing::info!(url, via, ways = report.ways.join(" "), "attached");
-        // Who asked may have given up.
+        // It can be detached from now on, also where who asked has given up.
+        let _ = there.set(report.clone());
         let _ = say.send(Ok(report));
     });
     match ended {
@@ -337,7 +338,7 @@ fn hold(open: Open, wanted: &Wanted, end: &End, say: &mpsc::Sender<Result<Attach
 /// # Errors
 /// What makes no sense.
 pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
-    let AttachRequest { url, via, at, recover, timeout_ms } = request;
+    let AttachRequest { url, via, at, recover, force, timeout_ms } = request;
     if at.as_deref().is_some_and(Path::is_relative) {
         return Err("the path of the device must be absolute".to_owned());
     }
@@ -354,6 +355,7 @@ pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
         via: via.as_deref().map(super::via).transpose()?,
         at,
         recover,
+        force,
         timeout,
         dir: super::note::dir(Some(control)),
         control: Some(control.to_owned()),
@@ -399,6 +401,34 @@ mod tests {
         assert_eq!(why.exit, Exit::RequestTimeout);
         until_all_have_ended(&attachments);
         assert!(!served.load(Ordering::Acquire), "the device was taken over, to be taken away");
+    }
+
+    #[test]
+    fn a_recovery_that_is_ready_after_everybody_has_given_up_can_be_detached() {
+        let attachments = Attachments::default();
+        let (go, wait) = mpsc::channel::<()>();
+        let open = move |_: &Wanted| {
+            let serve = move |end: &End, ready: &mut dyn FnMut(&Opened)| {
+                let _ = wait.recv();
+                ready(&Opened { ways: vec![("socket", "/late".to_owned())], remarks: Vec::new() });
+                while end.stop.times() == 0 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            };
+            Ok(opening(Box::new(serve)))
+        };
+        let why = attachments.start(Box::new(open), asked(true, Duration::from_millis(20))).unwrap_err();
+        assert!(why.message.contains("taken over"), "{why}");
+        assert_eq!(attachments.count(), 0);
+        drop(go);
+        let until = Instant::now() + Duration::from_secs(60);
+        while attachments.count() == 0 {
+            assert!(Instant::now() < until, "nobody knows of it");
+            thread::sleep(Duration::from_millis(1));
+        }
+        attachments.detach("/late", false, Duration::from_secs(60)).expect("it is held").unwrap();
+        assert_eq!(attachments.count(), 0);
     }
 
     #[test]

@@ -31,6 +31,10 @@ const DESERTED: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the kernel may take to see that a killed holder's descriptors are closed.
 const CLOSING: Duration = Duration::from_secs(2);
+/// The same of a ublk driver; who has the waiting ended waits so long for the answer.
+const NOTICED: Duration = Duration::from_secs(10);
+/// How long nothing is done when the system has no descriptor or memory to give.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// `keep`
 #[derive(Debug, Args)]
@@ -49,15 +53,14 @@ pub fn keep(args: &KeepArgs) -> Result<Exit, Failure> {
     let lifeline = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let listener = listen(&args.socket).map_err(failed)?;
     let made = fs::symlink_metadata(&args.socket).map_err(failed)?;
-    let mut keeper = Keeper { lifeline: Some(lifeline), held: None, dead: None, failing: None };
-    let result = keeper.run(&listener);
+    Keeper { lifeline: Some(lifeline), held: None, dead: None, failing: None }.run(&listener);
     let is_ours = |now: &fs::Metadata| {
         (now.dev(), now.ino()) == (made.dev(), made.ino()) && now.file_type().is_socket()
     };
     if fs::symlink_metadata(&args.socket).is_ok_and(|now| is_ours(&now)) {
         let _ = fs::remove_file(&args.socket);
     }
-    result.map(|()| Exit::Success).map_err(failed)
+    Ok(Exit::Success)
 }
 
 /// Listens where nothing is yet.
@@ -108,16 +111,20 @@ enum Then {
 }
 
 impl Keeper {
-    fn run(&mut self, listener: &OwnedFd) -> io::Result<()> {
+    /// Nothing that fails here may end it while something is held.
+    fn run(&mut self, listener: &OwnedFd) {
         loop {
             let due = self.due();
             let mut fds = vec![listener.as_fd()];
             fds.extend(self.lifeline.as_ref().map(AsFd::as_fd));
-            let ready = poll_in(&fds, due)?;
-            if ready.get(1) == Some(&true) && self.hear()? == Then::Leave {
+            let ready = poll_in(&fds, due).unwrap_or_else(|_| {
+                std::thread::sleep(PAUSE);
+                Vec::new()
+            });
+            if ready.get(1) == Some(&true) && self.hear() == Then::Leave {
                 break;
             }
-            if ready[0] && self.answer(listener) == Then::Leave {
+            if ready.first() == Some(&true) && self.answer(listener) == Then::Leave {
                 break;
             }
             if self.due() == Some(Duration::ZERO) && self.end() == Then::Leave {
@@ -127,7 +134,6 @@ impl Keeper {
         if let Some(held) = self.held.take() {
             forget(&held.note);
         }
-        Ok(())
     }
 
     /// When something is to be done; `None`: when somebody says something.
@@ -143,8 +149,8 @@ impl Keeper {
     }
 
     /// The holder says something, or is gone.
-    fn hear(&mut self) -> io::Result<Then> {
-        let Some(lifeline) = &self.lifeline else { return Ok(Then::GoOn) };
+    fn hear(&mut self) -> Then {
+        let Some(lifeline) = &self.lifeline else { return Then::GoOn };
         match receive::<Word>(lifeline, Duration::ZERO) {
             Ok(Some((Word::Hold { charge, note, timeout_ms, called }, files))) => {
                 if let Some(before) = self.held.as_ref().filter(|before| before.note != note) {
@@ -153,31 +159,47 @@ impl Keeper {
                 let timeout = Duration::from_millis(timeout_ms);
                 self.held = Some(Held { charge, files, note, timeout, called });
                 self.dead = None;
-                send(lifeline, &Answer::Held, &[])?;
-                Ok(Then::GoOn)
+                match send(lifeline, &Answer::Held, &[]) {
+                    Ok(()) => Then::GoOn,
+                    // It died just now, or believes that it has failed: what it held waits.
+                    Err(_) => self.lose(),
+                }
             }
             Ok(Some((Word::LetGo, _))) => {
                 if let Some(Held { charge: Charge::Fuse { device, .. }, files, .. }) = &mut self.held {
                     *device = false;
                     files.truncate(1);
                 }
-                Ok(Then::GoOn)
+                Then::GoOn
             }
-            Ok(Some((Word::Leave, _))) => Ok(Then::Leave),
-            Ok(Some((Word::Take | Word::End | Word::Ask, _))) => Ok(Then::GoOn),
+            Ok(Some((Word::Leave, _))) => Then::Leave,
+            Ok(Some((Word::Take | Word::End | Word::Ask, _))) => Then::GoOn,
             // What cannot be understood comes from no holder of ours: it counts as its end.
-            Ok(None) | Err(_) => {
-                self.lifeline = None;
-                self.dead.get_or_insert_with(Instant::now);
-                // A holder that never served leaves nothing.
-                Ok(if self.held.is_some() { Then::GoOn } else { Then::Leave })
-            }
+            Ok(None) | Err(_) => self.lose(),
         }
+    }
+
+    /// The holder is gone.
+    fn lose(&mut self) -> Then {
+        self.lifeline = None;
+        self.dead.get_or_insert_with(Instant::now);
+        // One that never served leaves nothing.
+        if self.held.is_some() { Then::GoOn } else { Then::Leave }
     }
 
     /// Somebody else has come.
     fn answer(&mut self, listener: &OwnedFd) -> Then {
-        let Ok(peer) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return Then::GoOn };
+        use rustix::io::Errno;
+        let peer = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(peer) => peer,
+            // Nobody is there, or not any more.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Then::GoOn,
+            // There is no descriptor or memory for another, and the listener stays ready.
+            Err(_) => {
+                std::thread::sleep(PAUSE);
+                return Then::GoOn;
+            }
+        };
         if !Peer::of(&peer).is_ok_and(Peer::commands_us) {
             return Then::GoOn;
         }
@@ -248,7 +270,17 @@ impl Keeper {
                 // Nobody waits for the loop device's own users.
                 files.for_each(drop);
             }
-            Charge::Ublk { number } => drop(ublk::delete(*number)),
+            Charge::Ublk { number, process } => {
+                // The driver sees the end of a killed server a moment later; whom it has as a server by then is
+                // another one, whose device it is.
+                let until = Instant::now() + NOTICED;
+                let deleted = || ublk::delete_left(*number, *process);
+                while deleted().is_err_and(|why| why.kind() == io::ErrorKind::ResourceBusy)
+                    && Instant::now() < until
+                {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
             // Who connects waits for nobody: it is told at once that nobody is there.
             Charge::Nbd { .. } | Charge::VhostUser { .. } => {}
         }
@@ -312,5 +344,33 @@ impl Drop for FailingServer {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_that_dies_as_it_says_hold_does_not_end_its_keeper() {
+        use rustix::net::{AddressFamily, SocketType, socketpair};
+        let root = tempfile::tempdir().unwrap();
+        let pair =
+            || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, theirs) = pair();
+        let mut keeper = Keeper { lifeline: Some(theirs), held: None, dead: None, failing: None };
+        let charge = Charge::Ublk { number: u32::MAX, process: 1 };
+        let note = root.path().join("1.json");
+        let hold = Word::Hold { charge, note, timeout_ms: 60_000, called: None };
+        send(&ours, &hold, &[]).unwrap();
+        drop(ours);
+        assert!(keeper.hear() == Then::GoOn, "what it holds goes, and all that waits fails");
+        assert!(keeper.lifeline.is_none() && keeper.held.is_some());
+        assert!(keeper.due().is_some_and(|due| due > Duration::from_secs(50)), "its time-out runs");
+        // One that never served leaves nothing.
+        let (ours, theirs) = pair();
+        let mut keeper = Keeper { lifeline: Some(theirs), held: None, dead: None, failing: None };
+        drop(ours);
+        assert!(keeper.hear() == Then::Leave);
     }
 }

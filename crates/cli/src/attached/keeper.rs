@@ -63,7 +63,8 @@ pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut child = keeper.spawn().map_err(failed)?;
-    let process = Process::of(child.id()).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let process = Process::of(child.id()).map_err(failed)?;
+    let process = process.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     // It ends after its holder said so, or died; then somebody must have waited for it.
     let spawned = std::thread::Builder::new().name("keeper".into()).spawn(move || child.wait());
     spawned.map_err(failed)?;
@@ -116,7 +117,7 @@ fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(&kept.socket)?)?;
     let peer = Peer::of(&socket)?;
-    match peer == (Peer { user: owner, pid: kept.process.pid }) && kept.process.lives() {
+    match peer == (Peer { user: owner, pid: kept.process.pid }) && kept.process.lives()? {
         true => Ok(socket),
         false => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,

@@ -18,6 +18,11 @@ use crate::exit::{Exit, Failure};
 /// Between two looks at the paths, and at whether who waits has given up.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long the first path that is up waits for the others.
+const MEETING: Duration = Duration::from_secs(1);
+/// The longest Command Quiesce Time that a controller can tell (NVMe Base, Identify Controller, CQT).
+const QUIESCE_MAX: Duration = Duration::from_millis(u16::MAX as u64);
+
 /// A path of a holder, as its note says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
@@ -31,6 +36,9 @@ pub struct Noted {
     pub group: Option<String>,
     /// How long after its loss commands may still be carried out, in milliseconds.
     pub lands_for_ms: u64,
+    /// It had never been up: what its target tells was not known, and is taken for the longest that may be.
+    #[serde(default)]
+    pub is_new: bool,
 }
 
 /// The paths of a volume as they are now, and whether each has been up in this process.
@@ -39,16 +47,29 @@ pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(Noted, bool)> {
     let of = |(Trail { place, number }, info): (Trail, client::PathInfo)| {
         let terms = info.portrait.as_ref().map(|portrait| portrait.terms.as_slice()).unwrap_or_default();
         let group = terms.iter().find(|(name, _)| name == "TargetPortalGroupTag");
+        let is_new = info.counts.connects == 0;
+        let untold = if is_new && info.protocol == Protocol::Nvme { QUIESCE_MAX } else { Duration::ZERO };
         let noted = Noted {
             place,
             number,
             reinstates: info.protocol == Protocol::Iscsi,
             group: group.map(|(_, tag)| tag.clone()),
-            lands_for_ms: millis(info.lands_for),
+            lands_for_ms: millis(info.lands_for.saturating_add(untold)),
+            is_new,
         };
-        (noted, info.counts.connects > 0)
+        (noted, !is_new)
     };
     trails.zip(initiator.paths(volume)).map(of).collect()
+}
+
+/// Gives all paths a moment to come up, or to fail: of a path that has been up it is known how long it lands.
+pub fn meet(initiator: &mut Initiator, volume: Handle) {
+    let begun = Instant::now();
+    let connects = |path: &client::PathInfo| path.standing == client::Standing::Connecting;
+    while initiator.paths(volume).iter().any(connects) {
+        let Some(left) = MEETING.checked_sub(begun.elapsed()) else { return };
+        initiator.turn(Some(left));
+    }
 }
 
 /// How long the paths of a holder that is dead for `dead_for` are still to be waited for.
@@ -56,7 +77,8 @@ fn left(before: &[Noted], now: &[(Noted, bool)], dead_for: Duration) -> Duration
     let has_ended = |old: &Noted| {
         let same_group = |new: &Noted| match (&old.group, &new.group) {
             (Some(theirs), Some(ours)) => theirs == ours,
-            (None, _) | (_, None) => true,
+            // Of one that was up, the session may be in another group.
+            (None, _) | (_, None) => old.is_new,
         };
         let reinstated = |(new, up): &(Noted, bool)| {
             *up && (&new.place, new.number) == (&old.place, old.number) && same_group(new)
@@ -110,7 +132,7 @@ mod tests {
 
     fn iscsi(place: &str, number: u16) -> Noted {
         let (place, group) = (place.to_owned(), Some("1".to_owned()));
-        Noted { place, number, reinstates: true, group, lands_for_ms: 60_000 }
+        Noted { place, number, reinstates: true, group, lands_for_ms: 60_000, is_new: false }
     }
 
     #[test]
@@ -130,6 +152,28 @@ mod tests {
         for other in [iscsi("b", 0), iscsi("a", 1), elsewhere] {
             assert_eq!(left(&before, &[(other, true)], Duration::ZERO), MINUTE);
         }
+    }
+
+    #[test]
+    fn a_session_whose_portal_group_nobody_told_is_not_taken_for_ended() {
+        let untold = Noted { group: None, ..iscsi("a", 0) };
+        for (before, now) in [(&untold, iscsi("a", 0)), (&iscsi("a", 0), untold.clone())] {
+            assert_eq!(left(std::slice::from_ref(before), &[(now, true)], Duration::ZERO), MINUTE);
+        }
+        // One that had never been up had no session to be elsewhere.
+        let new = Noted { is_new: true, ..untold };
+        assert_eq!(left(&[new], &[(iscsi("a", 0), true)], Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_path_of_which_its_controller_has_told_nothing_is_not_taken_for_a_quick_one() {
+        let mut initiator = Initiator::new(client::Settings::default()).unwrap();
+        // Nobody answers there.
+        let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.io.blockwire:a/1?keep_alive=1s";
+        let volume = initiator.begin(url).unwrap();
+        let (path, is_up) = paths(&initiator, volume).remove(0);
+        assert!(!is_up && path.is_new);
+        assert!(path.lands_for_ms >= 3000 + u64::from(u16::MAX), "{path:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod keeper;
 pub mod landing;
 pub mod note;
 pub mod process;
+pub mod same;
 pub mod users;
 mod wire;
 
@@ -68,6 +69,8 @@ pub struct Wish {
     pub at: Option<PathBuf>,
     /// Go on with what a killed holder left.
     pub recover: bool,
+    /// Also with a device of which nothing is written down.
+    pub force: bool,
     /// How long I/O waits without a holder.
     pub timeout: Duration,
     /// Where notes are.
@@ -188,6 +191,8 @@ struct Records {
     nexus: [u8; 3],
     legacy: Option<Legacy>,
     lifeline: Option<Lifeline>,
+    /// The note, when it is written.
+    noted: Option<Noted>,
     /// What its files begin with.
     stem: String,
 }
@@ -203,6 +208,7 @@ impl Attachment {
         let (_, shown) = client::urls_of(&wish.url)?;
         let left = left_behind(&wish, &shown)?;
         let (via, remark) = way(&wish, left.as_ref())?;
+        refuse_unknown_device(&wish, via, left.is_some())?;
         // Of what is stranded the keeper is dead too, and has nothing to give.
         let kept = left.as_ref().filter(|left| left.standing != Standing::Stranded);
         let taken = kept.and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
@@ -225,6 +231,7 @@ impl Attachment {
             via: None,
             at: None,
             recover: true,
+            force: false,
             timeout: Duration::from_millis(left.note.timeout_ms),
             dir: dir.to_owned(),
             control: Some(control.to_owned()),
@@ -252,11 +259,9 @@ impl Attachment {
         let settings = Settings { memory: MEMORY, standing, inherited, ..Settings::default() };
         let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&wish.url)?;
-        let portrait = initiator.portrait(volume);
-        let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
-        let (serial, block) = identity(portrait.as_deref());
+        let (uuid, serial, block) = same::known(&initiator, volume);
         if let Some(left) = &left {
-            is_same_volume(left, (uuid.as_deref(), serial.as_deref(), block), &shown)?;
+            same::refuse_another(left, (initiator.portrait(volume).as_deref(), block), &shown)?;
         }
         // Users who ask again although nothing is written down of what was: all is waited for that may be. What a
         // FUSE file had in flight failed with its holder.
@@ -265,6 +270,7 @@ impl Attachment {
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
             landing::wait((&mut initiator, volume), &before, dead_for, wanted)?;
         }
+        landing::meet(&mut initiator, volume);
         let paths: Vec<_> = landing::paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
         let lands_for = paths.iter().filter(|path| !path.reinstates).map(|path| path.lands_for_ms).max();
         let slow = lands_for.filter(|lands_for| *lands_for > millis(wish.timeout));
@@ -285,8 +291,21 @@ impl Attachment {
         };
         let legacy = left.map(|found| Legacy { found, charge });
         let nexus = initiator.who().isid;
-        let records =
-            Records { wish, dir, via, shown, uuid, serial, block, paths, nexus, legacy, lifeline, stem };
+        let records = Records {
+            wish,
+            dir,
+            via,
+            shown,
+            uuid,
+            serial,
+            block,
+            paths,
+            nexus,
+            legacy,
+            lifeline,
+            noted: None,
+            stem,
+        };
         let disk = RemoteDisk::new(initiator, volume)
             .ok_or_else(|| Failure::failed("the volume has not told its size: try again"))?;
         Ok(Attachment { disk, records, remark })
@@ -314,10 +333,19 @@ impl Attachment {
     /// What the system says when the device is made; the end of the volume.
     pub fn serve(mut self, end: &End, ready: &mut dyn FnMut(&Opened)) -> Result<(), Failure> {
         let result = fronts::serve(&mut self, end, ready);
-        if let Some(lifeline) = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let lifeline = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // What failed was the front or the system, and nobody asked it to end: its users wait, as if this process
+        // had been killed.
+        let is_left = result.is_err() && end.stop.times() == 0;
+        if let Some(lifeline) = lifeline.as_ref().filter(|_| !is_left) {
             lifeline.leave();
         }
         let ended = self.disk.initiator.close(self.disk.volume);
+        if let Some(noted) = self.records.noted.take().filter(|_| is_left && lifeline.is_some()) {
+            noted.leave_behind();
+        }
+        // The keeper hears of it when nothing more is sent to the volume.
+        drop(lifeline);
         result?;
         Ok(ended?)
     }
@@ -348,8 +376,10 @@ impl Records {
         end: &End,
         opened: &Opened,
         charge: Option<(Charge, Vec<BorrowedFd<'_>>)>,
-    ) -> Result<Noted, Failure> {
+    ) -> Result<(), Failure> {
         let file = OsString::from(format!("{}.json", self.stem));
+        let unseen = |why| Failure::failed(format!("this process cannot be told from others: {why}"));
+        let (holder, space) = (Process::own().map_err(unseen)?, process::space().map_err(unseen)?);
         let timeout_ms = millis(self.wish.timeout);
         let lifeline = match (&charge, self.lifeline.take()) {
             (None, _) => None,
@@ -357,7 +387,8 @@ impl Records {
             (Some(_), None) => Some(keeper::start(&self.dir.path().join(format!("{}.keeper", self.stem)))?),
         };
         let note = Note {
-            holder: Process::own(),
+            holder,
+            space: Some(space),
             url: self.shown.clone(),
             via: self.via.name().to_owned(),
             ways: opened.names(),
@@ -382,7 +413,8 @@ impl Records {
             // The keeper may have been faster.
             let _ = found.dir.remove(&found.file);
         }
-        Ok(noted)
+        self.noted = Some(noted);
+        Ok(())
     }
 }
 
@@ -396,6 +428,7 @@ fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
                 let why = format!("{} is attached, by process {}", found.ways(), found.note.holder.pid);
                 Err(Failure::new(Exit::Exists, why))
             }
+            (Standing::Unknown, _) => Err(unknown(found)),
             (_, true) => Ok(Some(found.clone())),
             (_, false) => Err(Failure::failed(format!(
                 "{} waits to be recovered: use --recover, or give it up with `blockwire detach {}`",
@@ -407,8 +440,7 @@ fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
     if !wish.recover || wish.at.is_some() {
         return Ok(None);
     }
-    let mut waiting =
-        all.iter().filter(|found| found.standing != Standing::Serving && found.note.url == shown);
+    let mut waiting = all.iter().filter(|found| !found.is_held() && found.note.url == shown);
     match (waiting.next(), waiting.next()) {
         (Some(found), None) => Ok(Some(found.clone())),
         (None, _) => {
@@ -422,6 +454,19 @@ fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
             Err(Failure::usage(why))
         }
     }
+}
+
+/// Refuses a ublk device of which no note tells: it may be another volume's, and its keeper, whom nobody would ask,
+/// takes it away when the time is over.
+fn refuse_unknown_device(wish: &Wish, via: Via, is_known: bool) -> Result<(), Failure> {
+    if !wish.recover || is_known || wish.force || via != Via::Ublk {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{} says nothing of such a device, so it is not known whose it was and of which volume: name the control \
+         socket that it was attached with (--control); --force goes on with it as what the URL says",
+        wish.dir.display()
+    )))
 }
 
 /// Which way, and what is to be said of the choice.
@@ -444,65 +489,35 @@ fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failu
     }
 }
 
-/// The serial number of a volume, and the bytes of its blocks.
-fn identity(portrait: Option<&client::Portrait>) -> (Option<String>, Option<u32>) {
-    let serial = portrait.map(|portrait| portrait.serial.clone());
-    (serial, portrait.and_then(|portrait| portrait.geometry).map(|geometry| geometry.logical))
-}
-
-/// Refuses a volume that is not shown to be the one that the killed holder had: by its UUID, or where the target
-/// gave none, by its serial number; and by its blocks.
-fn is_same_volume(
-    left: &Found,
-    (uuid, serial, block): (Option<&str>, Option<&str>, Option<u32>),
-    shown: &str,
-) -> Result<(), Failure> {
-    let note = &left.note;
-    let name = |uuid: Option<&str>, serial: Option<&str>| match (uuid, serial) {
-        (Some(uuid), _) => format!("volume {uuid}"),
-        (None, Some(serial)) => format!("a volume with the serial number \"{serial}\" and no UUID"),
-        (None, None) => "a volume without UUID and serial number".to_owned(),
-    };
-    let is_named = match (note.uuid.as_deref(), uuid) {
-        (None, None) => note.serial.is_none() || note.serial.as_deref() == serial,
-        // A note from before serial numbers were written down.
-        (None, Some(_)) => note.serial.is_none(),
-        (was, now) => was == now,
-    };
-    if !is_named {
-        let (was, now) = (name(note.uuid.as_deref(), note.serial.as_deref()), name(uuid, serial));
-        return Err(Failure::usage(format!(
-            "{} was {was}, and {shown} is {now}: what waits would be written to another volume",
-            left.ways()
-        )));
-    }
-    match (note.block, block) {
-        (Some(was), Some(now)) if was != now => Err(Failure::usage(format!(
-            "{} had blocks of {was} bytes, and {shown} has blocks of {now}: it is another volume, or was made again",
-            left.ways()
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// Ends whatever waits for a holder that is gone: I/O fails.
 ///
 /// # Errors
 /// If its keeper does not answer.
 pub fn give_up(found: &Found) -> Result<(), Failure> {
-    if found.standing == Standing::Stranded {
-        return delete_stranded(found);
+    match found.standing {
+        Standing::Stranded => return delete_stranded(found),
+        Standing::Unknown => return Err(unknown(found)),
+        Standing::Serving | Standing::Waiting { .. } | Standing::Failing => {}
     }
     let Some(kept) = &found.note.keeper else { return Ok(()) };
     keeper::end(kept, found.dir.owner())
         .map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
     for _ in 0..100 {
-        if !kept.process.lives() {
+        if kept.process.lives().is_ok_and(|lives| !lives) {
             break;
         }
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+fn unknown(found: &Found) -> Failure {
+    Failure::failed(format!(
+        "{} is attached, by process {}, and whether that lives cannot be told from here: ask again where its \
+         processes are seen, and when the system has descriptors and memory to give",
+        found.ways(),
+        found.note.holder.pid
+    ))
 }
 
 /// Takes away a device, or socket, whose holder and keeper are both gone.
@@ -511,7 +526,7 @@ fn delete_stranded(found: &Found) -> Result<(), Failure> {
     if found.dir.owner() != owned::user() {
         return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
     }
-    if note::is_stale_socket(found.place(), owned::user()) {
+    if note::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
         std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
     } else {
         let number = fronts::ublk_number(Path::new(found.place()))?;
@@ -552,32 +567,25 @@ pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
 mod tests {
     use super::*;
 
-    fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
-        let root = tempfile::tempdir().unwrap();
-        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let mut note = serde_json::json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
-        let (Some(note_facts), serde_json::Value::Object(facts)) = (note.as_object_mut(), facts) else {
-            panic!()
-        };
-        note_facts.extend(facts);
-        let note = serde_json::from_value(note).unwrap();
-        (root, Found { note, dir, file: "1.json".into(), standing: Standing::Stranded })
-    }
-
     #[test]
-    fn what_waits_is_not_written_to_a_volume_that_is_not_shown_to_be_the_same() {
-        let is_same = |facts, now| is_same_volume(&left(facts).1, now, "v").is_ok();
-        let known = || serde_json::json!({"uuid": "x", "serial": "1", "block": 512});
-        assert!(is_same(known(), (Some("x"), Some("2"), Some(512))));
-        assert!(!is_same(known(), (Some("y"), Some("1"), Some(512))));
-        assert!(!is_same(known(), (None, Some("1"), Some(512))), "one that tells no UUID any more");
-        assert!(!is_same(known(), (Some("x"), Some("1"), Some(4096))), "other blocks");
-        let nameless = || serde_json::json!({"uuid": null, "serial": "1", "block": 512});
-        assert!(is_same(nameless(), (None, Some("1"), Some(512))));
-        assert!(!is_same(nameless(), (None, Some("2"), Some(512))), "another serial number");
-        assert!(!is_same(nameless(), (None, None, Some(512))));
-        assert!(!is_same(nameless(), (Some("x"), Some("1"), Some(512))), "one with a UUID");
-        // Nothing was written down of it.
-        assert!(is_same(serde_json::json!({}), (Some("x"), Some("1"), Some(512))));
+    fn a_device_of_which_nothing_is_written_down_is_not_gone_on_with_unless_that_is_said() {
+        let wish = |recover, force| Wish {
+            url: "u".into(),
+            via: None,
+            at: Some("/dev/ublkb0".into()),
+            recover,
+            force,
+            timeout: TIMEOUT,
+            dir: "/nowhere".into(),
+            control: None,
+        };
+        let refuses = |wish: &Wish, via, is_known| refuse_unknown_device(wish, via, is_known).is_err();
+        assert!(refuses(&wish(true, false), Via::Ublk, false));
+        assert!(
+            !refuses(&wish(true, true), Via::Ublk, false) && !refuses(&wish(true, false), Via::Ublk, true)
+        );
+        assert!(
+            !refuses(&wish(false, false), Via::Ublk, false) && !refuses(&wish(true, false), Via::Nbd, false)
+        );
     }
 }

@@ -1,19 +1,21 @@
 //! What is attached on this machine: a file for each attachment, so that every process finds all of them.
 //!
 //! Invariants: a note whose holder and keeper are both gone is no attachment, unless its device or socket is still there,
-//! and is removed by who sees it. A note is believed only if it stands in a directory that its owner alone can change, and no further
+//! and is removed by who sees it; what cannot be told from here (no descriptor, another PID namespace) is not gone. A note is believed only if it stands in a directory that its owner alone can change, and no further
 //! than its owner could act: the processes that it names must be this user's.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::keeper;
 pub use super::process::Process;
+use super::{keeper, process};
 use crate::exit::Failure;
 use crate::owned::Dir;
 use crate::paths::Paths;
@@ -66,6 +68,9 @@ pub struct Note {
     /// The qualifier of the holder's iSCSI sessions.
     #[serde(default)]
     pub nexus: [u8; 3],
+    /// Among which processes the holder and the keeper are ([`process::space`]).
+    #[serde(default)]
+    pub space: Option<u64>,
 }
 
 /// How an attachment stands.
@@ -84,6 +89,8 @@ pub enum Standing {
     /// Holder and keeper are gone, and its device or socket is still there: I/O waits to be recovered, as long as
     /// its users do.
     Stranded,
+    /// It cannot be told from here. It counts as served.
+    Unknown,
 }
 
 /// A note, where it was found, and how the attachment stands.
@@ -111,6 +118,11 @@ impl Found {
             way == name || (note.via == "fuse" && way.parent() == Some(name) && !way.starts_with("/dev"))
         };
         is_pid || note.ways.iter().any(is_way)
+    }
+
+    /// Whether its holder serves it, or may.
+    pub fn is_held(&self) -> bool {
+        matches!(self.standing, Standing::Serving | Standing::Unknown)
     }
 
     /// What `--at` names of it.
@@ -145,8 +157,12 @@ pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
         if !is_note || file.as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        // What is no note, or has just gone, is nobody's business.
-        let Ok(text) = dir.read(&file, NOTE_MAX) else { continue };
+        let text = match dir.read(&file, NOTE_MAX) {
+            Ok(text) => text,
+            // What is no note, or has just gone, is nobody's business; what cannot be read now is.
+            Err(why) if is_no_note(&why) => continue,
+            Err(why) => return Err(failed(why)),
+        };
         let Ok(note) = serde_json::from_slice::<Note>(&text) else { continue };
         match standing(&note, dir.owner()) {
             Some(standing) => found.push(Found { note, dir: dir.clone(), file, standing }),
@@ -156,7 +172,7 @@ pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
     // A number that was given again is the one's who serves it.
     let served: Vec<String> = found
         .iter()
-        .filter(|one| one.standing != Standing::Stranded)
+        .filter(|one| !matches!(one.standing, Standing::Stranded | Standing::Unknown))
         .flat_map(|one| one.note.ways.clone())
         .collect();
     found.retain(|one| {
@@ -167,49 +183,96 @@ pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
         }
         !is_gone
     });
+    hide_doubles(&mut found);
     found.sort_by(|a, b| (a.note.holder.pid, &a.file).cmp(&(b.note.holder.pid, &b.file)));
     Ok(found)
 }
 
+/// Of notes with one keeper one counts: that whose holder lives, if there is one. A recovery that was killed before
+/// its keeper had heard of it leaves its own beside the other.
+fn hide_doubles(found: &mut Vec<Found>) {
+    found.sort_by_key(|one| !one.is_held());
+    let mut seen = Vec::new();
+    found.retain(|one| {
+        let Some(keeper) = &one.note.keeper else { return true };
+        let is_first = !seen.contains(keeper);
+        seen.push(keeper.clone());
+        is_first
+    });
+}
+
+/// Whether what keeps a file from being read is that it is no note of the directory's owner, or none any more.
+fn is_no_note(why: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
+    let is_link = why.raw_os_error() == Some(Errno::LOOP.raw_os_error());
+    is_link || matches!(why.kind(), NotFound | PermissionDenied | InvalidData)
+}
+
+/// `None`: it is shown to be gone.
 fn standing(note: &Note, owner: u32) -> Option<Standing> {
-    if note.holder.is_of(owner) {
-        return Some(Standing::Serving);
-    }
-    let Some(kept) = note.keeper.as_ref().filter(|kept| kept.process.is_of(owner)) else {
-        return is_stranded(note, owner).then_some(Standing::Stranded);
+    let look = || -> io::Result<Option<Standing>> {
+        let here = process::space()?;
+        if note.space.is_some_and(|space| space != here) {
+            return Ok(Some(Standing::Unknown));
+        }
+        if note.holder.is_of(owner)? {
+            return Ok(Some(Standing::Serving));
+        }
+        let Some(kept) = &note.keeper else { return Ok(None) };
+        Ok(kept.process.is_of(owner)?.then(|| waiting(kept, owner)))
     };
+    let stranded = || Ok(is_stranded(note, owner)?.then_some(Standing::Stranded));
+    let found = look().and_then(|found| found.map_or_else(stranded, |standing| Ok(Some(standing))));
+    found.unwrap_or(Some(Standing::Unknown))
+}
+
+/// As the keeper says it.
+fn waiting(kept: &Kept, owner: u32) -> Standing {
     match keeper::ask(kept, owner) {
-        Ok(Some(left)) => Some(Standing::Waiting { left_ms: millis(left) }),
-        Ok(None) => Some(Standing::Failing),
+        Ok(Some(left)) => Standing::Waiting { left_ms: millis(left) },
+        Ok(None) => Standing::Failing,
         // It is just going, or just taken over: its process says that somebody is there.
-        Err(_) => Some(Standing::Waiting { left_ms: 0 }),
+        Err(_) => Standing::Waiting { left_ms: 0 },
     }
 }
 
 /// Whether what nobody holds is there all the same: a ublk device stays until it is taken away; and who was at a
 /// socket comes again when somebody listens there, and asks again what was in flight.
-fn is_stranded(note: &Note, owner: u32) -> bool {
-    let is_device =
-        |way: &String| std::fs::symlink_metadata(way).is_ok_and(|facts| facts.file_type().is_block_device());
-    let Some(way) = note.ways.first() else { return false };
+fn is_stranded(note: &Note, owner: u32) -> io::Result<bool> {
+    let Some(way) = note.ways.first() else { return Ok(false) };
     match &*note.via {
-        "ublk" => is_device(way),
+        "ublk" => Ok(facts_of(way)?.is_some_and(|facts| facts.file_type().is_block_device())),
         "nbd" | "vhost-user" => is_stale_socket(way, owner),
-        _ => false,
+        _ => Ok(false),
+    }
+}
+
+/// `None`: nothing is there.
+fn facts_of(path: &str) -> io::Result<Option<std::fs::Metadata>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(facts) => Ok(Some(facts)),
+        Err(why) if matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(why) => Err(why),
     }
 }
 
 /// Whether a path is a socket of this owner that nobody listens on.
-pub(super) fn is_stale_socket(path: &str, owner: u32) -> bool {
+///
+/// # Errors
+/// What keeps us from knowing.
+pub(super) fn is_stale_socket(path: &str, owner: u32) -> io::Result<bool> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-    let is_ours = |facts: std::fs::Metadata| facts.file_type().is_socket() && facts.uid() == owner;
-    if !std::fs::symlink_metadata(path).is_ok_and(is_ours) {
-        return false;
+    if !facts_of(path)?.is_some_and(|facts| facts.file_type().is_socket() && facts.uid() == owner) {
+        return Ok(false);
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let (Ok(probe), Ok(address)) = (probe, SocketAddrUnix::new(path)) else { return false };
-    connect(&probe, &address) == Err(rustix::io::Errno::CONNREFUSED)
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => Ok(true),
+        // Somebody listens, who has no room now or speaks otherwise; or it has just gone.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE | Errno::NOENT) => Ok(false),
+        Err(why) => Err(why.into()),
+    }
 }
 
 /// A note that goes away with the attachment.
@@ -217,6 +280,8 @@ pub(super) fn is_stale_socket(path: &str, owner: u32) -> bool {
 pub struct Noted {
     dir: Arc<Dir>,
     file: OsString,
+    note: Note,
+    stays: bool,
 }
 
 impl Noted {
@@ -229,14 +294,27 @@ impl Noted {
             |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.path().join(file).display()));
         let text = serde_json::to_vec(note).map_err(|why| failed(why.into()))?;
         dir.make_file(file, &text).map_err(failed)?;
-        Ok(Noted { dir, file: file.to_owned() })
+        Ok(Noted { dir, file: file.to_owned(), note: note.clone(), stays: false })
+    }
+
+    /// It stays, for who goes on with what is left. Its holder has ended, though its process may live: it holds other
+    /// attachments.
+    pub fn leave_behind(mut self) {
+        let ended = Note { holder: Process { started: 0, ..self.note.holder }, ..self.note.clone() };
+        // Where it cannot be written again it stays as it is: it counts when the process has ended.
+        self.stays = true;
+        if let Ok(text) = serde_json::to_vec(&ended) {
+            let _ = self.dir.replace_file(&self.file, &text);
+        }
     }
 }
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        // Who went on with it, or the keeper, may have been faster.
-        let _ = self.dir.remove(&self.file);
+        if !self.stays {
+            // Who went on with it, or the keeper, may have been faster.
+            let _ = self.dir.remove(&self.file);
+        }
     }
 }
 
@@ -281,6 +359,64 @@ mod tests {
         assert!(!stale.exists() && served.exists());
         assert!(all(&notes).unwrap().is_empty() && dir.names().unwrap().is_empty());
         drop(listener);
+    }
+
+    #[test]
+    fn what_another_process_number_space_or_a_missing_descriptor_hides_is_not_taken_for_dead() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let note: Note = serde_json::from_str(&left_by_the_dead("fuse", Path::new("/a"))).unwrap();
+        assert_eq!(standing(&note, dir.owner()), None, "it is shown to be gone");
+        let elsewhere = Note { space: Some(process::space().unwrap() + 1), ..note };
+        let text = serde_json::to_vec(&elsewhere).unwrap();
+        dir.make_file(OsStr::new("1.json"), &text).unwrap();
+        let found = all(dir.path()).unwrap();
+        assert_eq!((found.len(), found[0].standing), (1, Standing::Unknown));
+        assert!(found[0].is_held() && super::super::give_up(&found[0]).is_err());
+        assert_eq!(dir.names().unwrap(), ["1.json"], "its note was removed");
+        // What cannot be read for now is no less there.
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
+            assert!(!is_no_note(&errno.into()), "{errno:?}");
+        }
+        assert!(is_no_note(&Errno::NOENT.into()) && is_no_note(&Errno::LOOP.into()));
+    }
+
+    #[test]
+    fn what_a_front_that_failed_has_left_behind_is_not_taken_for_served_while_its_process_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let note: Note = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
+        let note = Note { holder: Process::own().unwrap(), ..note };
+        let noted = Noted::write(dir.clone(), OsStr::new("1.json"), &note).unwrap();
+        assert_eq!(all(dir.path()).unwrap()[0].standing, Standing::Serving);
+        noted.leave_behind();
+        let left: Note = serde_json::from_slice(&dir.read(OsStr::new("1.json"), NOTE_MAX).unwrap()).unwrap();
+        assert!(!left.holder.is_of(dir.owner()).unwrap() && left.url == note.url);
+        drop(Noted::write(dir.clone(), OsStr::new("2.json"), &note).unwrap());
+        assert_eq!(dir.names().unwrap(), ["1.json"]);
+    }
+
+    #[test]
+    fn a_recovery_that_was_killed_half_way_leaves_no_second_attachment() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let note: Note = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
+        let of = |file: &str, socket: Option<&str>, standing| {
+            let keeper = socket.map(|socket| Kept { process: note.holder, socket: socket.into() });
+            Found { note: Note { keeper, ..note.clone() }, dir: dir.clone(), file: file.into(), standing }
+        };
+        let waits = Standing::Waiting { left_ms: 1 };
+        let mut found = vec![
+            of("1", Some("/k"), waits),
+            of("2", Some("/k"), Standing::Serving),
+            of("3", Some("/l"), waits),
+            of("4", Some("/l"), waits),
+            of("5", None, Standing::Stranded),
+            of("6", None, Standing::Stranded),
+        ];
+        hide_doubles(&mut found);
+        let files: Vec<_> = found.iter().map(|one| one.file.to_str().unwrap()).collect();
+        assert_eq!(files, ["2", "3", "5", "6"]);
     }
 
     #[test]

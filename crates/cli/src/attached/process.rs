@@ -1,9 +1,12 @@
 //! Processes, told apart from later ones of the same number.
 //!
-//! Invariant: a signal reaches the very process that was meant, or none.
+//! Invariants: a signal reaches the very process that was meant, or none. A process counts as ended only where the
+//! system says so: what cannot be looked at is an error, and so is the /proc of other processes than those that we
+//! count among.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -19,32 +22,39 @@ pub struct Process {
 
 impl Process {
     /// The process of this number, if there is one.
-    pub fn of(pid: u32) -> Option<Process> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let words: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
-        // Field 22 of proc(5); the first word is field 3. A zombie has ended.
-        let started = (*words.first()? != "Z").then(|| words.get(19)?.parse().ok()).flatten()?;
-        Some(Process { pid, started })
+    ///
+    /// # Errors
+    /// What keeps us from knowing.
+    pub fn of(pid: u32) -> io::Result<Option<Process>> {
+        told(fs::read_to_string(format!("/proc/{pid}/stat")))?.map_or(Ok(None), |text| parse(pid, &text))
     }
 
     /// This one.
-    pub fn own() -> Process {
-        let pid = std::process::id();
-        Process::of(pid).unwrap_or(Process { pid, started: 0 })
+    ///
+    /// # Errors
+    /// What keeps us from knowing.
+    pub fn own() -> io::Result<Process> {
+        Process::of(std::process::id())?.ok_or_else(other_processes)
     }
 
     /// Whether it still runs.
-    pub fn lives(self) -> bool {
-        Process::of(self.pid) == Some(self)
+    ///
+    /// # Errors
+    /// What keeps us from knowing.
+    pub fn lives(self) -> io::Result<bool> {
+        Ok(Process::of(self.pid)? == Some(self))
     }
 
     /// Whether it runs as this user.
-    pub fn is_of(self, user: u32) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+    ///
+    /// # Errors
+    /// What keeps us from knowing.
+    pub fn is_of(self, user: u32) -> io::Result<bool> {
+        let status = told(fs::read_to_string(format!("/proc/{}/status", self.pid)))?.unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
         // Real, effective, saved, of the file system.
         let effective = ids.and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse::<u32>().ok());
-        effective == Some(user) && self.lives()
+        Ok(effective == Some(user) && self.lives()?)
     }
 
     /// Sends it a signal, if it still runs and is this user's.
@@ -55,14 +65,55 @@ impl Process {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
         // Held while it is looked at: from then on the number can mean no other process.
         let held = pidfd_open(pid, PidfdFlags::empty())?;
-        if !self.lives() {
+        if !self.lives()? {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if !self.is_of(user) {
+        if !self.is_of(user)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(pidfd_send_signal(held, signal)?)
     }
+}
+
+/// What a file of a process says; `None`: there is no such process.
+fn told(read: io::Result<String>) -> io::Result<Option<String>> {
+    match read {
+        Ok(text) => Ok(Some(text)),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        // It ended while it was read.
+        Err(why) if why.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+/// By its `/proc/PID/stat`. A zombie has ended.
+fn parse(pid: u32, text: &str) -> io::Result<Option<Process>> {
+    let words = text.rsplit_once(')').map_or("", |(_, words)| words).split_ascii_whitespace();
+    let unknown = || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat makes no sense"));
+    // The first word is field 3 of proc(5), and what is wanted field 22.
+    match words.clone().next().ok_or_else(unknown)? {
+        "Z" | "X" => Ok(None),
+        _ => {
+            let started = words.clone().nth(19).and_then(|started| started.parse().ok());
+            Ok(Some(Process { pid, started: started.ok_or_else(unknown)? }))
+        }
+    }
+}
+
+fn other_processes() -> io::Error {
+    io::Error::other("/proc shows the processes of another PID namespace than this process is in")
+}
+
+/// Among which processes a number means one: the PID namespace of this process.
+///
+/// # Errors
+/// What keeps us from knowing; a /proc that shows another one.
+pub fn space() -> io::Result<u64> {
+    let own = fs::read_link("/proc/self")?;
+    if own.to_str() != Some(&std::process::id().to_string()) {
+        return Err(other_processes());
+    }
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
 #[cfg(test)]
@@ -72,9 +123,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_cannot_be_looked_at_has_not_ended() {
+        let error = |errno: rustix::io::Errno| told(Err(io::Error::from(errno)));
+        for errno in [rustix::io::Errno::NOENT, rustix::io::Errno::SRCH] {
+            assert!(error(errno).unwrap().is_none());
+        }
+        for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
+            assert!(error(errno).is_err(), "{errno:?}");
+        }
+        assert!(parse(7, "7 (a) S 1").is_err() && parse(7, "").is_err());
+        assert_eq!(parse(7, "7 (a) Z 1").unwrap(), None);
+        let (own, space) = (Process::own().unwrap(), space().unwrap());
+        assert!(own.started > 0 && own.lives().unwrap() && space > 0);
+        assert!(!Process { started: 0, ..own }.lives().unwrap());
+    }
+
+    #[test]
     fn a_later_process_of_the_same_number_is_not_signalled() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (meant, user) = (Process::of(child.id()).unwrap(), crate::owned::user());
+        let (meant, user) = (Process::of(child.id()).unwrap().unwrap(), crate::owned::user());
         let earlier = Process { started: meant.started - 1, ..meant };
         assert_eq!(earlier.signal(Signal::TERM, user).unwrap_err().kind(), io::ErrorKind::NotFound);
         let others = meant.signal(Signal::TERM, user + 1).unwrap_err();

@@ -1,10 +1,15 @@
 //! Who uses a device: what is mounted of it, swaps to it, stands on it or has it open.
 //!
-//! Invariant: what cannot be looked at counts as used by nobody only where the system says that it is not there.
+//! Invariant: what cannot be looked at counts as used by nobody only where the system says that it is not there. Where
+//! it is there, who uses it is not known, and that is said as a user would be. Processes of other users are seen by
+//! root alone.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+
+use rustix::io::Errno;
 
 use super::note::Note;
 
@@ -13,37 +18,65 @@ pub fn of(note: &Note) -> Vec<String> {
     let mut found = Vec::new();
     for way in note.ways.iter().map(Path::new) {
         // A socket's users are its server's affair; asking for a file that nobody serves would wait.
-        let Some(device) = way.starts_with("/dev").then(|| number(way)).flatten() else { continue };
-        found.extend(of_device(way, device));
+        if way.starts_with("/dev") {
+            found.extend(of_device(way).unwrap_or_else(|why| unknown(&way.display().to_string(), &why)));
+        }
     }
-    found.extend(loops(&note.ways, Path::new("/sys/block")));
+    let ways = || note.ways.join(" ");
+    let loops = loops(&note.ways, Path::new("/sys/block"));
+    found.extend(loops.unwrap_or_else(|why| unknown(&ways(), &why)));
     let ours = [Some(note.holder.pid), note.keeper.as_ref().map(|kept| kept.process.pid)];
-    found.extend(open_in_processes(&note.ways, &ours));
+    let open = open_in_processes(&note.ways, &ours);
+    found.extend(open.unwrap_or_else(|why| unknown(&ways(), &why)));
     found
 }
 
+fn unknown(way: &str, why: &io::Error) -> Vec<String> {
+    vec![format!("who uses {way} cannot be told: {why}")]
+}
+
+/// What was found; `None`: the system says that it is not there, or not any more.
+fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(why) => {
+            let gone = [Errno::NOENT, Errno::NOTDIR, Errno::SRCH, Errno::NODEV, Errno::NXIO];
+            let is_gone = gone.iter().any(|errno| why.raw_os_error() == Some(errno.raw_os_error()));
+            if is_gone { Ok(None) } else { Err(why) }
+        }
+    }
+}
+
+/// The names in a directory; none if it is not there.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    let names = fs::read_dir(dir).and_then(|entries| entries.map(name).collect());
+    Ok(there(names)?.unwrap_or_default())
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    Ok(there(fs::read_to_string(path))?.unwrap_or_default())
+}
+
 /// The number of a block device, `major:minor`.
-fn number(path: &Path) -> Option<String> {
-    let facts = fs::metadata(path).ok().filter(|facts| facts.file_type().is_block_device())?;
-    let device = facts.rdev();
-    Some(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
+fn number(path: &Path) -> io::Result<Option<String>> {
+    let facts = there(fs::metadata(path))?.filter(|facts| facts.file_type().is_block_device());
+    let device = facts.map(|facts| facts.rdev());
+    Ok(device.map(|device| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))))
 }
 
 /// What is made of a device or of one of its partitions.
-fn of_device(way: &Path, device: String) -> Vec<String> {
+fn of_device(way: &Path) -> io::Result<Vec<String>> {
+    let Some(device) = number(way)? else { return Ok(Vec::new()) };
     let name = way.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let class = Path::new("/sys/class/block").join(&name);
     let mut devices = vec![(name.clone(), device)];
-    for part in fs::read_dir(&class).into_iter().flatten().flatten() {
-        let part = part.file_name().to_string_lossy().into_owned();
-        if part.starts_with(&name)
-            && let Ok(number) = fs::read_to_string(class.join(&part).join("dev"))
-        {
+    for part in names(&class)?.into_iter().filter(|part| part.starts_with(&name)) {
+        if let Some(number) = there(fs::read_to_string(class.join(&part).join("dev")))? {
             devices.push((part, number.trim().to_owned()));
         }
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let (mounts, swaps) = (text("/proc/self/mountinfo".as_ref())?, text("/proc/swaps".as_ref())?);
     let mut found = Vec::new();
     for (name, number) in devices {
         let path = format!("/dev/{name}");
@@ -52,12 +85,10 @@ fn of_device(way: &Path, device: String) -> Vec<String> {
         if swaps.lines().any(|line| line.split_ascii_whitespace().next() == Some(path.as_str())) {
             found.push(format!("{path} is used as swap"));
         }
-        let holders = fs::read_dir(Path::new("/sys/class/block").join(&name).join("holders"));
-        for holder in holders.into_iter().flatten().flatten() {
-            found.push(format!("{path} is part of /dev/{}", holder.file_name().to_string_lossy()));
-        }
+        let holders = names(&Path::new("/sys/class/block").join(&name).join("holders"))?;
+        found.extend(holders.iter().map(|holder| format!("{path} is part of /dev/{holder}")));
     }
-    found
+    Ok(found)
 }
 
 /// Where a line of proc_pid_mountinfo(5) says that a device is mounted. File systems that have numbers of their
@@ -71,38 +102,41 @@ fn mounted_at<'a>(line: &'a str, path: &str, number: &str) -> Option<&'a str> {
 
 /// Loop devices over files of ours that are none of ours: `mount -o loop`, `losetup`. The kernel has the file open,
 /// so no process shows it.
-fn loops(ways: &[String], blocks: &Path) -> Vec<String> {
+fn loops(ways: &[String], blocks: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(blocks).into_iter().flatten().flatten() {
-        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+    for name in names(blocks)? {
+        let file = blocks.join(&name).join("loop/backing_file");
+        let Some(backing) = there(fs::read_to_string(file))? else { continue };
         // Of a mount that was taken away.
         let backing = backing.trim_end_matches('\n').trim_end_matches(" (deleted)");
-        let device = format!("/dev/{}", entry.file_name().to_string_lossy());
+        let device = format!("/dev/{name}");
         if ways.iter().any(|way| way == backing) && !ways.contains(&device) {
             found.push(format!("{device} is a loop device over {backing}"));
         }
     }
-    found
+    Ok(found)
 }
 
 /// Processes that have one of these open, but for ours; those of other users are seen by root alone.
-fn open_in_processes(ways: &[String], ours: &[Option<u32>]) -> Vec<String> {
+fn open_in_processes(ways: &[String], ours: &[Option<u32>]) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
+    for pid in names("/proc".as_ref())?.iter().filter_map(|name| name.parse::<u32>().ok()) {
         if ours.contains(&Some(pid)) || pid == std::process::id() {
             continue;
         }
-        let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let target = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+        let process = Path::new("/proc").join(pid.to_string());
+        let open = match names(&process.join("fd")) {
+            // Another user's.
+            Err(why) if why.kind() == io::ErrorKind::PermissionDenied => continue,
+            other => other?,
+        };
+        let target = open.iter().filter_map(|fd| fs::read_link(process.join("fd").join(fd)).ok());
         if let Some(way) = target.into_iter().find(|target| ways.iter().any(|way| Path::new(way) == target)) {
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
             found.push(format!("process {pid} ({}) has {} open", name.trim(), way.display()));
         }
     }
-    found
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -120,6 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn a_device_of_which_it_cannot_be_told_who_uses_it_is_not_taken_for_unused() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
+            assert!(there::<()>(Err(errno.into())).is_err(), "{errno:?}");
+        }
+        assert!(there::<()>(Err(Errno::NOENT.into())).unwrap().is_none());
+        assert_eq!(unknown("/dev/a", &Errno::MFILE.into()).len(), 1);
+    }
+
+    #[test]
     fn a_file_is_not_pulled_from_under_a_loop_device_that_somebody_made_of_it() {
         let root = tempfile::tempdir().unwrap();
         let file = "/run/blockwire/attached/1.mount/disk";
@@ -131,6 +174,6 @@ mod tests {
         fs::create_dir(root.path().join("sda")).unwrap();
         // The first is the attachment's own.
         let ways = ["/dev/loop0".to_owned(), file.to_owned()];
-        assert_eq!(loops(&ways, root.path()), [format!("/dev/loop1 is a loop device over {file}")]);
+        assert_eq!(loops(&ways, root.path()).unwrap(), [format!("/dev/loop1 is a loop device over {file}")]);
     }
 }

@@ -42,6 +42,9 @@ pub(super) enum Charge {
     },
     Ublk {
         number: u32,
+        /// Its server, as the driver knows it; 0: it was not said.
+        #[serde(default)]
+        process: u32,
     },
     Nbd {
         path: PathBuf,

@@ -190,6 +190,9 @@ pub struct AttachRequest {
     pub at: Option<PathBuf>,
     /// Go on with what a killed holder left.
     pub recover: bool,
+    /// Also with a device of which nothing is written down.
+    #[serde(default)]
+    pub force: bool,
     /// How long I/O waits without a holder, in milliseconds.
     pub timeout_ms: u64,
 }

@@ -73,6 +73,9 @@ pub struct AttachArgs {
     /// there is issued again
     #[arg(long)]
     pub recover: bool,
+    /// With --recover --at /dev/ublkbN: also with a device of which nothing is written down, as what the URL says
+    #[arg(long, requires = "recover")]
+    pub force: bool,
     /// How long I/O waits for --recover if the holder is killed; 0: not at all. As long as an operation waits
     /// for a path to the volume, unless given
     #[arg(long, value_name = "TIME", value_parser = timeout, default_value = "120s")]
@@ -118,6 +121,7 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
         via: args.via,
         at,
         recover: args.recover,
+        force: args.force,
         timeout: args.timeout,
         dir: note::dir(args.control.as_deref()),
         control: None,
@@ -150,6 +154,7 @@ fn by_daemon(args: &AttachArgs, url: &Called, at: Option<PathBuf>) -> Result<Exi
         via: args.via.map(|via| via.name().to_owned()),
         at,
         recover: args.recover,
+        force: args.force,
         timeout_ms: millis(args.timeout),
     };
     let answer = client::ask(&socket(args.control.as_deref()), Request::Attach(request))?;
@@ -182,6 +187,7 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
             Standing::Waiting { left_ms } => format!("waits {} s for --recover", left_ms.div_ceil(1000)),
             Standing::Failing => "fails".to_owned(),
             Standing::Stranded => "waits for --recover, without end".to_owned(),
+            Standing::Unknown => "unknown: its processes are not seen from here".to_owned(),
         };
         let Note { via, url, .. } = note;
         say(&format!(
@@ -249,7 +255,7 @@ fn end(found: &Found, now: bool) -> Result<(), Failure> {
         signal()?;
     }
     let until = Instant::now() + Duration::from_secs(30);
-    while note.holder.lives() {
+    while note.holder.lives().unwrap_or(true) {
         if Instant::now() >= until {
             let users = users::of(note).join("; ");
             let why = format!("{} is still in use ({users}): end that, or use --now", found.ways());

@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 
 use buf::{Payload, SgMut};
 use client::{Geometry, Handle, Initiator, Io, IoId, Op, Span};
-use multipath::Portrait;
 use rustix::fs::OFlags;
 use volume::Epoch;
 
 use super::place::{self, Key, Place};
 use super::reserve::{type_word, who};
-use crate::attached::note;
+use crate::attached::{note, same};
 use crate::exit::Failure;
 
 /// Most bytes that are moved at a time.
@@ -82,22 +81,11 @@ fn stretch_of(geometry: &Geometry) -> u64 {
     u64::from(geometry.max_io).clamp(geometry.logical.into(), STRETCH.max(geometry.logical.into()))
 }
 
-/// Whether a note is of the volume of this portrait: by its UUID, or by its serial number where there is no UUID.
-fn is_of(note: &note::Note, portrait: &Portrait) -> bool {
-    match portrait.uuid {
-        Some(uuid) => note.uuid.as_deref() == Some(&*uuid.to_string()),
-        None => {
-            let serial = (!portrait.serial.is_empty()).then_some(&*portrait.serial);
-            note.uuid.is_none() && serial.is_some() && note.serial.as_deref() == serial
-        }
-    }
-}
-
 /// Refuses to write to a volume that somebody uses, as far as can be told: by a reservation, or as a device of this
 /// machine. Every verb that writes comes through here, unless it is forced.
 pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
-    let portrait = initiator.portrait(volume);
-    let is_it = |found: &&note::Found| portrait.as_deref().is_some_and(|known| is_of(&found.note, known));
+    let (portrait, (_, shown)) = (initiator.portrait(volume), client::urls_of(name)?);
+    let is_it = |found: &&note::Found| same::is_of(&found.note, portrait.as_deref(), &shown);
     if let Some(found) = note::all(&note::dir(None))?.iter().find(is_it) {
         let why =
             format!("the destination is attached here ({}): detach it first, or give --force", found.ways());

@@ -367,13 +367,13 @@ impl Initiator {
         self.inline.endpoint().is_read_only(volume)
     }
 
-    /// What its target says of itself; `None` before it is open.
+    /// What its target says of itself; `None` before it is open. A stripe has a UUID if all of its legs have one;
+    /// else its serial number is its chunk and what each leg is known by, and empty if a leg tells nothing.
     pub fn portrait(&self, volume: Handle) -> Option<std::sync::Arc<multipath::Portrait>> {
         let mut portrait = self.inline.endpoint().portrait(volume)?;
         if let Some((_, chunk)) = self.chunks.iter().find(|(of, _)| *of == volume) {
-            let legs = self.inline.endpoint().leg_uuids(volume)?;
-            let uuid = stripe_uuid(&legs, *chunk);
-            std::sync::Arc::make_mut(&mut portrait).uuid = Some(volume::Uuid(uuid));
+            let legs = self.inline.endpoint().leg_uuids(volume);
+            name_stripe(std::sync::Arc::make_mut(&mut portrait), legs.as_deref(), *chunk);
         }
         Some(portrait)
     }
@@ -546,6 +546,15 @@ impl std::fmt::Debug for Initiator {
     }
 }
 
+/// Names a stripe by its legs: the same legs in another order, or with other chunks, are another volume.
+fn name_stripe(portrait: &mut multipath::Portrait, legs: Option<&[[u8; 16]]>, chunk: u32) {
+    match legs {
+        Some(legs) => portrait.uuid = Some(volume::Uuid(stripe_uuid(legs, chunk))),
+        None if portrait.serial.split('+').any(str::is_empty) => portrait.serial.clear(),
+        None => portrait.serial.insert_str(0, &format!("{chunk}+")),
+    }
+}
+
 /// A volume's name as it may be shown: without passwords.
 pub(crate) fn shown(urls: &str) -> String {
     Name::parse(urls).map_or_else(|_| "the URL".to_owned(), |name| name.shown())
@@ -602,6 +611,28 @@ mod tests {
         let open: Vec<Handle> = initiator.trails.iter().map(|(volume, _)| *volume).collect();
         open.into_iter().for_each(|volume| initiator.forget(volume));
         assert!(initiator.trails.is_empty());
+    }
+
+    #[test]
+    fn a_stripe_of_volumes_without_uuids_is_not_taken_for_one_of_other_legs_or_chunks() {
+        let named = |serial: &str, legs: Option<&[[u8; 16]]>, chunk| {
+            let mut portrait = multipath::Portrait {
+                uuid: None,
+                geometry: None,
+                read_only: false,
+                access: volume::Access::Optimized,
+                product: String::new(),
+                serial: serial.into(),
+                depth: 1,
+                terms: Vec::new(),
+            };
+            name_stripe(&mut portrait, legs, chunk);
+            (portrait.uuid, portrait.serial)
+        };
+        let all = [named("A+B", None, 4096), named("B+A", None, 4096), named("A+B", None, 8192)];
+        assert!(all[0] != all[1] && all[0] != all[2]);
+        assert_eq!(named("A+", None, 4096), (None, String::new()), "a leg that tells nothing");
+        assert!(named("A+B", Some(&[[1; 16], [2; 16]]), 4096).0.is_some());
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
 pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
 pub use remote::{
     CLAIMS_MAX, Claimed, Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, RemoteVolume, Standing,
-    Stranger, Terms, Trouble,
+    Stranger, Terms, Trouble, is_same_serial,
 };
 pub use secret::Secret;
 pub use trace::Trace;

@@ -48,6 +48,7 @@ use volume::{Done, Failure, Fault, Geometry, IoId, Op, Time, Uuid};
 pub use claims::{CLAIMS_MAX, Claimed};
 pub use terms::{
     Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, Standing, Stranger, Terms, Trouble,
+    is_same_serial,
 };
 
 use crate::path::{Path, Portrait};

@@ -27,12 +27,16 @@ pub struct Expected {
 
 /// Whether a volume without a UUID that was known by this serial number is the one that a path found. Where either
 /// lacks the namespace's own name that follows the number (records of older versions; a path that tells nothing of
-/// the volume in its state), the number decides.
-pub(super) fn is_same_serial(known: &str, found: &Portrait) -> bool {
+/// the volume in its state), the number decides. A stripe's is those of its legs, joined by `+`.
+pub fn is_same_serial(known: &str, found: &Portrait) -> bool {
     let named = |rest: &str| rest.starts_with(" NGUID ") || rest.starts_with(" EUI64 ");
-    known == found.serial
-        || found.serial.strip_prefix(known).is_some_and(named)
-        || found.geometry.is_none() && known.strip_prefix(&*found.serial).is_some_and(named)
+    let is_same = |known: &str, told: &str| {
+        known == told
+            || told.strip_prefix(known).is_some_and(named)
+            || found.geometry.is_none() && known.strip_prefix(told).is_some_and(named)
+    };
+    let (legs, told) = (known.split('+'), found.serial.split('+'));
+    legs.clone().count() == told.clone().count() && legs.zip(told).all(|(one, other)| is_same(one, other))
 }
 
 impl Expected {

@@ -7,7 +7,7 @@ use volume::{Access, Backend, Geometry};
 use super::script::{Rig, geometry, portrait, read, write};
 use super::*;
 use crate::path::{Event, Portrait, Why};
-use crate::remote::Expected;
+use crate::remote::{Expected, is_same_serial};
 
 /// What a path says that is up, in a state in which its target tells nothing.
 fn silent(access: Access) -> Event {
@@ -234,4 +234,9 @@ fn another_namespace_of_the_same_controller_is_not_taken_for_the_volume() {
     assert!(expects("SN1 NGUID 01").accept(&named("SN1")).is_err());
     let silent = Portrait { geometry: None, ..named("SN1") };
     assert!(expects("SN1 NGUID 01").accept(&silent).is_ok(), "a standby path does not tell it");
+    let stripe = named("65536+SN1 NGUID 01+SN2");
+    assert!(is_same_serial("65536+SN1+SN2", &stripe), "each leg as an older version wrote it down");
+    for other in ["65536+SN2+SN1", "65536+SN1", "65536+SN1 NGUID 02+SN2", "4096+SN1+SN2"] {
+        assert!(!is_same_serial(other, &stripe), "{other}");
+    }
 }

@@ -1,0 +1,152 @@
+//! Whether a volume is the one that a note tells of.
+//!
+//! Invariant: a volume that is not shown to be the one that a killed holder had gets nothing of what waits.
+
+use client::{Handle, Initiator, Portrait};
+use multipath::is_same_serial;
+
+use super::note::{Found, Note};
+use crate::exit::Failure;
+
+/// What is written down of a volume, to know it again: UUID, serial number, and the bytes of its blocks.
+pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, Option<String>, Option<u32>) {
+    let portrait = initiator.portrait(volume);
+    let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+    let serial = portrait.map(|portrait| portrait.serial.clone());
+    (uuid, serial, initiator.known(volume).ok().map(|geometry| geometry.logical))
+}
+
+/// Whether a note is of the volume of this portrait: by its UUID, or where there is none by its serial number. Of one
+/// that tells neither, as it told neither before, the URL is all that is known: it must be the very one (`shown`).
+pub fn is_of(note: &Note, portrait: Option<&Portrait>, shown: &str) -> bool {
+    let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+    let was = note.serial.as_deref().filter(|serial| !serial.is_empty());
+    let told = portrait.filter(|portrait| !portrait.serial.is_empty());
+    match (&note.uuid, &uuid, was, told) {
+        (None, None, Some(was), Some(portrait)) => is_same_serial(was, portrait),
+        (None, None, None, None) => note.url == shown,
+        (None, None, ..) => false,
+        (was, now, ..) => was == now,
+    }
+}
+
+/// Refuses a volume that is not shown to be the one that the killed holder had, by its name and by its blocks.
+pub(super) fn refuse_another(
+    left: &Found,
+    (portrait, block): (Option<&Portrait>, Option<u32>),
+    shown: &str,
+) -> Result<(), Failure> {
+    let note = &left.note;
+    let name = |uuid: Option<String>, serial: Option<&str>| match (uuid, serial) {
+        (Some(uuid), _) => format!("volume {uuid}"),
+        (None, Some(serial)) if !serial.is_empty() => {
+            format!("a volume with the serial number \"{serial}\" and no UUID")
+        }
+        (None, _) => "a volume without UUID and serial number, which only the very URL names".to_owned(),
+    };
+    if !is_of(note, portrait, shown) {
+        let was = name(note.uuid.clone(), note.serial.as_deref());
+        let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+        let now = name(uuid, portrait.map(|portrait| &*portrait.serial));
+        return Err(Failure::usage(format!(
+            "{} was {was} ({}), and {shown} is {now}: what waits would be written to another volume",
+            left.ways(),
+            note.url,
+        )));
+    }
+    if note.block.is_some() && note.block == block {
+        return Ok(());
+    }
+    let bytes =
+        |block: Option<u32>| block.map_or("unknown size".to_owned(), |block| format!("{block} bytes"));
+    Err(Failure::usage(format!(
+        "{} had blocks of {}, and {shown} has blocks of {}: it is another volume, or was made again",
+        left.ways(),
+        bytes(note.block),
+        bytes(block)
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::note::Standing;
+    use super::*;
+    use crate::owned::Dir;
+
+    fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let mut note = json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
+        let (Some(note_facts), serde_json::Value::Object(facts)) = (note.as_object_mut(), facts) else {
+            panic!()
+        };
+        note_facts.extend(facts);
+        let note = serde_json::from_value(note).unwrap();
+        (root, Found { note, dir, file: "1.json".into(), standing: Standing::Stranded })
+    }
+
+    const X: volume::Uuid = volume::Uuid([7; 16]);
+    const Y: volume::Uuid = volume::Uuid([8; 16]);
+
+    fn is_same(facts: serde_json::Value, now: (Option<volume::Uuid>, &str, Option<u32>)) -> bool {
+        is_same_at("v", facts, now)
+    }
+
+    fn is_same_at(
+        url: &str,
+        facts: serde_json::Value,
+        (uuid, serial, block): (Option<volume::Uuid>, &str, Option<u32>),
+    ) -> bool {
+        let portrait = Portrait {
+            uuid,
+            geometry: None,
+            read_only: false,
+            access: volume::Access::Optimized,
+            product: String::new(),
+            serial: serial.into(),
+            depth: 1,
+            terms: Vec::new(),
+        };
+        refuse_another(&left(facts).1, (Some(&portrait), block), url).is_ok()
+    }
+
+    #[test]
+    fn what_waits_is_not_written_to_a_volume_that_is_not_shown_to_be_the_same() {
+        let known = || json!({"uuid": X.to_string(), "serial": "1", "block": 512});
+        assert!(is_same(known(), (Some(X), "2", Some(512))));
+        assert!(!is_same(known(), (Some(Y), "1", Some(512))));
+        assert!(!is_same(known(), (None, "1", Some(512))), "one that tells no UUID any more");
+        assert!(!is_same(known(), (Some(X), "1", Some(4096))), "other blocks");
+        assert!(!is_same(known(), (Some(X), "1", None)), "blocks that nobody knows");
+        let nameless = || json!({"uuid": null, "serial": "1", "block": 512});
+        assert!(is_same(nameless(), (None, "1", Some(512))));
+        assert!(!is_same(nameless(), (None, "2", Some(512))), "another serial number");
+        assert!(!is_same(nameless(), (None, "", Some(512))));
+        assert!(!is_same(nameless(), (Some(X), "1", Some(512))), "one with a UUID");
+    }
+
+    #[test]
+    fn a_volume_that_tells_nothing_is_not_taken_for_every_other_that_tells_nothing() {
+        for serial in [json!(null), json!("")] {
+            let silent = || json!({"uuid": null, "serial": serial, "block": 512});
+            assert!(!is_same(silent(), (None, "", Some(512))), "by another URL");
+            assert!(!is_same(silent(), (None, "1", Some(512))));
+            assert!(!is_same(silent(), (Some(X), "1", Some(512))));
+            assert!(is_same_at("u", silent(), (None, "", Some(512))), "by the very URL");
+            assert!(!is_same_at("u", silent(), (None, "1", Some(512))), "one that tells something now");
+        }
+        assert!(!is_same_at("u", json!({}), (None, "", Some(512))), "of its blocks nothing is known");
+    }
+
+    #[test]
+    fn an_older_versions_note_is_known_again_by_the_number_without_the_namespaces_own_name() {
+        let older = json!({"uuid": null, "serial": "SN1", "block": 512});
+        assert!(is_same(older, (None, "SN1 NGUID 01", Some(512))));
+        let newer = json!({"uuid": null, "serial": "SN1 NGUID 01", "block": 512});
+        assert!(!is_same(newer, (None, "SN1 NGUID 02", Some(512))));
+    }
+}
