@@ -252,10 +252,11 @@ impl Frame {
 
     fn target(&self, target: &Target, number: &impl Fn(&VolumeName) -> Option<Known>) -> TargetExport {
         let lun = |lun: &crate::plan::Lun| {
-            let known = number(&lun.volume)?;
-            Some(LunExport { lun: lun.lun, volume: known.id, read_only: lun.read_only || known.read_only })
+            let known = number(&lun.volume);
+            let read_only = lun.read_only || known.is_some_and(|known| known.read_only);
+            LunExport { lun: lun.lun, volume: known.map_or(VolumeId::AWAY, |known| known.id), read_only }
         };
-        let mut luns: Vec<LunExport> = target.luns.iter().filter_map(lun).collect();
+        let mut luns: Vec<LunExport> = target.luns.iter().map(lun).collect();
         luns.sort_by_key(|lun| lun.lun);
         TargetExport {
             name: target.name.as_str().into(),
@@ -265,7 +266,7 @@ impl Frame {
                 .listeners
                 .as_ref()
                 .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
-            is_away: luns.is_empty() && !target.luns.is_empty(),
+            is_away: !luns.is_empty() && luns.iter().all(|lun| lun.volume == VolumeId::AWAY),
             luns,
             rules: self.rules(target),
             product: Arc::new(Product {

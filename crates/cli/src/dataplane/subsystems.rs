@@ -8,6 +8,7 @@ use shard::{
     ControllerLimits, HostAuth, HostRule, KeepAlive, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
     NvmeProduct, NvmeService, SubsystemExport,
 };
+use volume::VolumeId;
 
 use super::exports::{Frame, Known, network, revision};
 use crate::{
@@ -127,16 +128,15 @@ impl Frame {
         number: &impl Fn(&VolumeName) -> Option<Known>,
     ) -> SubsystemExport {
         let namespace = |one: &crate::plan::Namespace| {
-            let known = number(&one.volume)?;
-            Some(NamespaceExport {
+            let known = number(&one.volume);
+            NamespaceExport {
                 nsid: one.nsid,
-                volume: known.id,
-                read_only: one.read_only || known.read_only,
+                volume: known.map_or(VolumeId::AWAY, |known| known.id),
+                read_only: one.read_only || known.is_some_and(|known| known.read_only),
                 ana_group: one.ana_group,
-            })
+            }
         };
-        let mut namespaces: Vec<NamespaceExport> =
-            subsystem.namespaces.iter().filter_map(namespace).collect();
+        let mut namespaces: Vec<NamespaceExport> = subsystem.namespaces.iter().map(namespace).collect();
         namespaces.sort_by_key(|namespace| namespace.nsid);
         let first = subsystem.namespaces.first().and_then(|one| number(&one.volume));
         let given = || self.serials.of(&subsystem.nqn).map(str::to_owned);
@@ -148,7 +148,7 @@ impl Frame {
             nqn: subsystem.nqn.as_str().into(),
             product: Arc::new(NvmeProduct { serial, model: subsystem.model.clone(), firmware: revision() }),
             ports: subsystem.portals.iter().map(|tag| self.port(Protocol::Nvme, *tag)).collect(),
-            is_away: namespaces.is_empty() && !subsystem.namespaces.is_empty(),
+            is_away: !namespaces.is_empty() && namespaces.iter().all(|one| one.volume == VolumeId::AWAY),
             namespaces,
             rules: self.host_rules(subsystem),
             limits: ControllerLimits {

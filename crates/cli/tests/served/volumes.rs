@@ -87,6 +87,8 @@ fn a_volume_that_is_away_is_not_ready_for_now() {
     let mut session = both();
     session.settle(1);
     assert_eq!(session.blocks(1), 8192, "the others are where they were");
+    let sense = session.command(0, &[0; 6], Data::None).unwrap().sense.map(|sense| sense.1);
+    assert_eq!(sense, Some(0x04), "this one is there, and not ready");
     drop(session);
     fs::rename(&aside, &file).unwrap();
     daemon.ask("volume retry first");

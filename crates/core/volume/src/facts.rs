@@ -11,6 +11,10 @@ use std::sync::Arc;
 pub struct VolumeId(pub u64);
 
 impl VolumeId {
+    /// A volume that is configured and away for now: it has no place, and no core serves it. What leads to it is
+    /// there, and not ready.
+    pub const AWAY: VolumeId = VolumeId(u64::MAX);
+
     /// The volume that has this place; `life` was given to no other.
     pub fn new(place: u32, life: u32) -> Self {
         VolumeId(u64::from(life) << 32 | u64::from(place))

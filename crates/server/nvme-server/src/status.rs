@@ -4,7 +4,7 @@
 //! what passes by itself, leaves it clear; so multipath hosts turn to another path, and others try again.
 
 use nvme::Status;
-use volume::{Access, Failure, Fault, Refusal, Why};
+use volume::{Access, Failure, Fault, Refusal, VolumeId, Why};
 
 /// How a command ends that the volume refused or failed.
 pub(crate) fn of(failure: Failure) -> Status {
@@ -43,6 +43,12 @@ pub(crate) fn refused(refusal: Refusal) -> Status {
         Refusal::NoRegistrationSpace | Refusal::RemovalPrevented => Status::INTERNAL_ERROR.final_(),
         Refusal::NotDurable | Refusal::NotFenced => Status::INTERNAL_ERROR,
     }
+}
+
+/// How a command ends on a namespace whose volume is not here: one that is away for now may come back, and hosts
+/// are to keep their disk.
+pub(crate) fn not_here(volume: VolumeId) -> Status {
+    if volume == VolumeId::AWAY { Status::NAMESPACE_NOT_READY } else { Status::INVALID_NAMESPACE.final_() }
 }
 
 /// How a path answers that does not serve (NVMe Base §8.1.4).

@@ -224,8 +224,8 @@ impl Server {
                     exec::start(self, slot);
                 }
             }
-            exec::Route::Elsewhere { command, well_known } => {
-                exec::identify::elsewhere(self, key, command, well_known, &arrived);
+            exec::Route::Elsewhere { command, place } => {
+                exec::identify::elsewhere(self, key, command, place, &arrived);
             }
             exec::Route::Refused(reply) => self.answer(key, reply),
         }

@@ -132,7 +132,7 @@ pub struct TargetExport {
 pub struct LunExport {
     /// 0 to 16383.
     pub lun: u16,
-    /// The volume.
+    /// The volume; [`VolumeId::AWAY`] if it is away for now.
     pub volume: VolumeId,
     /// Whether nobody may write through this LUN.
     pub read_only: bool,

@@ -16,6 +16,7 @@ use super::Outcome;
 use super::identify::names_no_namespace;
 use crate::controller::{Controller, Wait, Waiting};
 use crate::server::Server;
+use crate::status;
 use crate::step::{CommandKey, Step};
 
 /// A feature.
@@ -237,7 +238,7 @@ fn of_volume(
     what: impl Fn(&volume::View) -> u32,
 ) -> Result<u32, Status> {
     let entry = controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     Ok(what(&volume.view))
 }
 
@@ -415,7 +416,7 @@ fn protect(
     };
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     // What the operator or the backing protects no host opens, and who may only read changes nothing for others.
     if entry.read_only || (!on && volume.view.is_protected()) {
         return if on { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
@@ -438,7 +439,7 @@ fn persist(
     let on = set.value & 1 == 1;
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     let reservations = &volume.view.reservations;
     if reservations.persists() == on {
         return Ok(Outcome::SUCCESS);

@@ -8,7 +8,7 @@ use nvme::identify::{
     self, Cns, Controller as Data, Descriptors, Identify, Independent, LbaFormat, NSID_ALL, Namespace,
 };
 use nvme::property::VERSION;
-use volume::Geometry;
+use volume::{Geometry, VolumeId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -17,6 +17,7 @@ use crate::controller::{Controller, KAS, RETRY_DELAY, abort, ana, errors, events
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 use crate::server::{Server, Volume};
 use crate::spec::{NamespaceEntry, namespaces_max};
+use crate::status;
 
 /// Not listed: FFFFFFFEh and above name no namespace to begin a list behind.
 const LIST_AFTER_MAX: u32 = 0xffff_fffd;
@@ -101,8 +102,12 @@ fn place<'a>(
     if nsid == 0 || nsid > controller.spec.subsystem.nsid_max {
         return Err(Status::INVALID_NAMESPACE.final_());
     }
-    let entry = controller.namespace(nsid);
-    Ok(entry.and_then(|entry| Some((entry, server.volume(entry.volume)?))))
+    let Some(entry) = controller.namespace(nsid) else { return Ok(None) };
+    match server.volume(entry.volume) {
+        Some(volume) => Ok(Some((entry, volume))),
+        None if entry.volume == VolumeId::AWAY => Err(status::not_here(entry.volume)),
+        None => Ok(None),
+    }
 }
 
 pub(super) fn must_be<'a>(
@@ -117,7 +122,10 @@ fn list(server: &Server, controller: &Controller, after: u32) -> Result<[u8; ide
     if after > LIST_AFTER_MAX {
         return Err(Status::INVALID_NAMESPACE.final_());
     }
-    let active = controller.namespaces.iter().filter(|entry| server.volume(entry.volume).is_some());
+    // One whose volume is away is active all the same, or hosts would drop their disk.
+    let is_active =
+        |entry: &&NamespaceEntry| entry.volume == VolumeId::AWAY || server.volume(entry.volume).is_some();
+    let active = controller.namespaces.iter().filter(is_active);
     Ok(identify::namespace_list(active.map(|entry| entry.nsid), after))
 }
 

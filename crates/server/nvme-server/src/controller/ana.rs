@@ -4,7 +4,7 @@
 //! volumes differ, a group is shown as serving only if all of them serve.
 
 use nvme::log::ana::{Group, State};
-use volume::{Access, PortId};
+use volume::{Access, PortId, VolumeId};
 
 use crate::server::Server;
 use crate::spec::NamespaceEntry;
@@ -71,8 +71,12 @@ impl Server {
     pub(super) fn ana_states(&self, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for entry in namespaces {
-            let Some(volume) = self.volume(entry.volume) else { continue };
-            let state = state(volume.view.access(port));
+            let state = match self.volume(entry.volume) {
+                Some(volume) => state(volume.view.access(port)),
+                // The path is not to blame, nor are others of its group.
+                None if entry.volume == VolumeId::AWAY => State::Optimized,
+                None => continue,
+            };
             match groups.binary_search_by_key(&entry.ana_group, |group| group.id) {
                 Ok(at) => {
                     groups[at].state = together(groups[at].state, state);

@@ -65,7 +65,7 @@ pub(crate) fn place(
     nsid: u32,
 ) -> Result<(NamespaceEntry, &Volume), Status> {
     let entry = server.queue(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     Ok((*entry, volume))
 }
 

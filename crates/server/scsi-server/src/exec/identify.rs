@@ -8,7 +8,7 @@ use scsi::report::{LunSelect, luns as encode_luns};
 use scsi::sense::Sense;
 use scsi::{Command, Writer};
 
-use super::vpd;
+use super::{Place, vpd};
 use crate::nexus::NexusSpec;
 use crate::server::{Arrived, Server};
 use crate::step::{NexusKey, Reply, TaskKey};
@@ -90,18 +90,19 @@ fn forget_inventory(server: &mut Server, nexus: NexusKey) {
     }
 }
 
-/// Answers for the REPORT LUNS well known logical unit, or for a LUN that nothing is behind.
+/// Answers for the REPORT LUNS well known logical unit, for one whose volume is away, or for a LUN that nothing
+/// is behind.
 pub(crate) fn elsewhere(
     server: &mut Server,
     key: TaskKey,
     command: Command,
-    well_known: bool,
+    place: Place,
     arrived: &Arrived<'_>,
 ) {
-    let (peripheral, sense) = if well_known {
-        (Peripheral::WELL_KNOWN, Sense::NO_SENSE)
-    } else {
-        (Peripheral::NONE, Sense::LOGICAL_UNIT_NOT_SUPPORTED)
+    let (peripheral, sense) = match place {
+        Place::WellKnown => (Peripheral::WELL_KNOWN, Sense::NO_SENSE),
+        Place::Away => (Peripheral::DISK_AWAY, Sense::BECOMING_READY),
+        Place::Nowhere => (Peripheral::NONE, Sense::LOGICAL_UNIT_NOT_SUPPORTED),
     };
     let data = match command {
         Command::Inquiry(Inquiry { page, allocation }) => {

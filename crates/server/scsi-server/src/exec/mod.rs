@@ -28,7 +28,7 @@ use scsi::cdb::PrOutAction;
 use scsi::lun::{Address, REPORT_LUNS};
 use scsi::sense::{Sense, SenseKey};
 use scsi::{Command, CommandSet, Data};
-use volume::{Done, Failure, Op, Payload, Refusal};
+use volume::{Done, Failure, Op, Payload, Refusal, VolumeId};
 
 use crate::order::Attribute;
 use crate::server::{Arrived, Server};
@@ -40,11 +40,22 @@ use crate::task::Job;
 pub(crate) enum Route {
     /// To the logical unit at this place of the nexus' list.
     Unit { command: Command, at: usize, attribute: Attribute },
-    /// To the REPORT LUNS well known logical unit, or to where no logical unit is: some commands
-    /// have an answer even there.
-    Elsewhere { command: Command, well_known: bool },
+    /// To the REPORT LUNS well known logical unit, to one whose volume is away, or to where no logical unit
+    /// is: some commands have an answer even there.
+    Elsewhere { command: Command, place: Place },
     /// Back.
     Refused(Reply),
+}
+
+/// Where no unit of this shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The REPORT LUNS well known logical unit.
+    WellKnown,
+    /// A logical unit whose volume is away for now.
+    Away,
+    /// Nothing.
+    Nowhere,
 }
 
 /// Finds the logical unit, and judges what can be judged before the command is a task.
@@ -57,8 +68,12 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     };
     let unit = place.and_then(|at| Some((at, server.unit(state.spec.luns[at].volume)?)));
     let Some((at, unit)) = unit else {
-        let well_known = address == Some(Address::WellKnown(REPORT_LUNS));
-        return elsewhere(arrived.cdb, well_known);
+        let is_away = place.is_some_and(|at| state.spec.luns[at].volume == VolumeId::AWAY);
+        return match address {
+            Some(Address::WellKnown(REPORT_LUNS)) => elsewhere(arrived.cdb, Place::WellKnown),
+            _ if is_away => elsewhere(arrived.cdb, Place::Away),
+            _ => elsewhere(arrived.cdb, Place::Nowhere),
+        };
     };
     let parsed = unit.commands(state.spec.explicit_alua).parse(arrived.cdb);
     let (descriptor, logical) = (unit.descriptor_sense(), unit.view.geometry.logical);
@@ -94,18 +109,19 @@ fn goes_the_other_way(data: Data, arrived: &Arrived<'_>) -> bool {
     }
 }
 
-fn elsewhere(cdb: &[u8], well_known: bool) -> Route {
+fn elsewhere(cdb: &[u8], place: Place) -> Route {
     let refused = |sense| Route::Refused(Reply::check(sense));
-    match CommandSet::BASIC.parse(cdb) {
-        Ok(command @ (Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. })) => {
-            Route::Elsewhere { command, well_known }
-        }
-        Ok(Command::TestUnitReady) if well_known => {
-            Route::Elsewhere { command: Command::TestUnitReady, well_known }
-        }
-        Ok(_) if well_known => refused(Sense::INVALID_OPCODE),
-        Err(error) if well_known => refused(error.sense()),
-        Ok(_) | Err(_) => refused(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+    match (CommandSet::BASIC.parse(cdb), place) {
+        (
+            Ok(command @ (Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. })),
+            _,
+        ) => Route::Elsewhere { command, place },
+        (Ok(command @ Command::TestUnitReady), Place::WellKnown) => Route::Elsewhere { command, place },
+        (Ok(_), Place::WellKnown) => refused(Sense::INVALID_OPCODE),
+        (Err(error), Place::WellKnown) => refused(error.sense()),
+        // It may come back, and hosts are to wait for it and keep their disk.
+        (Ok(_) | Err(_), Place::Away) => refused(Sense::BECOMING_READY),
+        (Ok(_) | Err(_), Place::Nowhere) => refused(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
     }
 }
 

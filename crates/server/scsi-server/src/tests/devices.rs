@@ -321,3 +321,23 @@ fn a_stop_by_one_host_keeps_nobody_out() {
     }
     world.write(b, 0, &block(2));
 }
+
+/// Its volume is configured and did not open: hosts are to keep their disk and wait.
+#[test]
+fn a_logical_unit_whose_volume_is_away_is_not_taken_for_none() {
+    let (mut world, host) = disk();
+    let entry = |lun, volume| LunEntry { lun, volume, read_only: false };
+    let luns = vec![entry(0, VolumeId(0)), entry(5, VolumeId::AWAY)];
+    world.server(host).change_luns(host.key, luns);
+    let got = world.command_on(host, 0, &[0; 6], &[], 0);
+    assert_eq!(got.code(), 0x06_3f0e);
+    for cdb in [&[0; 6][..], &read_10(0, 1), &write_10(0, 1)] {
+        assert_eq!(world.command_on(host, 5, cdb, &[], 512).code(), 0x02_0401);
+        assert_eq!(world.command_on(host, 6, cdb, &[], 512).code(), 0x05_2500);
+    }
+    let inquiry =
+        |world: &mut World, lun| world.command_on(host, lun, &[0x12, 0, 0, 0, 36, 0], &[], 36).data[0];
+    assert_eq!((inquiry(&mut world, 5), inquiry(&mut world, 6)), (0x20, 0x7f));
+    let luns = world.command_on(host, 0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64).data;
+    assert_eq!(luns.len(), 8 + 2 * 8, "it is in the inventory");
+}

@@ -44,7 +44,8 @@ impl Present {
 
 /// The volumes that some LUNs lead to, each once.
 pub(super) fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
-    let mut volumes: Vec<_> = luns.iter().map(|entry| entry.volume).collect();
+    let volumes = luns.iter().map(|entry| entry.volume);
+    let mut volumes: Vec<_> = volumes.filter(|volume| *volume != VolumeId::AWAY).collect();
     volumes.sort_unstable();
     volumes.dedup();
     volumes

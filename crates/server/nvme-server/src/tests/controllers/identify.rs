@@ -240,3 +240,23 @@ fn a_thin_namespace_says_how_much_of_it_is_used() {
     assert_eq!(sizes(&mut world, 1).2, 8);
     assert_eq!(sizes(&mut world, 2), (4096, 4096, 4096, 0), "one that is not thin is used at all times");
 }
+
+/// Its volume is configured and did not open: hosts are to keep their disk and try again.
+#[test]
+fn a_namespace_whose_volume_is_away_is_active_and_not_ready() {
+    let mut world = World::new(2);
+    world.add(4096, |_| {});
+    let away = crate::NamespaceEntry { nsid: 9, volume: volume::VolumeId::AWAY, ..entry(0) };
+    let host = world.controller(spec(2, 1, vec![entry(0), away]));
+    let list = world.good(host, &identify(2, 0), &[]);
+    assert_eq!((u32_at(&list, 0), u32_at(&list, 4), u32_at(&list, 8)), (1, 9, 0));
+    for cns in [0, 3, 8] {
+        assert_eq!(world.ends(host, &identify(cns, 9), &[]).status, Status::NAMESPACE_NOT_READY);
+    }
+    let queue = world.connect(2, &super::join(1, 1, 1)).unwrap();
+    let mut read = crate::tests::transfer(Opcode::READ, 0, 1);
+    read.nsid = U32::new(9);
+    assert_eq!(world.ends(queue, &read, &[]).status, Status::NAMESPACE_NOT_READY);
+    read.nsid = U32::new(10);
+    assert_eq!(world.ends(queue, &read, &[]).status, Status::INVALID_NAMESPACE.final_());
+}
