@@ -91,7 +91,7 @@ impl<E: Endpoint> World<E> {
 
     /// The process that these shards are is killed and started again: its connections are reset, what it
     /// had begun with disks happens or does not, messages to it are lost. Disks keep what they were
-    /// given; for a loss of power see [`Disk::lose_power`].
+    /// given; for a loss of power see [`Disk::lose_power`](crate::Disk::lose_power).
     pub fn restart(&mut self, shards: Range<u16>, mut make: impl FnMut(ShardId, &mut Cx<'_>) -> E) {
         let is_of = |shard: ShardId| shards.contains(&shard.0);
         for Reverse(due) in std::mem::take(&mut self.queue.heap).into_sorted_vec() {
