@@ -95,7 +95,7 @@ fio-engine:
 	@test -e "$(FIO)/config-host.h" || { echo "$(FIO) is not configured: run ./configure there" >&2; exit 2; }
 	cargo build --locked --release -p blockwire-capi
 	mkdir -p $(dir $(RELEASE))fio
-	$(CC) $(FIO_CFLAGS) -include $(FIO)/config-host.h -I$(FIO) -Icrates/capi/include -shared -fPIC \
+	$(CC) $(FIO_CFLAGS) -include $(FIO)/config-host.h -I$(FIO) -Icrates/initiator/capi/include -shared -fPIC \
 		contrib/fio/blockwire.c -o $(dir $(RELEASE))fio/blockwire.so \
 		-L$(dir $(RELEASE)) -Wl,-Bstatic -lblockwire -Wl,-Bdynamic \
 		$$(sed -n 's/^Libs.private: //p' crates/initiator/capi/blockwire.pc.in)

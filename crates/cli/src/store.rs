@@ -394,8 +394,8 @@ fn open_one<'a>(
         let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
         tracing::error!(
             %volume, %place, %why,
-            "what was written to it before cannot be made stable, and may be lost; it can be read, and is written \
-             again when that was acknowledged by `blockwire volume retry`"
+            "a sync failed: recent writes may be lost. The volume can be read; writes are refused until you run \
+             `blockwire volume retry`"
         );
     }
     Ok(store)

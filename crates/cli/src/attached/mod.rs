@@ -464,7 +464,7 @@ fn refuse_unknown_device(wish: &Wish, via: Via, is_known: bool) -> Result<(), Fa
     }
     Err(Failure::usage(format!(
         "{} says nothing of such a device, so it is not known whose it was and of which volume: name the control \
-         socket that it was attached with (--control); --force goes on with it as what the URL says",
+         socket that it was attached with (--control); --force recovers it as the volume of this URL",
         wish.dir.display()
     )))
 }
@@ -513,8 +513,8 @@ pub fn give_up(found: &Found) -> Result<(), Failure> {
 
 fn unknown(found: &Found) -> Failure {
     Failure::failed(format!(
-        "{} is attached, by process {}, and whether that lives cannot be told from here: ask again where its \
-         processes are seen, and when the system has descriptors and memory to give",
+        "{} is attached by process {}, and it cannot be determined whether that process is alive: try again in \
+         its PID namespace, or when file descriptors and memory are free",
         found.ways(),
         found.note.holder.pid
     ))

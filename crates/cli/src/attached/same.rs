@@ -42,7 +42,7 @@ pub(super) fn refuse_another(
         (None, Some(serial)) if !serial.is_empty() => {
             format!("a volume with the serial number \"{serial}\" and no UUID")
         }
-        (None, _) => "a volume without UUID and serial number, which only the very URL names".to_owned(),
+        (None, _) => "a volume without UUID and serial number, known only by its exact URL".to_owned(),
     };
     if !is_of(note, portrait, shown) {
         let was = name(note.uuid.clone(), note.serial.as_deref());

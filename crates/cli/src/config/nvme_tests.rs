@@ -159,7 +159,7 @@ fn a_host_meets_a_volume_over_one_protocol_unless_it_says_both() {
     };
     let two = format!("iqn = [\"iqn.2026-11.io:h\"]\n{NQN}");
     let got = errors(&host(&two, ""));
-    assert!(got.len() == 1 && got[0].contains("no multipath merges the two"), "{got:#?}");
+    assert!(got.len() == 1 && got[0].contains("multipath merges the two"), "{got:#?}");
     let (plan, warnings) = load(&host(&two, "both = true"), &Options::default()).unwrap();
     assert!(plan.hosts[0].both && warnings.is_empty());
     // One machine cannot be told from two by its network, so that is a warning.

@@ -99,7 +99,7 @@ fn may_become(store: &Store, bytes: u64, shrink: bool) -> Result<(), Refused> {
                  when it is opened",
             );
         }
-        Source::Device(_) => return invalid("a device has the size that it has"),
+        Source::Device(_) => return invalid("the size of a device cannot be changed here"),
         Source::File(_) | Source::Ram | Source::Null => {}
     }
     if spec.read_only {

@@ -273,12 +273,12 @@ impl Daemon {
         let name = &store.volume.name;
         let message = match what {
             Unserving::Created => format!(
-                "{why}; it is not served and not recorded, but shards may be busy with it still, so its file stays \
+                "{why}; it is not served and not recorded, but some cores may still be using it, so its file stays \
                  open: `blockwire volume delete {name}` lets it go, `volume list` shows it until then"
             ),
             Unserving::Again => format!(
-                "{why}; it is not served, but shards may be busy with it still, so its file stays open: `blockwire \
-                 volume retry {name}` serves it when they are not"
+                "{why}; it is not served, but some cores may still be using it, so its file stays open: \
+                 `blockwire volume retry {name}` serves it when they do not"
             ),
         };
         self.served().leaving.push(store);

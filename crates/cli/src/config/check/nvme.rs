@@ -204,7 +204,7 @@ fn both_ways(plan: &Plan, host: &Host) -> Option<String> {
     let (volume, target, subsystem) = doubly(plan, host)?;
     Some(format!(
         "host \"{}\" reaches volume \"{volume}\" over iSCSI (target \"{target}\") and over NVMe/TCP (subsystem \
-         \"{subsystem}\"), and no multipath merges the two; take one away, or set both = true",
+         \"{subsystem}\"), and no operating system's multipath merges the two; take one away, or set both = true",
         host.name
     ))
 }
