@@ -135,6 +135,11 @@ impl Watch {
             (self.refused, self.again_at) = (0, None);
         }
         // What an event asked for meanwhile is not told yet.
+        self.cannot_tell(look);
+    }
+
+    /// What was asked for settles no doubt.
+    fn cannot_tell(&mut self, look: Look) {
         self.doubts &= !look.bit() | self.wanted;
         if self.doubts == 0 {
             self.told_by = None;
@@ -316,6 +321,10 @@ impl NvmePath {
             self.take_look(cx, look, &payload);
         } else if !status.is_final() {
             self.watch.put_off(cx.now, look);
+            if !self.was_told(look) {
+                // What was never told names nobody, and is not waited for.
+                self.watch.cannot_tell(look);
+            }
         } else if self.watch.doubts & look.bit() != 0 && self.was_told(look) {
             return self.fall(cx, unnamed());
         } else {

@@ -34,6 +34,8 @@ pub(super) struct Claiming {
     /// It is not asked before this time, having been put off so often.
     not_before: Time,
     pauses: u8,
+    /// How often a path has not taken it.
+    skips: u8,
     found: Option<Claims>,
     /// What a path said that had no registration to be removed.
     absent: Option<Failure>,
@@ -85,6 +87,7 @@ impl<P: Path> RemoteVolume<P> {
             deadline,
             not_before: cx.now,
             pauses: 0,
+            skips: 0,
             found: None,
             absent: None,
         });
@@ -128,6 +131,9 @@ impl<P: Path> RemoteVolume<P> {
             first.at = Some(at as u8);
             self.touch(at);
         } else {
+            // One that takes none for now keeps nothing from going by another that is as good.
+            first.begun = first.registers();
+            first.skips = first.skips.wrapping_add(1);
             self.ask_again_soon(cx.now);
         }
     }
@@ -147,7 +153,9 @@ impl<P: Path> RemoteVolume<P> {
 
     /// The path that anything else goes to; `None`: none of those that it has to go by is up.
     fn acting(&self) -> Option<u32> {
-        let best = self.best.first().map(|&at| usize::from(at))?;
+        let claim = self.claims.first()?;
+        let turn = usize::from(claim.skips).checked_rem(self.best.len())?;
+        let best = self.best.get(turn).map(|&at| usize::from(at))?;
         let holds = |at: usize| {
             self.holder.is_some_and(|holder| {
                 let by_host = |at: usize| self.ways[at].path.protocol() == Protocol::Nvme;
@@ -158,7 +166,7 @@ impl<P: Path> RemoteVolume<P> {
             let up = (0..self.ways.len()).find(|&at| holds(at) && self.ways[at].access().is_some());
             if holds(best) { Some(best) } else { up }
         };
-        let at = match &self.claims.first()?.claim {
+        let at = match &claim.claim {
             Claim::Act(Action::Release { kind, .. })
                 if self.holder.is_some() && !kind.is_all_registrants() =>
             {

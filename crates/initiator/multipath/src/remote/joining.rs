@@ -139,6 +139,9 @@ impl<P: Path> RemoteVolume<P> {
         match action {
             Action::Register(register) => {
                 let gone = register.mode == RegisterMode::Remove || register.new == Key::NONE;
+                if self.registered.as_ref().is_none_or(|before| before.new != register.new) {
+                    self.witnesses = Witnesses::default();
+                }
                 self.registered = (!gone).then(|| Register {
                     mode: RegisterMode::Set,
                     current: None,
@@ -146,7 +149,6 @@ impl<P: Path> RemoteVolume<P> {
                     ports: Vec::new(),
                     ..register.clone()
                 });
-                self.witnesses = Witnesses::default();
                 self.holder = self.holder.filter(|_| !gone);
                 if !gone {
                     self.join_rest(now, done);
@@ -381,7 +383,8 @@ impl<P: Path> RemoteVolume<P> {
         let is_kin =
             |one: &&Registration| one.key == key && !one.ours && one.kin.unwrap_or(is_mixed || !report.named);
         let mut kin = report.registrations.iter().filter(is_kin);
-        let doubts = |of: &(usize, &super::Way<P>)| of.1.in_doubt.is_some();
+        // A path in doubt about another key shows that other key.
+        let doubts = |of: &(usize, &super::Way<P>)| of.1.is_in_doubt_about(key);
         if !report.named {
             return kin.count() > self.ways.iter().enumerate().filter(doubts).count();
         }
@@ -395,7 +398,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// While no registration is in doubt, all that are seen are ours by right.
     fn remember(&mut self, at: usize, key: Key, report: &Claims) {
-        if !report.named || self.ways.iter().any(|way| way.in_doubt.is_some()) {
+        if !report.named || self.ways.iter().any(|way| way.is_in_doubt_about(key)) {
             return;
         }
         let ours = report.registrations.iter().filter(|one| one.key == key && one.kin != Some(false));

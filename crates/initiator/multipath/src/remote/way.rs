@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Cx;
-use volume::reservation::Register;
+use volume::reservation::{Key, Register};
 use volume::{Access, Remark, Time};
 
 use super::joining::Joining;
@@ -81,6 +81,11 @@ pub(super) struct Way<P> {
 }
 
 impl<P: Path> Way<P> {
+    /// Whether it may be registered with this key without our knowing.
+    pub(super) fn is_in_doubt_about(&self, key: Key) -> bool {
+        self.in_doubt.as_ref().is_some_and(|register| register.new == key)
+    }
+
     pub(super) fn new(path: P, now: Time) -> Self {
         Way {
             path,

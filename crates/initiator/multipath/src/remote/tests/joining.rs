@@ -471,6 +471,28 @@ fn a_path_that_joins_while_the_key_changes_is_not_used_with_the_old_key() {
     }
 }
 
+/// Each of the two stands there with the old key, and none of them says that the new one is not ours.
+#[test]
+fn two_paths_that_join_while_the_key_changes_are_not_taken_for_a_preemption() {
+    const NEW: Key = Key(8);
+    let mut rig = registered_by(Protocol::Iscsi, 3);
+    let shown = |own| Ok(Some(said(vec![one(NEW, 0, false), one(KEY, 2, false), one(own, 1, true)])));
+    for path in [1, 2] {
+        rig.raise(path);
+        rig.claimed(path, report(&[(KEY, false)]));
+        rig.claimed(path, Ok(None));
+    }
+    changes_key(&mut rig, NEW);
+    for path in [1, 2] {
+        rig.claimed(path, shown(KEY));
+        rig.claimed(path, shown(KEY));
+        let changed = with(register(NEW, Some(true)), RegisterMode::Replace, KEY);
+        assert_eq!(rig.claimed(path, Ok(None)), changed, "path {path}");
+        rig.claimed(path, shown(NEW));
+    }
+    assert!(rig.volume.registered.is_some(), "nobody has preempted us");
+}
+
 #[test]
 fn a_path_that_waits_to_be_asked_while_the_key_changes_is_asked_of_the_new_one() {
     let mut rig = registered();
