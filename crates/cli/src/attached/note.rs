@@ -213,7 +213,9 @@ fn standing(note: &Note, owner: u32) -> Option<Standing> {
     let look = || -> io::Result<Option<Standing>> {
         let here = process::space()?;
         if note.space.is_some_and(|space| space != here) {
-            return Ok(Some(Standing::Unknown));
+            // Of its processes nothing can be told; but a keeper outlives its holder, and answers in any space.
+            let is_gone = note.keeper.as_ref().map(|kept| has_ceased(kept, owner)).transpose()?;
+            return Ok((is_gone != Some(true)).then_some(Standing::Unknown));
         }
         if note.holder.is_of(owner)? {
             return Ok(Some(Standing::Serving));
@@ -224,6 +226,13 @@ fn standing(note: &Note, owner: u32) -> Option<Standing> {
     let stranded = || Ok(is_stranded(note, owner)?.then_some(Standing::Stranded));
     let found = look().and_then(|found| found.map_or_else(stranded, |standing| Ok(Some(standing))));
     found.unwrap_or(Some(Standing::Unknown))
+}
+
+/// Whether nobody listens any more where a keeper did. Without the socket it is not told: it may have another path
+/// here.
+fn has_ceased(kept: &Kept, owner: u32) -> io::Result<bool> {
+    let Some(socket) = kept.socket.to_str() else { return Ok(false) };
+    is_stale_socket(socket, owner)
 }
 
 /// As the keeper says it.
@@ -374,6 +383,15 @@ mod tests {
         assert_eq!((found.len(), found[0].standing), (1, Standing::Unknown));
         assert!(found[0].is_held() && super::super::give_up(&found[0]).is_err());
         assert_eq!(dir.names().unwrap(), ["1.json"], "its note was removed");
+        // All of a space may have ended; its keeper's socket tells.
+        let socket = root.path().join("keeper");
+        let kept = Kept { process: elsewhere.holder, socket: socket.clone() };
+        let kept = Note { keeper: Some(kept), ..elsewhere };
+        assert_eq!(standing(&kept, dir.owner()), Some(Standing::Unknown), "no socket tells nothing");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(standing(&kept, dir.owner()), Some(Standing::Unknown));
+        drop(listener);
+        assert_eq!(standing(&kept, dir.owner()), None, "nobody holds it any more");
         // What cannot be read for now is no less there.
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
             assert!(!is_no_note(&errno.into()), "{errno:?}");

@@ -54,7 +54,9 @@ pub(super) fn refuse_another(
             note.url,
         )));
     }
-    if note.block.is_some() && note.block == block {
+    // Older versions did not always write the size down; a UUID is of one volume all the same.
+    let is_unsaid = note.block.is_none() && note.uuid.is_some();
+    if note.block.is_some() && note.block == block || is_unsaid {
         return Ok(());
     }
     let bytes =
@@ -122,6 +124,9 @@ mod tests {
         assert!(!is_same(known(), (None, "1", Some(512))), "one that tells no UUID any more");
         assert!(!is_same(known(), (Some(X), "1", Some(4096))), "other blocks");
         assert!(!is_same(known(), (Some(X), "1", None)), "blocks that nobody knows");
+        let older = || json!({"uuid": X.to_string(), "serial": "1", "block": null});
+        assert!(is_same(older(), (Some(X), "1", Some(512))), "a note of a version that did not know them");
+        assert!(!is_same(older(), (Some(Y), "1", Some(512))));
         let nameless = || json!({"uuid": null, "serial": "1", "block": 512});
         assert!(is_same(nameless(), (None, "1", Some(512))));
         assert!(!is_same(nameless(), (None, "2", Some(512))), "another serial number");
