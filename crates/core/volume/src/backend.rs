@@ -64,10 +64,6 @@ pub trait Backend {
     fn lend(&mut self, _span: Span) -> Option<Sg> {
         None
     }
-    /// Whether memory that it lent, by this or by a read, is not back.
-    fn has_loans(&self) -> bool {
-        false
-    }
     /// Writes all of `from` at once. False: nothing was done; submit the write. Until
     /// [`Backend::settle`] other cores may not see it, even if they see what was stored later.
     fn write_at_once(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {

@@ -77,10 +77,6 @@ impl Backend for Holding {
         }
     }
 
-    fn has_loans(&self) -> bool {
-        self.inner.has_loans()
-    }
-
     fn cancel(&mut self, _id: IoId) {}
 
     fn poll_done(&mut self) -> Option<Done> {

@@ -3,9 +3,6 @@
 //! Invariant: a departed socket keeps its entry until everything that was out has come back, so that
 //! it reaches the connection that owns it.
 
-use std::time::Duration;
-
-use buf::Time;
 use endpoint::LinkId;
 use stream::{Link, Tag};
 
@@ -24,8 +21,6 @@ struct Entry {
     owner: Owner,
     recv_out: bool,
     sends_out: u32,
-    /// When the peer last took something, or something was sent while nothing was out.
-    took: Time,
     departed: bool,
     ready: bool,
     moved: Moved,
@@ -66,7 +61,6 @@ impl Links {
             owner,
             recv_out: false,
             sends_out: 0,
-            took: Time(0),
             departed: false,
             ready: false,
             moved: Moved::default(),
@@ -112,25 +106,15 @@ impl Links {
     }
 
     /// A batch went out.
-    pub(crate) fn send_out(&mut self, id: LinkId, now: Time) {
+    pub(crate) fn send_out(&mut self, id: LinkId) {
         if let Some(entry) = self.entry(id) {
-            if entry.sends_out == 0 {
-                entry.took = now;
-            }
             entry.sends_out += 1;
         }
     }
 
-    /// Those whose peers have taken nothing for so long, though something is out.
-    pub(crate) fn stalled(&self, now: Time, least: Duration) -> Vec<LinkId> {
-        let links = self.slots.iter().flatten().filter(|entry| !entry.departed && entry.sends_out > 0);
-        links.filter(|entry| now.since(entry.took) >= least).map(|entry| entry.id).collect()
-    }
-
     /// Its memory came back, and with it what was sent of so many bytes.
-    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize, now: Time) -> Option<Owner> {
+    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize) -> Option<Owner> {
         let entry = self.entry(id)?;
-        entry.took = now;
         entry.moved.sent += bytes as u64;
         entry.sends_out = entry.sends_out.saturating_sub(1);
         Some(entry.owner)
@@ -192,34 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_something_is_not_stalled() {
-        let mut links = Links::default();
-        let stalled = |links: &Links, now| links.stalled(Time(now), Duration::from_nanos(5));
-        links.insert(LinkId(0), owner());
-        assert_eq!(stalled(&links, 100), [], "nothing is out");
-        links.send_out(LinkId(0), Time(100));
-        links.send_out(LinkId(0), Time(103));
-        assert_eq!((stalled(&links, 104), stalled(&links, 105)), (vec![], vec![LinkId(0)]));
-        links.send_back(LinkId(0), 1, Time(105));
-        assert_eq!((stalled(&links, 109), stalled(&links, 110)), (vec![], vec![LinkId(0)]));
-        links.send_back(LinkId(0), 1, Time(110));
-        assert_eq!(stalled(&links, 200), []);
-        links.send_out(LinkId(0), Time(200));
-        links.depart(LinkId(0), false);
-        assert_eq!(stalled(&links, 300), [], "it is on its way out");
-    }
-
-    #[test]
     fn a_departed_socket_stays_until_everything_is_back() {
         let mut links = Links::default();
         links.insert(LinkId(0), owner());
         links.recv_out(LinkId(0));
-        links.send_out(LinkId(0), Time(0));
+        links.send_out(LinkId(0));
         links.depart(LinkId(0), false);
         assert_eq!(links.remove_settled(LinkId(0)), None);
         assert_eq!(links.recv_back(LinkId(0), 48), Some(owner()));
         assert_eq!(links.remove_settled(LinkId(0)), None);
-        assert_eq!(links.send_back(LinkId(0), 512, Time(0)), Some(owner()));
+        assert_eq!(links.send_back(LinkId(0), 512), Some(owner()));
         assert_eq!(links.moved(LinkId(0)), Moved { received: 48, sent: 512 });
         assert!(!links.make_ready(LinkId(0)));
         assert_eq!(links.remove_settled(LinkId(0)), Some(owner()));

@@ -43,11 +43,6 @@ impl Flights {
         self.fences.push_back((change, below));
     }
 
-    /// Whether the change that is acknowledged next waits for what was there before.
-    pub(super) fn drains(&self) -> bool {
-        self.fences.front().is_some_and(|(_, below)| *below > Epoch(0))
-    }
-
     pub(super) fn poll_ack(&mut self) -> Option<ChangeId> {
         let (change, below) = *self.fences.front()?;
         let drained = self.counts.iter().all(|(epoch, count)| *count == 0 || *epoch >= below);

@@ -20,7 +20,6 @@ mod at_once;
 mod bytes;
 mod chunk;
 mod flights;
-mod loans;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -31,7 +30,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
-use crate::change::{Ask, AskId, Remark, Shard};
+use crate::change::{Ack, Ask, AskId, Remark, Shard};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -82,8 +81,6 @@ pub struct Gate {
     asked: Vec<(AskId, u32)>,
     asks_made: u64,
     look_again: Option<Time>,
-    /// Since when a change waits for memory that is lent.
-    loans_awaited: Option<Time>,
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
     /// Where writes at once may go until the next [`Gate::resume`].
@@ -145,7 +142,6 @@ impl Gate {
             asked: Vec::new(),
             asks_made: 0,
             look_again: None,
-            loans_awaited: None,
             insists: None,
             claimed: Stripes::NONE,
         }
@@ -154,6 +150,15 @@ impl Gate {
     /// What this core believes of the volume.
     pub fn view(&self) -> &View {
         &self.view
+    }
+
+    /// Whether a read may come with [`Payload::None`] and be given the backend's own memory. Memory that is
+    /// lent is read later: not when an atomic write may have to be seen whole, and not while hosts are
+    /// registered or one has reserved the volume, since others would be sent what is written after that.
+    pub fn lends(&self) -> bool {
+        let reservations = &self.view.reservations;
+        let fenced = !reservations.registrants().is_empty() || reservations.legacy().is_some();
+        self.view.geometry.lends && !self.shared.atomic_seen() && !fenced
     }
 
     /// How far the running sanitize is, in 65536ths.
@@ -425,7 +430,6 @@ impl Gate {
             }
         }
         self.reap(cx);
-        self.look_for_loans(cx.now);
         !self.ended.is_empty() || untried
     }
 
@@ -583,6 +587,13 @@ impl Gate {
     #[must_use]
     pub fn poll_ask(&mut self) -> Option<(AskId, Ask)> {
         self.asks.pop_front()
+    }
+
+    /// A change that this shard has adopted and drained; goes to the home core.
+    #[must_use]
+    pub fn poll_ack(&mut self) -> Option<Ack> {
+        let change = self.flights.poll_ack()?;
+        Some(Ack { from: self.shard, change })
     }
 }
 

@@ -7,7 +7,6 @@ use crate::change::Adoption;
 use crate::io::{Durability, SanitizeKind};
 use crate::nexus::{Identity, PortId};
 use crate::ram::{Ram, RamDisk};
-use crate::reservation::Reservations;
 
 /// A world for one thread: a pool and the time, for gates of several shards in turn.
 pub(super) struct World {
@@ -421,45 +420,6 @@ fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
         run(&mut world, &mut gate, &nexus(2), Op::Write(span(0, 1), Durability::Cached), new).result.is_ok()
     );
     assert_eq!(bytes_of(was_read.payload), [1; 512]);
-}
-
-#[test]
-fn a_change_that_fences_is_not_acknowledged_before_lent_memory_is_back() {
-    use crate::change::{Abort, ChangeId};
-    use crate::reservation::Action;
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
-    let lent = gate.read_at_once(&who, span(0, 1)).unwrap();
-    let reservations = gate.view().reservations.apply(&nexus(2), &Action::LegacyReserve).unwrap().state;
-    let standing = |epoch, reservations| crate::Standing {
-        epoch: crate::Epoch(epoch),
-        reservations: Arc::new(reservations),
-        ..(**ram_gate(64).view()).clone()
-    };
-    let adoption = |change, drain, view| Adoption {
-        change: ChangeId(change),
-        view,
-        drain,
-        abort: Abort::Nobody,
-        notices: Vec::new(),
-        asked: None,
-    };
-    gate.adopt(&adoption(1, true, View::from(standing(1, reservations))));
-    assert!(!gate.lends());
-    for _ in 0..10 {
-        gate.resume(&mut world.cx());
-        assert!(gate.poll_ack().is_none());
-        assert_eq!(gate.loans_awaited(), Some(Time(0)));
-        world.now = gate.poll_timeout().expect("nobody tells when it is back");
-    }
-    drop(lent);
-    gate.resume(&mut world.cx());
-    assert_eq!(gate.poll_ack().map(|ack| ack.change), Some(ChangeId(1)));
-    assert_eq!((gate.loans_awaited(), gate.poll_timeout()), (None, None));
-    // Where nobody is kept out, nobody is waited for.
-    gate.adopt(&adoption(2, true, View::from(standing(2, Reservations::default()))));
-    let _lent = gate.read_at_once(&who, span(0, 1)).unwrap();
-    gate.resume(&mut world.cx());
-    assert_eq!(gate.poll_ack().map(|ack| ack.change), Some(ChangeId(2)));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use buf::{Cx, Errno};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
@@ -15,7 +14,6 @@ use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
 
 use super::Shard;
 use super::nvme::{NvmeLine, Queue};
-use super::shares::Stake;
 use super::steps::Parked;
 use crate::exports::Placed;
 use crate::links::Owner;
@@ -79,8 +77,6 @@ pub(super) struct Session {
     pub(super) latest: Accepted,
     /// Reads that wait for the peer to read what was sent.
     pub(super) parked: Parked,
-    /// Its part of what its initiator makes this shard hold; a discovery session has none.
-    pub(super) stake: Option<Stake>,
     pub(super) io: Traffic,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<Joining>,
@@ -240,16 +236,8 @@ impl Shard {
         self.rouse(id);
     }
 
-    /// Drops the links whose peers have taken nothing for so long.
-    pub(super) fn drop_stalled(&mut self, cx: &mut Cx<'_>, least: Duration) {
-        for id in self.links.stalled(cx.now, least) {
-            // ETIMEDOUT.
-            self.conn_written(cx, id, Err(Errno(110)));
-        }
-    }
-
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.links.send_back(id, op.len, cx.now) else {
+        let Some(owner) = self.links.send_back(id, op.len) else {
             return self.remotes.handle_sent(cx, id, op);
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
@@ -283,7 +271,7 @@ impl Shard {
             Kind::Session(session) => session.proto.poll_send(cx, owner.link),
             Kind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
         }?;
-        self.links.send_out(id, cx.now);
+        self.links.send_out(id);
         Some(op)
     }
 

@@ -16,7 +16,6 @@ mod nvme;
 mod present;
 mod remotes;
 mod sessions;
-mod shares;
 mod steps;
 mod volumes;
 
@@ -47,7 +46,6 @@ pub use nvme::{NvmeCause, NvmeLine};
 use present::Present;
 use remotes::Remotes;
 use sessions::Leaving;
-use shares::Shares;
 use volumes::Fronts;
 pub use volumes::home_of;
 
@@ -89,7 +87,6 @@ pub struct Shard {
     founding: Founding,
     hunger: Hunger,
     later: Later,
-    shares: Shares,
     timers: Timers<Tag>,
     /// Connections that may have events.
     touched: VecDeque<Tag>,
@@ -131,7 +128,6 @@ impl Shard {
             directory,
             hunger: Hunger::default(),
             later: Later::default(),
-            shares: Shares::default(),
             timers: Timers::default(),
             touched: VecDeque::new(),
             ready: VecDeque::new(),

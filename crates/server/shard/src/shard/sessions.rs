@@ -106,7 +106,6 @@ impl Shard {
             links: Vec::new(),
             latest: baggage.accepted,
             parked: super::steps::Parked::default(),
-            stake: nexus.is_some().then(|| self.shares.join(&initiator)),
             io: Traffic::default(),
             joining: Vec::new(),
             welcomed: Vec::new(),
@@ -435,11 +434,8 @@ impl Shard {
     /// Forgets a session that has ended and whose links are all gone.
     pub(super) fn forget_session(&mut self, conn: Tag) {
         let over = self.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
-        if over
-            && let Some(Conn { kind: Kind::Session(session), .. }) = self.conns.remove(conn)
-            && let Some(stake) = session.stake
-        {
-            self.shares.leave(stake).into_iter().for_each(|conn| self.touch(conn));
+        if over {
+            self.conns.remove(conn);
         }
     }
 }

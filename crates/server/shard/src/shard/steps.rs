@@ -114,16 +114,11 @@ impl Shard {
     fn start_read(&mut self, cx: &mut Cx<'_>, task: TaskKey, mut step: Step) {
         let len = self.weigh(&mut step);
         let mut may = Some(step);
-        if let Some(conn) = self.conn_of_task(task) {
-            let shares = self.admits_share(cx, conn, len);
-            self.with_session(task, |session, tag| {
-                let first = session.parked.queue.is_empty();
-                if !first || !shares || !session.proto.reserve_read(tag, len) {
-                    session.parked.queue.extend(may.take());
-                }
-            });
-            self.note_held(conn);
-        }
+        self.with_session(task, |session, tag| {
+            if !session.parked.queue.is_empty() || !session.proto.reserve_read(tag, len) {
+                session.parked.queue.extend(may.take());
+            }
+        });
         if let Some(step) = may {
             self.feed_step(cx, Hungry::Scsi(step));
         }
@@ -131,16 +126,12 @@ impl Shard {
 
     /// A write's data may be asked for when its session has leave to ask for so much more.
     fn start_receive(&mut self, cx: &mut Cx<'_>, task: TaskKey, len: u32, step: Step) {
-        let Some(conn) = self.conn_of_task(task) else { return };
-        let shares = self.admits_share(cx, conn, len);
         let mut may = Some(step);
         self.with_session(task, |session, tag| {
-            let first = session.parked.asking.is_empty();
-            if !first || !shares || !session.proto.reserve_write(tag, len) {
+            if !session.parked.asking.is_empty() || !session.proto.reserve_write(tag, len) {
                 session.parked.asking.extend(may.take());
             }
         });
-        self.note_held(conn);
         if let Some(step) = may {
             self.feed_step(cx, Hungry::Scsi(step));
         }
@@ -209,27 +200,22 @@ impl Shard {
 
     /// Reads that were parked, and writes, may start now, perhaps.
     pub(super) fn unpark(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        self.note_held(conn);
         while let Some(mut step) = self.session(conn).and_then(|session| session.parked.queue.pop_front()) {
             let len = self.weigh(&mut step);
-            let shares = self.admits_share(cx, conn, len);
             let (Step::Io { task, .. }, Some(session)) = (&step, self.session(conn)) else { return };
-            if !shares || !session.proto.reserve_read(Tag::from_bits(task.tag), len) {
+            if !session.proto.reserve_read(Tag::from_bits(task.tag), len) {
                 session.parked.queue.push_front(step);
                 break;
             }
-            self.note_held(conn);
             self.feed_step(cx, Hungry::Scsi(step));
         }
         while let Some(step) = self.session(conn).and_then(|session| session.parked.asking.pop_front()) {
             let Step::Receive { task, len, .. } = step else { return };
-            let shares = self.admits_share(cx, conn, len);
             let Some(session) = self.session(conn) else { return };
-            if !shares || !session.proto.reserve_write(Tag::from_bits(task.tag), len) {
+            if !session.proto.reserve_write(Tag::from_bits(task.tag), len) {
                 session.parked.asking.push_front(step);
                 return;
             }
-            self.note_held(conn);
             self.feed_step(cx, Hungry::Scsi(step));
         }
     }
@@ -242,13 +228,8 @@ impl Shard {
         });
     }
 
-    /// The session that a task came by.
-    fn conn_of_task(&self, task: TaskKey) -> Option<Tag> {
-        self.nexuses.get(task.nexus.0 as usize).copied().flatten()
-    }
-
     fn with_session(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
-        let Some(conn) = self.conn_of_task(task) else { return };
+        let Some(Some(conn)) = self.nexuses.get(task.nexus.0 as usize).copied() else { return };
         let Some(session) = self.session(conn) else { return };
         act(session, Tag::from_bits(task.tag));
         self.touch(conn);

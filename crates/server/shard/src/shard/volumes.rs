@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
@@ -404,9 +403,6 @@ impl Fronts {
     }
 }
 
-/// How long a change waits for peers to take what they have read before it: half of what it may take altogether. Who
-/// has taken nothing for so long loses its link.
-const LOANS_MAX: Duration = Duration::from_secs(5);
 /// How many volumes that are not here may have changed. Volumes are added one after the other.
 const EARLY_MAX: usize = 256;
 /// The flush of the stop; the server's own names have a small low half.
@@ -503,10 +499,6 @@ impl Shard {
         }
         while let Some(ack) = self.fronts.front(volume).and_then(|front| front.gate.poll_ack()) {
             self.post(home, Message::Ack(volume, ack));
-        }
-        let awaited = self.fronts.get(volume).and_then(|front| front.gate.loans_awaited());
-        if awaited.is_some_and(|since| cx.now.since(since) >= LOANS_MAX) {
-            self.drop_stalled(cx, LOANS_MAX);
         }
     }
 

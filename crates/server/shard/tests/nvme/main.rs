@@ -16,7 +16,6 @@ mod host;
 mod joins;
 mod keys;
 mod leaving;
-mod loans;
 mod pipe;
 mod proofs;
 mod queues;

@@ -65,10 +65,6 @@ impl<B: Backend> Backend for Liar<B> {
         self.inner.submit(cx, io);
     }
 
-    fn has_loans(&self) -> bool {
-        self.inner.has_loans()
-    }
-
     fn cancel(&mut self, id: IoId) {
         self.inner.cancel(id);
     }

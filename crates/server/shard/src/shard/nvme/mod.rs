@@ -26,8 +26,7 @@ use nvme_server::{CommandKey, QueueKey, Server, Step};
 use nvme_tcp::{ControllerQueue, Violation};
 use stream::{Close, Connection, Tag, TargetEvent};
 
-use super::conns::{Conn, Kind};
-use super::shares::Stake;
+use super::conns::Kind;
 use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
 use crate::exports::Comer;
@@ -95,8 +94,6 @@ pub(super) struct Queue {
     parked: VecDeque<Step>,
     /// Writes whose data the peer is not asked for before it has sent what it was asked for.
     asking: VecDeque<Step>,
-    /// Its part of what its host makes this shard hold, once it is open.
-    pub(super) stake: Option<Stake>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
     counted: bool,
     /// It has lost its place to another stranger: there is nothing to tell it.
@@ -160,7 +157,6 @@ impl Queue {
             key: None,
             parked: VecDeque::new(),
             asking: VecDeque::new(),
-            stake: None,
             counted,
             evicted: false,
             gone: false,
@@ -371,10 +367,6 @@ impl Shard {
         {
             *slot = None;
         }
-        if let Some(Conn { kind: Kind::Queue(queue), .. }) = self.conns.remove(conn)
-            && let Some(stake) = queue.stake
-        {
-            self.shares.leave(stake).into_iter().for_each(|conn| self.touch(conn));
-        }
+        self.conns.remove(conn);
     }
 }

@@ -74,9 +74,7 @@ impl Shard {
         }
         self.nvme.conns[at] = Some(conn);
         let completion = self.nvme.server.connected(key);
-        let stake = self.shares.join(&applicant.names.host.as_str().into());
         let Some(queue) = self.queue(conn) else { return };
-        queue.stake = Some(stake);
         queue.key = Some(key);
         queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names, admin }));
         queue.proto.respond(cx, tag, completion);

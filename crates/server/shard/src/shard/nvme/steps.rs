@@ -128,19 +128,15 @@ impl Shard {
     /// So many bytes for the host may be fetched or made when its queue has leave to send so much more.
     fn start_answer(&mut self, cx: &mut Cx<'_>, command: CommandKey, len: u32, step: Step) {
         let mut may = Some(step);
-        if let Some(conn) = self.conn_of(command.queue) {
-            let shares = self.admits_share(cx, conn, len);
-            self.with_queue(command, |queue, tag| {
-                // Who asks again must not wait behind those that wait for what it holds itself.
-                if queue.proto.has_leave(tag, len) {
-                    return;
-                }
-                if !queue.parked.is_empty() || !shares || !queue.proto.reserve_read(tag, len) {
-                    queue.parked.extend(may.take());
-                }
-            });
-            self.note_held(conn);
-        }
+        self.with_queue(command, |queue, tag| {
+            // Who asks again must not wait behind those that wait for what it holds itself.
+            if queue.proto.has_leave(tag, len) {
+                return;
+            }
+            if !queue.parked.is_empty() || !queue.proto.reserve_read(tag, len) {
+                queue.parked.extend(may.take());
+            }
+        });
         if let Some(step) = may {
             self.feed_step(cx, Hungry::Nvme(step));
         }
@@ -150,16 +146,12 @@ impl Shard {
     /// command is here.
     fn start_queue_receive(&mut self, cx: &mut Cx<'_>, command: CommandKey, len: u32, step: Step) {
         let mut may = Some(step);
-        if let Some(conn) = self.conn_of(command.queue)
-            && self.memory_class(command) == Class::Solicited
-        {
-            let shares = self.admits_share(cx, conn, len);
+        if self.memory_class(command) == Class::Solicited {
             self.with_queue(command, |queue, tag| {
-                if !queue.asking.is_empty() || !shares || !queue.proto.reserve_write(tag, len) {
+                if !queue.asking.is_empty() || !queue.proto.reserve_write(tag, len) {
                     queue.asking.extend(may.take());
                 }
             });
-            self.note_held(conn);
         }
         if let Some(step) = may {
             self.feed_step(cx, Hungry::Nvme(step));
@@ -223,31 +215,26 @@ impl Shard {
 
     /// Reads, long answers and writes that were parked may start now, perhaps.
     pub(super) fn unpark_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        self.note_held(conn);
         while let Some(mut step) = self.queue(conn).and_then(|queue| queue.parked.pop_front()) {
             let len = self.weigh_command(&mut step);
-            let shares = self.admits_share(cx, conn, len);
             let (Step::Io { command, .. } | Step::Room { command, .. }, Some(queue)) =
                 (&step, self.queue(conn))
             else {
                 return;
             };
-            if !shares || !queue.proto.reserve_read(Tag::from_bits(command.tag), len) {
+            if !queue.proto.reserve_read(Tag::from_bits(command.tag), len) {
                 queue.parked.push_front(step);
                 break;
             }
-            self.note_held(conn);
             self.feed_step(cx, Hungry::Nvme(step));
         }
         while let Some(step) = self.queue(conn).and_then(|queue| queue.asking.pop_front()) {
             let Step::Receive { command, len, .. } = step else { return };
-            let shares = self.admits_share(cx, conn, len);
             let Some(queue) = self.queue(conn) else { return };
-            if !shares || !queue.proto.reserve_write(Tag::from_bits(command.tag), len) {
+            if !queue.proto.reserve_write(Tag::from_bits(command.tag), len) {
                 queue.asking.push_front(step);
                 return;
             }
-            self.note_held(conn);
             self.feed_step(cx, Hungry::Nvme(step));
         }
     }
