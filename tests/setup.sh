@@ -47,6 +47,7 @@ for group in "$@"; do
     needs mkfs.ext4 e2fsprogs
     needs losetup mount
     needs fusermount3 fuse3
+    needs fincore util-linux-extra
     ;;
   database)
     needs mariadbd mariadb-server-core

@@ -454,11 +454,16 @@ mod tests {
         End::File { file, path: path.to_owned(), is_fresh: false }
     }
 
-    /// Whether a file's first byte lies in this system's memory. Newer kernels begin to read it ahead
-    /// nevertheless, and a disk that is fast enough makes it a yes that was none.
-    fn is_cached(file: &File) -> bool {
-        let (mut byte, nowait) = ([0], rustix::io::ReadWriteFlags::NOWAIT);
-        rustix::io::preadv2(file, &mut [io::IoSliceMut::new(&mut byte)], 0, nowait).is_ok()
+    /// Whether anything of a file lies in this system's memory. A read that shall not wait does not tell: the kernel
+    /// reads ahead for it.
+    fn is_cached(path: &Path) -> bool {
+        let shown = std::process::Command::new("fincore")
+            .args(["--bytes", "--noheadings", "--output", "PAGES"])
+            .arg(path)
+            .output()
+            .expect("fincore, of util-linux-extra");
+        assert!(shown.status.success(), "{shown:?}");
+        String::from_utf8_lossy(&shown.stdout).trim() != "0"
     }
 
     #[test]
@@ -473,9 +478,10 @@ mod tests {
         let is_memory = rustix::fs::fstatfs(file).unwrap().f_type as u64 == TMPFS;
         let is_forgotten = |_| {
             end.forget_cached().unwrap();
-            !is_cached(file)
+            !is_cached(&dir.path().join("disk"))
         };
-        assert!(is_memory || (0..100).any(is_forgotten));
+        // What another processor has just put on its list of pages may need a second time.
+        assert!(is_memory || (0..10).any(is_forgotten));
     }
 
     #[test]
