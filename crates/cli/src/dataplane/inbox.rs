@@ -159,7 +159,7 @@ impl Keep {
 
 /// Who keeps the records of volumes: what is asked here comes behind all that shards have asked before.
 ///
-/// Of each record one store waits at most: who asks for it anew does not wait for an older one any more. So a disk that
+/// Of each record one store waits at most: who asks for it again does not wait for an older one any more. So a disk that
 /// hangs makes the line no longer than there are volumes, and when it is back, what counts is written at once.
 #[derive(Clone, Debug)]
 pub struct Records {

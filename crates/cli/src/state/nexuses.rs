@@ -2,8 +2,8 @@
 //! their ISIDs.
 //!
 //! A login with the ISID of another session to the same target ends that one (RFC 7143 §6.3.5), so no two volumes have
-//! one number. And each keeps its own over restarts, so that what a killed daemon has left there is ended before its
-//! successor writes: a number is given once, and to nobody else when its volume is forgotten.
+//! one number. And each keeps its own over restarts, so that a session that logs in again ends what a killed daemon has
+//! left there by that ISID: a number is given once, and to no other volume when its volume is forgotten.
 
 use serde::{Deserialize, Serialize};
 

@@ -64,7 +64,7 @@ fn judge(record: &Record, plan: &Plan) {
     let mut polling = record.points.iter().filter(|point| point.initiator == "blockwire-polling").peekable();
     let polled = |point: &Point| point.runs[0].initiator.as_ref()?.idle_polls;
     let is_seen = polling.peek().is_none() || polling.any(|point| polled(point) > Some(0.0));
-    assert!(is_seen, "who polls has polled in vain");
+    assert!(is_seen, "a poller has found nothing at some looks");
 }
 
 #[test]

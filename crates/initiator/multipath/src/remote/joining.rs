@@ -55,7 +55,7 @@ pub(super) struct Joining {
     is_done: bool,
     /// The last report said whose registrations are.
     is_named: bool,
-    /// This host was registered anew since it was asked what it is asked now.
+    /// This host was registered again since it was asked what it is asked now.
     is_outdated: bool,
 }
 
@@ -160,7 +160,7 @@ impl<P: Path> RemoteVolume<P> {
         }
     }
 
-    /// This host was registered anew by the paths of these bits: those that are up besides are to be registered
+    /// This host was registered again by the paths of these bits: those that are up besides are to be registered
     /// likewise.
     fn join_rest(&mut self, now: Time, done: u32) {
         let is_host_known = (0..self.ways.len()).any(|at| done >> at & 1 == 1 && self.is_nvme(at));

@@ -355,7 +355,7 @@ fn what_the_operator_forgives_is_no_failure_that_came_later() {
     let second = failed(&mut shards);
     assert_eq!(told.take(), 1);
     shards.disk.forgive(first);
-    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (true, 1), "it is written down anew");
+    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (true, 1), "it is written down again");
     shards.disk.forgive(second);
     assert!(!shards.disk.doubt().is_raised());
     shards.flush(0, 1);

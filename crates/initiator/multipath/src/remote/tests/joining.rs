@@ -206,7 +206,7 @@ fn a_path_that_may_have_undone_a_preemption_is_not_used_when_nobody_answers() {
     assert_eq!(asked(&rig, 1), 1, "whether it was done is looked up");
     rig.pass(Duration::from_secs(120));
     assert!(!uses(&mut rig, 1));
-    assert_eq!(rig.count(1, |path| path.disconnects), 1, "it is tried anew");
+    assert_eq!(rig.count(1, |path| path.disconnects), 1, "it is tried again");
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn a_path_that_did_not_serve_when_this_host_was_registered_joins_when_it_does() 
     assert!(uses(&mut rig, 1));
 }
 
-/// This host is registered anew by its first path, with another key.
+/// This host is registered again by its first path, with another key.
 fn changes_key(rig: &mut Rig, new: Key) {
     assert!(rig.with(|volume, cx| volume.claim(cx, IoId(2), register(new, Some(true)))));
     rig.claimed(0, Ok(None));
