@@ -606,4 +606,29 @@ mod tests {
         assert_eq!(why.exit_code(), 2);
         assert!(why.to_string().contains("not built yet"), "{why}");
     }
+
+    #[test]
+    fn a_command_line_with_a_password_does_not_show_it() {
+        const URL: &str = "iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0";
+        for words in [
+            &["info", URL][..],
+            &["discover", URL],
+            &["doctor", URL],
+            &["read", URL],
+            &["write", URL],
+            &["copy", URL, "file"],
+            &["copy", "file", URL],
+            &["verify", URL, URL],
+            &["reserve", URL, "report"],
+            &["attach", URL, "--daemon"],
+            &["bench", URL, URL],
+            &["bench", "--job", "file", &format!("--map=a={URL}")],
+        ] {
+            let words = std::iter::once("blockwire").chain(words.iter().copied());
+            let cli = Cli::try_parse_from(words).unwrap();
+            for said in [format!("{cli:?}"), format!("{cli:#?}")] {
+                assert!(!said.contains("open5esame"), "{said}");
+            }
+        }
+    }
 }

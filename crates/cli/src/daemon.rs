@@ -22,7 +22,6 @@ use std::{
 
 use crate::{
     attached::held::{self, Attachments},
-    chiscsi::report::LineReport,
     control::{Answer, AttachRequest, Code, Refused, Request, server::Service},
     engine::{Engine, EngineError, Stop},
     exit::{Exit, Failure},
@@ -30,7 +29,7 @@ use crate::{
     plan::{Plan, Protocol, Target, Ways},
     report::{
         AttachmentReport, ConnectionReport, LunReport, PortalReport, SessionReport, StatusReport,
-        TargetReport,
+        TargetReport, line::LineReport,
     },
     state::{StateDir, identity::Identities},
     store::Store,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use client::{Error, Kind};
+
 /// What the process tells its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -63,3 +65,17 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<Error> for Failure {
+    fn from(why: Error) -> Self {
+        let exit = match why.kind {
+            Kind::Usage => Exit::Usage,
+            Kind::Unreachable => Exit::ConnectTimeout,
+            Kind::Unproven => Exit::NotAuthenticated,
+            Kind::NotFound => Exit::NothingFound,
+            Kind::TimedOut => Exit::RequestTimeout,
+            Kind::Failed => Exit::Failure,
+        };
+        Failure::new(exit, why.message)
+    }
+}

@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::{
-    chiscsi::report,
     cli::Daemon,
     control::{Answer, Request, client},
     exit::Failure,
     output,
     paths::Paths,
-    report::{SessionReport, SettingsReport},
+    report::{SessionReport, SettingsReport, line},
 };
 
 /// What stands behind the options in help.
@@ -289,7 +288,7 @@ fn lines(args: &IscsictlArgs, ask: &Ask<'_>) -> Result<String, Failure> {
     if args.daemon.json {
         return shown(args, &Answer::Lines(lines));
     }
-    Ok(if lines.is_empty() { "no global settings\n".to_owned() } else { report::text(&lines) })
+    Ok(if lines.is_empty() { "no global settings\n".to_owned() } else { line::text(&lines) })
 }
 
 fn misunderstood() -> Failure {

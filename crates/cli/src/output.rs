@@ -36,7 +36,7 @@ fn plain(answer: &Answer) -> String {
             if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() }
         }
         Answer::Settings(list) => list.iter().map(settings).collect(),
-        Answer::Lines(list) => crate::chiscsi::report::text(list),
+        Answer::Lines(list) => crate::report::line::text(list),
         Answer::SessionEnded { id } => format!("session {id:#x} is being ended\n"),
         Answer::Sessions(sessions) => session_table(sessions),
         Answer::Connections(connections) => connection_table(connections),

@@ -2,6 +2,7 @@
 //!
 //! Field names are a contract: units are in the name, nothing here is a secret.
 
+pub mod line;
 mod truth;
 
 use std::net::SocketAddr;

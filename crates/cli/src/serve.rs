@@ -13,10 +13,7 @@ use std::{
 
 use crate::{
     attached::held::Attachments,
-    chiscsi::{
-        self,
-        report::{self, LineReport},
-    },
+    chiscsi,
     cli::ServeArgs,
     config::{
         self,
@@ -37,6 +34,7 @@ use crate::{
     network,
     paths::Paths,
     plan::{Origin, Plan, Portal, Protocol, TcpOptions, Volume},
+    report::line::{self, LineReport},
     spec,
     state::{
         StateDir, StateError,
@@ -102,7 +100,7 @@ pub fn serve(
     }
     let listeners = engine.listeners();
     let hint = hints::connect(&plan, &listeners);
-    log::say(&report::text(&lines));
+    log::say(&line::text(&lines));
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     // Held to the end, so that anyone who waits for it finds the socket gone too.

@@ -588,4 +588,21 @@ mod tests {
             !refuses(&wish(false, false), Via::Ublk, false) && !refuses(&wish(true, false), Via::Nbd, false)
         );
     }
+
+    #[test]
+    fn a_wish_does_not_show_the_password_of_its_url() {
+        let wish = Wish {
+            url: "iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0".into(),
+            via: None,
+            at: None,
+            recover: false,
+            force: false,
+            timeout: Duration::ZERO,
+            dir: "/run".into(),
+            control: None,
+        };
+        for said in [format!("{wish:?}"), format!("{wish:#?}")] {
+            assert!(!said.contains("open5esame"), "{said}");
+        }
+    }
 }

@@ -15,7 +15,6 @@ mod key;
 pub mod policy;
 mod portal;
 mod proof;
-pub mod report;
 mod target;
 mod text;
 mod translate;
@@ -23,12 +22,12 @@ mod value;
 
 use std::path::Path;
 
-use self::report::LineReport;
 use crate::config::{
     diagnostic::{Place, Sink, Text},
     draft::Draft,
     file,
 };
+use crate::report::line::LineReport;
 
 /// Largest file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

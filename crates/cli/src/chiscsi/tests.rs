@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{report::Treatment, *};
+use super::*;
+use crate::report::line::{self, Treatment};
 use crate::{
     config::{
         check::{self, Options},
@@ -213,7 +214,7 @@ fn a_file_with_all_forms() {
     }
     let unused = lines.iter().rev().find(|line| line.text.starts_with("Auth_CHAP_Initiator")).unwrap();
     assert_eq!((unused.treatment, unused.line), (Treatment::Unused, 39));
-    let shown = report::text(&lines);
+    let shown = line::text(&lines);
     assert!(shown.contains("\"initiator_id1\":\"...\""));
     for secret in ["initiator_sec", "target_secret"] {
         assert!(!shown.contains(secret) && !format!("{plan:?}{lines:?}").contains(secret));

@@ -7,7 +7,6 @@ use super::{
     device::{Device, Mode},
     key::Key,
     proof,
-    report::{LineReport, Treatment},
     target::{DISCOVERY_METHODS, Global, METHODS, Target},
     text::{self, Block, Entry, Kind},
 };
@@ -22,6 +21,7 @@ use crate::{
         Auth, AuthMethod, Grant, Host, Inquiry, Limits, Origin, Portal, Protocol, SentOn, TargetAuth,
         TcpOptions, Volume,
     },
+    report::line::{LineReport, Treatment},
 };
 
 /// Longest login that the daemon can be told to wait for.

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     called::Called,
-    chiscsi::report::LineReport,
     report::{
         AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
         SettingsReport, ShardReport, StatusReport, SubsystemReport, SwitchReport, TargetReport, VolumeReport,
+        line::LineReport,
     },
 };
 

@@ -226,3 +226,22 @@ fn a_daemon_that_hangs_up_is_reported() {
     let why = client::ask(&root.path().join("none"), Request::Status).unwrap_err();
     assert!(why.message.contains("start one with `blockwire serve`"), "{why}");
 }
+
+#[test]
+fn a_request_to_attach_carries_its_password_and_does_not_show_it() {
+    let url = "iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0";
+    let request = Request::Attach(AttachRequest {
+        url: url.into(),
+        via: None,
+        at: None,
+        recover: false,
+        force: false,
+        timeout_ms: 0,
+    });
+    // The daemon gets it whole.
+    let sent = serde_json::to_string(&request).unwrap();
+    assert!(sent.contains(url), "{sent}");
+    for said in [format!("{request:?}"), format!("{request:#?}")] {
+        assert!(!said.contains("open5esame"), "{said}");
+    }
+}

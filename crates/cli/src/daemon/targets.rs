@@ -9,10 +9,9 @@ use std::fmt::Write as _;
 
 use super::{Daemon, Served, refused, unknown};
 use crate::{
-    chiscsi::report::LineReport,
     control::{Code, Refused},
     plan::{AuthMethod, DigestPolicy, Grant, Host, Limits, Origin, Plan, Protocol, Target, Volume},
-    report::{Setting, SettingsReport, SwitchReport},
+    report::{Setting, SettingsReport, SwitchReport, line::LineReport},
 };
 
 /// Reads the files again that the daemon was started with, beside volumes that were created since.

@@ -20,7 +20,7 @@ mod verify;
 use std::io::{self, Write};
 
 use clap::Subcommand;
-use client::{Error, Initiator, Kind, Settings};
+use client::{Initiator, Settings};
 
 use crate::exit::{Exit, Failure};
 
@@ -106,20 +106,6 @@ pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Keep(args) => crate::attached::keep(args),
         RemoteVerb::Bench(args) => bench::bench(args),
         RemoteVerb::Eval(args) => eval::act(args),
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(why: Error) -> Self {
-        let exit = match why.kind {
-            Kind::Usage => Exit::Usage,
-            Kind::Unreachable => Exit::ConnectTimeout,
-            Kind::Unproven => Exit::NotAuthenticated,
-            Kind::NotFound => Exit::NothingFound,
-            Kind::TimedOut => Exit::RequestTimeout,
-            Kind::Failed => Exit::Failure,
-        };
-        Failure::new(exit, why.message)
     }
 }
 

@@ -12,7 +12,7 @@ mod token;
 use shard::Condition;
 
 use self::{filter::Sight, setting::Bound, token::Token};
-use super::report::{LineReport, Treatment};
+use crate::report::line::{LineReport, Treatment};
 use crate::{
     config::{
         diagnostic::{Sink, Text},

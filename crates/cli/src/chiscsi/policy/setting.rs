@@ -1,6 +1,7 @@
 //! The settings of a rule, and what each comes to where nothing is offloaded.
 
-use super::{super::report::Treatment, Token};
+use super::Token;
+use crate::report::line::Treatment;
 use crate::suggest;
 
 /// Highest number of a queue.

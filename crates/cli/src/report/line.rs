@@ -1,4 +1,4 @@
-//! What became of each setting of a foreign file.
+//! What became of each line of a foreign file that the daemon was started with.
 
 use std::fmt::Write as _;
 
