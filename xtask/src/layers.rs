@@ -91,6 +91,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "evaluation/eval", on: &[], foreign: Any },
     Layer { directory: "evaluation/lab", on: &["eval"], foreign: Any },
     Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
+    Layer { directory: "daemon/process", on: &["client"], foreign: Any },
     Layer {
         directory: "cli",
         on: &[
@@ -105,6 +106,7 @@ const TABLE: &[Layer] = &[
             "multipath",
             "nvme",
             "nvme-server",
+            "process",
             "reactor",
             "scsi-server",
             "shard",
