@@ -92,6 +92,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "evaluation/lab", on: &["eval"], foreign: Any },
     Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
     Layer { directory: "daemon/process", on: &["client"], foreign: Any },
+    Layer { directory: "daemon/config", on: &["backends", "multipath", "nvme", "shard"], foreign: Any },
     Layer {
         directory: "cli",
         on: &[
@@ -99,6 +100,7 @@ const TABLE: &[Layer] = &[
             "block-device",
             "buf",
             "client",
+            "config",
             "endpoint",
             "eval",
             "iscsi",

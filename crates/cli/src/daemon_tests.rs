@@ -272,7 +272,7 @@ fn a_created_volume_is_not_open_to_strangers_beyond_this_machine() {
 fn a_created_volume_is_not_reached_by_one_host_over_both_protocols() {
     let both_names = |both: bool| {
         move |plan: &mut Plan| {
-            let mut host = crate::config::tests::example().hosts.swap_remove(0);
+            let mut host = crate::example::example().hosts.swap_remove(0);
             (host.iqns, host.nqns) =
                 (vec!["iqn.2026-11.com.example:h".into()], vec!["nqn.2026-11.com.example:h".into()]);
             host.grants =

@@ -343,7 +343,7 @@ pub fn revision() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::example;
+    use crate::example::example;
 
     #[test]
     fn rules_of_placement_name_shards_and_what_leads_to_a_volume() {

@@ -87,7 +87,7 @@ fn algorithm(hash: Hash) -> Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::tests::example, plan::TargetAuth};
+    use crate::{example::example, plan::TargetAuth};
 
     #[test]
     fn limits_are_those_of_the_plan() {

@@ -120,7 +120,7 @@ mod tests {
     use shard::Moved;
 
     use super::*;
-    use crate::config::tests::example;
+    use crate::example::example;
 
     fn queue(cntlid: u16, qid: u16, reads: u64) -> QueueEntry {
         let host = "nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11";

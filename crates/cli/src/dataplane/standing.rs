@@ -140,7 +140,7 @@ mod tests {
     use volume::{Facts, Home, Uuid, VolumeId};
 
     use super::*;
-    use crate::config::tests::example;
+    use crate::example::example;
 
     #[test]
     fn a_failed_sync_is_shown() {

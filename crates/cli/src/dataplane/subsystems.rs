@@ -231,7 +231,7 @@ mod tests {
     use volume::VolumeId;
 
     use super::*;
-    use crate::config::tests::example;
+    use crate::example::example;
 
     fn exports() -> NvmeExports {
         let plan = example();

@@ -57,7 +57,7 @@ fn keep_alive(idle: Duration) -> Option<KeepAlive> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::example;
+    use crate::example::example;
 
     #[test]
     fn portals_become_listeners_in_order() {

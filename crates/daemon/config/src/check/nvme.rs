@@ -1,16 +1,14 @@
 //! Subsystems against volumes, portals and hosts; and which hosts meet one volume over two protocols.
 
 use crate::{
-    config::{
-        diagnostic::{Located, Sink},
-        draft::{HostDraft, nvme::SubsystemDraft},
-    },
+    diagnostic::{Located, Sink},
+    draft::{HostDraft, nvme::SubsystemDraft},
     name::{self, VolumeName},
     plan::{
         ControllerGrants, Host, MODEL_DEFAULT, NSID_MAX, Namespace, Plan, Subsystem, SubsystemGrant, Volume,
     },
-    suggest,
 };
+use multipath::suggest;
 
 /// The subsystem that exports a volume which the configuration puts into none.
 pub fn default_subsystem(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], open: bool) -> Subsystem {

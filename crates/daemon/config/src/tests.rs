@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::{
-    config::check::Options,
+    check::Options,
     plan::{AuthMethod, DigestPolicy, Hash, Plan},
 };
 
@@ -24,11 +24,6 @@ pub(super) fn load_in(
     let plan = check::check(draft, options, &sink);
     let shown = |list: Vec<diagnostic::Diagnostic>| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     sink.finish(plan).map(|(plan, warnings)| (plan, shown(warnings))).map_err(shown)
-}
-
-/// The plan of the documented example.
-pub(crate) fn example() -> Plan {
-    load(include_str!("example.toml"), &Options::default()).expect("the example is sound").0
 }
 
 pub(super) fn errors(text: &str) -> Vec<String> {
@@ -251,7 +246,7 @@ fn a_name_for_two_machines_is_warned_about() {
 
 #[test]
 fn a_full_configuration_becomes_a_plan() {
-    let text = include_str!("example.toml");
+    let text = EXAMPLE;
     let (plan, warnings) = load(text, &Options::default()).unwrap();
     assert_eq!(warnings, Vec::<String>::new());
     for wrong in [
@@ -360,11 +355,11 @@ fn parts_are_merged_in_order_and_name_their_file() {
 
 #[test]
 fn the_reference_in_the_documentation_is_the_schema() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md");
     let page = fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once("<!-- reference: generated -->\n").expect("opening mark");
     let (_, after) = rest.split_once("<!-- end of reference -->\n").expect("closing mark");
-    let example = format!("```toml\n{}```\n", include_str!("example.toml"));
+    let example = format!("```toml\n{}```\n", EXAMPLE);
     let (head, tail) = before.split_once("<!-- example: checked -->\n").expect("mark of the example");
     let (_, tail) = tail.split_once("<!-- end of example -->\n").expect("mark of its end");
     let want = format!(

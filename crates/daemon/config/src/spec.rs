@@ -16,7 +16,8 @@ use multipath::{Url, url::SecretAt};
 use uuid::Uuid;
 
 pub use self::stripe::Striped;
-use crate::{size, suggest};
+use crate::size;
+use multipath::suggest;
 
 /// The keys that may follow the argument, in the order in which help lists them.
 pub const KEYS: [&str; 13] = [

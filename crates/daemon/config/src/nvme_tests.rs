@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::{tests::*, *};
 use crate::{
-    config::check::Options,
+    check::Options,
     plan::{ControllerGrants, Protocol},
 };
 

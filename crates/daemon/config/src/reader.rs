@@ -14,7 +14,8 @@ use super::{
     diagnostic::{Located, Place, Sink, Text},
     schema::Section,
 };
-use crate::{size, suggest};
+use crate::size;
+use multipath::suggest;
 
 /// The file being read: its text, its directory and where complaints go.
 #[derive(Clone, Copy)]

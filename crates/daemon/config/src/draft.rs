@@ -6,7 +6,7 @@ pub mod placement;
 
 use std::{net::SocketAddr, time::Duration};
 
-pub(crate) use super::secret::DIFFER as SECRETS_DIFFER;
+pub use super::secret::DIFFER as SECRETS_DIFFER;
 
 use self::{nvme::SubsystemDraft, placement::PlacementDraft};
 use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret};
@@ -417,7 +417,7 @@ fn negotiation(table: &Reader<'_>) -> (Negotiation, Option<Located<u64>>) {
 }
 
 /// A field of INQUIRY or Identify Controller: printable ASCII (SPC-5 §4.3.1, NVMe Base §1.4.2).
-pub(in crate::config) fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<String> {
+pub(crate) fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<String> {
     let text = table.parsed(key, |text| {
         let printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
         if text.trim().is_empty() || text.len() > bytes_max || !printable {
@@ -493,7 +493,7 @@ fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credenti
 
 /// Why two credentials cannot stand in one list. The target proves itself before it knows which of
 /// the users it talks to, so a list has one mutual account.
-pub(crate) fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
+pub fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
     if a.user == b.user {
         return Some(format!("user \"{}\" stands twice", a.user));
     }

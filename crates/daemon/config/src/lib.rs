@@ -1,14 +1,24 @@
 //! The configuration: TOML files, read with the place of every value, merged with the command line
-//! and checked as a whole before anything is opened.
+//! and checked as a whole before anything is opened; and the words of which both consist: names, addresses,
+//! sizes, specifications of volumes.
+//!
+//! Invariant: what is served is a [`plan::Plan`], and a plan exists only when all that it came from was right.
+
+#![forbid(unsafe_code)]
 
 pub mod check;
 mod dhchap;
 pub mod diagnostic;
 pub mod draft;
 pub mod file;
-pub mod reader;
+pub mod name;
+pub mod network;
+pub mod plan;
+mod reader;
 pub mod schema;
 mod secret;
+pub mod size;
+pub mod spec;
 
 use std::{
     fs, io,
@@ -22,6 +32,9 @@ use self::{
     draft::Draft,
     reader::{Context, Reader},
 };
+
+/// The example of docs/configuration.md, which is sound.
+pub const EXAMPLE: &str = include_str!("example.toml");
 
 /// Largest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -89,4 +102,4 @@ mod nvme_tests;
 #[cfg(test)]
 mod placement_tests;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

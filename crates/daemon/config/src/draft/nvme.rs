@@ -2,14 +2,12 @@
 //! resolved.
 
 use crate::{
-    config::{
-        diagnostic::Located,
-        draft::{LUN_MAX, identification},
-        reader::Reader,
-        schema,
-    },
+    diagnostic::Located,
+    draft::{LUN_MAX, identification},
     name, network,
     plan::{ANA_GROUP_MAX, ControllerGrants, Grant, MODEL_DEFAULT, NSID_MAX, Referral, SubsystemGrant},
+    reader::Reader,
+    schema,
 };
 
 /// A `[[subsystem]]` whose references are not resolved.

@@ -1,13 +1,11 @@
 //! Rules of placement against portals, hosts, volumes and cores.
 
 use crate::{
-    config::{
-        diagnostic::{Located, Sink},
-        draft::{HostDraft, placement::PlacementDraft},
-    },
+    diagnostic::{Located, Sink},
+    draft::{HostDraft, placement::PlacementDraft},
     plan::{Placement, Portal, Volume},
-    suggest,
 };
+use multipath::suggest;
 
 /// What rules may refer to.
 pub struct World<'a> {

@@ -19,11 +19,11 @@ use crate::{
         AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Protocol,
         Subsystem, Target, Volume, Ways,
     },
-    suggest,
 };
+use multipath::suggest;
 
 /// Most portals; each costs a socket on every core.
-pub(crate) const PORTS_MAX: usize = 256;
+pub const PORTS_MAX: usize = 256;
 
 /// What only the command line says.
 #[derive(Clone, Debug, Default)]
