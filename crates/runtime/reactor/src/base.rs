@@ -5,15 +5,15 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use buf::{BufMut, Class, Errno, Pool, Time};
 use endpoint::{Dial, ListenerId, ShardId};
 use stream::Tag;
-use volume::DiskOp;
+use volume::{DiskId, DiskOp};
 
-use crate::blocking::Job;
+use crate::blocking::{Job, Jobs};
 use crate::config::TcpOptions;
 use crate::counters::Counters;
 use crate::disk::{Call, Disks, Work};
@@ -67,7 +67,7 @@ pub(crate) struct Base<M> {
     /// Letters that found a full box. While there are any, the shard does not pump.
     held: VecDeque<(ShardId, Letter<M>)>,
     disks: Disks,
-    jobs: Sender<Job>,
+    jobs: Jobs,
     /// Links that are being closed, by the time when that takes too long; all took the same `linger`,
     /// so they stand in order. Links that are gone by now are among them.
     closing: VecDeque<(Time, Tag)>,
@@ -106,7 +106,7 @@ pub(crate) struct Parts<M> {
     pub(crate) letters: Receiver<Letter<M>>,
     pub(crate) doors: Arc<[Door<M>]>,
     pub(crate) control: SyncSender<M>,
-    pub(crate) jobs: Sender<Job>,
+    pub(crate) jobs: Jobs,
 }
 
 impl<M> Base<M> {
@@ -362,7 +362,7 @@ impl<M> Base<M> {
 
     // Disks.
 
-    pub(crate) fn set_disk(&mut self, id: volume::DiskId, file: Option<OwnedFd>) {
+    pub(crate) fn set_disk(&mut self, id: DiskId, file: Option<OwnedFd>) {
         self.disks.set(id, file);
     }
 
@@ -378,9 +378,8 @@ impl<M> Base<M> {
     }
 
     /// Gives a call to the blocking threads.
-    pub(crate) fn block_on(&mut self, slot: u32, call: Call) {
-        let job = Job { shard: self.id.0, slot, call };
-        self.jobs.send(job).expect("blocking threads outlive the shards");
+    pub(crate) fn block_on(&mut self, disk: DiskId, slot: u32, call: Call) {
+        self.jobs.put(Job { disk, shard: self.id.0, slot, call });
     }
 
     /// A disk operation has ended.
@@ -408,12 +407,12 @@ mod tests {
     use std::io::{ErrorKind, Read};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc::{channel, sync_channel};
+    use std::sync::mpsc::sync_channel;
 
     #[test]
     fn what_a_blocking_thread_may_still_use_is_not_let_go_with_its_shard() {
         let (letters, inbox) = sync_channel(1);
-        let (jobs, queue) = channel();
+        let jobs = Jobs::without_threads(1);
         let bell = Arc::new(Bell::new().unwrap());
         let doors: Arc<[Door<()>]> = Arc::new([Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]);
         let mut base = Base::new(Parts {
@@ -429,7 +428,7 @@ mod tests {
             letters: inbox,
             doors,
             control: sync_channel(1).0,
-            jobs,
+            jobs: jobs.clone(),
         });
         let (file, mut other) = UnixStream::pair().unwrap();
         other.set_nonblocking(true).unwrap();
@@ -437,9 +436,9 @@ mod tests {
         let ticket = volume::DiskTicket(0);
         let op = DiskOp { disk: volume::DiskId(0), ticket, kind: volume::DiskKind::Sync };
         let (slot, call) = base.start_work(op).unwrap();
-        base.block_on(slot, call);
+        base.block_on(volume::DiskId(0), slot, call);
         drop(base);
-        assert!(queue.try_recv().is_ok(), "a thread may come to it still");
+        assert!(jobs.take().is_some(), "a thread may come to it still");
         assert_eq!(other.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock, "its file is open");
     }
 }

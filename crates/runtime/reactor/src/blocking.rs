@@ -1,15 +1,18 @@
 //! Threads for system calls that can only block: all disk operations of the epoll world, and those
 //! that io_uring has no form for or would only give to a thread of the kernel's own.
 //!
-//! The pool is shared by all shards and bounded; work waits in one queue, which is as long as the
-//! backends' queue depths allow. The lock around the queue's end is among these threads only.
+//! The pool is shared by all shards. Calls wait in a queue per disk, each as long as the backends' queue
+//! depths allow, and disks take turns. Invariant: disks that never answer keep no other disk from a thread.
+//! While as many calls are out as there are shared threads, only a disk without one may start another, and the
+//! thread that would be the last to start starts a further thread first.
 
+use std::collections::VecDeque;
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use buf::Errno;
+use volume::DiskId;
 
 use crate::disk::{Call, What};
 use crate::mail::{Door, Letter};
@@ -18,38 +21,231 @@ use crate::mail::{Door, Letter};
 /// is rare.
 const INTERRUPTIONS_MAX: u32 = 64;
 
+/// The most threads that are shared by all disks.
+const SHARED_MAX: usize = 64;
+
+/// The most threads beyond those. As many disks may hang at a time before others wait for one of them.
+const EXTRA_MAX: usize = 256;
+
 /// One call, and the slot of the shard that waits for it.
 pub(crate) struct Job {
+    pub(crate) disk: DiskId,
     pub(crate) shard: u16,
     pub(crate) slot: u32,
     pub(crate) call: Call,
 }
 
-/// Starts `threads` threads, which end when the last sender is dropped.
-pub(crate) fn start<M: Send + 'static>(
-    threads: usize,
-    doors: Arc<[Door<M>]>,
-) -> io::Result<(Sender<Job>, Vec<thread::JoinHandle<()>>)> {
-    let (jobs, queue) = channel();
-    let queue = Arc::new(Mutex::new(queue));
-    let handles = (0..threads.clamp(1, 64)).map(|i| {
-        let (queue, doors) = (queue.clone(), doors.clone());
-        thread::Builder::new().name(format!("bw-blocking-{i}")).spawn(move || work(&queue, &doors))
-    });
-    Ok((jobs, handles.collect::<io::Result<_>>()?))
-}
+/// How a call has ended, and the data that a search has found.
+type Ended = (Result<usize, Errno>, Option<(u64, u64)>);
 
-fn work<M>(queue: &Mutex<Receiver<Job>>, doors: &[Door<M>]) {
-    loop {
-        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { shard, slot, call }) = next else { return };
-        let (came, data) = perform(call);
-        // A shard does not end while a slot is out, so somebody reads this.
-        doors[usize::from(shard)].post(Letter::Worked { slot, came, data });
+/// Where jobs are put. The threads end when the last of these is dropped.
+pub(crate) struct Jobs(Arc<Queue>);
+
+impl Jobs {
+    /// Starts `shared` threads and a queue for them.
+    pub(crate) fn start<M: Send + 'static>(shared: usize, doors: Arc<[Door<M>]>) -> io::Result<Self> {
+        Jobs::start_with(shared, doors, perform)
+    }
+
+    fn start_with<M: Send + 'static>(
+        shared: usize,
+        doors: Arc<[Door<M>]>,
+        perform: fn(Call) -> Ended,
+    ) -> io::Result<Self> {
+        let jobs = Jobs::without_threads(shared);
+        let workers = Workers { queue: jobs.0.clone(), doors, perform };
+        let mut state = jobs.0.lock();
+        for _ in 0..state.shared {
+            workers.start_another(&mut state)?;
+        }
+        drop(state);
+        Ok(jobs)
+    }
+
+    /// A queue that nothing is taken from.
+    pub(crate) fn without_threads(shared: usize) -> Self {
+        let state = State { shared: shared.clamp(1, SHARED_MAX), senders: 1, ..State::default() };
+        Jobs(Arc::new(Queue { state: Mutex::new(state), arrival: Condvar::new() }))
+    }
+
+    pub(crate) fn put(&self, job: Job) {
+        self.0.lock().put(job);
+        self.0.arrival.notify_one();
+    }
+
+    /// To wait for the threads with; it keeps none from ending.
+    pub(crate) fn threads(&self) -> JobThreads {
+        JobThreads(self.0.clone())
+    }
+
+    /// Takes what a thread would.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<Job> {
+        self.0.lock().take()
     }
 }
 
-fn perform(call: Call) -> (Result<usize, Errno>, Option<(u64, u64)>) {
+impl Clone for Jobs {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        Jobs(self.0.clone())
+    }
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        self.0.lock().senders -= 1;
+        self.0.arrival.notify_all();
+    }
+}
+
+/// The threads behind [`Jobs`].
+pub(crate) struct JobThreads(Arc<Queue>);
+
+impl JobThreads {
+    /// Those that run now. After the last of the [`Jobs`] has been dropped no other is started.
+    pub(crate) fn take(&self) -> Vec<thread::JoinHandle<()>> {
+        std::mem::take(&mut self.0.lock().threads)
+    }
+}
+
+struct Queue {
+    state: Mutex<State>,
+    arrival: Condvar,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Disks with jobs that wait or are out.
+    disks: Vec<DiskJobs>,
+    /// Whose turn is next in `disks`.
+    next: usize,
+    /// Queues of disks that have none, to be used again.
+    spare: Vec<VecDeque<Job>>,
+    /// Calls that may be out at once, whatever their disks.
+    shared: usize,
+    /// Calls that are out.
+    out: usize,
+    /// Threads without a call.
+    idle: usize,
+    /// How many [`Jobs`] there are.
+    senders: usize,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+struct DiskJobs {
+    disk: DiskId,
+    out: usize,
+    waiting: VecDeque<Job>,
+}
+
+impl State {
+    fn put(&mut self, job: Job) {
+        if let Some(disk) = self.disks.iter_mut().find(|disk| disk.disk == job.disk) {
+            return disk.waiting.push_back(job);
+        }
+        let mut waiting = self.spare.pop().unwrap_or_default();
+        let disk = job.disk;
+        waiting.push_back(job);
+        self.disks.push(DiskJobs { disk, out: 0, waiting });
+    }
+
+    /// The next job that may start.
+    fn take(&mut self) -> Option<Job> {
+        let any = self.out < self.shared;
+        let may_start = |disk: &DiskJobs| !disk.waiting.is_empty() && (any || disk.out == 0);
+        let mut turns = (self.next..self.disks.len()).chain(0..self.next);
+        let at = turns.find(|&at| self.disks.get(at).is_some_and(may_start))?;
+        let disk = self.disks.get_mut(at)?;
+        let job = disk.waiting.pop_front()?;
+        disk.out += 1;
+        self.out += 1;
+        self.next = at + 1;
+        Some(job)
+    }
+
+    /// A call on this disk has ended.
+    fn end(&mut self, disk: DiskId) {
+        self.out -= 1;
+        let Some(at) = self.disks.iter().position(|of| of.disk == disk) else { return };
+        let Some(of) = self.disks.get_mut(at) else { return };
+        of.out -= 1;
+        if of.out == 0 && of.waiting.is_empty() {
+            self.spare.push(self.disks.swap_remove(at).waiting);
+        }
+    }
+
+    /// More threads are idle than may be needed at once.
+    fn is_overstaffed(&self) -> bool {
+        self.idle > 1 && self.out + self.idle > self.shared + 1
+    }
+
+    fn is_over(&self) -> bool {
+        self.senders == 0 && self.disks.iter().all(|disk| disk.waiting.is_empty())
+    }
+}
+
+/// What a thread needs to work, and to start another.
+struct Workers<M> {
+    queue: Arc<Queue>,
+    doors: Arc<[Door<M>]>,
+    perform: fn(Call) -> Ended,
+}
+
+impl<M: Send + 'static> Workers<M> {
+    fn start_another(&self, state: &mut State) -> io::Result<()> {
+        let same = Workers { queue: self.queue.clone(), doors: self.doors.clone(), perform: self.perform };
+        let number = state.out + state.idle;
+        let builder = thread::Builder::new().name(format!("bw-blocking-{number}"));
+        let thread = builder.spawn(move || same.work())?;
+        state.threads.retain(|thread| !thread.is_finished());
+        state.threads.push(thread);
+        state.idle += 1;
+        Ok(())
+    }
+
+    fn work(&self) {
+        let mut state = self.queue.lock();
+        loop {
+            let Some(Job { disk, shard, slot, call }) = state.take() else {
+                if state.is_over() || state.is_overstaffed() {
+                    break;
+                }
+                state = self.queue.arrival.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.idle -= 1;
+            if state.idle == 0 && state.senders > 0 && state.out < state.shared + EXTRA_MAX {
+                // If the system has no thread for us, what waits has to wait for these.
+                let _ = self.start_another(&mut state);
+            }
+            drop(state);
+            let (came, data) = (self.perform)(call);
+            // A shard does not end while a slot is out, so this is read.
+            if let Some(door) = self.doors.get(usize::from(shard)) {
+                door.post(Letter::Worked { slot, came, data });
+            }
+            state = self.queue.lock();
+            state.idle += 1;
+            state.end(disk);
+        }
+        state.idle -= 1;
+        let is_over = state.is_over();
+        drop(state);
+        if is_over {
+            // Others may have waited for a call that was out.
+            self.queue.arrival.notify_all();
+        }
+    }
+}
+
+fn perform(call: Call) -> Ended {
     let fd = call.fd;
     let came = match call.what {
         // SAFETY: the list and the memory that it names are valid and stand still until the call has
@@ -172,8 +368,112 @@ pub(crate) fn last_errno() -> Errno {
 mod tests {
     use super::*;
     use crate::denied;
+    use crate::mail::Bell;
+    use std::collections::BTreeSet;
     use std::io::{Read, Seek};
     use std::os::fd::AsRawFd;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+    use std::time::Duration;
+
+    fn job(disk: u32, slot: u32) -> Job {
+        // The disk's number stands for its file.
+        Job { disk: DiskId(disk), shard: 0, slot, call: Call { fd: disk as i32, what: What::Sync } }
+    }
+
+    fn doors() -> (Arc<[Door<()>]>, Receiver<Letter<()>>) {
+        let (letters, inbox) = sync_channel(1024);
+        let bell = Arc::new(Bell::new().unwrap());
+        (Arc::new([Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]), inbox)
+    }
+
+    /// The slots of the next `count` calls that end.
+    fn ended(inbox: &Receiver<Letter<()>>, count: usize) -> BTreeSet<u32> {
+        let slot = || match inbox.recv_timeout(Duration::from_secs(60)) {
+            Ok(Letter::Worked { slot, .. }) => slot,
+            Ok(_) => panic!("only calls are told of"),
+            Err(e) => panic!("no thread for a call: {e}"),
+        };
+        (0..count).map(|_| slot()).collect()
+    }
+
+    /// Disks whose calls do not end before [`STUCK`] is let go.
+    const HANGS: std::ops::Range<i32> = 100..200;
+    static STUCK: Mutex<()> = Mutex::new(());
+
+    fn hangs(call: Call) -> Ended {
+        if HANGS.contains(&call.fd) {
+            drop(STUCK.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        (Ok(0), None)
+    }
+
+    #[test]
+    fn disks_that_never_answer_do_not_keep_others_from_a_thread() {
+        let (doors, inbox) = doors();
+        let jobs = Jobs::start_with(4, doors, hangs).unwrap();
+        let threads = jobs.threads();
+        let stuck = STUCK.lock().unwrap();
+        // Each with more calls than there are threads.
+        for slot in 0..80 {
+            jobs.put(job(HANGS.start as u32 + slot % 10, slot));
+        }
+        jobs.put(job(1, 1000));
+        jobs.put(job(1, 1001));
+        jobs.put(job(2, 1002));
+        assert_eq!(ended(&inbox, 3), BTreeSet::from([1000, 1001, 1002]));
+        assert_eq!(inbox.recv_timeout(Duration::ZERO).err(), Some(RecvTimeoutError::Timeout));
+        drop(stuck);
+        assert_eq!(ended(&inbox, 80), (0..80).collect());
+        drop(jobs);
+        for thread in threads.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn one_disk_has_all_shared_threads_and_no_more() {
+        let jobs = Jobs::without_threads(4);
+        for slot in 0..10 {
+            jobs.put(job(7, slot));
+        }
+        let taken: Vec<u32> = std::iter::from_fn(|| jobs.take()).map(|job| job.slot).collect();
+        assert_eq!(taken, [0, 1, 2, 3]);
+        jobs.put(job(8, 20));
+        jobs.put(job(8, 21));
+        assert_eq!(jobs.take().map(|job| job.slot), Some(20), "a disk without a thread has one");
+        assert!(jobs.take().is_none());
+        jobs.0.lock().end(DiskId(7));
+        assert!(jobs.take().is_none(), "four are out still");
+        jobs.0.lock().end(DiskId(7));
+        assert_eq!(jobs.take().map(|job| job.slot), Some(4));
+        jobs.0.lock().end(DiskId(7));
+        assert_eq!(jobs.take().map(|job| job.slot), Some(21), "disks take turns");
+    }
+
+    #[test]
+    fn threads_that_hung_disks_needed_end_when_these_answer() {
+        let (doors, inbox) = doors();
+        let jobs = Jobs::start_with(2, doors, hangs).unwrap();
+        let stuck = STUCK.lock().unwrap();
+        for slot in 0..20 {
+            jobs.put(job(HANGS.start as u32 + slot, slot));
+        }
+        let running = || {
+            let state = jobs.0.lock();
+            state.out + state.idle
+        };
+        while running() < 21 {
+            thread::yield_now();
+        }
+        drop(stuck);
+        ended(&inbox, 20);
+        while running() > 3 {
+            thread::yield_now();
+        }
+        jobs.put(job(1, 50));
+        assert_eq!(ended(&inbox, 1), BTreeSet::from([50]));
+    }
 
     #[test]
     fn a_filter_that_refuses_pwritev2_does_not_make_a_durable_write_fail() {

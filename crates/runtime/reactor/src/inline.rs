@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use io_uring::IoUring;
 use volume::DiskId;
 
 use crate::base::{Base, Parts};
-use crate::blocking::{self, Job};
+use crate::blocking::{JobThreads, Jobs};
 use crate::clock;
 use crate::config::{Config, IoKind};
 use crate::counters::{Counters, ShardStats};
@@ -47,7 +47,7 @@ pub struct Inline<E: Endpoint> {
     counters: Arc<Counters>,
     bell: Arc<Bell>,
     heard: Receiver<E::Message>,
-    threads: Vec<thread::JoinHandle<()>>,
+    threads: Option<JobThreads>,
     /// There is something to start that the world does not know of.
     has_more: bool,
 }
@@ -110,7 +110,14 @@ where
             let file = file.try_clone().map_err(SpawnError::System)?;
             doors[0].post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
         }
-        let (jobs, threads) = start_threads(&config, &doors).map_err(SpawnError::System)?;
+        // Without disks there is no job.
+        let (jobs, threads) = if config.disks.is_empty() {
+            (Jobs::without_threads(1), None)
+        } else {
+            let jobs = Jobs::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+            let threads = jobs.threads();
+            (jobs, Some(threads))
+        };
         let pool = Pool::new(config.pool_bytes);
         let mut entropy = Entropy::new(clock::seed().map_err(SpawnError::System)?);
         let end = make(&mut Cx { now: clock::now(), pool: &pool, entropy: &mut entropy });
@@ -201,7 +208,7 @@ where
             self.has_more = shard.turn();
         });
         // From now on somebody who rings makes the descriptor readable.
-        if !self.threads.is_empty() && !self.bell.doze() {
+        if self.threads.is_some() && !self.bell.doze() {
             self.has_more = true;
         }
     }
@@ -240,17 +247,6 @@ where
     }
 }
 
-fn start_threads<M: Send + 'static>(
-    config: &Config,
-    doors: &Arc<[Door<M>]>,
-) -> io::Result<(Sender<Job>, Vec<thread::JoinHandle<()>>)> {
-    if config.disks.is_empty() {
-        // Without disks there is no job.
-        return Ok((channel().0, Vec::new()));
-    }
-    blocking::start(config.blocking_threads, doors.clone())
-}
-
 impl<E: Endpoint> Drop for Inline<E> {
     fn drop(&mut self) {
         // After a panic of the endpoint's it is asked nothing more: the world keeps what is out.
@@ -265,7 +261,7 @@ impl<E: Endpoint> Drop for Inline<E> {
             Some(Body::Epoll(shard)) => shard.end(),
             None => {}
         }
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.iter().flat_map(JobThreads::take) {
             // A panic was reported by the thread itself.
             let _ = thread.join();
         }

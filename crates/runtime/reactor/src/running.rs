@@ -15,7 +15,7 @@ use endpoint::{Endpoint, ListenerId, ShardId};
 use volume::DiskId;
 
 use crate::base::{Base, Parts};
-use crate::blocking;
+use crate::blocking::{JobThreads, Jobs};
 use crate::clock;
 use crate::config::{Config, IoChoice, IoKind, Listen, TcpOptions};
 use crate::counters::{Counters, ShardStats};
@@ -88,9 +88,7 @@ pub struct Running<M> {
 #[derive(Default)]
 struct Threads {
     shards: Vec<thread::JoinHandle<()>>,
-    blocking: Vec<thread::JoinHandle<()>>,
-    /// Keeps the blocking threads; the only other senders are the shards'.
-    jobs: Option<Sender<blocking::Job>>,
+    blocking: Option<JobThreads>,
 }
 
 impl Reactor {
@@ -115,8 +113,7 @@ impl Reactor {
             boxes.push(inbox);
         }
         let doors: Arc<[Door<E::Message>]> = doors.into();
-        let (jobs, blocking) =
-            blocking::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        let jobs = Jobs::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
         // A shard reads its mail before it accepts.
         for (at, file) in config.disks.iter().enumerate() {
             for door in doors.iter() {
@@ -130,12 +127,12 @@ impl Reactor {
             addresses: Vec::new(),
             counters: (0..count).map(|_| Arc::default()).collect(),
             doors,
-            threads: Mutex::new(Threads { shards: Vec::new(), blocking, jobs: Some(jobs) }),
+            threads: Mutex::new(Threads { shards: Vec::new(), blocking: Some(jobs.threads()) }),
             control: Mutex::new(Some(control)),
             next_disk: AtomicU32::new(config.disks.len() as u32),
         };
         // Dropped before `running` is, on every way out: the blocking threads end with the last of these.
-        let jobs = running.threads().jobs.clone().expect("it was just put there");
+        let jobs = jobs;
         let mut listeners: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
         for (at, how) in config.listeners.iter().enumerate() {
             let failed = |e| SpawnError::Listen(how.address, e);
@@ -206,7 +203,7 @@ struct Seat<M> {
     letters: Receiver<Letter<M>>,
     doors: Arc<[Door<M>]>,
     control: std::sync::mpsc::SyncSender<M>,
-    jobs: Sender<blocking::Job>,
+    jobs: Jobs,
 }
 
 impl<M: Send + 'static> Seat<M> {
@@ -376,10 +373,9 @@ impl<M> Running<M> {
     }
 
     fn join_in_time(&self, until: Option<Instant>) -> Result<bool, Panicked> {
-        let Threads { shards, blocking, jobs } = std::mem::take(&mut *self.threads());
+        let Threads { shards, blocking } = std::mem::take(&mut *self.threads());
         let shards = join_all(shards, until);
-        drop(jobs);
-        let blocking = join_all(blocking, until);
+        let blocking = join_all(blocking.map_or_else(Vec::new, |blocking| blocking.take()), until);
         Ok(shards? & blocking?)
     }
 

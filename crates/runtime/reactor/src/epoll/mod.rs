@@ -382,8 +382,9 @@ impl<M> Driver<M> for Epoll<M> {
     }
 
     fn disk(&mut self, op: DiskOp) {
+        let disk = op.disk;
         if let Some((slot, call)) = self.base.start_work(op) {
-            self.base.block_on(slot, call);
+            self.base.block_on(disk, slot, call);
         }
     }
 

@@ -300,10 +300,11 @@ impl<M> Driver<M> for Uring<'_, M> {
     }
 
     fn disk(&mut self, op: DiskOp) {
+        let disk = op.disk;
         let Some((slot, call)) = self.base.start_work(op) else { return };
         match disk_entry(call) {
             Some(entry) => self.push(kind::DISK, slot, entry),
-            None => self.base.block_on(slot, call),
+            None => self.base.block_on(disk, slot, call),
         }
     }
 
