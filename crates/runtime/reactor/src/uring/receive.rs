@@ -62,7 +62,7 @@ impl<M> Uring<'_, M> {
     /// again, and thousands of links would do nothing but ask. The others come by in the next turns.
     pub(super) fn feed(&mut self) {
         let stages = self.stages.as_mut().expect("there while the world runs");
-        stages.fill(&self.base.pool);
+        stages.fill(self.base.now, &self.base.pool);
         let batch = stages.ready().max(stages::READY_MIN).min(self.starved.len());
         let mut started = false;
         for _ in 0..batch {

@@ -2,7 +2,7 @@
 //! that waits for bytes pins no memory.
 //!
 //! Buffers are used first-in-first-out, so the ring holds only as many as were lately needed at once:
-//! more would only walk through the processor's cache.
+//! more would only walk through the processor's cache. What is too many by now leaves as receives use it.
 //!
 //! Invariant: a buffer is either in the ring, where `lent` holds it for the kernel, or handed out.
 
@@ -10,8 +10,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
-use buf::{BufMut, Class, Pool};
+use buf::{BufMut, Class, Pool, Time};
 use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
 
@@ -23,6 +24,8 @@ const ENTRIES: u16 = 256;
 pub(crate) const STAGE_LEN: usize = 64 << 10;
 /// How many stages are kept ready at first.
 pub(crate) const READY_MIN: usize = 8;
+/// How long buffers must have been too many before fewer are kept.
+const QUIET: Duration = Duration::from_secs(4);
 
 pub(crate) struct Stages {
     ring: NonNull<BufRingEntry>,
@@ -30,8 +33,39 @@ pub(crate) struct Stages {
     /// What the kernel may write to, by buffer number.
     lent: Vec<Option<BufMut>>,
     free: Vec<u16>,
-    /// How many to keep in the ring.
-    wanted: usize,
+    wanted: Wanted,
+}
+
+/// How many buffers to keep in the ring: twice as many when a receive has found none, half as many when more
+/// than half have stood there unused for a while.
+struct Wanted {
+    count: usize,
+    /// The fewest that were ready since `since`.
+    fewest: usize,
+    since: Time,
+}
+
+impl Wanted {
+    fn ran_out(&mut self) {
+        self.count = (self.count * 2).min(usize::from(ENTRIES));
+        self.fewest = 0;
+    }
+
+    /// So many are left after a receive.
+    fn left(&mut self, ready: usize) {
+        self.fewest = self.fewest.min(ready);
+    }
+
+    fn look(&mut self, now: Time, ready: usize) {
+        if now.since(self.since) < QUIET {
+            return;
+        }
+        if self.fewest > self.count / 2 {
+            self.count = (self.count / 2).max(READY_MIN);
+        }
+        self.fewest = ready;
+        self.since = now;
+    }
 }
 
 fn layout() -> Layout {
@@ -51,7 +85,7 @@ impl Stages {
             tail: 0,
             lent: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES).rev().collect(),
-            wanted: READY_MIN,
+            wanted: Wanted { count: READY_MIN, fewest: 0, since: Time(0) },
         };
         // SAFETY: the memory is page-aligned and long enough, and is freed only after
         // `unregister` has succeeded.
@@ -70,9 +104,10 @@ impl Stages {
     }
 
     /// Puts buffers in until as many are ready as were lately needed, or the pool has no more.
-    pub(crate) fn fill(&mut self, pool: &Pool) {
+    pub(crate) fn fill(&mut self, now: Time, pool: &Pool) {
+        self.wanted.look(now, self.ready());
         let tail = self.tail;
-        while self.ready() < self.wanted {
+        while self.ready() < self.wanted.count {
             let Some(mut buffer) = pool.take(Class::Wire, STAGE_LEN) else { break };
             let Some(number) = self.free.pop() else { break };
             // SAFETY: the index is below ENTRIES. The kernel reads no entry at or behind the tail.
@@ -105,12 +140,13 @@ impl Stages {
 
     /// A receive found none.
     pub(crate) fn ran_out(&mut self) {
-        self.wanted = (self.wanted * 2).min(usize::from(ENTRIES));
+        self.wanted.ran_out();
     }
 
     /// Takes the buffer that the kernel chose.
     pub(crate) fn take(&mut self, number: u16) -> BufMut {
         self.free.push(number);
+        self.wanted.left(self.ready());
         self.lent[usize::from(number)].take().expect("the kernel chooses what it was lent")
     }
 
@@ -122,5 +158,46 @@ impl Stages {
             // The kernel may still write there: it keeps all.
             std::mem::forget(std::mem::take(&mut self.lent));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_does_not_keep_stages_for_ever() {
+        let mut wanted = Wanted { count: READY_MIN, fewest: 0, since: Time(0) };
+        for _ in 0..10 {
+            wanted.ran_out();
+        }
+        let all = usize::from(ENTRIES);
+        assert_eq!(wanted.count, all);
+        let mut now = Time(0);
+        let mut counts = Vec::new();
+        // Two receives at a time from now on.
+        for _ in 0..8 {
+            now = now + QUIET;
+            wanted.look(now, wanted.count);
+            wanted.left(wanted.count - 2);
+            counts.push(wanted.count);
+        }
+        assert_eq!(counts, [256, 128, 64, 32, 16, 8, 8, 8], "the burst was in the first of these times");
+    }
+
+    #[test]
+    fn stages_that_are_needed_are_kept() {
+        let mut wanted = Wanted { count: 64, fewest: 0, since: Time(0) };
+        for second in 1..20 {
+            wanted.look(Time(0) + Duration::from_secs(second), 64);
+            // Each second a burst takes half of them.
+            wanted.left(32);
+        }
+        assert_eq!(wanted.count, 64);
+        wanted.look(Time(0) + Duration::from_secs(20), 64);
+        wanted.left(33);
+        wanted.ran_out();
+        wanted.look(Time(0) + Duration::from_secs(24), 128);
+        assert_eq!(wanted.count, 128, "a receive found none a moment ago");
     }
 }
