@@ -5,10 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod attached;
-pub mod called;
 pub mod chiscsi;
 pub mod cli;
-pub mod control;
 pub mod daemon;
 pub mod dataplane;
 pub mod descriptors;
@@ -20,14 +18,14 @@ pub mod iscsictl;
 pub mod key;
 pub mod output;
 pub mod remote;
-pub mod report;
 pub mod run;
 pub mod serve;
 pub mod state;
 pub mod store;
 pub mod verbs;
 
-pub use ::config;
+pub use ::{config, control};
 pub use config::{name, network, plan, size, spec};
+pub use control::{called, report};
 pub use multipath::suggest;
 pub use process::{exit, log, owned, paths, shown};

@@ -11,7 +11,7 @@ use super::{
     server::{Service, Socket},
     *,
 };
-use crate::exit::Exit;
+use process::exit::Exit;
 
 /// Does not answer who wants to see volumes until this is dropped.
 struct Silent(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);

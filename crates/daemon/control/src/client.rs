@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{Answer, Call, Code, Outcome, REPLY_BYTES_MAX, Reply, Request, VERSION, read_line};
-use crate::exit::{Exit, Failure};
-use crate::owned::{Peer, user};
+use process::exit::{Exit, Failure};
+use process::owned::{Peer, user};
 
 /// How long a request may take. The daemon itself gives up on its shards before.
 const PATIENCE: Duration = Duration::from_secs(60);

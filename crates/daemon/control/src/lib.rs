@@ -3,8 +3,14 @@
 //!
 //! Each request carries the version of the protocol. A line has a bound, so neither side can be
 //! made to hold more. The daemon answers requests of one connection in order.
+//!
+//! Invariant: only its own user, or root, asks a daemon, and only a daemon of that user is believed.
 
+#![forbid(unsafe_code)]
+
+pub mod called;
 pub mod client;
+pub mod report;
 pub mod server;
 
 use std::io::{self, BufRead, Read};

@@ -20,8 +20,8 @@ use super::{
     Answer, Call, Code, Outcome, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refused, Reply, Request, VERSION,
     read_line,
 };
-use crate::exit::Failure;
-use crate::owned::{self, Peer, user};
+use process::exit::Failure;
+use process::owned::{self, Peer, user};
 
 /// Clients at one time; each costs a thread.
 const CLIENTS_MAX: usize = 16;
