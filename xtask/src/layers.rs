@@ -93,14 +93,22 @@ const TABLE: &[Layer] = &[
     Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
     Layer { directory: "daemon/process", on: &["client"], foreign: Any },
     Layer { directory: "daemon/config", on: &["backends", "multipath", "nvme", "shard"], foreign: Any },
+    Layer { directory: "daemon/control", on: &["process"], foreign: Any },
+    Layer {
+        directory: "daemon/chelsio",
+        on: &["config", "control", "endpoint", "multipath", "shard"],
+        foreign: Any,
+    },
     Layer {
         directory: "cli",
         on: &[
             "backends",
             "block-device",
             "buf",
+            "chelsio",
             "client",
             "config",
+            "control",
             "endpoint",
             "eval",
             "iscsi",

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod attached;
-pub mod chiscsi;
 pub mod cli;
 pub mod daemon;
 pub mod dataplane;
@@ -25,6 +24,7 @@ pub mod store;
 pub mod verbs;
 
 pub use ::{config, control};
+pub use chelsio as chiscsi;
 pub use config::{name, network, plan, size, spec};
 pub use control::{called, report};
 pub use multipath::suggest;

@@ -1,8 +1,8 @@
 //! The settings of a rule, and what each comes to where nothing is offloaded.
 
 use super::Token;
-use crate::report::line::Treatment;
-use crate::suggest;
+use control::report::line::Treatment;
+use multipath::suggest;
 
 /// Highest number of a queue.
 const QUEUE_MAX: u16 = 4095;

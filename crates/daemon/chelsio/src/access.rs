@@ -7,7 +7,8 @@
 use std::net::IpAddr;
 
 use super::value;
-use crate::{config::draft::LUN_MAX, name, network::Network, suggest};
+use config::{draft::LUN_MAX, name, network::Network};
+use multipath::suggest;
 
 /// Most names or addresses of a line.
 const ELEMENTS_MAX: usize = 256;

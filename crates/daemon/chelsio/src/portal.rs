@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::value;
-use crate::network;
+use config::network;
 
 /// Most addresses of one line.
 const ADDRESSES_MAX: usize = 64;

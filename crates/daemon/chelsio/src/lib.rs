@@ -9,10 +9,12 @@
 //! iscsictl(8) of July 2013, the sample `chiscsi.conf` of the Unified Wire package, and the manual page
 //! cop(8) of August 2009. Where they leave something open, `docs/chiscsi.md` says what is done here.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod device;
 mod key;
-pub mod policy;
+mod policy;
 mod portal;
 mod proof;
 mod target;
@@ -22,12 +24,12 @@ mod value;
 
 use std::path::Path;
 
-use crate::config::{
+use config::{
     diagnostic::{Place, Sink, Text},
     draft::Draft,
     file,
 };
-use crate::report::line::LineReport;
+use control::report::line::LineReport;
 
 /// Largest file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

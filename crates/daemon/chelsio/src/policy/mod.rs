@@ -12,14 +12,12 @@ mod token;
 use shard::Condition;
 
 use self::{filter::Sight, setting::Bound, token::Token};
-use crate::report::line::{LineReport, Treatment};
-use crate::{
-    config::{
-        diagnostic::{Sink, Text},
-        draft::{Draft, placement::PlacementDraft},
-    },
+use config::{
+    diagnostic::{Sink, Text},
+    draft::{Draft, placement::PlacementDraft},
     plan::Bind,
 };
+use control::report::line::{LineReport, Treatment};
 
 /// Most rules of a policy.
 const RULES_MAX: usize = 1024;

@@ -3,17 +3,15 @@
 use std::path::Path;
 
 use super::*;
-use crate::report::line::{self, Treatment};
-use crate::{
-    config::{
-        check::{self, Options},
-        diagnostic::Diagnostic,
-    },
+use config::{
+    check::{self, Options},
+    diagnostic::Diagnostic,
     plan::{AuthMethod, Bind, DigestPolicy, Negotiation, Plan, Protocol},
 };
+use control::report::line::{self, Treatment};
 
-const PAPER: &str = include_str!("../../tests/papers/t5-chiscsi.conf");
-const PAPER_POLICY: &str = include_str!("../../tests/papers/t5-cop.conf");
+const PAPER: &str = include_str!("../tests/papers/t5-chiscsi.conf");
+const PAPER_POLICY: &str = include_str!("../tests/papers/t5-cop.conf");
 
 type Read = Result<(Plan, Vec<LineReport>, Vec<String>), Vec<String>>;
 

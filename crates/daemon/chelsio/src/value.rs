@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::suggest;
+use multipath::suggest;
 
 /// The known word nearest to one that is not, letters of either case being the same.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {

@@ -10,19 +10,17 @@ use super::{
     target::{DISCOVERY_METHODS, Global, METHODS, Target},
     text::{self, Block, Entry, Kind},
 };
-use crate::{
-    config::{
-        check,
-        diagnostic::{Located, Place, Sink, Text},
-        draft::{AuthDraft, Draft, HostDraft, LunDraft, TargetDraft},
-    },
+use config::{
+    check,
+    diagnostic::{Located, Place, Sink, Text},
+    draft::{AuthDraft, Draft, HostDraft, LunDraft, TargetDraft},
     name::VolumeName,
     plan::{
         Auth, AuthMethod, Grant, Host, Inquiry, Limits, Origin, Portal, Protocol, SentOn, TargetAuth,
         TcpOptions, Volume,
     },
-    report::line::{LineReport, Treatment},
 };
+use control::report::line::{LineReport, Treatment};
 
 /// Longest login that the daemon can be told to wait for.
 const LOGIN_TIME_MAX: Duration = Duration::from_secs(600);

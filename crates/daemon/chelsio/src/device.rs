@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::value;
-use crate::spec::{Source, Spec};
+use config::spec::{Source, Spec};
 
 /// Size of a RAM disk that names none: 16 MB.
 const MEMORY: u64 = 16 << 20;
@@ -222,7 +222,7 @@ mod tests {
         {
             let device = parse(path).unwrap();
             assert_eq!(device.label(), label, "{path}");
-            assert!(crate::name::VolumeName::parse(&device.label()).is_ok());
+            assert!(config::name::VolumeName::parse(&device.label()).is_ok());
         }
     }
 

@@ -11,8 +11,8 @@ use super::{
     text::{Block, Entry},
     value,
 };
-use crate::{
-    config::diagnostic::{Located, Place, Sink},
+use config::{
+    diagnostic::{Located, Place, Sink},
     name,
     plan::{DigestPolicy, Negotiation},
 };

@@ -1,10 +1,8 @@
 //! CHAP in this format: `"id":"secret"`, who must prove what, and which methods may be used.
 
-use crate::{
-    config::{
-        diagnostic::{Located, Sink},
-        draft,
-    },
+use config::{
+    diagnostic::{Located, Sink},
+    draft,
     plan::{Credentials, Secret},
 };
 

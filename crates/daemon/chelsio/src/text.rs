@@ -2,10 +2,8 @@
 //!
 //! A line that begins with `#` is a comment; a `#` elsewhere belongs to the value.
 
-use crate::{
-    chiscsi::key::{self, Key},
-    config::diagnostic::{Located, Place, Sink, Text},
-};
+use crate::key::{self, Key};
+use config::diagnostic::{Located, Place, Sink, Text};
 
 /// Most blocks of a file.
 const BLOCKS_MAX: usize = 1024;
