@@ -319,12 +319,6 @@ impl TargetSession {
         self.tasks.len()
     }
 
-    /// Bytes that wait for the initiator: to be read by it, or to be sent.
-    #[must_use]
-    pub fn held(&self) -> u64 {
-        self.links.iter().map(|link| link.read_bytes + link.kernel_bytes + link.write_bytes).sum()
-    }
-
     /// What a peer did by leaving something undone; other violations are told where they are found.
     #[must_use]
     pub fn poll_violation(&mut self) -> Option<Violation> {

@@ -261,11 +261,6 @@ impl ControllerQueue {
         self.tasks.len()
     }
 
-    /// Bytes that wait for the host: to be read by it, or to be sent.
-    pub fn held(&self) -> u64 {
-        self.read_bytes + self.kernel_bytes + self.write_bytes
-    }
-
     /// Whether a task has leave to read so many bytes already, and has sent none of them: its answer may have
     /// found no memory.
     pub fn has_leave(&self, tag: Tag, len: u32) -> bool {
