@@ -58,6 +58,9 @@ impl Backend for AnyLeg {
     fn lend(&mut self, span: Span) -> Option<Sg> {
         each!(self, leg => leg.lend(span))
     }
+    fn has_loans(&self) -> bool {
+        each!(self, leg => leg.has_loans())
+    }
     fn write_at_once(&mut self, span: Span, durability: Durability, from: &[u8]) -> bool {
         each!(self, leg => leg.write_at_once(span, durability, from))
     }

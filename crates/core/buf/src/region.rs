@@ -241,6 +241,11 @@ impl RegionHandle {
         let start = self.0.at(at, len);
         Buf::of_region(self.clone(), start, u32::try_from(len).expect("a view is smaller than 4 GiB"))
     }
+
+    /// Whether there are views of this handle's that are not dropped.
+    pub fn is_viewed(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
 }
 
 #[cfg(test)]

@@ -70,6 +70,14 @@ pub enum Piece {
 }
 
 impl SendOp {
+    /// Whether nobody can change the bytes while they are being sent (see [`Buf::is_stable`]).
+    pub fn is_stable(&self) -> bool {
+        self.pieces.iter().all(|piece| match piece {
+            Piece::Head(_) => true,
+            Piece::Shared(buf) => buf.is_stable(),
+        })
+    }
+
     /// Calls `each` with the address and length of every piece from byte `from` on, for the kernel
     /// or for a simulated wire.
     #[expect(clippy::expect_used, reason = "only `Outbox` makes head pieces, of a head that it puts there")]

@@ -64,6 +64,10 @@ pub trait Backend {
     fn lend(&mut self, _span: Span) -> Option<Sg> {
         None
     }
+    /// Whether memory that it lent, by this or by a read, may not be back. Who lends any says when it is.
+    fn has_loans(&self) -> bool {
+        self.geometry().lends
+    }
     /// Writes all of `from` at once. False: nothing was done; submit the write. Until
     /// [`Backend::settle`] other cores may not see it, even if they see what was stored later.
     fn write_at_once(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {

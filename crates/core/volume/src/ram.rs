@@ -302,6 +302,10 @@ impl Backend for Ram {
         Some(self.memory(span))
     }
 
+    fn has_loans(&self) -> bool {
+        self.region.is_viewed()
+    }
+
     fn write_at_once(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
         self.region.region().write_late(self.disk.offset(span.lba), from);
         self.disk.map(span);

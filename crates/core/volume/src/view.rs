@@ -201,6 +201,11 @@ impl View {
         if self.reservations.admits(&who.identity, class) { Ok(()) } else { Err(Refusal::Conflict) }
     }
 
+    /// Whether a reservation of others keeps `who` from reading.
+    pub fn shuts_out(&self, who: &Nexus) -> bool {
+        !self.reservations.admits(&who.identity, Class::Read)
+    }
+
     /// Whether the medium can be read (what TEST UNIT READY tells).
     pub fn admit_medium(&self) -> Result<(), Refusal> {
         self.ready(false)

@@ -174,6 +174,11 @@ impl Server {
         &self.queue(key).spec.nexus
     }
 
+    /// Whether a queue's controller has a namespace that is this volume.
+    pub fn reaches(&self, key: QueueKey, volume: VolumeId) -> bool {
+        self.queue(key).spec.namespaces.iter().any(|entry| entry.volume == volume)
+    }
+
     /// What a queue has done since it was opened; zeroes if it is gone.
     pub fn counters(&self, key: QueueKey) -> Counters {
         let queue = self.queues.get(key.0 as usize).and_then(Option::as_ref);

@@ -21,6 +21,10 @@ struct Entry {
     owner: Owner,
     recv_out: bool,
     sends_out: u32,
+    /// How many of these have memory that others may write.
+    lent_out: u32,
+    /// It goes with a reset, not with a close that waits for the peer.
+    resets: bool,
     departed: bool,
     ready: bool,
     moved: Moved,
@@ -61,6 +65,8 @@ impl Links {
             owner,
             recv_out: false,
             sends_out: 0,
+            lent_out: 0,
+            resets: false,
             departed: false,
             ready: false,
             moved: Moved::default(),
@@ -105,18 +111,35 @@ impl Links {
         Some(entry.owner)
     }
 
-    /// A batch went out.
-    pub(crate) fn send_out(&mut self, id: LinkId) {
+    /// A batch went out, perhaps with memory that others may write.
+    pub(crate) fn send_out(&mut self, id: LinkId, lent: bool) {
         if let Some(entry) = self.entry(id) {
             entry.sends_out += 1;
+            entry.lent_out += u32::from(lent);
+        }
+    }
+
+    /// Whether memory that others may write is out.
+    pub(crate) fn has_lent(&self, id: LinkId) -> bool {
+        match self.slots.get(Self::at(id)) {
+            Some(Some(entry)) if entry.id == id => entry.lent_out > 0,
+            Some(_) | None => false,
+        }
+    }
+
+    /// However its connection lets go of it, it goes with a reset.
+    pub(crate) fn reset_at_departure(&mut self, id: LinkId) {
+        if let Some(entry) = self.entry(id) {
+            entry.resets = true;
         }
     }
 
     /// Its memory came back, and with it what was sent of so many bytes.
-    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize) -> Option<Owner> {
+    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize, lent: bool) -> Option<Owner> {
         let entry = self.entry(id)?;
         entry.moved.sent += bytes as u64;
         entry.sends_out = entry.sends_out.saturating_sub(1);
+        entry.lent_out = entry.lent_out.saturating_sub(u32::from(lent));
         Some(entry.owner)
     }
 
@@ -135,12 +158,12 @@ impl Links {
         }
     }
 
-    /// The shard lets go of it. A socket that moves must have nothing out.
-    pub(crate) fn depart(&mut self, id: LinkId, moves: bool) {
-        if let Some(entry) = self.entry(id) {
-            assert!(!moves || !entry.recv_out, "a link moves with no receive out");
-            entry.departed = true;
-        }
+    /// The shard lets go of it; whether that is to be with a reset. A socket that moves must have nothing out.
+    pub(crate) fn depart(&mut self, id: LinkId, moves: bool) -> bool {
+        let Some(entry) = self.entry(id) else { return false };
+        assert!(!moves || !entry.recv_out, "a link moves with no receive out");
+        entry.departed = true;
+        entry.resets
     }
 
     /// Forgets it if it has departed and nothing is out.
@@ -169,7 +192,7 @@ mod tests {
         links.insert(LinkId(3), owner());
         let reused = LinkId(1 << 32 | 3);
         assert_eq!(links.get(reused), None);
-        links.depart(LinkId(3), false);
+        assert!(!links.depart(LinkId(3), false));
         assert_eq!(links.remove_settled(LinkId(3)), Some(owner()));
         links.insert(reused, owner());
         assert_eq!((links.get(LinkId(3)), links.get(reused)), (None, Some(owner())));
@@ -180,12 +203,14 @@ mod tests {
         let mut links = Links::default();
         links.insert(LinkId(0), owner());
         links.recv_out(LinkId(0));
-        links.send_out(LinkId(0));
-        links.depart(LinkId(0), false);
+        links.send_out(LinkId(0), true);
+        links.reset_at_departure(LinkId(0));
+        assert!(links.depart(LinkId(0), false) && links.has_lent(LinkId(0)));
         assert_eq!(links.remove_settled(LinkId(0)), None);
         assert_eq!(links.recv_back(LinkId(0), 48), Some(owner()));
         assert_eq!(links.remove_settled(LinkId(0)), None);
-        assert_eq!(links.send_back(LinkId(0), 512), Some(owner()));
+        assert_eq!(links.send_back(LinkId(0), 512, true), Some(owner()));
+        assert!(!links.has_lent(LinkId(0)));
         assert_eq!(links.moved(LinkId(0)), Moved { received: 48, sent: 512 });
         assert!(!links.make_ready(LinkId(0)));
         assert_eq!(links.remove_settled(LinkId(0)), Some(owner()));

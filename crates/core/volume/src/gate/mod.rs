@@ -161,6 +161,12 @@ impl Gate {
         self.view.geometry.lends && !self.shared.atomic_seen() && !fenced
     }
 
+    /// Whether readers may hold memory that was lent before hosts registered, though some may read no more: what others
+    /// write now would be sent to them.
+    pub fn may_be_read_late(&self) -> bool {
+        !self.lends() && self.view.reservations.excludes() && self.backend.has_loans()
+    }
+
     /// How far the running sanitize is, in 65536ths.
     pub fn sanitize_progress(&self) -> u16 {
         self.view.sanitized.get()

@@ -192,6 +192,11 @@ impl Reservations {
         }
     }
 
+    /// Whether anybody is kept out of anything.
+    pub fn excludes(&self) -> bool {
+        self.legacy.is_some() || self.held.is_some()
+    }
+
     fn rank(&self, held: &Held, who: &Identity) -> Rank {
         if held.holder.as_deref() == Some(who) {
             return Rank::Holder;

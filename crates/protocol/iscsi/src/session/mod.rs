@@ -34,7 +34,7 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-use buf::{Cx, Errno, Sg, SgMut, Time};
+use buf::{Cx, Errno, Pool, Sg, SgMut, Time};
 use closing::Leave;
 use control::{Early, Logout};
 use fence::Fence;
@@ -286,6 +286,14 @@ impl TargetSession {
     #[must_use]
     pub fn poll_cleared(&mut self) -> Option<[u8; 8]> {
         self.cleared.pop().map(|lun| lun.0)
+    }
+
+    /// Copies read data that waits to be sent and lies in memory that others may write. What is in batches is not
+    /// touched. Gives the links that have some left, for want of memory.
+    #[must_use]
+    pub fn copy_lent(&mut self, pool: &Pool) -> Vec<Link> {
+        let links = self.links.iter_mut().enumerate();
+        links.filter_map(|(at, link)| (!link.copy_lent(pool)).then_some(Link(at as u16))).collect()
     }
 
     /// Links that are open.

@@ -11,7 +11,7 @@ use crate::wire::{
     ScsiResponseCode, ScsiStatus, Sn, TextFlags, TmfResponseCode, Ttt, pad_len,
 };
 use buf::crc32c::Crc32c;
-use buf::{Cx, Sg};
+use buf::{Class, Cx, Pool, Sg};
 use std::ops::Range;
 use stream::{Batch, SendOp};
 use zerocopy::byteorder::big_endian::{U16, U32};
@@ -216,6 +216,22 @@ impl Out {
 pub(super) struct Stamp {
     pub(super) exp_cmd_sn: Sn,
     pub(super) max_cmd_sn: Sn,
+}
+
+impl LinkState {
+    /// Copies read data that waits to be sent and that others may write. False: some is left, for want of memory.
+    pub(super) fn copy_lent(&mut self, pool: &Pool) -> bool {
+        self.out.iter_mut().all(|out| match out {
+            Out::DataIn(run) if !run.data.is_stable() => match run.data.copied(pool, Class::Solicited) {
+                Some(copy) => {
+                    run.data = copy;
+                    true
+                }
+                None => false,
+            },
+            _ => true,
+        })
+    }
 }
 
 /// Makes one batch of all that waits on `link`.

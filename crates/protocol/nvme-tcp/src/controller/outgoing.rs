@@ -6,7 +6,7 @@
 use super::ControllerQueue;
 use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Fatal, Flags, IcResp, PduType, R2t, TermReq, Terms};
 use buf::crc32c::Crc32c;
-use buf::{Cx, Sg};
+use buf::{Class, Cx, Pool, Sg};
 use nvme::planted::{Bug, planted};
 use nvme::{Completion, Cqe};
 use std::ops::Range;
@@ -101,6 +101,22 @@ impl Out {
 }
 
 impl ControllerQueue {
+    /// Copies read data that waits to be sent and lies in memory that others may write. What is in batches is not
+    /// touched. False: some is left, for want of memory.
+    #[must_use]
+    pub fn copy_lent(&mut self, pool: &Pool) -> bool {
+        self.out.iter_mut().all(|out| match out {
+            Out::Data(run) if !run.data.is_stable() => match run.data.copied(pool, Class::Solicited) {
+                Some(copy) => {
+                    run.data = copy;
+                    true
+                }
+                None => false,
+            },
+            _ => true,
+        })
+    }
+
     /// Makes one batch of all that waits.
     pub(super) fn gather(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
         let digest = self.terms.data_digest;

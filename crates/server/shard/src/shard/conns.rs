@@ -237,7 +237,7 @@ impl Shard {
     }
 
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.links.send_back(id, op.len) else {
+        let Some(owner) = self.links.send_back(id, op.len, !op.is_stable()) else {
             return self.remotes.handle_sent(cx, id, op);
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
@@ -271,7 +271,7 @@ impl Shard {
             Kind::Session(session) => session.proto.poll_send(cx, owner.link),
             Kind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
         }?;
-        self.links.send_out(id);
+        self.links.send_out(id, !op.is_stable());
         Some(op)
     }
 
@@ -319,7 +319,10 @@ impl Shard {
     /// Lets a link go. What is out on it comes back first; then it is forgotten.
     pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) {
         let moved = matches!(how, Departure::Move { .. });
-        self.links.depart(id, moved);
+        let how = match (self.links.depart(id, moved), how) {
+            (true, Departure::Close) => Departure::Abort,
+            (_, how) => how,
+        };
         self.departures.push_back((id, how));
         self.settle(id);
     }

@@ -10,6 +10,7 @@ mod conns;
 mod control;
 mod founding;
 mod later;
+mod lent;
 mod login;
 mod memory;
 mod nvme;
@@ -40,6 +41,7 @@ use conns::{Conn, Joining};
 use control::{Stopping, Waiting};
 use founding::Founding;
 use later::Later;
+use lent::Recalls;
 use memory::Hunger;
 use nvme::Nvme;
 pub use nvme::{NvmeCause, NvmeLine};
@@ -87,6 +89,7 @@ pub struct Shard {
     founding: Founding,
     hunger: Hunger,
     later: Later,
+    recalls: Recalls,
     timers: Timers<Tag>,
     /// Connections that may have events.
     touched: VecDeque<Tag>,
@@ -128,6 +131,7 @@ impl Shard {
             directory,
             hunger: Hunger::default(),
             later: Later::default(),
+            recalls: Recalls::default(),
             timers: Timers::default(),
             touched: VecDeque::new(),
             ready: VecDeque::new(),
@@ -276,6 +280,7 @@ impl Endpoint for Shard {
             more |= self.run_nvme_steps(cx);
             more |= self.run_heirs(cx);
             more |= self.run_fronts(cx);
+            more |= self.run_recalls(cx);
             more |= self.stop_progress(cx);
             if !more {
                 break;
@@ -327,7 +332,7 @@ impl Endpoint for Shard {
             return Some(Time(0));
         }
         let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
-        let own = own.into_iter().chain([self.heirs_timeout()]);
+        let own = own.into_iter().chain([self.heirs_timeout(), self.recalls.poll_timeout()]);
         let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }

@@ -498,7 +498,7 @@ impl Shard {
             self.post(home, Message::Ask(volume, self.id, id, ask));
         }
         while let Some(ack) = self.fronts.front(volume).and_then(|front| front.gate.poll_ack()) {
-            self.post(home, Message::Ack(volume, ack));
+            self.acknowledge(cx, volume, ack);
         }
     }
 

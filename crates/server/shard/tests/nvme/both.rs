@@ -19,7 +19,7 @@ use crate::{BLOCKS, pattern, world, world_of};
 const CONFLICT: u8 = 0x18;
 
 /// Lets the world go on until `done`.
-fn run(
+pub fn run(
     world: &mut World<Shard>,
     scsi: &mut Initiator,
     nvme: &mut Host,

@@ -16,6 +16,7 @@ mod host;
 mod joins;
 mod keys;
 mod leaving;
+mod lent;
 mod pipe;
 mod proofs;
 mod queues;

@@ -190,6 +190,11 @@ impl Queue {
         }
     }
 
+    /// Its key at the server, while it is a queue.
+    pub(super) fn server_key(&self) -> Option<QueueKey> {
+        self.seat().map(|seat| seat.key)
+    }
+
     fn names(&self) -> Option<(Nqn, Nqn)> {
         let names = match &self.stage {
             Stage::Asked(applicant) => &applicant.names,
