@@ -193,11 +193,13 @@ impl TargetSession {
         self.answer_logout(at, itt, LogoutResponseCode::CLOSED);
     }
 
-    /// Notes since when commands have waited for the one whose turn it is.
+    /// Notes since when commands, or task management functions, have waited for the one whose turn it is.
     fn note_hole(&mut self, now: Time) {
         let missing = self.window.exp();
+        self.forget_dead_early();
+        let waits = self.window.has_hole() || !self.early.is_empty();
         self.hole = match self.hole {
-            _ if !self.window.has_hole() => None,
+            _ if !waits => None,
             Some((known, since)) if known == missing => Some((known, since)),
             Some(_) | None => Some((missing, now)),
         };

@@ -142,6 +142,12 @@ impl TargetSession {
         self.events.push_back(TargetEvent::Command { tag, command, data_out: 0 });
     }
 
+    /// Drops the functions that died with their link while they waited.
+    pub(super) fn forget_dead_early(&mut self) {
+        let tasks = &self.tasks;
+        self.early.retain(|early| tasks.get(early.tag).is_some());
+    }
+
     /// Tells of the functions that waited for commands that are here now.
     pub(super) fn deliver_early(&mut self, _cx: &mut Cx<'_>) {
         let mut at = 0;

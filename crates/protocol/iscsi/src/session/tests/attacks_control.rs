@@ -159,6 +159,33 @@ fn attack_34_a_reset_waits_for_the_commands_before_it() {
     assert!(matches!(pair.kept[0].1, Request::Scsi(_)) && matches!(pair.kept[1].1, Request::Task(_)));
 }
 
+/// A reset waits for commands that never come, and nothing else does.
+#[test]
+fn attack_31_a_reset_behind_a_hole_does_not_keep_the_session_for_ever() {
+    let mut pair =
+        Pair::with(session_params(), link_params(0), SessionLimits { nop_interval: None, ..limits() });
+    pair.mode = Mode::Keep;
+    pair.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
+    pair.pass(Duration::from_secs(40));
+    // The command comes, and the reset is told; another reset waits for another command.
+    pair.feed(0, &pdu(&read(0, 0, 512), &[]));
+    assert_eq!(pair.kept.len(), 2);
+    pair.feed(0, &pdu(&tmf(3, 901, TmfFunction::TARGET_WARM_RESET, u32::MAX), &[]));
+    pair.pass(Duration::from_secs(40));
+    assert!(!pair.closed && pair.violations.is_empty());
+    pair.pass(Duration::from_secs(20));
+    assert_eq!(pair.violations, [Fault::CommandMissing]);
+    // One that died with its link is waited for by nobody: the other link goes on.
+    let mut pair =
+        Pair::with(session_params(), link_params(0), SessionLimits { nop_interval: None, ..limits() });
+    pair.mode = Mode::Keep;
+    let second = pair.attach(link_params(1));
+    pair.feed(usize::from(second.0), &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
+    pair.hang_up(usize::from(second.0));
+    pair.pass(Duration::from_secs(70));
+    assert!(!pair.closed && pair.violations.is_empty());
+}
+
 #[test]
 fn attack_35_task_reassign_and_functions_of_a_higher_level() {
     let params = SessionParams { protocol_level: 1, ..session_params() };
