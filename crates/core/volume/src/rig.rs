@@ -17,10 +17,14 @@ use crate::ram::Ram;
 pub struct Hand {
     /// While set, disks keep what they are given.
     pub hold: Rc<Cell<bool>>,
+    /// While set, disks keep the writes that they are given.
+    pub hold_writes: Rc<Cell<bool>>,
     /// What reached the disks.
     pub kinds: Rc<RefCell<Vec<Op>>>,
     /// While set, flushes that end fail.
     pub sync_fails: Rc<Cell<bool>>,
+    /// While set, flushes end so.
+    pub flushes_end: Rc<Cell<Option<Fault>>>,
     /// While set, what is written to this block fails.
     pub unwritable: Rc<Cell<Option<u64>>>,
     /// While set, writes end so.
@@ -47,6 +51,7 @@ impl Holding {
     fn give(&mut self, cx: &mut Cx<'_>, io: Io) {
         let fault = match &io.op {
             Op::Flush if self.hand.sync_fails.get() => Some(Fault::Sync),
+            Op::Flush => self.hand.flushes_end.get(),
             Op::Write(span, _) => {
                 let unwritable = self.hand.unwritable.get();
                 let here = unwritable.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 }));
@@ -70,7 +75,8 @@ impl Backend for Holding {
 
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         self.hand.kinds.borrow_mut().push(io.op.clone());
-        if self.hand.hold.get() {
+        let is_write = matches!(io.op, Op::Write(..));
+        if self.hand.hold.get() || (is_write && self.hand.hold_writes.get()) {
             self.held.push_back(io);
         } else {
             self.give(cx, io);
@@ -80,7 +86,7 @@ impl Backend for Holding {
     fn cancel(&mut self, _id: IoId) {}
 
     fn poll_done(&mut self) -> Option<Done> {
-        if !self.hand.hold.get() && !self.held.is_empty() {
+        if !self.hand.hold.get() && !self.hand.hold_writes.get() && !self.held.is_empty() {
             let pool = Pool::new(1 << 20);
             let mut entropy = Entropy::new([9; 32]);
             let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };

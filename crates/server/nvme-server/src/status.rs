@@ -23,6 +23,11 @@ pub(crate) fn of_pair(failure: Failure) -> Status {
     }
 }
 
+/// How both halves of a fused pair end whose flush (FUA) failed or was refused: the pair was done before.
+pub(crate) fn of_done_pair(failure: Failure) -> Status {
+    of(failure).final_()
+}
+
 /// How a command ends that the volume refused.
 pub(crate) fn refused(refusal: Refusal) -> Status {
     match refusal {

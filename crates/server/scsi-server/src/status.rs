@@ -33,12 +33,22 @@ pub(crate) fn reply(failure: Failure) -> Reply {
     }
 }
 
-/// How a COMPARE AND WRITE ends that the volume refused or failed. ABORTED COMMAND, which initiators repeat,
-/// would let it find its own data.
+/// How a COMPARE AND WRITE ends that the volume refused or failed. What may have been done must not be repeated,
+/// by this path or another: it would find its own data. ABORTED COMMAND and NOT READY invite to that.
 pub(crate) fn swap_reply(failure: Failure) -> Reply {
     match failure {
-        Failure::Failed(Fault::Aborted) => Reply::check(Sense::INTERNAL_TARGET_FAILURE),
+        Failure::Failed(Fault::PathLost | Fault::Aborted | Fault::Internal) => {
+            Reply::check(Sense::INTERNAL_TARGET_FAILURE)
+        }
         Failure::Failed(_) | Failure::Refused(_) => reply(failure),
+    }
+}
+
+/// How a COMPARE AND WRITE ends whose flush (FUA) failed or was refused: it was done before.
+pub(crate) fn done_swap_reply(failure: Failure) -> Reply {
+    match failure {
+        Failure::Failed(Fault::Sync | Fault::NoSpace | Fault::Unwritable(_)) => reply(failure),
+        Failure::Failed(_) | Failure::Refused(_) => Reply::check(Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 

@@ -55,6 +55,8 @@ pub(crate) enum Job {
     Plain,
     /// FUA of what has no such option below: a flush.
     Flush,
+    /// That flush: what came before it is done.
+    LastFlush,
     /// READ with FUA: what was read is being made stable, and then sent.
     Seen(Box<Sg>),
     /// WRITE AND VERIFY: what was written is looked at.

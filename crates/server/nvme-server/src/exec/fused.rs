@@ -19,7 +19,7 @@ use super::place;
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::{Ending, Job, Phase, Tally};
+use crate::task::{Ending, Job, Phase, Tally, Task};
 
 /// A half of a pair.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct Half {
     stable: bool,
     /// The pair's operation is on its way; it runs under the first half's name.
     running: bool,
+    /// It was done, and is being made stable.
+    done: bool,
 }
 
 /// A command that is part of a pair, or that follows a first half, or comes too late.
@@ -87,7 +89,7 @@ fn open(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32, tally: T
     let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
     let bytes = measure(server, key, volume, transfer, data_out)?;
     let stable = transfer.has(Transfer::FUA);
-    let half = Half { span: span(transfer), mate: None, data: None, stable, running: false };
+    let half = Half { span: span(transfer), mate: None, data: None, stable, running: false, done: false };
     let slot = server.open(key, sqe, &entry, bytes, Job::Half(Box::new(half)))?;
     let task = server.tasks.get_mut(slot);
     (task.phase, task.tally) = (Phase::Mate, tally);
@@ -180,9 +182,11 @@ pub(super) fn done(server: &mut Server, first: u32, result: Result<Outcome, Fail
     let second = half(server, first).mate.expect("a pair runs while it is whole");
     match result {
         Ok(_) if std::mem::take(&mut half_mut(server, second).stable) => {
+            half_mut(server, first).done = true;
             server.submit(first, Op::Flush, Payload::None, 0);
         }
         Ok(_) => both(server, first, Status::SUCCESS),
+        Err(failure) if half(server, first).done => both(server, first, status::of_done_pair(failure)),
         // The half at fault says what went wrong; the other was aborted for it (status 09h).
         Err(failure @ Failure::Failed(Fault::Miscompare(_) | Fault::Medium(_))) => {
             end_pair(server, first, status::of(failure), Status::ABORTED_FAILED_FUSED.final_());
@@ -218,10 +222,14 @@ pub(crate) fn stop(server: &mut Server, slot: u32) {
     }
 }
 
-/// A command is about to end that was told to. If it is half of a pair, so is the other half.
+/// A command is about to end that was told to. If it is half of a pair, so is the other half. A pair whose
+/// operation was on its way may have been done: neither half may be sent again.
 pub(crate) fn part(server: &mut Server, slot: u32) {
     let Job::Half(half_here) = &mut server.tasks.get_mut(slot).job else { return };
-    let mate = half_here.mate.take();
+    let (mate, ran) = (half_here.mate.take(), half_here.running);
+    if ran {
+        forbid_retry(server.tasks.get_mut(slot));
+    }
     let queue = server.tasks.get(slot).key.queue;
     let queue = server.queue_mut(queue);
     if queue.half == Some(slot) {
@@ -234,5 +242,14 @@ pub(crate) fn part(server: &mut Server, slot: u32) {
         Ending::No => task.ending = Ending::Status(Status::ABORTED_FAILED_FUSED.final_()),
         Ending::Silent | Ending::Status(_) => {}
     }
+    if ran {
+        forbid_retry(task);
+    }
     server.end(mate);
+}
+
+fn forbid_retry(task: &mut Task) {
+    if let Ending::Status(status) = task.ending {
+        task.ending = Ending::Status(status.final_());
+    }
 }

@@ -1,6 +1,6 @@
 //! Fused Compare and Write: whole, split, mismatched, aborted.
 
-use volume::Fault;
+use volume::{Access, Fault};
 
 use super::*;
 
@@ -72,6 +72,36 @@ fn a_pair_that_may_have_been_done_is_not_asked_for_again() {
     }
     world.disks.writes_end.set(None);
     assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
+}
+
+/// The pair is done, and only its flush fails: nothing of what it may say lets the host repeat it.
+#[test]
+fn a_pair_whose_flush_fails_is_not_asked_for_again() {
+    let mut stable = second(3, 1);
+    stable.cdw10[2] = U32::new(Transfer::FUA);
+    for fault in [Fault::PathLost, Fault::Aborted, Fault::Internal, Fault::Sync, Fault::NoSpace] {
+        let (mut world, host) = disk();
+        world.disks.flushes_end.set(Some(fault));
+        let a = world.start(host, &first(3, 1), &block(0));
+        let b = world.start(host, &stable, &block(1));
+        world.run();
+        for status in [world.status(a), world.status(b)] {
+            assert_eq!(status, status.final_(), "{fault:?}");
+        }
+        world.disks.flushes_end.set(None);
+        assert_eq!(world.read(host, 3, 1), block(1));
+    }
+    // The flush is refused, since the path has stopped serving while the disk wrote.
+    let (mut world, host) = disk();
+    world.disks.hold_writes.set(true);
+    let a = world.start(host, &first(3, 1), &block(0));
+    let b = world.start(host, &stable, &block(1));
+    world.run();
+    world.ask_later(0, Ask::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None });
+    world.disks.hold_writes.set(false);
+    world.run();
+    let transition = Status::ANA_TRANSITION.final_();
+    assert_eq!((world.status(a), world.status(b)), (transition, transition));
 }
 
 #[test]
@@ -182,9 +212,11 @@ fn halves_that_do_not_fit() {
 #[test]
 fn a_half_that_is_aborted_takes_the_other_along() {
     let failed = Status::ABORTED_FAILED_FUSED.final_();
-    for (cid, expected) in [(1, (Status::ABORT_REQUESTED, failed)), (2, (failed, Status::ABORT_REQUESTED))] {
+    for (cid, aborted) in [(1, (Status::ABORT_REQUESTED, failed)), (2, (failed, Status::ABORT_REQUESTED))] {
         // While they wait for data, and while the disk has them.
         for on_disk in [false, true] {
+            // What the disk had may be done: it must not be sent again.
+            let expected = if on_disk { (aborted.0.final_(), aborted.1.final_()) } else { aborted };
             let (mut world, host) = disk();
             world.withhold = !on_disk;
             world.disks.hold.set(on_disk);

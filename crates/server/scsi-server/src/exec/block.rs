@@ -187,7 +187,7 @@ pub(crate) fn receive_exactly(server: &mut Server, slot: u32, bytes: u64, fua: b
 
 /// What was written by an operation without an option for it is made stable.
 pub(crate) fn make_stable(server: &mut Server, slot: u32) {
-    server.tasks.get_mut(slot).job = Job::Plain;
+    server.tasks.get_mut(slot).job = Job::LastFlush;
     server.submit(slot, Op::Flush, Payload::None, 0);
 }
 

@@ -225,6 +225,7 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
             _ => good(server, slot),
         },
         (Job::Flush, Ok(_)) => block::make_stable(server, slot),
+        (Job::LastFlush, Ok(_)) => good(server, slot),
         (Job::LookAgain, Ok(_)) => block::look_again(server, slot, payload),
         (Job::Seen(_), Ok(_)) => block::seen(server, slot),
         (Job::CompareOne(_), Ok(_)) => compare::next(server, slot, payload),
@@ -248,7 +249,11 @@ pub(crate) fn end_own(server: &mut Server, slot: u32) {
 }
 
 fn fail(server: &mut Server, slot: u32, failure: Failure) {
-    let reply = match server.tasks.get(slot).command {
+    let task = server.tasks.get(slot);
+    let reply = match task.command {
+        Command::CompareAndWrite(_) if matches!(task.job, Job::LastFlush) => {
+            status::done_swap_reply(failure)
+        }
         Command::CompareAndWrite(_) => status::swap_reply(failure),
         _ => status::reply(failure),
     };

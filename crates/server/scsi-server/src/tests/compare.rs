@@ -1,7 +1,7 @@
 //! VERIFY, WRITE AND VERIFY and COMPARE AND WRITE.
 
 use scsi::Status;
-use volume::Fault;
+use volume::{Access, Fault};
 
 use super::*;
 
@@ -108,11 +108,42 @@ fn a_compare_and_write_that_may_have_been_done_is_not_asked_for_again() {
     let (mut world, host) = disk();
     let data = [block(0), block(5)].concat();
     for (fault, code) in
-        [(Fault::PathLost, 0x02_0800), (Fault::Aborted, 0x04_4400), (Fault::Internal, 0x04_4400)]
+        [(Fault::PathLost, 0x04_4400), (Fault::Aborted, 0x04_4400), (Fault::Internal, 0x04_4400)]
     {
         world.disks.writes_end.set(Some(fault));
         world.refused(host, &caw(1, 7), &data, 0, code);
     }
     world.disks.writes_end.set(None);
     world.good(host, &caw(1, 7), &data, 0);
+}
+
+fn cached_disk() -> (World, Host) {
+    let mut world = World::new(1);
+    world.add(4096, |geometry| geometry.write_cache = true);
+    let host = world.host(0, "iqn.a", &[0]);
+    (world, host)
+}
+
+/// It is done, and only its flush fails: nothing of what it may say lets an initiator repeat it.
+#[test]
+fn a_compare_and_write_whose_flush_fails_is_not_asked_for_again() {
+    let data = [block(0), block(5)].concat();
+    let mut stable = caw(1, 7);
+    stable[1] = 0x08;
+    for fault in [Fault::PathLost, Fault::Aborted, Fault::Internal] {
+        let (mut world, host) = cached_disk();
+        world.disks.flushes_end.set(Some(fault));
+        world.refused(host, &stable, &data, 0, 0x04_4400);
+        world.disks.flushes_end.set(None);
+        assert_eq!(world.read(host, 7, 1), block(5));
+    }
+    // The flush is refused, since the path has stopped serving while the disk wrote.
+    let (mut world, host) = cached_disk();
+    world.disks.hold_writes.set(true);
+    let started = world.start(host, &stable, &data, 0);
+    world.run();
+    world.ask(VolumeId(0), Ask::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None });
+    world.disks.hold_writes.set(false);
+    world.run();
+    assert_eq!(world.outcome(started).code(), 0x04_4400);
 }
