@@ -107,6 +107,11 @@ impl Queue {
         self.slots.get(key.tag as u32 as usize).copied()
     }
 
+    /// Where its commands are, or were.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots.iter().copied().filter(|slot| *slot != u32::MAX)
+    }
+
     #[inline]
     pub(crate) fn remember(&mut self, now: Time, key: CommandKey, slot: u32) {
         let at = key.tag as u32 as usize;

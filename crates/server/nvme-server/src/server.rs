@@ -154,8 +154,7 @@ impl Server {
         if qid == 0 {
             self.admin_closed(cntlid, key);
         }
-        let victims = self.tasks.select(|_, task| task.key.queue == key);
-        self.stop_all(&victims, Ending::Silent);
+        self.stop_all(&self.commands_of(key, |_| true), Ending::Silent);
         self.forget_if_done(key);
     }
 
@@ -221,7 +220,7 @@ impl Server {
         let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
         queue.spec.namespaces = namespaces;
         let mut gone = Vec::new();
-        for (slot, command) in self.tasks.select(|_, task| task.key.queue == key && task.nsid != 0) {
+        for (slot, command) in self.commands_of(key, |task| task.nsid != 0) {
             let (nsid, volume) = (self.tasks.get(slot).nsid, self.tasks.get(slot).volume);
             match self.queue(key).spec.namespace(nsid) {
                 Some(entry) if entry.volume == volume => self.tasks.get_mut(slot).read_only = entry.read_only,
@@ -313,12 +312,27 @@ impl Server {
     /// Ends a queue's command of this CID with Command Abort Requested, for the host's Abort. False:
     /// there is none, or it is ending already, or the volume's home has it, which carries it out.
     pub fn abort_cid(&mut self, queue: QueueKey, cid: u16) -> bool {
-        let victims = self.tasks.select(|_, task| {
-            let goes_on = task.ending == Ending::No && task.phase != Phase::Ask;
-            task.key.queue == queue && task.cid == cid && goes_on
+        let victims = self.commands_of(queue, |task| {
+            task.cid == cid && task.ending == Ending::No && task.phase != Phase::Ask
         });
         self.stop_all(&victims, Ending::Status(Status::ABORT_REQUESTED));
         !victims.is_empty()
+    }
+
+    /// The commands of a queue of which `which` holds, by slot and name. As many are looked at as the queue has
+    /// entries, however many others the shard executes: a host may abort commands without end.
+    pub(crate) fn commands_of(&self, key: QueueKey, which: impl Fn(&Task) -> bool) -> Vec<(u32, CommandKey)> {
+        let Some(queue) = self.queues.get(key.0 as usize).and_then(Option::as_ref) else { return Vec::new() };
+        let mut found: Vec<(u32, CommandKey)> = queue
+            .slots()
+            .filter_map(|slot| Some((slot, self.tasks.holds(slot)?)))
+            .filter(|(_, task)| task.key.queue == key && which(task))
+            .map(|(slot, task)| (slot, task.key))
+            .collect();
+        found.sort_unstable_by_key(|(slot, _)| *slot);
+        // Where a command stood before may be another of the same queue's place now.
+        found.dedup();
+        found
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.

@@ -160,6 +160,11 @@ impl Tasks {
         (task.key == key).then_some(at)
     }
 
+    /// The command that the slot holds, if it holds one.
+    pub(crate) fn holds(&self, at: u32) -> Option<&Task> {
+        self.slots.get(at as usize)?.task.as_ref()
+    }
+
     #[inline]
     pub(crate) fn get(&self, at: u32) -> &Task {
         self.slots[at as usize].task.as_ref().expect("a slot named by the server holds a task")

@@ -251,9 +251,7 @@ pub(crate) fn end_own(server: &mut Server, slot: u32) {
 fn fail(server: &mut Server, slot: u32, failure: Failure) {
     let task = server.tasks.get(slot);
     let reply = match task.command {
-        Command::CompareAndWrite(_) if matches!(task.job, Job::LastFlush) => {
-            status::done_swap_reply(failure)
-        }
+        Command::CompareAndWrite(_) if matches!(task.job, Job::LastFlush) => status::done_swap_reply(failure),
         Command::CompareAndWrite(_) => status::swap_reply(failure),
         _ => status::reply(failure),
     };

@@ -46,6 +46,28 @@ fn an_abort_ends_a_command_that_waits_for_data() {
     assert_eq!(world.status(write), Status::ABORT_REQUESTED);
 }
 
+/// A host may send Aborts without end: each looks at the commands of one queue, not at all that the shard executes.
+#[test]
+fn an_abort_does_not_look_at_the_commands_of_other_queues() {
+    let (mut world, _, queue) = world();
+    let other = world.connect(2, &join(4, 1, 1)).unwrap();
+    assert_eq!(other.shard, queue.shard);
+    world.disks.hold.set(true);
+    for cid in 0..100 {
+        world.start(other, &with_cid(transfer(Opcode::WRITE, 0, 1), cid), &block(1));
+    }
+    world.start(queue, &with_cid(transfer(Opcode::WRITE, 0, 1), 1), &block(1));
+    let looked = std::cell::Cell::new(0);
+    let found = world.server(queue).commands_of(queue.key, |_| {
+        looked.set(looked.get() + 1);
+        true
+    });
+    assert_eq!((found.len(), looked.get()), (1, 1));
+    let slots = world.server(queue).queue(queue.key).slots().count();
+    assert!(slots <= 2, "{slots} places were looked at");
+    assert_eq!(world.server(other).commands_of(other.key, |_| true).len(), 100);
+}
+
 #[test]
 fn what_is_not_there_is_not_aborted() {
     let (mut world, host, queue) = world();
