@@ -53,6 +53,8 @@ pub const CAPSULES_KEPT: u32 = 2;
 /// While so many bytes wait to be sent that nobody asked leave for (structures of Identify, small log pages),
 /// no further command is read: a host may have many queues, and leave all of them unread.
 const UNASKED_MAX: u64 = 16 << 10;
+/// The least that a pool lends.
+const BLOCK: u32 = 512;
 /// The one link of a queue.
 const LINK: Link = Link(0);
 

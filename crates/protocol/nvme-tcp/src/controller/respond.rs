@@ -45,7 +45,8 @@ impl ControllerQueue {
         task.read_reserved -= reserved;
         self.read_bytes = (self.read_bytes + len as u64).saturating_sub(u64::from(reserved));
         let data = if len < data.len() { data.slice(0..len) } else { data };
-        let unasked = (len as u32).saturating_sub(reserved);
+        // Counted as the pool counts: an answer of a few bytes holds a block.
+        let unasked = (len as u32).saturating_sub(reserved).next_multiple_of(super::BLOCK);
         self.unasked_bytes += u64::from(unasked);
         self.out.push_back(Out::Data(Data {
             cid: task.cid,

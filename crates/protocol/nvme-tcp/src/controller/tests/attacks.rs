@@ -456,4 +456,19 @@ fn attack_66_small_answers_that_nobody_reads_hold_little() {
     }
     let kept = pair.kept.len();
     assert!((4..8).contains(&kept), "{kept} answers wait");
+    // However short an answer is, it holds a block.
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    pair.deaf = true;
+    let mut begun = 0;
+    for cid in 0..60 {
+        pair.command(&read(cid, 0, 64), &[]);
+        if let Some((tag, _)) = pair.kept.pop() {
+            begun += 1;
+            pair.send_read(tag, 0, 64);
+            pair.answer(tag, Completion::SUCCESS);
+            pair.pump();
+        }
+    }
+    assert!((32..40).contains(&begun), "{begun} short answers wait");
 }
