@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(crate) struct Base<M> {
     pub(crate) events: VecDeque<Event<M>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) bell: Arc<Bell>,
+    /// Links here and on their way here, as other shards see them.
+    links: Arc<AtomicUsize>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) works: Flights<Work>,
     pub(crate) links_max: usize,
@@ -95,6 +97,8 @@ pub(crate) struct Listener {
 /// Everything that a [`Base`] is made of.
 pub(crate) struct Parts<M> {
     pub(crate) id: ShardId,
+    /// The shard's own among `doors`.
+    pub(crate) door: Door<M>,
     pub(crate) pool: Pool,
     pub(crate) counters: Arc<Counters>,
     pub(crate) listeners: Vec<(ListenerId, TcpListener)>,
@@ -113,7 +117,8 @@ impl<M> Base<M> {
     pub(crate) fn new(parts: Parts<M>) -> Self {
         let listeners = parts.listeners.into_iter();
         Base {
-            bell: parts.doors[usize::from(parts.id.0)].bell.clone(),
+            bell: parts.door.bell,
+            links: parts.door.load,
             id: parts.id,
             pool: parts.pool,
             now: crate::clock::now(),
@@ -163,7 +168,9 @@ impl<M> Base<M> {
 
     /// Posts a link on its way.
     pub(crate) fn post_link(&mut self, to: ShardId, fd: OwnedFd, how: Incoming<M>) {
-        self.doors[usize::from(to.0)].load.fetch_add(1, Ordering::Relaxed);
+        if let Some(door) = self.doors.get(usize::from(to.0)) {
+            door.load.fetch_add(1, Ordering::Relaxed);
+        }
         self.post(to, Letter::Link { fd, how });
     }
 
@@ -176,7 +183,8 @@ impl<M> Base<M> {
     }
 
     fn try_post(&mut self, to: ShardId, letter: Letter<M>) -> bool {
-        let door = self.doors.get(usize::from(to.0)).expect("an endpoint posts to shards that exist");
+        // Endpoints post to shards that exist.
+        let Some(door) = self.doors.get(usize::from(to.0)) else { return true };
         match door.try_post(letter) {
             Posted::Done(woken) => self.counters.wakeups.add(u64::from(woken)),
             Posted::Full(letter) => {
@@ -203,18 +211,18 @@ impl<M> Base<M> {
 
     /// A link is made on this shard.
     fn load(&self) {
-        self.doors[usize::from(self.id.0)].load.fetch_add(1, Ordering::Relaxed);
+        self.links.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A link is gone from this shard.
     pub(crate) fn unload(&self) {
-        self.doors[usize::from(self.id.0)].load.fetch_sub(1, Ordering::Relaxed);
+        self.links.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Accepts what waits on a listener and posts each socket to the shard with the fewest links.
     pub(crate) fn accept(&mut self, at: usize) {
         for _ in 0..ACCEPTS_MAX {
-            let listener = &mut self.listeners[at];
+            let Some(listener) = self.listeners.get(at) else { return };
             match socket::accept(&listener.socket, listener.id) {
                 Accept::Socket(fd, accepted) => {
                     self.counters.accepted.add(1);
@@ -227,19 +235,25 @@ impl<M> Base<M> {
                     if self.closing_now > 0 {
                         // What we have closed ourselves gives its descriptors back first.
                         self.shed = ACCEPTS_MAX;
-                        self.listeners[at].rests_until = Some(self.now + RETRY);
+                        self.rest(at, RETRY);
                         return;
                     }
                     match self.turn_away(at) {
                         Turned::Away => {}
                         Turned::Nobody => return,
                         Turned::NotNow => {
-                            self.listeners[at].rests_until = Some(self.now + ACCEPT_REST);
-                            return;
+                            return self.rest(at, ACCEPT_REST);
                         }
                     }
                 }
             }
+        }
+    }
+
+    /// Accepts nothing on a listener for a while.
+    fn rest(&mut self, at: usize, how_long: Duration) {
+        if let Some(listener) = self.listeners.get_mut(at) {
+            listener.rests_until = Some(self.now + how_long);
         }
     }
 
@@ -256,9 +270,10 @@ impl<M> Base<M> {
     /// Resets a connection that waits, with the descriptor that is kept for it.
     fn turn_away(&mut self, at: usize) -> Turned {
         let had_one = self.spare.take().is_some();
-        let listener = &self.listeners[at];
-        let accepted =
-            if had_one { socket::accept(&listener.socket, listener.id) } else { Accept::Exhausted };
+        let accepted = match self.listeners.get(at) {
+            Some(listener) if had_one => socket::accept(&listener.socket, listener.id),
+            Some(_) | None => Accept::Exhausted,
+        };
         let turned = match accepted {
             Accept::Socket(fd, _) => {
                 socket::reset_on_close(&fd);
@@ -277,9 +292,9 @@ impl<M> Base<M> {
         let count = self.doors.len();
         let from = self.next_shard;
         self.next_shard = (from + 1) % count;
-        let load = |at: usize| self.doors[at].load.load(Ordering::Relaxed);
-        let at = (0..count).map(|i| (from + i) % count).min_by_key(|&at| load(at));
-        ShardId(at.expect("there is a shard") as u16)
+        let load = |at: usize| Some((self.doors.get(at)?.load.load(Ordering::Relaxed), at));
+        let loads = (from..count).chain(0..from).filter_map(load);
+        loads.min_by_key(|&(load, _)| load).map_or(self.id, |(_, at)| ShardId(at as u16))
     }
 
     /// A link starts to close: [`Base::overdue`] names it when it takes too long. The caller calls
@@ -384,7 +399,7 @@ impl<M> Base<M> {
 
     /// A disk operation has ended.
     pub(crate) fn finish_work(&mut self, slot: u32, came: Result<usize, Errno>, found: Option<(u64, u64)>) {
-        let op = self.works.at(slot).finish(found);
+        let Some(op) = self.works.at(slot).finish(found) else { return };
         self.works.give(slot);
         self.counters.disks.add(1);
         self.events.push_back(Event::Disk(op, came));
@@ -406,7 +421,6 @@ mod tests {
     use super::*;
     use std::io::{ErrorKind, Read};
     use std::os::unix::net::UnixStream;
-    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::sync_channel;
 
     #[test]
@@ -414,7 +428,7 @@ mod tests {
         let (letters, inbox) = sync_channel(1);
         let jobs = Jobs::without_threads(1);
         let bell = Arc::new(Bell::new().unwrap());
-        let doors: Arc<[Door<()>]> = Arc::new([Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]);
+        let door: Door<()> = Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) };
         let mut base = Base::new(Parts {
             id: ShardId(0),
             pool: Pool::new(1 << 20),
@@ -426,7 +440,8 @@ mod tests {
             on_exhausted: None,
             outward: TcpOptions::default(),
             letters: inbox,
-            doors,
+            doors: Arc::new([door.clone()]),
+            door,
             control: sync_channel(1).0,
             jobs: jobs.clone(),
         });

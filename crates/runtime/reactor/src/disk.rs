@@ -23,7 +23,9 @@ impl Disks {
         if self.files.len() <= at {
             self.files.resize(at + 1, None);
         }
-        self.files[at] = file.map(Rc::new);
+        if let Some(of) = self.files.get_mut(at) {
+            *of = file.map(Rc::new);
+        }
     }
 
     pub(crate) fn file(&self, id: DiskId) -> Option<Rc<OwnedFd>> {
@@ -93,14 +95,14 @@ impl Work {
         Call { fd, what }
     }
 
-    /// Takes the operation out again.
-    pub(crate) fn finish(&mut self, found: Option<(u64, u64)>) -> DiskOp {
+    /// Takes the operation out again; `None` if none was started.
+    pub(crate) fn finish(&mut self, found: Option<(u64, u64)>) -> Option<DiskOp> {
         self.file = None;
-        let mut op = self.op.take().expect("a work that ends was started");
+        let mut op = self.op.take()?;
         if let DiskKind::NextData { data, .. } = &mut op.kind {
             *data = found;
         }
-        op
+        Some(op)
     }
 }
 

@@ -41,13 +41,13 @@ use crate::world::{Wait, World};
 /// everything that is out comes back to the endpoint first. To part from peers politely, say so to the
 /// endpoint, and turn until it has.
 pub struct Inline<E: Endpoint> {
-    /// `None` while it is dropped.
-    body: Option<Box<Body<E>>>,
+    body: Box<Body<E>>,
     io: IoKind,
     counters: Arc<Counters>,
     bell: Arc<Bell>,
     heard: Receiver<E::Message>,
-    threads: Option<JobThreads>,
+    /// Waited for when the shard, which gives them work, is gone: fields are dropped in their order.
+    threads: Joined,
     /// There is something to start that the world does not know of.
     has_more: bool,
 }
@@ -56,7 +56,7 @@ pub struct Inline<E: Endpoint> {
 #[expect(clippy::large_enum_variant, reason = "there is one, in a box of its own")]
 enum Body<E: Endpoint> {
     /// The ring is dropped after the world that borrows it: fields are dropped in their order.
-    Uring(Shard<E, Uring<'static, E::Message>>, OwnRing),
+    Uring(Shard<E, Uring<'static, E::Message>>, #[expect(dead_code, reason = "it is kept")] OwnRing),
     Epoll(Shard<E, Epoll<E::Message>>),
 }
 
@@ -79,9 +79,8 @@ impl Drop for OwnRing {
 macro_rules! each {
     ($body:expr, $shard:ident => $what:expr) => {
         match $body {
-            Some(Body::Uring($shard, _)) => $what,
-            Some(Body::Epoll($shard)) => $what,
-            None => unreachable!("the body is there until it is dropped"),
+            Body::Uring($shard, _) => $what,
+            Body::Epoll($shard) => $what,
         }
     };
 }
@@ -105,10 +104,10 @@ where
         let (letters, inbox) = sync_channel(LETTERS_MAX);
         let bell = Arc::new(Bell::new().map_err(SpawnError::System)?);
         let door = Door { letters, bell: bell.clone(), load: Arc::new(AtomicUsize::new(0)) };
-        let doors: Arc<[Door<E::Message>]> = Arc::new([door]);
+        let doors: Arc<[Door<E::Message>]> = Arc::new([door.clone()]);
         for (at, file) in config.disks.iter().enumerate() {
             let file = file.try_clone().map_err(SpawnError::System)?;
-            doors[0].post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
+            door.post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
         }
         // Without disks there is no job.
         let (jobs, threads) = if config.disks.is_empty() {
@@ -125,6 +124,7 @@ where
         let (control, heard) = sync_channel(CONTROL_MAX);
         let base = Base::new(Parts {
             id: ShardId(0),
+            door,
             pool: pool.clone(),
             counters: counters.clone(),
             listeners: Vec::new(),
@@ -149,7 +149,15 @@ where
             let world = Epoll::new(base).map_err(SpawnError::System)?;
             Body::Epoll(Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
         };
-        Ok(Inline { body: Some(Box::new(body)), io, counters, bell, heard, threads, has_more: true })
+        Ok(Inline {
+            body: Box::new(body),
+            io,
+            counters,
+            bell,
+            heard,
+            threads: Joined(threads),
+            has_more: true,
+        })
     }
 
     /// Which system interface is in use, and why.
@@ -164,7 +172,7 @@ where
 
     /// The endpoint, to look at.
     pub fn endpoint(&self) -> &E {
-        each!(self.body.as_deref(), shard => &shard.end)
+        each!(&*self.body, shard => &shard.end)
     }
 
     /// Lets the caller speak with the endpoint. What that makes it want starts with the next turn. The time that
@@ -172,7 +180,7 @@ where
     /// old at most, so that a caller may come for each operation without reading the clock each time.
     pub fn with<R>(&mut self, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
         self.has_more = true;
-        each!(self.body.as_deref_mut(), shard => {
+        each!(&mut *self.body, shard => {
             let now = shard.world.base().now.max(clock::tick());
             let mut cx = Cx { now, pool: &shard.pool, entropy: &mut shard.entropy };
             act(&mut shard.end, &mut cx)
@@ -182,7 +190,7 @@ where
     /// Lets the caller take what the endpoint has for it, which must make it want nothing: unlike after
     /// [`Inline::with`], no turn is due.
     pub fn take<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
-        each!(self.body.as_deref_mut(), shard => act(&mut shard.end))
+        each!(&mut *self.body, shard => act(&mut shard.end))
     }
 
     /// What the endpoint has said to [`ShardId::CONTROL`], in order.
@@ -196,7 +204,7 @@ where
     pub fn turn(&mut self, wait: Option<Duration>) {
         let at_most = wait.filter(|wait| !wait.is_zero()).map(|wait| clock::now() + wait);
         self.bell.wake();
-        each!(self.body.as_deref_mut(), shard => {
+        each!(&mut *self.body, shard => {
             let mut more = false;
             if self.has_more || shard.has_work() {
                 more = shard.turn();
@@ -208,7 +216,7 @@ where
             self.has_more = shard.turn();
         });
         // From now on somebody who rings makes the descriptor readable.
-        if self.threads.is_some() && !self.bell.doze() {
+        if self.threads.0.is_some() && !self.bell.doze() {
             self.has_more = true;
         }
     }
@@ -217,7 +225,7 @@ where
     /// [`Inline::now`]; a time that has come if that is at once. To be asked before each wait of the
     /// caller's own.
     pub fn poll_timeout(&mut self) -> Option<Time> {
-        each!(self.body.as_deref_mut(), shard => {
+        each!(&mut *self.body, shard => {
             if self.has_more || shard.has_work() {
                 return Some(shard.world.base().now);
             }
@@ -243,7 +251,7 @@ where
     /// Readable when [`Inline::turn`] has something to do (see also [`Inline::poll_timeout`]). To be
     /// watched only: never read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        each!(self.body.as_deref(), shard => shard.world.fd())
+        each!(&*self.body, shard => shard.world.fd())
     }
 }
 
@@ -253,15 +261,19 @@ impl<E: Endpoint> Drop for Inline<E> {
         if thread::panicking() {
             return;
         }
-        match self.body.take().map(|body| *body) {
-            Some(Body::Uring(shard, ring)) => {
-                shard.end();
-                drop(ring);
-            }
-            Some(Body::Epoll(shard)) => shard.end(),
-            None => {}
+        each!(&mut *self.body, shard => shard.end());
+    }
+}
+
+/// Threads that are waited for when this is dropped.
+struct Joined(Option<JobThreads>);
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
         }
-        for thread in self.threads.iter().flat_map(JobThreads::take) {
+        for thread in self.0.iter().flat_map(JobThreads::take) {
             // A panic was reported by the thread itself.
             let _ = thread.join();
         }

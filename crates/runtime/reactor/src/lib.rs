@@ -16,6 +16,18 @@
 //! Invariant: what the kernel (or a thread that stands in for it) holds lies in a flight slot of its
 //! shard and comes back to the endpoint exactly once; a shard ends only when nothing is out.
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 mod base;
 mod blocking;
 mod clock;

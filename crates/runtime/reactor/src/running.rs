@@ -102,7 +102,9 @@ impl Reactor {
         let io = choose(config.io)?;
         socket::try_options(&config.outward).map_err(SpawnError::Outward)?;
         let count = config.cores.len().max(1);
-        assert!(count < usize::from(ShardId::CONTROL.0), "a shard's number fits its type");
+        if count >= usize::from(ShardId::CONTROL.0) {
+            return Err(SpawnError::System(io::ErrorKind::InvalidInput.into()));
+        }
         let mut doors = Vec::new();
         let mut boxes = Vec::new();
         for _ in 0..count {
@@ -138,11 +140,15 @@ impl Reactor {
             let failed = |e| SpawnError::Listen(how.address, e);
             let socket = listen_in_time(how).map_err(failed)?;
             running.addresses.push(socket.local_addr().map_err(failed)?);
-            listeners[at % count].push((ListenerId(at as u16), socket));
+            if let Some(of) = listeners.get_mut(at % count) {
+                of.push((ListenerId(at as u16), socket));
+            }
         }
         let factory = Arc::new(factory);
         let (ready_in, ready) = channel();
-        for (at, (letters, listeners)) in boxes.into_iter().zip(listeners).enumerate() {
+        let (counters, doors) = (running.counters.clone(), running.doors.clone());
+        let shards = boxes.into_iter().zip(listeners).zip(counters).zip(doors.iter().cloned());
+        for (at, (((letters, listeners), counters), door)) in shards.enumerate() {
             let seat = Seat {
                 core: config.cores.get(at).copied(),
                 id: ShardId(at as u16),
@@ -154,10 +160,11 @@ impl Reactor {
                 closing_max: config.closing_max,
                 on_exhausted: config.on_exhausted,
                 outward: config.outward.clone(),
-                counters: running.counters[at].clone(),
+                counters,
                 listeners,
                 letters,
-                doors: running.doors.clone(),
+                door,
+                doors: doors.clone(),
                 control: control_in.clone(),
                 jobs: jobs.clone(),
             };
@@ -201,6 +208,7 @@ struct Seat<M> {
     counters: Arc<Counters>,
     listeners: Vec<(ListenerId, std::net::TcpListener)>,
     letters: Receiver<Letter<M>>,
+    door: Door<M>,
     doors: Arc<[Door<M>]>,
     control: std::sync::mpsc::SyncSender<M>,
     jobs: Jobs,
@@ -230,6 +238,7 @@ impl<M: Send + 'static> Seat<M> {
         let spin = Spin::new(self.poll_ns_max);
         let base = Base::new(Parts {
             id: self.id,
+            door: self.door,
             pool: pool.clone(),
             counters: self.counters,
             listeners: self.listeners,
@@ -305,7 +314,7 @@ impl<M> Running<M> {
 
     /// Says something to a shard; waits while its box is full. False if the shard has ended.
     pub fn post(&self, to: ShardId, message: M) -> bool {
-        self.doors[usize::from(to.0)].post(Letter::Message(message))
+        self.doors.get(usize::from(to.0)).is_some_and(|door| door.post(Letter::Message(message)))
     }
 
     /// Where messages to [`ShardId::CONTROL`] arrive, in order per shard; it ends when every shard has.

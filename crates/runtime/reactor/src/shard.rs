@@ -183,8 +183,8 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
         }
     }
 
-    /// Takes everything back, then lets go of the endpoint.
-    pub(crate) fn end(mut self) {
+    /// Takes everything back. The shard turns no more.
+    pub(crate) fn end(&mut self) {
         self.is_ending = true;
         self.world.abort_all();
         loop {

@@ -116,8 +116,9 @@ impl<M> Epoll<M> {
 
     /// Stops watching a listener while accepting is pointless.
     fn rest(&mut self, at: usize) {
-        let listener = &self.base.listeners[at];
-        if listener.rests_until.is_some() {
+        if let Some(listener) = self.base.listeners.get(at)
+            && listener.rests_until.is_some()
+        {
             self.poll.forget(listener.socket.as_raw_fd());
         }
     }
@@ -167,7 +168,7 @@ impl<M> Epoll<M> {
         let fd = self.base.start_dial(&dial)?;
         let raw = fd.as_raw_fd();
         let link = Link { phase: Phase::Dialling(dial), writable: false, ..Link::new(fd) };
-        let Ok(tag) = self.links.insert(link) else { unreachable!("there is room") };
+        let Ok(tag) = self.links.insert(link) else { return Err(Errno(libc::EMFILE)) };
         self.base.dials(tag, &dial);
         if let Err(e) = self.watch(raw, tag) {
             self.base.dialled(tag, &dial);
@@ -180,9 +181,8 @@ impl<M> Epoll<M> {
     /// A link's connection stands, or failed.
     fn dialled(&mut self, tag: Tag, how: Result<SocketAddr, Errno>) {
         let Some(link) = self.links.get_mut(tag) else { return };
-        let Phase::Dialling(dial) = std::mem::replace(&mut link.phase, Phase::Open) else {
-            unreachable!("only what is dialled is answered")
-        };
+        let Phase::Dialling(dial) = link.phase else { return };
+        link.phase = Phase::Open;
         self.base.dialled(tag, &dial);
         let how = how.map(|local| Dialled { link: link_of(tag), local, peer: dial.to });
         if how.is_err() {

@@ -59,6 +59,7 @@ impl Poll {
     }
 
     /// Waits for events; gives how many there are.
+    #[expect(clippy::panic, reason = "only a descriptor or memory that is not ours fails so, which is a bug")]
     pub(crate) fn wait(&mut self, wait: Wait) -> usize {
         let timeout = match wait {
             Wait::No => Some(0),
@@ -110,8 +111,7 @@ impl Poll {
 
     /// The name and the events of the event at `at`, below what [`Poll::wait`] gave.
     pub(crate) fn event(&self, at: usize) -> (u64, u32) {
-        let event = self.events[at];
-        (event.u64, event.events)
+        self.events.get(at).map_or((0, 0), |event| (event.u64, event.events))
     }
 }
 

@@ -33,7 +33,8 @@ impl<M> Uring<'_, M> {
         let slot = self.recvs.take();
         let link = Link::new(fd, Phase::Dialling(Dialling { dial, given_up: None }));
         let Ok(tag) = self.links.insert(Link { recv: Receiving::Out(slot), ..link }) else {
-            unreachable!("there is room");
+            self.recvs.give(slot);
+            return Err(Errno(libc::EMFILE));
         };
         self.recvs.at(slot).link = Some(tag);
         self.base.dials(tag, &dial);
@@ -53,14 +54,13 @@ impl<M> Uring<'_, M> {
 
     /// The watch of a connection that is being made has ended.
     pub(super) fn dial_ended(&mut self, slot: u32) {
-        let tag = self.recvs.at(slot).link.take().expect("a watch that ends was started");
+        let Some(tag) = self.recvs.at(slot).link.take() else { return };
         self.recvs.give(slot);
-        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        // A link stays, and stays one that is being connected, while its watch is out.
+        let Some(link) = self.links.get_mut(tag) else { return };
         link.recv = Receiving::Nothing;
-        let Phase::Dialling(Dialling { dial, given_up }) = std::mem::replace(&mut link.phase, Phase::Open)
-        else {
-            unreachable!("only what is dialled is watched so")
-        };
+        let Phase::Dialling(Dialling { dial, given_up }) = link.phase else { return };
+        link.phase = Phase::Open;
         self.base.dialled(tag, &dial);
         let how = match given_up {
             Some(why) => Err(why),

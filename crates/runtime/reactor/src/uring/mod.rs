@@ -210,14 +210,16 @@ impl<'r, M> Uring<'r, M> {
     }
 
     fn watch_listener(&mut self, at: usize) {
-        let fd = Fd(self.base.listeners[at].socket.as_raw_fd());
+        let Some(listener) = self.base.listeners.get(at) else { return };
+        let fd = Fd(listener.socket.as_raw_fd());
         self.push(kind::LISTENER, at as u32, opcode::PollAdd::new(fd, libc::POLLIN as u32).build());
     }
 
     fn wake_listeners(&mut self) {
         for at in 0..self.base.listeners.len() {
-            let listener = &mut self.base.listeners[at];
-            if listener.rests_until.is_some_and(|until| until <= self.base.now) {
+            if let Some(listener) = self.base.listeners.get_mut(at)
+                && listener.rests_until.is_some_and(|until| until <= self.base.now)
+            {
                 listener.rests_until = None;
                 self.watch_listener(at);
             }
@@ -230,24 +232,17 @@ impl<'r, M> Uring<'r, M> {
             kind::RECV => self.received(slot, of),
             kind::SEND => self.sent(slot, of.result),
             kind::DISK => self.base.finish_work(slot, came(of.result), None),
-            kind::BELL => {
-                if !cqueue::more(of.flags) {
-                    self.watch_bell();
-                }
-            }
+            kind::BELL if !cqueue::more(of.flags) => self.watch_bell(),
             kind::LISTENER => {
                 let at = slot as usize;
-                if at < self.base.listeners.len() {
-                    self.base.accept(at);
-                    if self.base.listeners[at].rests_until.is_none() {
-                        self.watch_listener(at);
-                    }
+                self.base.accept(at);
+                if self.base.listeners.get(at).is_some_and(|listener| listener.rests_until.is_none()) {
+                    self.watch_listener(at);
                 }
             }
             kind::DIAL => self.dial_ended(slot),
-            // The operation itself says how it ended.
-            kind::CANCEL => {}
-            other => unreachable!("no completion is of kind {other}"),
+            // A bell that goes on; a cancellation, of which the operation itself says how it ended.
+            _ => {}
         }
     }
 
@@ -433,7 +428,7 @@ impl<M> World<M> for Uring<'_, M> {
 
 impl<M> Drop for Uring<'_, M> {
     fn drop(&mut self) {
-        let stages = self.stages.take().expect("taken here only");
+        let Some(stages) = self.stages.take() else { return };
         if self.recvs.out() == 0 && self.sends.out() == 0 && self.base.works.out() == 0 {
             return stages.unregister(&self.ring.submitter);
         }

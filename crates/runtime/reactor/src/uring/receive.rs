@@ -20,7 +20,7 @@ impl<M> Uring<'_, M> {
     pub(super) fn receive(&mut self, tag: Tag, mut op: RecvOp) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let fd = Fd(link.fd.as_raw_fd());
-        let stages = self.stages.as_ref().expect("there while the world runs");
+        let has_stages = self.stages.as_ref().is_some_and(|stages| stages.ready() > 0);
         let slot = self.recvs.take();
         let flight = self.recvs.at(slot);
         // Where bytes wait already, a stage of the length that is asked for is not pinned for long, and
@@ -34,7 +34,7 @@ impl<M> Uring<'_, M> {
                 _ => opcode::RecvMsg::new(fd, flight.message.header()).build(),
             }
         } else {
-            if stages.ready() == 0 {
+            if !has_stages {
                 return self.starve(tag, slot, op);
             }
             let len = op.stage_len.min(STAGE_LEN) as u32;
@@ -61,7 +61,7 @@ impl<M> Uring<'_, M> {
     /// Tries as many of the receives that wait for memory as there are stages ready: more would find none
     /// again, and thousands of links would do nothing but ask. The others come by in the next turns.
     pub(super) fn feed(&mut self) {
-        let stages = self.stages.as_mut().expect("there while the world runs");
+        let Some(stages) = &mut self.stages else { return };
         stages.fill(self.base.now, &self.base.pool);
         let batch = stages.ready().max(stages::READY_MIN).min(self.starved.len());
         let mut started = false;
@@ -79,12 +79,12 @@ impl<M> Uring<'_, M> {
 
     pub(super) fn received(&mut self, slot: u32, of: Completion) {
         let flight = self.recvs.at(slot);
-        let tag = flight.link.take().expect("a receive that ends was started");
+        let Some(tag) = flight.link.take() else { return };
         let op = flight.op.take();
         self.recvs.give(slot);
-        let chosen = cqueue::buffer_select(of.flags)
-            .map(|number| self.stages.as_mut().expect("there while the world runs").take(number));
-        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        let chosen = cqueue::buffer_select(of.flags).and_then(|number| self.stages.as_mut()?.take(number));
+        // A link stays while anything of it is out.
+        let Some(link) = self.links.get_mut(tag) else { return };
         link.recv = Receiving::Nothing;
         link.has_more = cqueue::sock_nonempty(of.flags);
         let Some(mut op) = op else { return self.drain(tag) };
@@ -101,7 +101,9 @@ impl<M> Uring<'_, M> {
                 recv::finish(&mut self.base, tag, op, got);
             }
             Err(Errno(libc::ENOBUFS)) if is_open && op.direct.is_none() => {
-                self.stages.as_mut().expect("there while the world runs").ran_out();
+                if let Some(stages) = &mut self.stages {
+                    stages.ran_out();
+                }
                 link.recv = Receiving::Starved(op);
                 self.starved.push_back(tag);
                 self.base.counters.recvs_starved.add(1);

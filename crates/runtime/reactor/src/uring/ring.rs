@@ -153,6 +153,7 @@ impl<'r> Ring<'r> {
         }
     }
 
+    #[expect(clippy::panic, reason = "without its ring a shard would neither work nor get back what is out")]
     fn enter(&mut self, want: u32, at_most: Option<Duration>) {
         self.sq.sync();
         let time = at_most.map(Timespec::from);

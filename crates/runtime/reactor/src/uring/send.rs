@@ -17,7 +17,7 @@ impl<M> Uring<'_, M> {
     pub(super) fn send_on(&mut self, slot: u32) {
         let flight = self.sends.at(slot);
         let Some(link) = flight.link.and_then(|tag| self.links.get(tag)) else { return };
-        let op = flight.op.as_mut().expect("a send that is out has an operation");
+        let Some(op) = flight.op.as_mut() else { return };
         let iov = &mut flight.message.iov;
         iov.clear();
         let mut asked = 0;
@@ -43,8 +43,9 @@ impl<M> Uring<'_, M> {
 
     pub(super) fn sent(&mut self, slot: u32, result: i32) {
         let flight = self.sends.at(slot);
-        let tag = flight.link.expect("a send that ends was started");
-        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        // A link stays while anything of it is out.
+        let Some(tag) = flight.link else { return };
+        let Some(link) = self.links.get_mut(tag) else { return };
         let is_aborted = matches!(link.phase, Phase::Leaving(Departure::Abort));
         let len = flight.op.as_ref().map_or(0, |op| op.len);
         let how = match came(result) {
@@ -61,7 +62,7 @@ impl<M> Uring<'_, M> {
         };
         link.send = None;
         flight.link = None;
-        let op = flight.op.take().expect("a send that is out has an operation");
+        let Some(op) = flight.op.take() else { return };
         self.sends.give(slot);
         if how.is_ok() {
             self.base.counters.sends.add(1);

@@ -68,18 +68,20 @@ impl Wanted {
     }
 }
 
-fn layout() -> Layout {
-    Layout::array::<BufRingEntry>(usize::from(ENTRIES))
-        .and_then(|layout| layout.align_to(4096))
-        .expect("a small constant size")
+/// The memory of the ring, which the kernel wants on a page of its own.
+#[repr(align(4096))]
+struct RingMemory {
+    _entries: [BufRingEntry; ENTRIES as usize],
 }
+
+const LAYOUT: Layout = Layout::new::<RingMemory>();
 
 impl Stages {
     /// Registers an empty ring of buffers.
     pub(crate) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
         // SAFETY: the layout is not empty.
-        let at = unsafe { alloc_zeroed(layout()) };
-        let ring = NonNull::new(at.cast::<BufRingEntry>()).unwrap_or_else(|| handle_alloc_error(layout()));
+        let at = unsafe { alloc_zeroed(LAYOUT) };
+        let ring = NonNull::new(at.cast::<BufRingEntry>()).unwrap_or_else(|| handle_alloc_error(LAYOUT));
         let stages = Stages {
             ring,
             tail: 0,
@@ -100,7 +102,7 @@ impl Stages {
 
     fn free_ring(&self) {
         // SAFETY: allocated by `new` with this layout; the kernel does not know it (any more).
-        unsafe { dealloc(self.ring.as_ptr().cast(), layout()) };
+        unsafe { dealloc(self.ring.as_ptr().cast(), LAYOUT) };
     }
 
     /// Puts buffers in until as many are ready as were lately needed, or the pool has no more.
@@ -115,7 +117,9 @@ impl Stages {
             entry.set_addr(buffer.as_mut_ptr() as u64);
             entry.set_len(STAGE_LEN as u32);
             entry.set_bid(number);
-            self.lent[usize::from(number)] = Some(buffer);
+            if let Some(lent) = self.lent.get_mut(usize::from(number)) {
+                *lent = Some(buffer);
+            }
             self.tail = self.tail.wrapping_add(1);
         }
         if self.tail != tail {
@@ -143,11 +147,12 @@ impl Stages {
         self.wanted.ran_out();
     }
 
-    /// Takes the buffer that the kernel chose.
-    pub(crate) fn take(&mut self, number: u16) -> BufMut {
+    /// Takes the buffer that the kernel chose, which it does among those that it was lent.
+    pub(crate) fn take(&mut self, number: u16) -> Option<BufMut> {
+        let buffer = self.lent.get_mut(usize::from(number))?.take()?;
         self.free.push(number);
         self.wanted.left(self.ready());
-        self.lent[usize::from(number)].take().expect("the kernel chooses what it was lent")
+        Some(buffer)
     }
 
     /// Takes the ring back from the kernel. No receive may be out.
