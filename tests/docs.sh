@@ -12,6 +12,7 @@ mkdir -p "$BOOK/src"
 
 # The pages keep their places, so that their links lead somewhere.
 git ls-files -z --cached --others --exclude-standard '*.md' | xargs -0 cp --parents -t "$BOOK/src"
+cp --parents examples/*.rs crates/initiator/capi/examples/copy.c "$BOOK/src"
 for reports in docs/eval/*/; do
   find "$reports" -maxdepth 1 -name '*.svg' -exec cp --parents -t "$BOOK/src" {} +
 done

@@ -125,6 +125,11 @@ const TABLE: &[Layer] = &[
         ],
         foreign: Any,
     },
+    Layer {
+        directory: "examples",
+        on: &["buf", "client", "endpoint", "nvme", "nvme-tcp", "reactor", "shard", "stream", "volume"],
+        foreign: Only(&["zerocopy"]),
+    },
 ];
 
 /// What iSCSI needs beside the wire's layout: hashes for CHAP.
@@ -215,7 +220,9 @@ fn table(members: &[Package]) -> String {
 fn place_finding(root: &Path, package: &Package) -> Option<String> {
     let layer = TABLE.iter().find(|layer| layer.name() == layer_name(&package.name))?;
     let is = package.directory.strip_prefix(root).unwrap_or(&package.directory);
-    let wanted = Path::new("crates").join(layer.directory);
+    // The examples are looked for at the top.
+    let shelf = if layer.directory == "examples" { "" } else { "crates" };
+    let wanted = Path::new(shelf).join(layer.directory);
     (is != wanted)
         .then(|| format!("{} stands in {}, not in {}", package.name, is.display(), wanted.display()))
 }

@@ -7,6 +7,13 @@ use std::sync::Arc;
 /// Names a volume on every core of a daemon, and no other volume for as long as the daemon runs: the low half is
 /// the volume's place in tables, the high half tells it from whatever had that place before. So what is still on
 /// its way for a volume that has gone finds nobody.
+/// ```
+/// use blockwire_volume::VolumeId;
+///
+/// let (first, second) = (VolumeId::new(3, 1), VolumeId::new(3, 2));
+/// assert_eq!(first.place(), second.place());
+/// assert_ne!(first, second);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeId(pub u64);
 
@@ -27,6 +34,13 @@ impl VolumeId {
 }
 
 /// A UUID (RFC 9562) in wire order. The world makes it; nothing here draws one.
+/// ```
+/// use blockwire_volume::Uuid;
+///
+/// let uuid = Uuid(*b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66");
+/// assert_eq!(uuid.to_string(), "01234567-89ab-4cde-8f00-112233445566");
+/// assert_eq!(uuid.naa_local()[0] >> 4, 3);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -96,6 +110,24 @@ pub struct Facts {
     pub rpm: u16,
     /// SCSI commands that another initiator ends are answered with TASK ABORTED, if no initiator changes that.
     pub task_aborted_status: bool,
+}
+
+impl Facts {
+    /// A fixed medium that does not rotate, with this project's names and no OUI.
+    pub fn new(id: VolumeId, name: &str, uuid: Uuid) -> Self {
+        Facts {
+            id,
+            name: name.into(),
+            uuid,
+            oui: None,
+            vendor: "BLOCKWIR".into(),
+            product: "Volume".into(),
+            revision: "0".into(),
+            removable: false,
+            rpm: 0,
+            task_aborted_status: true,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,13 @@ pub struct Product {
     pub revision: String,
 }
 
+impl Default for Product {
+    /// This project's.
+    fn default() -> Self {
+        Product { vendor: "BLOCKWIR".into(), product: "Volume".into(), revision: "0".into() }
+    }
+}
+
 /// A target port: a portal group of the target. Its target port group has the same number as the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetPort {

@@ -46,6 +46,21 @@ pub struct Exports {
     pub cores: Arc<[u32]>,
 }
 
+impl Default for Exports {
+    /// Nothing is offered.
+    fn default() -> Self {
+        Exports {
+            portals: Vec::new(),
+            targets: Vec::new(),
+            discovery_auth: AuthPolicy::None,
+            nvme: NvmeExports::default(),
+            admission: Admission::default(),
+            placement: Vec::new(),
+            cores: Arc::from([]),
+        }
+    }
+}
+
 /// Bounds of what initiators take before they do anything. What is set when a shard is made holds;
 /// exports that come later change nothing here but the time for logins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +142,29 @@ pub struct TargetExport {
     pub sent_on: Vec<SentOn>,
 }
 
+impl TargetExport {
+    /// A target whose logical units are these volumes, LUN 0 first. Any initiator may use it, without
+    /// authentication.
+    pub fn open_to_all(name: &str, volumes: &[VolumeId]) -> Self {
+        let lun = |(lun, volume): (u16, &VolumeId)| LunExport { lun, volume: *volume, read_only: false };
+        TargetExport {
+            name: name.into(),
+            alias: None,
+            groups: Vec::new(),
+            listeners: None,
+            luns: (0..).zip(volumes).map(lun).collect(),
+            is_away: false,
+            rules: vec![Rule::any()],
+            product: Arc::default(),
+            explicit_alua: false,
+            negotiation: Limits::default(),
+            limits: SessionLimits::default(),
+            redirect: None,
+            sent_on: Vec::new(),
+        }
+    }
+}
+
 /// A logical unit of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LunExport {
@@ -151,6 +189,19 @@ pub struct Rule {
     pub auth: AuthPolicy,
     /// Which LUNs they see.
     pub luns: LunMask,
+}
+
+impl Rule {
+    /// Any initiator, from anywhere, without authentication, reads and writes all LUNs.
+    pub fn any() -> Self {
+        Rule {
+            initiators: Vec::new(),
+            sources: Vec::new(),
+            locals: Vec::new(),
+            auth: AuthPolicy::None,
+            luns: LunMask::All { read_only: false },
+        }
+    }
 }
 
 /// Which LUNs a rule shows.

@@ -156,6 +156,31 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
+    /// A volume without disks, for each of `shards` shards: the first is for shard 0. `make` is called on each shard
+    /// with its number.
+    pub fn for_shards<B: Backend + 'static>(
+        home: Home,
+        shards: u16,
+        make: impl Fn(u16) -> B + Clone + Send + 'static,
+    ) -> Vec<VolumeSpec> {
+        let (facts, view, shared) =
+            (Arc::new(home.facts().clone()), home.view().clone(), Shared::new(shards));
+        let authority = crate::home_of(facts.id, shards);
+        let mut home = Some(Box::new(home));
+        let spec = |shard: u16| {
+            let make = make.clone();
+            VolumeSpec {
+                facts: facts.clone(),
+                shared: shared.clone(),
+                view: view.clone(),
+                make: Make::Backend(Box::new(move || Box::new(make(shard)))),
+                disks: Vec::new(),
+                home: home.take_if(|_| authority == ShardId(shard)),
+            }
+        };
+        (0..shards).map(spec).collect()
+    }
+
     /// The logical unit that the volume is.
     pub fn unit(&self) -> UnitSpec {
         UnitSpec {

@@ -77,6 +77,21 @@ impl Default for DataTerms {
     }
 }
 
+impl NvmePortal {
+    /// An address for subsystems, which grants digests.
+    pub fn new(listener: ListenerId, address: SocketAddr, port: PortId) -> Self {
+        NvmePortal {
+            listener,
+            address,
+            service: NvmeService::Subsystems,
+            port,
+            header_digest: true,
+            data_digest: true,
+            data: DataTerms::default(),
+        }
+    }
+}
+
 /// What an address answers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmeService {
@@ -128,6 +143,29 @@ pub struct NvmeProduct {
     pub firmware: String,
 }
 
+impl SubsystemExport {
+    /// A subsystem whose namespaces are these volumes, NSID 1 first, each in ANA group 1. Any host may use it,
+    /// without authentication. `serial` is for the subsystem's life.
+    pub fn open_to_all(nqn: &str, serial: &str, volumes: &[VolumeId]) -> Self {
+        let namespace = |(nsid, volume): (u32, &VolumeId)| NamespaceExport {
+            nsid,
+            volume: *volume,
+            read_only: false,
+            ana_group: 1,
+        };
+        let product = NvmeProduct { serial: serial.into(), model: "Blockwire".into(), firmware: "0".into() };
+        SubsystemExport {
+            nqn: nqn.into(),
+            product: Arc::new(product),
+            ports: Vec::new(),
+            namespaces: (1..).zip(volumes).map(namespace).collect(),
+            is_away: false,
+            rules: vec![HostRule::any()],
+            limits: ControllerLimits::default(),
+        }
+    }
+}
+
 /// A namespace of a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceExport {
@@ -154,6 +192,19 @@ pub struct HostRule {
     pub auth: HostAuth,
     /// Which namespaces they see.
     pub namespaces: NamespaceMask,
+}
+
+impl HostRule {
+    /// Any host, from anywhere, without authentication, reads and writes all namespaces.
+    pub fn any() -> Self {
+        HostRule {
+            hosts: Vec::new(),
+            id: None,
+            sources: Vec::new(),
+            auth: HostAuth::None,
+            namespaces: NamespaceMask::All { read_only: false },
+        }
+    }
 }
 
 /// How a host proves who it is.
