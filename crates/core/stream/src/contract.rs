@@ -20,6 +20,7 @@ pub enum Close {
 }
 
 /// An iSCSI *session* or an NVMe *queue*, without I/O.
+/// `examples/session.rs` drives both ends of one without a socket.
 pub trait Connection {
     /// What it tells those above.
     type Event;

@@ -8,6 +8,15 @@
 use crate::tag::Tag;
 
 /// See the module.
+/// ```
+/// use blockwire_stream::{Slab, TagIndex};
+///
+/// let (mut tasks, mut index) = (Slab::new(8), TagIndex::new(8));
+/// let tag = tasks.insert("read").unwrap();
+/// index.insert(0xffff_fff0, tag);
+/// assert_eq!(index.find(0xffff_fff0), Some(tag));
+/// assert_eq!(index.find(7), None, "the peer has named a task that is not there");
+/// ```
 #[derive(Debug)]
 pub struct TagIndex {
     places: Box<[Option<(u32, Tag)>]>,

@@ -25,6 +25,28 @@ const STAGE_MAX: usize = 256 << 10;
 const WHOLE_MAX: usize = 16 << 10;
 
 /// Received bytes between the socket and the parser of one link.
+/// A header may be cut off anywhere:
+///
+/// ```
+/// use blockwire_stream::Inlet;
+/// use buf::{Class, Pool};
+///
+/// let pool = Pool::new(1 << 20);
+/// let mut receive = |inlet: &mut Inlet, bytes: &[u8]| {
+///     let mut stage = pool.take(Class::Wire, bytes.len()).unwrap();
+///     stage.copy_from_slice(bytes);
+///     inlet.put_stage(stage, bytes.len());
+/// };
+/// let mut inlet = Inlet::new();
+/// receive(&mut inlet, b"HEA");
+/// assert_eq!(inlet.header(6), None);
+/// receive(&mut inlet, b"DERpayload");
+/// assert_eq!(inlet.header(6), Some(&b"HEADER"[..]));
+/// inlet.consume(6);
+/// let mut payload = [0; 7];
+/// assert_eq!(inlet.copy_out(&mut payload), 7);
+/// assert_eq!(&payload, b"payload");
+/// ```
 #[derive(Debug)]
 pub struct Inlet {
     /// The beginning of a header whose rest has not come.

@@ -50,6 +50,24 @@ pub enum Came {
 
 /// Bytes ready for the wire: one sendmsg. Small bytes stand in `head`, large payload is referred to;
 /// all of it lives until the kernel lets go.
+/// ```
+/// use blockwire_stream::{Outbox, Time};
+/// use buf::{Class, Pool};
+///
+/// let pool = Pool::new(1 << 20);
+/// let mut outbox = Outbox::new();
+/// let mut batch = outbox.open(&pool, 64, 4096).unwrap();
+/// batch.put(b"header");
+/// let op = outbox.close(batch, Time(1)).unwrap();
+/// let mut wire = [0; 6];
+/// assert_eq!(op.copy_to(0, &mut wire), op.len);
+/// assert_eq!(&wire, b"header");
+/// // One batch at a time is out, and its memory comes back.
+/// assert!(outbox.open(&pool, 64, 4096).is_none());
+/// outbox.written();
+/// outbox.sent(op);
+/// assert!(outbox.is_idle());
+/// ```
 #[derive(Debug)]
 pub struct SendOp {
     /// Memory of the pieces that are [`Piece::Head`]; `None` if there is none.

@@ -28,6 +28,17 @@ impl Tag {
 }
 
 /// A bounded table of values named by [`Tag`]s.
+/// ```
+/// use blockwire_stream::Slab;
+///
+/// let mut tasks = Slab::new(2);
+/// let read = tasks.insert("read").unwrap();
+/// assert_eq!(tasks.remove(read), Some("read"));
+/// // Another task takes the slot; the tag of the first names nothing.
+/// let write = tasks.insert("write").unwrap();
+/// assert_eq!(write.slot(), read.slot());
+/// assert_eq!((tasks.get(read), tasks.get(write)), (None, Some(&"write")));
+/// ```
 #[derive(Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,

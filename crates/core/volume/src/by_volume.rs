@@ -6,6 +6,16 @@
 use crate::facts::VolumeId;
 
 /// A value for each volume that is known.
+/// ```
+/// use blockwire_volume::{ByVolume, VolumeId};
+///
+/// let (gone, new) = (VolumeId::new(0, 1), VolumeId::new(0, 2));
+/// let mut names = ByVolume::default();
+/// names.insert(gone, "old").unwrap();
+/// assert_eq!(names.remove(gone), Some("old"));
+/// names.insert(new, "new").unwrap();
+/// assert_eq!((names.get(gone), names.get(new)), (None, Some(&"new")));
+/// ```
 #[derive(Debug)]
 pub struct ByVolume<T> {
     places: Vec<Option<(VolumeId, T)>>,

@@ -33,6 +33,25 @@ use asks::{Asked, Asks};
 const REMARKS_MAX: usize = 16;
 
 /// The authority over one volume, on its home core.
+/// A change is answered when every shard has taken it over:
+///
+/// ```
+/// use blockwire_volume::{
+///     Ack, Ask, AskId, Facts, Home, RamDisk, Shard, Time, Uuid, VolumeId,
+/// };
+///
+/// let geometry = RamDisk::new(8, 8, 4096, 4096).geometry();
+/// let facts = Facts::new(VolumeId::new(0, 0), "demo", Uuid([7; 16]));
+/// let mut home = Home::restore(facts, geometry, 2, false, None).unwrap();
+/// home.handle_ask(Time(0), Shard(1), AskId(5), Ask::Stop);
+/// let change = home.poll_adoption().unwrap();
+/// assert!(change.view.not_ready.is_some());
+/// home.handle_ack(Time(1), Ack { from: Shard(0), change: change.change });
+/// assert_eq!(home.poll_answer(), None);
+/// home.handle_ack(Time(2), Ack { from: Shard(1), change: change.change });
+/// let answer = home.poll_answer().unwrap();
+/// assert_eq!((answer.to, answer.id, answer.result), (Shard(1), AskId(5), Ok(())));
+/// ```
 #[derive(Debug)]
 pub struct Home {
     volume: Volume,

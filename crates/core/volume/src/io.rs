@@ -16,6 +16,13 @@ pub struct IoId(pub u64);
 pub struct Epoch(pub u64);
 
 /// A run of logical blocks.
+/// ```
+/// use blockwire_volume::Span;
+///
+/// let span = Span { lba: 8, blocks: 4 };
+/// assert_eq!(span.end(), Some(12));
+/// assert!(span.overlaps(&Span { lba: 11, blocks: 1 }) && !span.overlaps(&Span { lba: 12, blocks: 1 }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The first block.

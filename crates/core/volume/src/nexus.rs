@@ -10,6 +10,16 @@ use crate::facts::Uuid;
 pub struct PortId(pub u16);
 
 /// Who a registrant is, across all connections.
+/// ```
+/// use blockwire_volume::{Identity, PortId};
+///
+/// let name = "iqn.2026-11.example:host".into();
+/// let one = Identity::Initiator { name, isid: [1; 6], port: PortId(1) };
+/// let other = one.on_port(PortId(2));
+/// assert!(one != other && one.is_same_port(&other), "two nexuses of one initiator port");
+/// let host = Identity::Host([1; 16]);
+/// assert_eq!(host, host.on_port(PortId(2)), "one nexus");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
     /// An iSCSI initiator port on a target port (SPC: an I_T nexus).

@@ -211,6 +211,16 @@ impl RamDisk {
 }
 
 /// One shard's backend on a [`RamDisk`].
+/// ```
+/// use std::sync::Arc;
+/// use blockwire_volume::{Backend, Ram, RamDisk};
+///
+/// let disk = Arc::new(RamDisk::new(1024, 4096, 512, 4096));
+/// // One for each shard, over the same bytes.
+/// let shards = [Ram::new(disk.clone()), Ram::new(disk.clone())];
+/// assert!(disk.resize(4096) && !disk.resize(4097));
+/// assert!(shards.iter().all(|shard| shard.geometry().bytes() == 2 << 20));
+/// ```
 #[derive(Debug)]
 pub struct Ram {
     disk: Arc<RamDisk>,

@@ -128,6 +128,17 @@ impl PartialEq for Progress {
 impl Eq for Progress {}
 
 /// What one core believes of a volume between two turns. Cloning shares it.
+/// ```
+/// use std::sync::Arc;
+/// use blockwire_volume::{Access, Identity, Nexus, Op, PortId, RamDisk, Refusal, Span, View};
+///
+/// let view = View::of(RamDisk::new(8, 8, 4096, 4096).geometry());
+/// assert_eq!(view.access(PortId(1)), Access::Optimized);
+/// let who = Nexus { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: true };
+/// assert_eq!(view.admit(&who, &Op::Read(Span { lba: 0, blocks: 8 })), Ok(()));
+/// assert_eq!(view.admit(&who, &Op::Read(Span { lba: 1, blocks: 8 })), Err(Refusal::OutOfRange));
+/// assert_eq!(view.admit(&who, &Op::Unmap(vec![])), Err(Refusal::ReadOnly));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View(Arc<Standing>);
 

@@ -23,6 +23,14 @@ pub enum Kind {
 }
 
 /// A failure, in words for a person.
+/// ```
+/// use blockwire_client::{Initiator, Kind, Settings};
+///
+/// let mut initiator = Initiator::new(Settings::default())?;
+/// let why = initiator.open("iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo").unwrap_err();
+/// assert_eq!(why.kind, Kind::Usage, "{why}");
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// Its kind.

@@ -16,6 +16,15 @@ use crate::name::{Name, stripe_uuid};
 use crate::secret;
 
 /// How an initiator is set up.
+/// ```
+/// use std::time::Duration;
+/// use blockwire_client::{Initiator, IoChoice, Settings};
+///
+/// let settings = Settings { io: IoChoice::Epoll, open_timeout: Duration::from_secs(5), ..Settings::default() };
+/// let initiator = Initiator::new(settings)?;
+/// assert_eq!(initiator.io().to_string(), "epoll, as asked");
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Which system interface moves the bytes.
@@ -71,6 +80,28 @@ fn place_of(url: &Url, who: &Who) -> String {
 }
 
 /// Remote volumes on one thread. See the crate.
+/// A loop of the caller's own, which waits for none of its volumes:
+///
+/// ```
+/// use std::time::Duration;
+/// use blockwire_client::{Initiator, News, Settings};
+///
+/// let mut initiator = Initiator::new(Settings::default())?;
+/// // Nothing listens there, so this volume does not open.
+/// let url = "iscsi://127.0.0.1:1/iqn.2026-11.io.blockwire:demo/0?open_timeout=1";
+/// let volume = initiator.begin(url)?;
+/// let news = loop {
+///     initiator.turn(Some(Duration::from_secs(1)));
+///     match initiator.poll_news(volume) {
+///         Some(News::Path(_)) | None => {}
+///         Some(news) => break news,
+///     }
+/// };
+/// assert_eq!(news, News::Failed);
+/// assert!(initiator.known(volume).is_err(), "a size that nobody has told is not zero");
+/// initiator.forget(volume);
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 pub struct Initiator {
     inline: Inline<Client<AnyPath>>,
     who: Who,

@@ -79,6 +79,10 @@ fn chunk_of(text: &str) -> Result<u32, Error> {
 }
 
 /// Whether a name is that of a volume of another machine, or of a stripe of such.
+/// ```
+/// assert!(blockwire_client::is_volume("nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1"));
+/// assert!(!blockwire_client::is_volume("disk.img"));
+/// ```
 pub fn is_volume(name: &str) -> bool {
     Url::is_meant(name) || stripe::is_meant(name)
 }
@@ -87,6 +91,14 @@ pub fn is_volume(name: &str) -> bool {
 ///
 /// # Errors
 /// What is not written as it must be.
+///
+/// ```
+/// let name = "iscsi://web%secret@127.0.0.1/iqn.2026-11.io.blockwire:demo/0";
+/// let (urls, shown) = blockwire_client::urls_of(name)?;
+/// assert_eq!((urls.len(), urls[0].port), (1, 3260));
+/// assert!(!shown.contains("secret"));
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 pub fn urls_of(name: &str) -> Result<(Vec<Url>, String), Error> {
     let name = Name::parse(name)?;
     let shown = name.shown();
@@ -95,6 +107,13 @@ pub fn urls_of(name: &str) -> Result<(Vec<Url>, String), Error> {
 
 /// The identity of a stripe: the same for the same legs in the same order with the same chunks, and only for
 /// them. A UUID of version 8 (RFC 9562 §5.8).
+///
+/// ```
+/// use blockwire_client::stripe_uuid;
+///
+/// let uuid = stripe_uuid(&[[1; 16], [2; 16]], 65_536);
+/// assert_ne!(uuid, stripe_uuid(&[[2; 16], [1; 16]], 65_536));
+/// ```
 pub fn stripe_uuid(legs: &[[u8; 16]], chunk: u32) -> [u8; 16] {
     let mut digest = Sha256::new();
     digest.update(b"io.blockwire.stripe");

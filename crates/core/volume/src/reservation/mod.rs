@@ -34,6 +34,14 @@ impl Key {
 }
 
 /// The six kinds of reservation.
+/// ```
+/// use blockwire_volume::reservation::{Class, Kind, Rank};
+///
+/// let kind = Kind::from_nvme(3).unwrap();
+/// assert_eq!((kind, kind.scsi()), (Kind::WriteExclusiveRegistrants, 5));
+/// assert!(kind.permits(Rank::Registrant, Class::Write) && !kind.permits(Rank::Stranger, Class::Write));
+/// assert!(kind.permits(Rank::Stranger, Class::Read));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Only the holder writes.
