@@ -109,6 +109,8 @@ pub struct File {
     free: Vec<u32>,
     out: VecDeque<DiskOp>,
     done: VecDeque<Done>,
+    /// Writes that lie in the page cache and wait for a sync.
+    written: VecDeque<IoId>,
     /// Ends that tell of a failed sync, until that is durable.
     held: Vec<Done>,
     /// Jobs that the sync which is out covers, and those that wait for the next.
@@ -134,6 +136,7 @@ impl File {
             free: Vec::new(),
             out: VecDeque::new(),
             done: VecDeque::new(),
+            written: VecDeque::new(),
             held: Vec::new(),
             syncing: Vec::new(),
             sync_next: Vec::new(),
@@ -367,6 +370,8 @@ impl File {
                 }
                 if syncs {
                     job.work = Work::Sync;
+                    let id = job.id;
+                    self.written.push_back(id);
                     return self.flush(slot);
                 }
             }
@@ -494,6 +499,10 @@ impl Backend for File {
 
     fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    fn poll_written(&mut self) -> Option<IoId> {
+        self.written.pop_front()
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {

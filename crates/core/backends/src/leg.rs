@@ -75,6 +75,10 @@ impl Backend for AnyLeg {
         each!(self, leg => leg.poll_done())
     }
     #[inline]
+    fn poll_written(&mut self) -> Option<IoId> {
+        each!(self, leg => leg.poll_written())
+    }
+    #[inline]
     fn poll_disk(&mut self) -> Option<DiskOp> {
         each!(self, leg => leg.poll_disk())
     }

@@ -80,6 +80,12 @@ pub trait Backend {
     /// An operation that has ended.
     #[must_use]
     fn poll_done(&mut self) -> Option<Done>;
+    /// A write that has not ended, but whose blocks stand for all who read from now on: only making it stable is left.
+    /// No fence waits for that, as none waits for a flush. Told once at most, and before its end.
+    #[must_use]
+    fn poll_written(&mut self) -> Option<IoId> {
+        None
+    }
     /// What the world shall do with the disk next.
     #[must_use]
     fn poll_disk(&mut self) -> Option<DiskOp>;

@@ -29,6 +29,8 @@ pub struct Hand {
     pub unwritable: Rc<Cell<Option<u64>>>,
     /// While set, writes end so.
     pub writes_end: Rc<Cell<Option<Fault>>>,
+    /// While set, disks that keep what they are given carry writes out first, and keep only their ends.
+    pub keeps_ends: Rc<Cell<bool>>,
 }
 
 /// A RAM disk whose operations can be held up, and whose flushes and writes can fail; what is held does not listen
@@ -39,13 +41,23 @@ pub struct Holding {
     hand: Hand,
     held: VecDeque<Io>,
     ended: VecDeque<Done>,
+    written: VecDeque<IoId>,
+    kept: VecDeque<Done>,
     geometry: Geometry,
 }
 
 impl Holding {
     /// The disk `inner`, which shows itself as `geometry`.
     pub fn new(inner: Ram, geometry: Geometry, hand: Hand) -> Self {
-        Holding { inner, hand, held: VecDeque::new(), ended: VecDeque::new(), geometry }
+        Holding {
+            inner,
+            hand,
+            held: VecDeque::new(),
+            ended: VecDeque::new(),
+            written: VecDeque::new(),
+            kept: VecDeque::new(),
+            geometry,
+        }
     }
 
     fn give(&mut self, cx: &mut Cx<'_>, io: Io) {
@@ -76,7 +88,11 @@ impl Backend for Holding {
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         self.hand.kinds.borrow_mut().push(io.op.clone());
         let is_write = matches!(io.op, Op::Write(..));
-        if self.hand.hold.get() || (is_write && self.hand.hold_writes.get()) {
+        if self.hand.hold.get() && self.hand.keeps_ends.get() && is_write {
+            self.written.push_back(io.id);
+            self.inner.submit(cx, io);
+            self.kept.extend(self.inner.poll_done());
+        } else if self.hand.hold.get() || (is_write && self.hand.hold_writes.get()) {
             self.held.push_back(io);
         } else {
             self.give(cx, io);
@@ -94,7 +110,14 @@ impl Backend for Holding {
                 self.give(&mut cx, io);
             }
         }
+        if !self.hand.hold.get() {
+            self.ended.append(&mut self.kept);
+        }
         self.ended.pop_front().or_else(|| self.inner.poll_done())
+    }
+
+    fn poll_written(&mut self) -> Option<IoId> {
+        self.written.pop_front()
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {

@@ -128,8 +128,8 @@ enum Work {
     Write { stripes: Stripes },
     /// Something with the backend that needs neither.
     Other,
-    /// A flush with the backend: in no epoch. What it makes stable was written before, so no change need
-    /// wait for it, however slow the disk is.
+    /// A flush with the backend, or a write of which only that is left: in no epoch. What it makes stable was written
+    /// before, so no change need wait for it, however slow the disk is.
     Flush,
     /// Not with the backend yet: a write that met a guard.
     Parked { io: Io, stripes: Stripes, span: Span, who: Nexus },
@@ -508,6 +508,9 @@ impl Gate {
         reason = "a parked task is given to the backend only when it is parked no more"
     )]
     fn reap(&mut self, cx: &mut Cx<'_>) {
+        while let Some(id) = self.backend.poll_written() {
+            self.note_written(id);
+        }
         while let Some(done) = self.backend.poll_done() {
             let slot = done.id.0 as u32;
             debug_assert_eq!(self.backend_id(slot), done.id, "a backend ends an operation once");
@@ -532,6 +535,19 @@ impl Gate {
                 Work::Steps(_) => self.ended.push_back((slot, done.result, done.payload)),
                 Work::Parked { .. } => unreachable!("what is parked is not with the backend"),
             }
+        }
+    }
+
+    /// The blocks of a write stand, and it is only to be made stable.
+    fn note_written(&mut self, id: IoId) {
+        let slot = id.0 as u32;
+        debug_assert_eq!(self.backend_id(slot), id, "a backend tells it before the end");
+        // What is made in steps holds its stripes until it ends, and is counted as long.
+        if let Work::Write { stripes } = self.task(slot).work {
+            self.task(slot).work = Work::Flush;
+            self.shared.guards().leave(self.shard, stripes);
+            let epoch = self.task(slot).epoch;
+            self.flights.finish(epoch);
         }
     }
 

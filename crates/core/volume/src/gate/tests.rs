@@ -393,6 +393,38 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
     }
 }
 
+/// A sync may take as long as its disk likes; what was written before a change cannot land after it.
+#[test]
+fn a_fence_does_not_wait_until_a_write_is_stable() {
+    let disk = Arc::new(RamDisk::new(64, 64, 512, 4096));
+    let (mut world, hand) = (World::new(), crate::rig::Hand::default());
+    let backend = crate::rig::Holding::new(Ram::new(disk.clone()), disk.geometry(), hand.clone());
+    let mut gate = Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(backend));
+    hand.hold.set(true);
+    hand.keeps_ends.set(true);
+    let submit = |world: &mut World, gate: &mut Gate, id, mark| {
+        let payload = world.filled(&[mark; 512]);
+        let op = Op::Write(span(3, 1), Durability::Stable);
+        gate.submit(&mut world.cx(), &nexus(1), Io { id: IoId(id), epoch: Default::default(), op, payload });
+        gate.resume(&mut world.cx());
+    };
+    submit(&mut world, &mut gate, 1, 7);
+    assert!(gate.poll_done().is_none() && gate.in_flight() == 1);
+    let standing = crate::Standing { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
+    let (change, abort, view) = (crate::ChangeId(1), crate::Abort::Nobody, View::from(standing));
+    gate.adopt(&Adoption { change, view, drain: true, abort, notices: Vec::new(), asked: None });
+    assert!(gate.poll_ack().is_some(), "its blocks stand");
+    // Nor does an exclusive operation of the same blocks.
+    assert!(gate.shared.guards().is_quiet(Stripes::of(span(3, 1), 512)));
+    submit(&mut world, &mut gate, 2, 8);
+    hand.hold.set(false);
+    gate.resume(&mut world.cx());
+    let ended: Vec<_> =
+        std::iter::from_fn(|| gate.poll_done()).map(|done| (done.id.0, done.result)).collect();
+    assert_eq!(ended, [(1, Ok(Outcome::Complete)), (2, Ok(Outcome::Complete))]);
+    assert_eq!(gate.in_flight(), 0);
+}
+
 /// What is lent is read when it is sent, which may be after its reader was preempted: hosts that may be fenced are given
 /// what stood there when they were allowed to read it.
 #[test]

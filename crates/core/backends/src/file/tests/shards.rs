@@ -546,3 +546,21 @@ fn a_disk_that_always_says_come_again_is_not_asked_for_ever() {
     }
     assert_eq!(shards.ended(0), [(7, OK), (8, LOST)]);
 }
+
+#[test]
+fn a_stable_write_is_told_to_be_in_the_page_cache_before_its_sync_ends() {
+    // Past the page cache it is stable by itself: there is nothing between.
+    for direct in [false, true] {
+        let mut shards = Shards::clean(facts(direct, 512, true));
+        shards.write(0, 1, Durability::Stable);
+        assert_eq!(shards.files[0].poll_written(), None);
+        shards.call(0, Ok(512));
+        let written = shards.files[0].poll_written();
+        assert_eq!(written, (!direct).then_some(IoId(1)));
+        if !direct {
+            assert_eq!(shards.ended(0), []);
+            shards.sync(0, Ok(0));
+        }
+        assert_eq!((shards.ended(0), shards.files[0].poll_written()), (vec![(1, OK)], None));
+    }
+}
