@@ -355,6 +355,7 @@ impl<P: Path> RemoteVolume<P> {
         match stood || self.stands(at, key, report) {
             true => self.remember(at, key, report),
             false if !report.whole => return self.cannot_tell(at),
+            false if self.is_undecided(key, report) => return self.decide_later(now, at),
             false => {
                 (self.registered, self.holder) = (None, None);
                 self.news.changed = true;
@@ -394,6 +395,31 @@ impl<P: Path> RemoteVolume<P> {
             Protocol::Nvme => &self.witnesses.nvme,
         };
         kin.any(|one| alone || witnesses.contains(&one.identity))
+    }
+
+    /// Whether a report that tells keys and not whose they are leaves open if another host has preempted us: a
+    /// registration that was asked for and not confirmed may be one of those that it counts, or not be there yet.
+    fn is_undecided(&self, key: Key, report: &Claims) -> bool {
+        let ours = report.registrations.iter().filter(|one| one.key == key).count();
+        let doubts = || self.ways.iter().filter(|way| way.is_in_doubt_about(key));
+        let done = doubts().filter(|way| way.joining.is_some_and(|joining| joining.is_done)).count();
+        !report.named && ours > done && done < doubts().count()
+    }
+
+    /// Makes the path's own registration certain, or waits until those of others are.
+    fn decide_later(&mut self, now: Time, at: usize) -> Next {
+        let way = &mut self.ways[at];
+        let is_unsure = way.in_doubt.is_some();
+        let Some(joining) = &mut way.joining else { return Next::Use };
+        if is_unsure && !joining.is_done {
+            return match joining.tries < TRIES_MAX {
+                true => Next::Ask(Step::Register(Old::Nothing)),
+                false => self.cannot_tell(at),
+            };
+        }
+        joining.not_before = now + AGAIN.saturating_mul(1 << joining.pauses.min(7)).min(PAUSE_MAX);
+        joining.pauses = joining.pauses.saturating_add(1);
+        Next::Ask(Step::Look)
     }
 
     /// While no registration is in doubt, all that are seen are ours by right.

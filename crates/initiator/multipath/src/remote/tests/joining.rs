@@ -305,6 +305,51 @@ fn where_only_keys_are_told_they_are_counted() {
 }
 
 #[test]
+fn paths_that_join_together_are_not_taken_for_preempted_where_only_keys_are_told() {
+    let keys = |count| {
+        let all = (0..count).map(|_| Registration { kin: None, ..one(KEY, 0, false) }).collect();
+        Ok(Some(Claims { named: false, ..said(all) }))
+    };
+    let is_registered = |rig: &Rig, path| rig.volume.path_info(path).unwrap().standing == Standing::Up;
+    // The second looks before the first is registered, and is registered after it.
+    let mut rig = registered_by(Protocol::Iscsi, 3);
+    rig.raise(1);
+    rig.claimed(1, keys(1));
+    rig.raise(2);
+    rig.claimed(2, keys(1));
+    assert_eq!(asked(&rig, 2), 0, "it waits for the first");
+    assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)));
+    rig.claimed(1, keys(2));
+    assert!(is_registered(&rig, 1));
+    rig.pass(Duration::from_secs(1));
+    rig.claimed(2, keys(2));
+    assert_eq!(rig.claimed(2, Ok(None)), joins(KEY, Some(true)));
+    rig.claimed(2, keys(3));
+    assert!(is_registered(&rig, 2) && !is_told(&mut rig));
+    // Whether the first is registered is not known: it is made certain, and a preemption is seen all the same.
+    for stands in [true, false] {
+        let mut rig = registered_by(Protocol::Iscsi, 3);
+        (1..3).for_each(|path| rig.raise(path));
+        (1..3).for_each(|path| _ = rig.claimed(path, keys(1)));
+        assert_eq!(rig.claimed(1, Err(Fate::Unknown)), joins(KEY, Some(true)));
+        rig.pass(Duration::from_millis(5));
+        assert_eq!(rig.claimed(1, keys(1)), Claim::Report, "of the volume's first path, or its own");
+        assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)), "again");
+        rig.claimed(1, keys(if stands { 2 } else { 1 }));
+        if !stands {
+            assert_eq!(rig.claimed(1, Ok(None)), leaves(KEY));
+            assert!(is_told(&mut rig));
+            continue;
+        }
+        rig.pass(Duration::from_secs(1));
+        rig.claimed(2, keys(2));
+        assert_eq!(rig.claimed(2, Ok(None)), joins(KEY, Some(true)));
+        rig.claimed(2, keys(3));
+        assert!(is_registered(&rig, 1) && is_registered(&rig, 2) && !is_told(&mut rig));
+    }
+}
+
+#[test]
 fn a_key_that_was_changed_while_a_path_was_down_is_changed_by_it_too() {
     let mut rig = registered();
     rig.raise(1);
