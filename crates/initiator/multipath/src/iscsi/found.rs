@@ -256,6 +256,14 @@ impl Found {
         self.uuid == other.uuid && self.names == other.names && self.serial == other.serial
     }
 
+    /// Whether a name that both tell is another one: they are certainly two.
+    pub(super) fn is_other_unit(&self, other: &Found) -> bool {
+        let differ = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
+        self.uuid.zip(other.uuid).is_some_and(|(one, other)| one != other)
+            || !self.names.is_empty() && !other.names.is_empty() && self.names != other.names
+            || differ(&self.serial, &other.serial)
+    }
+
     /// Whether the path may be used: it serves, and it is known how long blocks are and how many.
     pub(super) fn is_usable(&self) -> bool {
         self.serves() && self.capacity.is_some()

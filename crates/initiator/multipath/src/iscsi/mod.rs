@@ -107,6 +107,8 @@ pub struct IscsiPath {
     /// A logical unit reset is under way, since then.
     resetting: Option<Time>,
     survey: Option<Survey>,
+    /// The next one does not begin before this time.
+    next_survey: Option<Time>,
     /// What the logical unit is, once known.
     found: Option<Found>,
     /// What it can do, once that is known.
@@ -163,6 +165,7 @@ impl IscsiPath {
             look_at: None,
             resetting: None,
             survey: None,
+            next_survey: None,
             found: None,
             can: None,
             portrait: None,

@@ -172,6 +172,10 @@ impl Survey {
         let judged = verdict::judge(status, sense, Span { lba: 0, blocks: 0 });
         match judged.verdict {
             Verdict::Done => self.take_data(data),
+            Verdict::Again(_) if self.asks_who_it_is() && verdict::is_unready(status, sense) => {
+                self.unready = true;
+                self.go_on()
+            }
             Verdict::Again(after) => {
                 let attention = after.is_zero();
                 let count = if attention { &mut self.attentions } else { &mut self.waits };
@@ -198,15 +202,19 @@ impl Survey {
             }
             Verdict::Elsewhere(after) => Next::Ask(after),
             Verdict::Failed(Failure::Refused(Refusal::NotReady(why))) if self.step == Step::Ready => {
-                if !self.again || self.scope != Learn::Identity {
+                if !self.asks_who_it_is() {
                     return Next::Refused(unready(why));
                 }
-                // It need not be ready to tell whether it is another one.
                 self.unready = true;
                 self.go_on()
             }
             Verdict::Failed(_) | Verdict::Unknown => self.take_refusal(),
         }
+    }
+
+    /// Whether it is asked if another unit stands there by now, and whether it is ready: it need not be to tell.
+    fn asks_who_it_is(&self) -> bool {
+        self.again && self.scope == Learn::Identity && self.step == Step::Ready
     }
 
     /// The step has no answer.
@@ -218,6 +226,16 @@ impl Survey {
             Step::Luns => self.take_absence(),
             Step::Pages => {
                 self.found.take_pages(&[]);
+                self.found.forget_untold();
+                self.go_on()
+            }
+            // A name that it does not tell any more is no name of it.
+            Step::Serial => {
+                self.found.take_serial(&[]);
+                self.go_on()
+            }
+            Step::Identification => {
+                self.found.take_identification(&[]);
                 self.go_on()
             }
             Step::Capacity16 => self.go(Step::Capacity10),
@@ -227,11 +245,7 @@ impl Survey {
             Step::Caching => self.go(Step::AllModes),
             // A reservation of another host may forbid it, and nothing depends on it.
             Step::Ready | Step::AllModes | Step::PortGroups => self.go_on(),
-            Step::Serial
-            | Step::Identification
-            | Step::Limits
-            | Step::Characteristics
-            | Step::Provisioning => self.go_on(),
+            Step::Limits | Step::Characteristics | Step::Provisioning => self.go_on(),
         }
     }
 

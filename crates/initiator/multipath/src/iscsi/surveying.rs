@@ -18,6 +18,8 @@ use crate::{Event, Portrait, Why};
 /// twice as long.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
+/// From the end of a survey to the beginning of the next, where the target has told of a change meanwhile.
+const SURVEY_PAUSE: Duration = Duration::from_millis(100);
 
 impl IscsiPath {
     /// Asks the logical unit what it is.
@@ -34,18 +36,27 @@ impl IscsiPath {
             let scope = std::mem::take(&mut self.to_learn);
             let until = cx.now + self.settings.timeouts.start_up;
             let found = self.found.clone().unwrap_or_else(Found::new);
-            self.survey = Some(Survey::again(scope, found, cx.now, until));
+            // A target that tells of a change at each question is not asked without end at its speed.
+            let due = self.next_survey.take().map_or(cx.now, |next| next.max(cx.now));
+            self.survey = Some(Survey::again(scope, found, due, until));
         }
         let Some(survey) = &mut self.survey else { return };
-        if survey.until <= cx.now && self.phase == Phase::Up && survey.due.is_some() {
-            // Who is up stays up; the target is asked on.
+        let is_sure = survey.scope != Learn::Identity;
+        if survey.until <= cx.now && self.phase == Phase::Up && survey.due.is_some() && is_sure {
+            // Who is up, and known to lead to its volume, stays up; the target is asked on.
             survey.until = cx.now + self.settings.timeouts.start_up;
         }
         if survey.until <= cx.now {
-            let text = format!(
-                "the logical unit does not get ready (at {}); look into the target's log",
-                survey.step.name()
-            );
+            let step = survey.step.name();
+            let text = match self.phase == Phase::Up && !is_sure {
+                true => format!(
+                    "the target does not tell which volume stands behind this logical unit number now (at {step}); \
+                     look into its log"
+                ),
+                false => {
+                    format!("the logical unit does not get ready (at {step}); look into the target's log")
+                }
+            };
             return self.end_session(cx, Why::Lost(text));
         }
         if survey.due.is_none_or(|due| due > cx.now) {
@@ -88,9 +99,12 @@ impl IscsiPath {
         };
         let mut data = vec![0; payload.len().min(answer.transferred as usize)];
         payload.into_sg().copy_to(0, &mut data);
-        let asked = survey.step;
+        let (asked, was_sure) = (survey.step, survey.scope != Learn::Identity);
         let next = survey.take(answer.status, &answer.sense, &data);
         let identifies = survey.scope == Learn::Identity;
+        if was_sure && identifies {
+            survey.until = cx.now + self.settings.timeouts.start_up;
+        }
         tracing::answered(&mut self.trace, cx.now, asked, &answer, &next);
         match next {
             Next::Ask(after) => survey.due = Some(cx.now + after),
@@ -112,12 +126,19 @@ impl IscsiPath {
     /// All is known: tells it, if it is anything new.
     fn surveyed(&mut self, cx: &mut Cx<'_>, found: Found) {
         self.touched = true;
+        self.next_survey = (self.to_learn != Learn::Nothing).then(|| cx.now + SURVEY_PAUSE);
         let Some(nexus) = &self.nexuses.now else { return };
         let up = self.is_up();
         if let (Some(before), true) = (&self.found, up)
             && !before.is_same_unit(&found)
         {
-            let text = "another volume stands behind this logical unit number now; look into the target";
+            let text = match before.is_other_unit(&found) {
+                true => "another volume stands behind this logical unit number now; look into the target",
+                false => {
+                    "the target does not tell any more which volume stands behind this logical unit number, so it may \
+                     be another volume; look into the target"
+                }
+            };
             return self.end_session(cx, Why::Lost(text.to_owned()));
         }
         let portrait = found.portrait(&nexus.session, nexus.address, self.settings.commands().into());

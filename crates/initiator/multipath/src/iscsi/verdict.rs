@@ -105,6 +105,13 @@ pub(super) fn may_be_done(status: ScsiStatus, sense: &[u8]) -> bool {
     }
 }
 
+/// Whether the logical unit says that it is not ready.
+pub(super) fn is_unready(status: ScsiStatus, sense: &[u8]) -> bool {
+    let told = Sense::decode(sense).filter(|decoded| !decoded.deferred);
+    Status(status.0) == Status::CHECK_CONDITION
+        && told.is_some_and(|decoded| decoded.sense.key == SenseKey::NOT_READY)
+}
+
 fn judge_sense(sense: &Sense, span: Span) -> Judged {
     let code = (sense.code.code(), sense.code.qualifier());
     match sense.key {

@@ -33,7 +33,8 @@ impl NvmePath {
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
         let (Some(known), State::Up) = (self.known, &self.state) else { return Err((op, payload)) };
-        if self.is_unsure() && op.is_write() {
+        // A read changes nothing. A flush of another volume would be taken for one of what was written here.
+        if self.is_unsure() && (op.is_write() || matches!(op, Op::Flush)) {
             return Err((op, payload));
         }
         let commands = if matches!(op, Op::CompareAndWrite(_)) { 2 } else { 1 };
@@ -153,9 +154,17 @@ impl NvmePath {
     /// Sends the next command of an operation, or lets it wait: for memory or room, or until it is told who the
     /// namespace is.
     fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let unsure = self.is_unsure();
+        let (unsure, is_ending) = (self.is_unsure(), matches!(self.state, State::Ending { .. }));
         let (Some(known), Some(flight)) = (self.known, self.flights.get_mut(tag)) else { return };
         let held = unsure && (flight.writes || matches!(flight.work, Work::Claim(_)));
+        if held && is_ending {
+            // Nothing is asked any more that would tell who the namespace is.
+            self.finish_if_over(tag);
+            if self.flights.is_empty() {
+                self.ending_clock(cx);
+            }
+            return;
+        }
         if !held && let Some(lane) = self.lanes.choose(1) {
             let who = lane.who;
             if let Some((sqe, payload, by)) = known.next(cx, &flight.work)

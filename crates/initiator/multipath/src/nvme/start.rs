@@ -340,7 +340,9 @@ impl NvmePath {
             return;
         }
         let end = cqe.completion();
-        if !end.status.is_success() && !step.is_optional() {
+        // A namespace that is not ready has names all the same.
+        let is_unready = end.status.plain() == Status::NAMESPACE_NOT_READY;
+        if !end.status.is_success() && (!step.is_optional() || is_unready) {
             let why = format!("{} failed: {}", step.name(), words::status(end.status));
             self.trace.fails(cx.now, (0, step.name()), why.clone(), "");
             return self.fall(

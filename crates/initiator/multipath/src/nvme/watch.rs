@@ -4,8 +4,9 @@
 //! Invariants:
 //! - At most one look is in work; what comes meanwhile is remembered as one bit each, so a flood of events costs
 //!   no more than one look after another.
-//! - From the event that another namespace may stand here until it is told who does, nothing is written, and no
-//!   reservation asked about. What is not told within the time of a command of the admin queue ends the path.
+//! - From the event that another namespace may stand here until it is told who does, nothing is written or
+//!   flushed, and no reservation asked about. What is not told within the time of a command of the admin queue ends
+//!   the path, but for a namespace that is not ready: as long as the controller says so, the path waits.
 //! - A look that is refused for now keeps no other from being taken.
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use buf::{Cx, Payload, Time};
 use nvme::event::Event as Notice;
 use nvme::identify::{self, Cns, Identifiers, Identify, Independent, Namespace};
 use nvme::log::{GetLogPage, Lid};
-use nvme::{Cqe, Sqe, admin};
+use nvme::{Cqe, Sqe, Status, admin};
 use volume::Access;
 
 use super::claims::{NamespaceFacts, Shape};
@@ -83,7 +84,8 @@ pub(super) struct Watch {
     not_before: Option<Time>,
     /// But for who the namespace is: what is written meanwhile goes to who stands there.
     hurry: bool,
-    /// What is to tell, since an event, whether another namespace stands here; as bits. Until when it has to.
+    /// What is to tell, since an event, whether another namespace stands here; as bits. Until when it has to, unless
+    /// the controller says that the namespace is not ready.
     doubts: u8,
     told_by: Option<Time>,
 }
@@ -128,6 +130,11 @@ impl Watch {
         self.refused = self.refused.saturating_add(1);
     }
 
+    /// The controller says that it cannot tell yet.
+    fn wait_for_ready(&mut self, until: Time) {
+        self.told_by = self.told_by.map(|before| before.max(until));
+    }
+
     /// Something was told, or never will be.
     fn settled(&mut self, look: Look) {
         self.put_off &= !look.bit();
@@ -162,6 +169,20 @@ fn is_other(before: &Identifiers, now: &Identifiers) -> bool {
         told(before).zip(told(now)).is_some_and(|(before, now)| before != now)
     }
     differ(before.uuid, now.uuid) || differ(before.nguid, now.nguid) || differ(before.eui64, now.eui64)
+}
+
+/// Whether a namespace is not told by a name any more by which it was told.
+fn is_unnamed(before: &Identifiers, now: &Identifiers) -> bool {
+    fn lacks<const N: usize>(before: Option<[u8; N]>, now: Option<[u8; N]>) -> bool {
+        let told = |name: Option<[u8; N]>| name.is_some_and(|name| name != [0; N]);
+        told(before) && !told(now)
+    }
+    lacks(before.uuid, now.uuid) || lacks(before.nguid, now.nguid) || lacks(before.eui64, now.eui64)
+}
+
+/// The names in Identify Namespace.
+fn names(facts: &NamespaceFacts) -> Identifiers {
+    Identifiers { eui64: Some(facts.eui64), nguid: Some(facts.nguid), ..Identifiers::default() }
 }
 
 fn other_volume() -> Why {
@@ -317,10 +338,14 @@ impl NvmePath {
         }
         let status = cqe.completion().status;
         if status.is_success() {
+            let is_in_doubt = self.watch.doubts & look.bit() != 0;
             self.watch.settled(look);
-            self.take_look(cx, look, &payload);
+            self.take_look(cx, look, &payload, is_in_doubt);
         } else if !status.is_final() {
             self.watch.put_off(cx.now, look);
+            if status.plain() == Status::NAMESPACE_NOT_READY {
+                self.watch.wait_for_ready(cx.now + self.settings.times.command);
+            }
             if !self.was_told(look) {
                 // What was never told names nobody, and is not waited for.
                 self.watch.cannot_tell(look);
@@ -345,14 +370,19 @@ impl NvmePath {
         look != Look::Descriptors || eui64.is_some() || nguid.is_some() || uuid.is_some()
     }
 
-    fn take_look(&mut self, cx: &mut Cx<'_>, look: Look, payload: &Payload) {
+    /// `is_in_doubt`: it is to tell who the namespace is.
+    fn take_look(&mut self, cx: &mut Cx<'_>, look: Look, payload: &Payload, is_in_doubt: bool) {
         let Some(known) = &mut self.known else { return };
         match look {
             Look::Changed => {}
             Look::Descriptors => {
-                let Ok(said) = structure(payload).map(|bytes| Identifiers::parse(&bytes)) else { return };
+                // What cannot be read names nobody.
+                let said = structure(payload)
+                    .map_or_else(|_| Identifiers::default(), |bytes| Identifiers::parse(&bytes));
                 if is_other(&self.found.identifiers, &said) {
                     self.fall(cx, other_volume());
+                } else if is_in_doubt && is_unnamed(&self.found.identifiers, &said) {
+                    self.fall(cx, unnamed());
                 }
             }
             Look::Namespace => {
@@ -363,13 +393,14 @@ impl NvmePath {
                 let before = known.namespace.shape;
                 let judged = judged.map(|facts| NamespaceFacts { shape: facts.shape.or(before), ..facts });
                 let shift = |shape: Option<Shape>| shape.map(|shape| shape.shift);
-                let names = |facts: &NamespaceFacts| Identifiers {
-                    eui64: Some(facts.eui64),
-                    nguid: Some(facts.nguid),
-                    ..Identifiers::default()
-                };
-                if judged.as_ref().is_ok_and(|facts| is_other(&names(&known.namespace), &names(facts))) {
-                    return self.fall(cx, other_volume());
+                if let Ok(facts) = &judged {
+                    let (before, now) = (names(&known.namespace), names(facts));
+                    if is_other(&before, &now) {
+                        return self.fall(cx, other_volume());
+                    }
+                    if is_in_doubt && is_unnamed(&before, &now) {
+                        return self.fall(cx, unnamed());
+                    }
                 }
                 match judged {
                     // Another block size is another namespace: nothing that is in work fits it.

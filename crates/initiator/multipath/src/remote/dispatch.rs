@@ -45,6 +45,7 @@ impl<P: Path> RemoteVolume<P> {
             cancelled: false,
             since: 0,
             again: false,
+            declined: false,
             failure: None,
             long: None,
         };
@@ -268,7 +269,7 @@ impl<P: Path> RemoteVolume<P> {
         let task = self.tasks.get_mut(tag).expect("found before");
         task.at = At::Flush { todo, out: 0 };
         task.since = self.cached;
-        (task.again, task.failure) = (false, None);
+        (task.again, task.declined, task.failure) = (false, false, None);
         self.flushes.push(tag);
         if self.is_fencing() {
             self.set_deadline(cx.now, tag);
@@ -292,7 +293,7 @@ impl<P: Path> RemoteVolume<P> {
     fn send_legs(&mut self, cx: &mut Cx<'_>, tag: Tag) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         let At::Flush { mut todo, mut out } = task.at else { return true };
-        let mut refused = false;
+        let (mut refused, mut declined) = (false, false);
         for (at, way) in self.ways.iter_mut().enumerate() {
             if todo >> at & 1 == 0 || !way.has_room() || way.access().is_none() {
                 continue;
@@ -304,10 +305,14 @@ impl<P: Path> RemoteVolume<P> {
                 self.ready |= 1 << at;
             } else {
                 way.depth = way.in_work;
-                refused |= way.in_work == 0;
+                (refused, declined) = (refused | (way.in_work == 0), true);
             }
         }
         task.at = At::Flush { todo, out };
+        task.declined |= declined;
+        if declined {
+            self.set_deadline(cx.now, tag);
+        }
         if refused {
             self.ask_again_soon(cx.now);
         }

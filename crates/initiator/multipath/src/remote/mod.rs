@@ -56,7 +56,7 @@ use claims::Claiming;
 use joining::Witnesses;
 use long::Long;
 use order::Order;
-use way::{State, Way};
+use way::Way;
 
 /// What the volume did to it.
 const PATH_LOST: Failure = Failure::Failed(Fault::PathLost);
@@ -102,6 +102,8 @@ struct Task {
     /// A flush: the count of cached writes when it began; what its legs came to.
     since: u64,
     again: bool,
+    /// A path that has room has not taken a leg of it.
+    declined: bool,
     failure: Option<Failure>,
     /// What no path carries at once: how far it is.
     long: Option<Box<Long>>,
@@ -366,19 +368,6 @@ impl<P: Path> RemoteVolume<P> {
             return Some(News::Path(path));
         }
         std::mem::take(&mut self.news.closed).then_some(News::Closed)
-    }
-
-    /// Tries paths again that were given up.
-    pub fn revive(&mut self, cx: &mut Cx<'_>) {
-        if !matches!(self.stage, Stage::Opening | Stage::Open) {
-            return;
-        }
-        for at in 0..self.ways.len() {
-            if self.ways[at].state == State::GivenUp {
-                self.ways[at].down_since = cx.now;
-                self.connect(cx, at);
-            }
-        }
     }
 
     /// Ends it: paths have `grace` to finish what they have, the rest ends as aborted. [`News::Closed`]

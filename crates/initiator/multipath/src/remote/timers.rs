@@ -65,7 +65,9 @@ impl<P: Path> RemoteVolume<P> {
                 At::Later | At::Doubt(..) => over.push((task.number, tag)),
                 // It waits for room only, or for others; or it is with a path, whose time-outs hold.
                 At::Queued | At::Held => task.deadline = NEVER,
-                At::Flush { todo, .. } if todo != 0 && fencing => over.push((task.number, tag)),
+                At::Flush { todo, .. } if todo != 0 && (fencing || task.declined) => {
+                    over.push((task.number, tag))
+                }
                 At::Way(_) | At::Flush { .. } => {}
             }
         }

@@ -26,6 +26,9 @@ struct Unit {
     next: RefCell<Vec<(u8, Answer)>>,
     /// The answer to each TEST UNIT READY and READ CAPACITY.
     unready: Cell<Option<u16>>,
+    /// Every other MODE SENSE is told of a change of the medium.
+    changes: Cell<bool>,
+    modes: Cell<u32>,
     /// READ CAPACITY, writes, PERSISTENT RESERVE OUT.
     sizes: Cell<u32>,
     writes: Cell<u32>,
@@ -42,6 +45,14 @@ impl Unit {
         count(&self.sizes, cdb[0] == 0x9e);
         count(&self.writes, cdb[0] == 0x2a);
         count(&self.claims, cdb[0] == 0x5f);
+        count(&self.modes, cdb[0] == 0x1a);
+        if cdb[0] == 0x1a
+            && self.changes.get()
+            && self.modes.get().is_multiple_of(2)
+            && self.modes.get() < 200
+        {
+            return MEDIUM;
+        }
         let mut next = self.next.borrow_mut();
         if let Some(at) = next.iter().position(|(opcode, _)| *opcode == cdb[0]) {
             return next.remove(at).1;
@@ -203,4 +214,74 @@ fn a_claim_that_was_held_goes_on_when_it_is_the_same_unit_and_does_not_wait_for_
     let waited = world.now.since(before);
     assert!(waited > Duration::from_secs(29) && waited < Duration::from_secs(40), "{waited:?}");
     assert_eq!(unit.claims.get(), 3);
+}
+
+#[test]
+fn a_unit_that_does_not_tell_its_names_any_more_is_not_taken_for_the_one_before() {
+    // Page 00h, 80h and 83h: refused, each for itself.
+    for at in 0..3 {
+        let (unit, mut world) = rigged();
+        unit.says(0x2a, IDENTITY);
+        unit.uuid.set(if at == 2 { 8 } else { 9 });
+        let mut answers = vec![honest(&inquiry(0, 0)), honest(&inquiry(1, 0)), honest(&inquiry(1, 0x80))];
+        answers.truncate(at + 1);
+        answers.push(Answer::Check(5, 0x2400));
+        answers.into_iter().for_each(|answer| unit.says(0x12, answer));
+        writes(&mut world).unwrap();
+        ends_for_another(&mut world);
+        assert_eq!(unit.writes.get(), 1, "{at}");
+    }
+}
+
+fn inquiry(evpd: u8, page: u8) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[2]) = (0x12, evpd, page);
+    cdb
+}
+
+#[test]
+fn a_unit_that_is_busy_without_end_does_not_keep_the_path_unsure_for_ever() {
+    let (unit, mut world) = rigged();
+    unit.says(0x28, IDENTITY);
+    (0..100_000).for_each(|_| unit.says(0x12, Answer::Status(0x08)));
+    let room = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+    let (mut down, begun) = (None, world.now);
+    world.run(Duration::from_secs(120), |world| {
+        while let Some(event) = world.path.poll_event() {
+            down = if let Event::Down(why) = event { Some(why) } else { down.take() };
+        }
+        down.is_some()
+    });
+    let Some(Why::Lost(text)) = down else { panic!("{down:?}") };
+    assert!(text.contains("does not tell which volume"), "{text}");
+    assert!(world.now.since(begun) < Duration::from_secs(40));
+}
+
+#[test]
+fn a_unit_that_becomes_ready_slowly_tells_who_it_is_and_is_not_given_up() {
+    let (unit, mut world) = rigged();
+    unit.says(0x2a, IDENTITY);
+    // Becoming ready.
+    unit.unready.set(Some(0x0401));
+    writes(&mut world).unwrap();
+    world.run(Duration::from_secs(900), |world| {
+        assert!(!matches!(world.path.poll_event(), Some(Event::Down(_))));
+        false
+    });
+    unit.unready.set(None);
+    reads(&mut world);
+}
+
+#[test]
+fn a_target_that_tells_of_a_change_at_each_question_is_not_asked_without_pause() {
+    let (unit, mut world) = rigged();
+    let before = unit.sizes.get();
+    // Each survey hears of a change behind the question that it is about, and goes on.
+    unit.changes.set(true);
+    unit.says(0x28, MEDIUM);
+    reads(&mut world);
+    world.run(Duration::from_secs(1), |_| false);
+    let surveys = unit.sizes.get() - before;
+    assert!((2..12).contains(&surveys), "{surveys}");
 }

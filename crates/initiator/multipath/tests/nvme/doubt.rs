@@ -10,7 +10,7 @@ use blockwire_multipath::{Claim, Event, Fate, Path, Why};
 use buf::{Class, Payload, SgMut};
 use volume::{Durability, IoId, Op, Span};
 
-use crate::hostile::{Answer, NOT_NOW, World, flood};
+use crate::hostile::{Answer, BROKEN, NOT_NOW, World, flood};
 use crate::settings;
 
 /// Namespace Attribute Changed.
@@ -19,8 +19,12 @@ const CHANGED: u64 = 0x0004_0002;
 /// What the controller says, and what it was asked.
 #[derive(Default)]
 struct Controller {
-    /// The descriptors are refused for now.
+    /// The descriptors are refused for now: the namespace is not ready; or for another reason.
     refuses: Cell<bool>,
+    is_broken: Cell<bool>,
+    /// The list of them is empty.
+    is_nameless: Cell<bool>,
+    flushes: Cell<u32>,
     /// Nor are they answered at all.
     is_silent: Cell<bool>,
     /// Bytes of the UUID, and of the NGUID of the namespace itself.
@@ -37,8 +41,8 @@ impl Controller {
             (0x0c, _) => None,
             (6, 1) => {
                 let (_, mut page) = flood(sqe)?;
-                // ONCS: Write Zeroes.
-                page[520] = 8;
+                // ONCS: Write Zeroes; VWC.
+                (page[520], page[525]) = (8, 1);
                 Some((0, page))
             }
             (6, 0) => {
@@ -51,8 +55,19 @@ impl Controller {
                 let mut page = vec![0; 4096];
                 (page[0], page[1]) = (3, 16);
                 page[4..20].fill(self.uuid.get());
-                let refused = if self.refuses.get() { (NOT_NOW, vec![]) } else { (0, page) };
-                (!self.is_silent.get()).then_some(refused)
+                if self.is_nameless.get() {
+                    page.fill(0);
+                }
+                let answer = match (self.refuses.get(), self.is_broken.get()) {
+                    (true, _) => (NOT_NOW, vec![]),
+                    (_, true) => (BROKEN, vec![]),
+                    (false, false) => (0, page),
+                };
+                (!self.is_silent.get()).then_some(answer)
+            }
+            (0, _) if sqe[4] == 1 => {
+                self.flushes.set(self.flushes.get() + 1);
+                Some((0, vec![]))
             }
             (1 | 8, _) if sqe[4] == 1 => {
                 self.writes.set(self.writes.get() + 1);
@@ -151,7 +166,7 @@ fn nothing_is_written_before_it_is_told_which_namespace_stands_there() {
 fn who_does_not_tell_which_namespace_stands_there_is_given_up() {
     for is_silent in [false, true] {
         let (controller, mut world) = rigged();
-        controller.refuses.set(true);
+        controller.is_broken.set(true);
         controller.is_silent.set(is_silent);
         world.tell(CHANGED);
         steps(&mut world);
@@ -173,7 +188,7 @@ fn a_long_operation_does_not_go_on_on_another_namespace() {
     steps(&mut world);
     assert_eq!(controller.writes.get(), 1);
     world.pass(Duration::from_secs(18));
-    controller.refuses.set(true);
+    controller.is_broken.set(true);
     world.tell(CHANGED);
     let (text, _) = ends(&mut world);
     assert!(text.contains("does not tell which volume"), "{text}");
@@ -206,4 +221,89 @@ fn an_event_asks_at_once_for_what_was_refused_before() {
     let (text, took) = ends(&mut world);
     assert!(text.contains("another volume"), "{text}");
     assert!(took < Duration::from_millis(50), "{took:?}");
+}
+
+#[test]
+fn a_list_of_names_that_lacks_what_was_named_does_not_settle_who_stands_there() {
+    for names_another in [false, true] {
+        let (controller, mut world) = rigged();
+        match names_another {
+            // The descriptors tell nothing any more.
+            false => controller.is_nameless.set(true),
+            // The namespace itself does not.
+            true => controller.nguid.set(0),
+        }
+        world.tell(CHANGED);
+        let (text, took) = ends(&mut world);
+        assert!(text.contains("does not tell which volume"), "{text}");
+        assert!(took < Duration::from_millis(100), "{took:?}");
+        assert!(writes(&mut world).is_err());
+        assert_eq!(controller.writes.get(), 0);
+    }
+}
+
+#[test]
+fn a_namespace_that_is_not_ready_for_long_is_not_given_up() {
+    let (controller, mut world) = rigged();
+    controller.refuses.set(true);
+    world.tell(CHANGED);
+    steps(&mut world);
+    // Longer than a path that is down is kept.
+    for _ in 0..800 {
+        world.pass(Duration::from_secs(1));
+        assert!(writes(&mut world).is_err(), "who stands there is not known");
+        assert!(world.host(|path, _| path.poll_event()).is_none());
+    }
+    controller.refuses.set(false);
+    world.pass(Duration::from_secs(3));
+    writes(&mut world).unwrap();
+    ends_well(&mut world);
+}
+
+#[test]
+fn names_that_are_not_ready_at_the_start_are_not_done_without() {
+    let controller = Rc::new(Controller::default());
+    controller.uuid.set(1);
+    controller.refuses.set(true);
+    let asked = controller.clone();
+    let mut world = World::new(NvmePath::new(settings()), move |sqe| asked.answer(sqe));
+    world.host(|path, cx| path.connect(cx));
+    let event = world.until(Duration::from_secs(20), |path| path.poll_event());
+    assert!(matches!(event, Event::Down(Why::Lost(_))), "{event:?}");
+}
+
+#[test]
+fn what_another_namespace_flushes_is_not_believed() {
+    let (controller, mut world) = rigged();
+    let flushes = |world: &mut World<NvmePath>| {
+        world.host(|path, cx| path.submit(cx, IoId(5), Op::Flush, Payload::None)).map_err(drop)
+    };
+    flushes(&mut world).unwrap();
+    ends_well(&mut world);
+    assert_eq!(controller.flushes.get(), 1);
+    controller.refuses.set(true);
+    world.tell(CHANGED);
+    steps(&mut world);
+    assert!(flushes(&mut world).is_err());
+    assert_eq!(controller.flushes.get(), 1);
+}
+
+#[test]
+fn what_a_doubt_holds_does_not_hold_up_the_end_of_the_path() {
+    let (controller, mut world) = rigged();
+    world.zeroes = Duration::from_secs(2);
+    let op = Op::WriteZeroes { span: Span { lba: 0, blocks: 1024 }, unmap: false };
+    world.host(|path, cx| path.submit(cx, IoId(4), op, Payload::None)).unwrap();
+    steps(&mut world);
+    controller.refuses.set(true);
+    world.tell(CHANGED);
+    world.pass(Duration::from_secs(3));
+    assert_eq!(controller.writes.get(), 1, "the rest of it is held");
+    let begun = world.now;
+    world.host(|path, cx| path.disconnect(cx, Duration::from_secs(60)));
+    world.until(Duration::from_secs(61), |path| match path.poll_event()? {
+        Event::Done { how: Err(Fate::NotDone(_)), .. } => Some(()),
+        other => panic!("{other:?}"),
+    });
+    assert!(world.now.since(begun) < Duration::from_secs(1), "it is told at once");
 }

@@ -164,8 +164,12 @@ impl<P: Sockets> World<P> {
             }
             let mut end = vec![5, 0, 24, 0, 24, 0, 0, 0];
             end.extend(result.to_le_bytes());
-            // Namespace Not Ready, to be tried again.
-            let status: u16 = if result == NOT_NOW { 0x82 << 1 } else { 0 };
+            // Namespace Not Ready, or Internal Error, to be tried again.
+            let status: u16 = match result {
+                NOT_NOW => 0x82 << 1,
+                BROKEN => 0x06 << 1,
+                _ => 0,
+            };
             end.extend([0, 0, 0, 0, cid[0], cid[1]]);
             end.extend(status.to_le_bytes());
             if pdu[8] == 8 && self.zeroes > Duration::ZERO {
@@ -221,8 +225,9 @@ impl<P: Sockets> World<P> {
     }
 }
 
-/// The result of what is refused for now.
+/// The result of what is refused for now, since the namespace is not ready, or for another reason.
 pub const NOT_NOW: u64 = u64::MAX;
+pub const BROKEN: u64 = u64::MAX - 1;
 
 /// Connect is answered with controller 1, properties with `status` as CSTS.
 pub fn property(sqe: &[u8], status: u64) -> Answer {

@@ -30,6 +30,8 @@ pub struct Script {
     pub disconnects: u32,
     pub cancels: Vec<IoId>,
     pub wake: Option<Time>,
+    /// Flushes are given back.
+    pub no_flushes: bool,
 }
 
 /// A path in the hands of a test.
@@ -76,7 +78,7 @@ impl Path for Scripted {
     }
     fn submit(&mut self, _: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
         let mut script = self.0.borrow_mut();
-        if script.given.len() >= script.window {
+        if script.given.len() >= script.window || script.no_flushes && matches!(op, Op::Flush) {
             return Err((op, payload));
         }
         script.given.push_back((id, op, payload));
