@@ -419,6 +419,13 @@ impl Initiator {
         self.inline.take(|client| client.has_changed(volume))
     }
 
+    /// Whether the time for which commands of a path may still be carried out after its loss
+    /// ([`PathInfo::lands_for`]) has grown, or is told by its target for the first time, since this was last asked: who
+    /// keeps a record of it for the time after this process writes it again.
+    pub fn has_landing_changed(&mut self, volume: Handle) -> bool {
+        self.inline.take(|client| client.has_landing_changed(volume))
+    }
+
     /// What has happened to a volume.
     pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
         self.inline.take(|client| client.poll_news(volume))

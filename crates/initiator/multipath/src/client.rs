@@ -227,6 +227,16 @@ impl<P: Path> Client<P> {
         }
     }
 
+    /// Whether [`PathInfo::lands_for`] of a path of this volume has grown, or is told by its target for the first time,
+    /// since this was last asked.
+    pub fn has_landing_changed(&mut self, volume: Handle) -> bool {
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.has_landing_changed(),
+            Some(Kind::Stripe(striped)) => striped.has_landing_changed(),
+            Some(Kind::Local(..)) | None => false,
+        }
+    }
+
     /// Why the legs of a stripe, as far as they are known, make none.
     pub fn misfit(&self, volume: Handle) -> Option<Misfit> {
         match &self.slots.get(volume.0)?.kind {

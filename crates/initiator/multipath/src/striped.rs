@@ -67,6 +67,13 @@ impl<P: Path> Striped<P> {
             > 0
     }
 
+    pub(crate) fn has_landing_changed(&mut self) -> bool {
+        (0..self.stripe.legs())
+            .filter(|at| self.stripe.leg_to_hear(*at).is_some_and(RemoteVolume::has_landing_changed))
+            .count()
+            > 0
+    }
+
     /// The UUIDs of the legs, if all have one.
     pub(crate) fn uuids(&self) -> Option<Vec<[u8; 16]>> {
         self.legs().map(|leg| leg.portrait()?.uuid.map(|uuid| uuid.0)).collect()

@@ -112,6 +112,8 @@ impl<P: Path> RemoteVolume<P> {
         let way = &mut self.ways[at];
         way.known = true;
         way.came_up(cx.now);
+        self.news.landing |= way.lands_longer();
+        let way = &mut self.ways[at];
         self.remarks = true;
         (way.window, way.depth) = (portrait.depth.max(1), portrait.depth.max(1));
         way.portrait = None;

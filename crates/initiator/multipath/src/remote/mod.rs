@@ -223,6 +223,8 @@ struct VolumeNews {
     closed: bool,
     /// Told to the backend's user by [`RemoteVolume::has_changed`].
     geometry: bool,
+    /// Told by [`RemoteVolume::has_landing_changed`].
+    landing: bool,
 }
 
 /// Tells each path by which portals others reach its target.
@@ -313,6 +315,12 @@ impl<P: Path> RemoteVolume<P> {
     /// Whether the geometry or the protection has changed since this was last asked.
     pub fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.news.geometry)
+    }
+
+    /// Whether [`PathInfo::lands_for`] of a path has grown, or is told by its target for the first time, since this was
+    /// last asked: who keeps a record of it for the time after this process writes it again.
+    pub fn has_landing_changed(&mut self) -> bool {
+        std::mem::take(&mut self.news.landing)
     }
 
     /// Whether operations may be submitted with the hope that they are done.

@@ -76,6 +76,8 @@ pub(super) struct Way<P> {
     /// What it found is not our volume: the reason for its next `Down`.
     pub(super) expelled: Option<Trouble>,
     pub(super) counts: Counts,
+    /// How long after its loss its commands may be carried out, by the longest terms that it has had.
+    lands_for: Option<Duration>,
     /// Its state has changed since that was last told.
     pub(super) news: bool,
 }
@@ -88,6 +90,7 @@ impl<P: Path> Way<P> {
 
     pub(super) fn new(path: P, now: Time) -> Self {
         Way {
+            lands_for: None,
             path,
             state: State::Connecting,
             portrait: None,
@@ -184,6 +187,17 @@ impl<P: Path> Way<P> {
         }
     }
 
+    /// What the path says while it connects is not yet of its target, and what it lost may be of longer terms.
+    fn lands_for(&self) -> Duration {
+        self.path.lands_for().max(self.lands_for.unwrap_or_default())
+    }
+
+    /// It was connected: whether its commands may be carried out for longer after its loss than before.
+    pub(super) fn lands_longer(&mut self) -> bool {
+        let before = self.lands_for.replace(self.lands_for());
+        self.lands_for > before
+    }
+
     /// It is down: that is said once for each reason, and again from time to time.
     pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &Trouble) {
         let why = why.to_string();
@@ -220,7 +234,7 @@ impl<P: Path> Way<P> {
             last: self.last.clone(),
             in_work: self.in_work,
             counts: self.counts,
-            lands_for: self.path.lands_for(),
+            lands_for: self.lands_for(),
         }
     }
 }

@@ -252,6 +252,24 @@ fn a_flush_that_a_path_does_not_take_does_not_wait_for_ever() {
 }
 
 #[test]
+fn that_a_path_lands_longer_than_was_told_does_not_remain_unsaid() {
+    let mut rig = Rig::up(1, robin());
+    assert!(rig.volume.has_landing_changed(), "the target has told");
+    assert!(!rig.volume.has_landing_changed());
+    for (longer, is_told) in [(0, false), (30, true), (30, false), (10, false), (31, true)] {
+        rig.lose(0);
+        rig.paths[0].0.borrow_mut().lands_longer = longer * SECOND;
+        rig.pass(60 * SECOND);
+        rig.raise(0);
+        assert_eq!(rig.volume.has_landing_changed(), is_told, "{longer}");
+    }
+    // What the path says while it connects is not of its target.
+    rig.lose(0);
+    rig.paths[0].0.borrow_mut().lands_longer = Duration::ZERO;
+    assert_eq!(rig.volume.path_info(0).unwrap().lands_for, 91 * SECOND);
+}
+
+#[test]
 fn what_one_path_cannot_flush_is_not_flushed() {
     let mut rig = Rig::up(2, robin());
     (0..2).for_each(|at| _ = rig.submit(write(at * 8)));

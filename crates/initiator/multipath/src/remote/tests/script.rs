@@ -30,6 +30,8 @@ pub struct Script {
     pub disconnects: u32,
     pub cancels: Vec<IoId>,
     pub wake: Option<Time>,
+    /// How much longer than a minute it lands.
+    pub lands_longer: Duration,
     /// Flushes are given back.
     pub no_flushes: bool,
 }
@@ -104,7 +106,7 @@ impl Path for Scripted {
     fn fence_by(&mut self, _: Vec<std::net::SocketAddr>) {}
     fn look_now(&mut self) {}
     fn lands_for(&self) -> Duration {
-        Duration::from_secs(60)
+        Duration::from_secs(60) + self.0.borrow().lands_longer
     }
     fn disconnect(&mut self, _: &mut Cx<'_>, _: Duration) {
         self.0.borrow_mut().disconnects += 1;
