@@ -91,12 +91,22 @@ const TABLE: &[Layer] = &[
     Layer { directory: "evaluation/eval", on: &[], foreign: Any },
     Layer { directory: "evaluation/lab", on: &["eval"], foreign: Any },
     Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
+    Layer {
+        directory: "examples",
+        on: &["buf", "client", "endpoint", "nvme", "nvme-tcp", "reactor", "shard", "stream", "volume"],
+        foreign: Only(&["zerocopy"]),
+    },
     Layer { directory: "daemon/process", on: &["client"], foreign: Any },
     Layer { directory: "daemon/config", on: &["backends", "multipath", "nvme", "shard"], foreign: Any },
     Layer { directory: "daemon/control", on: &["process"], foreign: Any },
     Layer {
         directory: "daemon/chelsio",
         on: &["config", "control", "endpoint", "multipath", "shard"],
+        foreign: Any,
+    },
+    Layer {
+        directory: "daemon/recovery",
+        on: &["block-device", "buf", "client", "config", "control", "multipath", "process", "volume"],
         foreign: Any,
     },
     Layer {
@@ -118,17 +128,13 @@ const TABLE: &[Layer] = &[
             "nvme-server",
             "process",
             "reactor",
+            "recovery",
             "scsi-server",
             "shard",
             "stream",
             "volume",
         ],
         foreign: Any,
-    },
-    Layer {
-        directory: "examples",
-        on: &["buf", "client", "endpoint", "nvme", "nvme-tcp", "reactor", "shard", "stream", "volume"],
-        foreign: Only(&["zerocopy"]),
     },
 ];
 

@@ -4,7 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod attached;
 pub mod cli;
 pub mod daemon;
 pub mod dataplane;
@@ -29,3 +28,4 @@ pub use config::{name, network, plan, size, spec};
 pub use control::{called, report};
 pub use multipath::suggest;
 pub use process::{exit, log, owned, paths, shown};
+pub use recovery as attached;

@@ -6,6 +6,8 @@
 //! serves nothing before the writes of the killed one can no longer reach the volume, since it issues them
 //! again.
 
+#![forbid(unsafe_code)]
+
 mod disk;
 mod fronts;
 pub mod held;
@@ -34,9 +36,9 @@ use self::disk::RemoteDisk;
 use self::keeper::{Lifeline, Taken};
 use self::note::{Found, Note, Noted, Process, Standing, millis};
 use self::wire::Charge;
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
-use crate::owned::{self, Dir};
+use ::process::exit::{Exit, Failure};
+use ::process::owned::{self, Dir};
+use control::called::Called;
 
 pub use keep::{KeepArgs, keep};
 

@@ -18,9 +18,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::note::millis;
 use super::wire::{Answer, Charge, Shape, Word, poll_in, receive, send};
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
-use crate::owned::{Dir, Peer, user};
+use control::called::Called;
+use process::exit::{Exit, Failure};
+use process::owned::{Dir, Peer, user};
 
 /// How long somebody who connects may take to say what he wants.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use super::note::{self, Found, Standing};
 use super::{Attachment, End, Opened, Wanted, Wish};
-use crate::control::AttachRequest;
-use crate::exit::{Exit, Failure};
-use crate::owned;
-use crate::report::AttachmentReport;
-use crate::spec;
+use config::spec;
+use control::AttachRequest;
+use control::report::AttachmentReport;
+use process::exit::{Exit, Failure};
+use process::owned;
 
 /// Attachments at one time: each has a thread, 128 MiB of memory at most, and sessions of its own.
 const HELD_MAX: usize = 64;

@@ -9,7 +9,7 @@ use block_device::{Disk, Via, fuse, nbd, ublk, vhost};
 
 use super::wire::{Charge, Shape};
 use super::{Attachment, End, Opened};
-use crate::exit::Failure;
+use process::exit::Failure;
 
 /// What is told when the device can be used.
 type Ready<'a> = &'a mut dyn FnMut(&Opened);

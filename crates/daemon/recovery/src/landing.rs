@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Wanted;
 use super::note::millis;
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
 
 /// Between two looks at the paths, and at whether who waits has given up.
 const LOOK: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use client::{Handle, Initiator, Portrait};
 use multipath::is_same_serial;
 
 use super::note::{Found, Note};
-use crate::exit::Failure;
+use process::exit::Failure;
 
 /// What is written down of a volume, to know it again: UUID, serial number, and the bytes of its blocks.
 pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, Option<String>, Option<u32>) {
@@ -77,7 +77,7 @@ mod tests {
 
     use super::super::note::Standing;
     use super::*;
-    use crate::owned::Dir;
+    use process::owned::Dir;
 
     fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
         let root = tempfile::tempdir().unwrap();

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_later_process_of_the_same_number_is_not_signalled() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (meant, user) = (Process::of(child.id()).unwrap().unwrap(), crate::owned::user());
+        let (meant, user) = (Process::of(child.id()).unwrap().unwrap(), process::owned::user());
         let earlier = Process { started: meant.started - 1, ..meant };
         assert_eq!(earlier.signal(Signal::TERM, user).unwrap_err().kind(), io::ErrorKind::NotFound);
         let others = meant.signal(Signal::TERM, user + 1).unwrap_err();

@@ -17,9 +17,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::note::{Kept, Process};
 use super::wire::{Answer, Charge, Word, receive, send};
-use crate::called::Called;
-use crate::exit::Failure;
-use crate::owned::{Peer, user};
+use control::called::Called;
+use process::exit::Failure;
+use process::owned::{Peer, user};
 
 /// How long a keeper may take to answer; ending I/O takes longest.
 const PATIENCE: Duration = Duration::from_secs(20);

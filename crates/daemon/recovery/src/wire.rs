@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::called::Called;
+use control::called::Called;
 
 /// The longest message, in bytes; a path has at most 4 KiB, and a stripe's name those of its legs.
 const MESSAGE_MAX: usize = 64 << 10;

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 pub use super::process::Process;
 use super::{keeper, process};
-use crate::exit::Failure;
-use crate::owned::Dir;
-use crate::paths::Paths;
+use ::process::exit::Failure;
+use ::process::owned::Dir;
+use ::process::paths::Paths;
 
 /// The longest note, in bytes; a stripe's name has those of its legs.
 const NOTE_MAX: u64 = 256 << 10;
