@@ -102,6 +102,8 @@ struct LoopThread {
 pub(super) struct Server<'a> {
     front: &'a mut Front,
     ready: Option<Called<'a>>,
+    /// Somebody knows of the place, and sees to who serves it next.
+    told: bool,
     requests: Requests<Token>,
     geometry: Geometry,
     read_only: bool,
@@ -159,6 +161,7 @@ impl<'a> Server<'a> {
         Ok(Server {
             front,
             ready: Some(ready),
+            told: false,
             requests,
             geometry,
             read_only: disk.is_read_only(),
@@ -245,7 +248,7 @@ impl<'a> Server<'a> {
 
     /// Whether somebody else may serve the users of a place whose front failed by itself.
     pub(super) fn leaves_users(&self) -> bool {
-        self.resends && !self.over && !self.leaves
+        self.told && self.resends && !self.over && !self.leaves
     }
 
     fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) -> io::Result<()> {
@@ -264,6 +267,7 @@ impl<'a> Server<'a> {
             let kept = self.resends.then_some(keep);
             ready(Place { file: &file, device: device.as_ref().map(|(path, _)| path.as_path()), why, kept })?;
             self.front.mount.settled = true;
+            self.told = true;
         }
         Ok(())
     }

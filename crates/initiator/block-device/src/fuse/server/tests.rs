@@ -147,6 +147,22 @@ fn a_front_that_fails_by_itself_does_not_take_the_place_from_under_its_users() {
     assert!(!front.mount.settled, "it is taken away, and what waits fails");
 }
 
+/// Nobody has what its users would wait for.
+#[test]
+fn a_new_place_of_which_nobody_could_be_told_does_not_stay_as_a_dead_mount() {
+    let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
+    let (mut front, _peer) = front(&dir, 4096);
+    (front.inherited, front.mount.settled) = (None, true);
+    let disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    for (is_told, leaves_users) in [(false, false), (true, true)] {
+        let mut ready = |_: Place<'_>| if is_told { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) };
+        let mut server = Server::new(&mut front, &disk, &mut ready).unwrap();
+        server.resends = true;
+        assert_eq!(server.tell_ready(Err(None)).is_ok(), is_told);
+        assert_eq!(server.leaves_users(), leaves_users);
+    }
+}
+
 /// As fusermount3 does for who may not unmount: it looks at what it takes away, which waits for an answer.
 #[test]
 fn a_program_that_takes_the_place_away_is_not_waited_for_by_who_must_answer_it() {
