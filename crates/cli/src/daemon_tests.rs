@@ -17,6 +17,10 @@ pub struct Memory {
     in_doubt: Mutex<Option<String>>,
     /// Held while the disk does not answer to which an acknowledged volume is to be synced.
     silent: Mutex<()>,
+    /// Held while operations of a removed volume are out.
+    busy: Mutex<()>,
+    /// What comes of the next drain.
+    lingers: Mutex<Option<EngineError>>,
     /// What comes of the next change, done or not.
     comes: Mutex<Option<EngineError>>,
 }
@@ -95,6 +99,11 @@ impl Engine for Memory {
     }
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
         self.tell(format!("remove {name} {force}"))
+    }
+    fn drain_volume(&self, name: &str) -> Result<(), EngineError> {
+        drop(self.busy.lock().unwrap());
+        self.lingers.lock().unwrap().take().map_or(Ok(()), Err)?;
+        self.tell(format!("drain {name}"))
     }
     fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
         let names: Vec<&str> = ways.targets.iter().map(|target| target.name.as_str()).collect();
@@ -401,11 +410,12 @@ fn a_file_that_shards_may_still_have_is_opened_by_no_other_volume() {
     assert!(!why.message.contains("not recorded") && !why.message.contains("delete"), "{why:?}");
     assert_eq!(code(create(&daemon, "y", spec.clone())), Code::Failed);
     // While they are busy it is not opened a second time either.
-    *engine.comes.lock().unwrap() = Some(EngineError::Lingers);
+    *engine.lingers.lock().unwrap() = Some(EngineError::Lingers);
     assert_eq!(code(retry()), Code::Conflict);
     engine.take();
     retry().unwrap();
-    assert_eq!(engine.take(), ["remove x true", "ways iqn.2026-11.io.blockwire:demo", "add x as "]);
+    let told = ["remove x true", "ways iqn.2026-11.io.blockwire:demo", "drain x", "add x as "];
+    assert_eq!(engine.take(), told);
     assert_eq!(failed("x"), 0);
     delete("x").unwrap();
     create(&daemon, "y", spec).unwrap();
@@ -420,7 +430,7 @@ fn a_volume_whose_operations_are_out_is_shown_until_they_end() {
     let spec = format!("file:{},size=1M", path.display());
     create(&daemon, "x", spec.clone()).unwrap();
     let delete = || daemon.answer(Request::VolumeDelete { name: "x".into(), force: true });
-    *engine.comes.lock().unwrap() = Some(EngineError::Lingers);
+    *engine.lingers.lock().unwrap() = Some(EngineError::Lingers);
     assert_eq!(code(delete()), Code::Conflict);
     assert_eq!(volumes::load(&daemon.state).unwrap(), []);
     let Answer::Status(status) = daemon.answer(Request::Status).unwrap() else { panic!() };
@@ -448,7 +458,7 @@ fn a_volume_that_cannot_be_synced_is_not_deleted_in_silence() {
     engine.take();
     let refused = daemon.answer(Request::VolumeDelete { name: "x".into(), force: true }).unwrap_err();
     assert!(refused.message.contains("may be lost"), "{}", refused.message);
-    assert_eq!(engine.take(), ["remove x true"]);
+    assert_eq!(engine.take(), ["remove x true", "drain x"]);
     assert_eq!(volumes::load(&daemon.state).unwrap().len(), 0, "it does not come back");
 }
 
@@ -670,7 +680,7 @@ fn goes_on_without(daemon: &Daemon, volume: &str) {
     create(daemon, "well", "ram:1M".into()).unwrap();
     daemon.answer(Request::VolumeResize { name: "well".into(), size_bytes: 2 << 20, shrink: false }).unwrap();
     daemon.answer(Request::VolumeDelete { name: "well".into(), force: true }).unwrap();
-    assert_eq!(switched(daemon.answer(Request::TargetStart { names: None }).unwrap()).len(), 1);
+    assert!(!switched(daemon.answer(Request::TargetStart { names: None }).unwrap()).is_empty());
     // Only this one nobody else changes.
     let delete = Request::VolumeDelete { name: volume.into(), force: true };
     let retry = Request::VolumeRetry { name: volume.into() };
@@ -733,4 +743,126 @@ fn a_disk_that_does_not_answer_keeps_nobody_from_anything_else() {
     });
     assert_eq!(code(daemon.answer(Request::VolumeShow { name: "silent".into() })), Code::NotFound);
     create(&daemon, "other", spec).unwrap();
+}
+
+/// 20 to 30 s go by before the engine says that operations of a volume are still out.
+#[test]
+fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
+    let Fixture { root, engine, daemon } = fixture();
+    let path = root.path().join("x.img");
+    let spec = format!("file:{},size=1M", path.display());
+    create(&daemon, "x", spec.clone()).unwrap();
+    let shown = || daemon.served().volume("x").unwrap().failed;
+    std::thread::scope(|scope| {
+        let busy = engine.busy.lock().unwrap();
+        let delete = Request::VolumeDelete { name: "x".into(), force: true };
+        let deleted = scope.spawn(|| daemon.answer(delete));
+        wait_until(|| shown().is_some());
+        drop_while_held(&daemon, "x", busy);
+        deleted.join().unwrap().unwrap();
+    });
+    // Likewise one that is let go before it is tried again.
+    let volume = Volume {
+        name: VolumeName::parse("x").unwrap(),
+        spec: spec::parse(&spec).unwrap(),
+        origin: Origin::Configured,
+    };
+    daemon.served().unserved.push(Unserved::of(&volume, "it was not there"));
+    let retry = || daemon.answer(Request::VolumeRetry { name: "x".into() });
+    *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
+    assert_eq!(code(retry()), Code::TimedOut);
+    std::thread::scope(|scope| {
+        engine.take();
+        let busy = engine.busy.lock().unwrap();
+        let retried = scope.spawn(retry);
+        wait_until(|| engine.told.lock().unwrap().iter().any(|told| told.starts_with("ways")));
+        drop_while_held(&daemon, "x", busy);
+        retried.join().unwrap().unwrap();
+    });
+}
+
+/// The daemon does other work while operations of a volume are out, and then they end. Other volumes are not deleted
+/// meanwhile: their operations would be out, too.
+fn drop_while_held(daemon: &Daemon, volume: &str, busy: std::sync::MutexGuard<'_, ()>) {
+    create(daemon, "beside", "ram:1M".into()).unwrap();
+    let resize = Request::VolumeResize { name: "beside".into(), size_bytes: 2 << 20, shrink: false };
+    daemon.answer(resize).unwrap();
+    let retry = Request::VolumeRetry { name: volume.into() };
+    assert_eq!(code(daemon.answer(retry)), Code::Conflict);
+    drop(busy);
+    daemon.answer(Request::VolumeDelete { name: "beside".into(), force: true }).unwrap();
+}
+
+/// What the engine refuses is undone by whoever asked: its file is read, cut and closed.
+#[test]
+fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else() {
+    let Fixture { root, engine, daemon } = fixture();
+    let disk = Arc::new(Mutex::new(()));
+    crate::store::tests::SILENT.lock().unwrap().push(("refused undone".into(), disk.clone()));
+    let path = root.path().join("x.img");
+    let spec = format!("file:{},size=1M", path.display());
+    let volume = Volume {
+        name: VolumeName::parse("refused").unwrap(),
+        spec: spec::parse(&spec).unwrap(),
+        origin: Origin::Configured,
+    };
+    std::thread::scope(|scope| {
+        let silent = disk.lock().unwrap();
+        *engine.comes.lock().unwrap() = Some(EngineError::InUse { sessions: 1 });
+        let made = scope.spawn(|| create(&daemon, "refused", spec.clone()));
+        wait_until(|| engine.told.lock().unwrap().iter().any(|told| told.starts_with("add refused")));
+        goes_on_without(&daemon, "refused");
+        drop(silent);
+        assert_eq!(code(made.join().unwrap()), Code::Conflict);
+        assert!(!path.exists(), "it is undone all the same");
+        engine.take();
+        // Likewise one that could not be served before.
+        daemon.served().unserved.push(Unserved::of(&volume, "it was not there"));
+        let silent = disk.lock().unwrap();
+        *engine.comes.lock().unwrap() = Some(EngineError::InUse { sessions: 1 });
+        let retry = Request::VolumeRetry { name: "refused".into() };
+        let retried = scope.spawn(|| daemon.answer(retry));
+        wait_until(|| engine.told.lock().unwrap().iter().any(|told| told.starts_with("add refused")));
+        goes_on_without(&daemon, "refused");
+        drop(silent);
+        assert_eq!(code(retried.join().unwrap()), Code::Conflict);
+        assert!(!path.exists());
+        // And one that turns out to be another that came meanwhile.
+        daemon.served().unserved.clear();
+        let silent = disk.lock().unwrap();
+        let uuid = "11111111-2222-4333-8444-555555555555";
+        create(&daemon, "taken", format!("ram:1M,uuid={uuid}")).unwrap();
+        let (daemon, of) = (&daemon, format!("{spec},uuid={uuid}"));
+        let made = scope.spawn(move || create(daemon, "refused", of));
+        wait_until(|| path.exists());
+        goes_on_without(daemon, "refused");
+        drop(silent);
+        assert_eq!(code(made.join().unwrap()), Code::Failed);
+        assert!(!path.exists());
+    });
+}
+
+/// A stripe has legs on this machine, too.
+#[test]
+fn a_volume_that_has_come_and_whose_disk_does_not_answer_keeps_no_other_away() {
+    let Fixture { root, engine: _engine, daemon } = fixture();
+    let disk = Arc::new(Mutex::new(()));
+    crate::store::tests::SILENT.lock().unwrap().push(("hangs".into(), disk.clone()));
+    let names = ["hangs", "comes"].map(|name| VolumeName::parse(name).unwrap());
+    for name in &names {
+        let path = root.path().join(format!("{name}.img"));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let spec = spec::parse(&format!("file:{}", path.display())).unwrap();
+        let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
+        daemon.served().unserved.push(Unserved::absent(&volume, "its machine did not answer"));
+    }
+    let daemon = Arc::new(daemon);
+    let is_served = |name: &VolumeName| daemon.served().store(name.as_str()).is_some();
+    let silent = disk.lock().unwrap();
+    let lookout = absent::Lookout::start(names.len()).unwrap();
+    absent::Pursuit::of(lookout, 0, names.to_vec()).begin(&daemon).unwrap();
+    wait_until(|| is_served(&names[1]));
+    assert!(!is_served(&names[0]));
+    drop(silent);
+    wait_until(|| is_served(&names[0]));
 }

@@ -98,10 +98,12 @@ pub trait Engine: Send + Sync {
     fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError>;
     /// Begins to serve a volume by `ways`, which lead to nothing else.
     fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError>;
-    /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. When
-    /// this returns, no operation of it is in flight and its file may be closed. After [`EngineError::Lingers`] it
-    /// is asked again.
+    /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. What is in flight
+    /// goes on: its files stay open until [`Engine::drain_volume`].
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
+    /// Waits for what is in flight of a volume that was removed, as long as its disk takes, but not without end. When
+    /// this returns, nothing is, and its files may be closed. After [`EngineError::Lingers`] it is asked again.
+    fn drain_volume(&self, name: &str) -> Result<(), EngineError>;
     /// Removes what was recorded of a volume that is not served now: it holds nothing of what it held then. This comes
     /// behind all that was to be recorded while it was served.
     fn forget_past(&self, _volume: &Store) -> Result<(), EngineError> {

@@ -59,6 +59,9 @@ impl Engine for Idle {
     fn remove_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
         Ok(())
     }
+    fn drain_volume(&self, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
     fn set_ways(&self, _: &Ways) -> Result<(), EngineError> {
         Ok(())
     }

@@ -12,7 +12,12 @@ mod refused;
 mod scout;
 mod stripe;
 
-use std::{fs::File, io, os::fd::AsRawFd, path::Path};
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
 
 use backends::FileFacts;
 use uuid::Uuid;
@@ -123,7 +128,12 @@ impl Store {
         others: impl Iterator<Item = &'a Store> + Clone,
         scouted: Scouted,
     ) -> Result<Self, StoreError> {
-        Opened::as_before(volume, identities, others.clone(), scouted)?.settle(identities, others)
+        let opened = Opened::as_before(volume, identities, others.clone(), scouted)?;
+        opened.settle(identities, others).map_err(|refused| {
+            let (why, opened) = *refused;
+            opened.0.discard(identities);
+            why
+        })
     }
 
     /// What others are told from it by: it without its file.
@@ -237,20 +247,29 @@ impl Store {
         }
     }
 
-    /// Undoes what was made of a file that will not be served after all. What holds data by now stays: a host may
-    /// have written it. A file that is removed was never there: the identities, which the caller saves, have it no
-    /// longer.
+    /// Undoes what was made of a file that will not be served after all. A file that is removed was never there: the
+    /// identities, which the caller saves, have it no longer.
     pub fn discard(self, identities: &mut Identities) {
+        self.undo().iter().for_each(|(key, path)| identities.unmade(key, path));
+    }
+
+    /// Undoes what was made of its files, as long as their disks take; gives those that were removed, which have to be
+    /// forgotten before this store, and with it their numbers, goes. What holds data by now stays: a host may have
+    /// written it.
+    pub fn undo(&self) -> Vec<(Key, PathBuf)> {
+        #[cfg(test)]
+        tests::wait_for_disk(&format!("{} undone", self.volume.name));
+        let mut removed: Vec<_> = self.legs.iter().flat_map(Store::undo).collect();
         match (self.made, self.volume.spec.source.path(), &self.file) {
             (Made::File, Some(path), Some(file)) if is_empty(file, 0) && leads_to(path, file) => {
                 if let (Ok(()), Some(key)) = (std::fs::remove_file(path), &self.key) {
-                    identities.unmade(key, path);
+                    removed.push((key.clone(), path.to_owned()));
                 }
             }
             (Made::Growth(from), _, Some(file)) if is_empty(file, from) => drop(file.set_len(from)),
             (Made::Nothing | Made::File | Made::Growth(_), ..) => {}
         }
-        self.legs.into_iter().for_each(|leg| leg.discard(identities));
+        removed
     }
 
     /// The length of its file, with what fills no block; `None`: it is not on a file.
@@ -334,41 +353,37 @@ impl Opened {
         opened.map(Opened).map_err(|why| StoreError { volume: volume.name.clone(), why })
     }
 
-    /// Gives it its identity beside `others`, which are those of now. If it is one of them it is given up.
+    /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
+    /// another, it comes back with the reason, for its files are still to be undone and closed.
     pub fn settle<'a>(
-        self,
+        mut self,
         identities: &mut Identities,
         mut others: impl Iterator<Item = &'a Store>,
-    ) -> Result<Store, StoreError> {
-        let Opened(mut store) = self;
+    ) -> Result<Store, Box<(StoreError, Opened)>> {
+        let store = &mut self.0;
         let identified = match &store.volume.spec.source {
             Source::Stripe(striped) => {
                 let chunk = striped.chunk;
-                stripe::identify(&mut store, chunk, identities)
+                stripe::identify(store, chunk, identities)
             }
             _ => {
                 store.identify(WHOLE, identities);
                 Ok(())
             }
         };
-        let alone = identified.and_then(|()| match others.find_map(|other| other.clashes(&store)) {
+        let alone = identified.and_then(|()| match others.find_map(|other| other.clashes(store)) {
             Some(why) => Err(why),
             None => Ok(()),
         });
         match alone {
-            Ok(()) => Ok(store),
-            Err(why) => {
-                let volume = store.volume.name.clone();
-                store.discard(identities);
-                Err(StoreError { volume, why })
-            }
+            Ok(()) => Ok(self.0),
+            Err(why) => Err(Box::new((StoreError { volume: self.0.volume.name.clone(), why }, self))),
         }
     }
 
-    /// Undoes what was made of its files.
-    pub fn discard(self) {
-        // Nothing is recorded of it yet.
-        self.0.discard(&mut Identities::default());
+    /// It, of which nothing came: to be undone.
+    pub fn into_store(self) -> Store {
+        self.0
     }
 }
 

@@ -1,7 +1,8 @@
 //! Volumes whose other machine did not answer when the daemon started: it serves the rest, and goes on asking.
 //!
 //! Invariant: a machine that says nothing holds up nobody but who asks it. A few threads ask, each one machine at a
-//! time, and few of them the same; the daemon is locked only to take up what was found.
+//! time, and few of them the same; the daemon is locked only to take up what was found. That may take a disk, of which
+//! a leg of a stripe is, so each volume has a thread of its own for it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,6 +25,8 @@ use crate::{
 const ASKED_MAX: usize = 16;
 /// For how many volumes one machine, or the same several, is asked at a time.
 const ASKED_OF_ONE: usize = 4;
+/// How many volumes that have been found are taken up at a time.
+const ARRIVING_MAX: usize = 64;
 /// How long is waited before a machine is asked again, at first and at most.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -32,7 +35,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Lookout {
     queue: Arc<Queue>,
-    found: Receiver<(VolumeName, Scouted)>,
+    news: Receiver<News>,
+    tell: Sender<News>,
+}
+
+/// What a thread has to say.
+#[derive(Debug)]
+enum News {
+    /// What was found of a volume.
+    Found(VolumeName, Scouted),
+    /// What has become of one that was taken up.
+    Taken(VolumeName, Arrival),
 }
 
 /// What is to be looked at.
@@ -59,10 +72,10 @@ impl Lookout {
     /// The system has no thread.
     pub fn start(volumes: usize) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
-        let (tell, found) = channel();
-        let lookout = Lookout { queue, found };
+        let (tell, news) = channel();
+        let lookout = Lookout { queue, news, tell };
         for at in 0..volumes.min(ASKED_MAX) {
-            let (queue, tell) = (lookout.queue.clone(), tell.clone());
+            let (queue, tell) = (lookout.queue.clone(), lookout.tell.clone());
             thread::Builder::new().name(format!("lookout-{at}")).spawn(move || look(&queue, &tell))?;
         }
         Ok(lookout)
@@ -76,7 +89,11 @@ impl Lookout {
 
     /// What was found first of what is still to be taken, if it is by then.
     pub fn take(&self, until: Instant) -> Option<(VolumeName, Scouted)> {
-        self.found.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+        match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(News::Found(volume, scouted)) => Some((volume, scouted)),
+            // As long as it is asked here, nothing is taken up.
+            Ok(News::Taken(..)) | Err(_) => None,
+        }
     }
 }
 
@@ -127,11 +144,11 @@ impl Jobs {
     }
 }
 
-fn look(queue: &Queue, tell: &Sender<(VolumeName, Scouted)>) {
+fn look(queue: &Queue, tell: &Sender<News>) {
     while let Some((machines, volume, scout)) = queue.next() {
         let scouted = scout.look();
         queue.has_asked(&machines);
-        if tell.send((volume, scouted)).is_err() {
+        if tell.send(News::Found(volume, scouted)).is_err() {
             return;
         }
     }
@@ -143,6 +160,10 @@ pub struct Pursuit {
     lookout: Lookout,
     /// How many are being looked at.
     out: usize,
+    /// What was found and is not taken up yet.
+    found: VecDeque<(VolumeName, Scouted)>,
+    /// How many are being taken up.
+    arriving: usize,
     /// The others, and when they are looked at.
     due: Vec<(Instant, VolumeName)>,
     pauses: HashMap<VolumeName, Duration>,
@@ -160,7 +181,8 @@ pub enum Arrival {
 impl Pursuit {
     /// Of `out` volumes that `lookout` looks at already, and of others that are `absent`.
     pub fn of(lookout: Lookout, out: usize, absent: Vec<VolumeName>) -> Self {
-        let mut pursuit = Pursuit { lookout, out, due: Vec::new(), pauses: HashMap::new() };
+        let (found, arriving, due, pauses) = (VecDeque::new(), 0, Vec::new(), HashMap::new());
+        let mut pursuit = Pursuit { lookout, out, found, arriving, due, pauses };
         absent.into_iter().for_each(|volume| pursuit.put_off(volume));
         pursuit
     }
@@ -175,20 +197,29 @@ impl Pursuit {
     }
 
     fn run(mut self, daemon: &Weak<Daemon>) {
-        while self.out > 0 || !self.due.is_empty() {
+        while self.out + self.found.len() + self.arriving + self.due.len() > 0 {
             let next = self.due.iter().map(|(at, _)| *at).min();
             let wait = next.map_or(PAUSE_MAX, |at| at.saturating_duration_since(Instant::now()));
-            let found = self.lookout.found.recv_timeout(wait);
+            let news = self.lookout.news.recv_timeout(wait);
             let Some(daemon) = daemon.upgrade() else { return };
-            match found {
-                Ok((volume, scouted)) => {
+            match news {
+                Ok(News::Found(volume, scouted)) => {
                     self.out = self.out.saturating_sub(1);
-                    if daemon.arrive(volume.as_str(), scouted) == Arrival::NotYet {
+                    self.found.push_back((volume, scouted));
+                }
+                Ok(News::Taken(volume, arrival)) => {
+                    self.arriving = self.arriving.saturating_sub(1);
+                    if arrival == Arrival::NotYet {
                         self.put_off(volume);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while self.arriving < ARRIVING_MAX
+                && let Some((volume, scouted)) = self.found.pop_front()
+            {
+                self.take_up(&daemon, volume, scouted);
             }
             let now = Instant::now();
             for (_, volume) in self.due.extract_if(.., |(at, _)| *at <= now) {
@@ -196,6 +227,25 @@ impl Pursuit {
                     self.lookout.send(volume, scout);
                     self.out += 1;
                 }
+            }
+        }
+    }
+
+    /// Has a volume served, by a thread that waits for what it lies on.
+    fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, scouted: Scouted) {
+        let (daemon, tell, name) = (Arc::downgrade(daemon), self.lookout.tell.clone(), volume.clone());
+        let begun = thread::Builder::new().name("arrival".to_owned()).spawn(move || {
+            let Some(daemon) = daemon.upgrade() else { return };
+            let arrival = daemon.arrive(name.as_str(), scouted);
+            drop(daemon);
+            // Nobody may want to know any more.
+            let _ = tell.send(News::Taken(name, arrival));
+        });
+        match begun {
+            Ok(_) => self.arriving += 1,
+            Err(why) => {
+                tracing::warn!(%why, %volume, "no thread for a volume that was found; it is tried again");
+                self.put_off(volume);
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariants: what is served is locked for instants, so that who only looks waits for nobody. Who changes it has the
 //! turn, for as long as shards and the state directory take, which are not waited for without end. Disks and other
-//! machines may be: a request that waits for one has neither, but the name of a volume, which no other may change then.
+//! machines may be, and operations of a volume that goes: a request that waits for one has neither, but the name of a
+//! volume, which no other may change then.
 
 use std::{
     sync::{MutexGuard, PoisonError, TryLockError},

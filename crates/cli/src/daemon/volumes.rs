@@ -16,6 +16,7 @@ use crate::{
     report::{ExportReport, FailureReport, VolumeReport},
     spec::{self, Source},
     state::{
+        StateError,
         identity::Identities,
         volumes::{self, Recorded},
     },
@@ -89,27 +90,43 @@ impl Daemon {
         let opened = Opened::created(&volume, &known, others.iter(), scouted);
         let opened = opened.map_err(|why| Refused::new(Code::Failed, why))?;
         let mut identities = self.turn_at_last();
-        if let Err(why) = is_free() {
-            opened.discard();
-            return Err(why);
-        }
+        let begun = match is_free() {
+            Ok(()) => self.begin(&volume, &ways, opened, &mut identities).inspect_err(|_| {
+                // What is created next by this name is another.
+                identities.forget(&volume.name);
+                identities.save_unmade(&self.state);
+            }),
+            Err(why) => Err(Unbegun::with(why, opened.into_store())),
+        };
+        drop(identities);
+        begun.map_err(|unbegun| self.undo(unbegun))?;
+        tracing::info!(volume = name, "volume created");
+        self.served().volume(name)
+    }
+
+    /// Serves a new volume. If it is not to be, what is still to be undone comes with the reason.
+    fn begin(
+        &self,
+        volume: &Volume,
+        ways: &Ways,
+        opened: Opened,
+        identities: &mut Identities,
+    ) -> Result<(), Unbegun> {
         identities.forget(&volume.name);
-        let store = self.settle(opened, &mut identities).map_err(|why| Refused::new(Code::Failed, why))?;
-        if let Err(why) = self.prepare(&volume, &store, &mut identities) {
-            self.discard(store, &mut identities);
-            return Err(why);
+        let store = self.settle(opened, identities)?;
+        if let Err(why) = self.prepare(volume, &store, identities) {
+            return Err(Unbegun::with(why, store));
         }
-        if let Err(why) = self.engine.add_volume(&store, &ways) {
+        if let Err(why) = self.engine.add_volume(&store, ways) {
             if let Err(why) = self.record(None) {
                 tracing::error!(why = why.message, volume = %volume.name, "what was refused stays recorded");
             }
-            return Err(self.give_up(store, (&why, Unserving::Created), &mut identities));
+            return Err(self.give_up(store, (&why, Unserving::Created)));
         }
         let mut served = self.served();
         served.stores.push(store);
-        served.ways.extend(&ways);
-        tracing::info!(volume = name, "volume created");
-        served.volume(name)
+        served.ways.extend(ways);
+        Ok(())
     }
 
     /// Writes down what must be known of a new volume before a host finds it.
@@ -181,49 +198,55 @@ impl Daemon {
         let Some(volume) = one.volume else { return Err(Refused::new(Code::Failed, one.why)) };
         let (known, others) = self.beside()?;
         let opened = Opened::as_before(&volume, &known, others.iter(), scouted);
-        let mut identities = self.turn_at_last();
-        let opened = opened.and_then(|opened| self.settle(opened, &mut identities));
         let is_for_the_operator = opened.as_ref().is_err_and(StoreError::is_for_the_operator);
-        let opened = opened.map_err(|why| Refused::new(Code::Failed, why)).and_then(|store| {
-            if let Err(why) = identities.save(&self.state) {
-                self.discard(store, &mut identities);
-                return Err(Refused::new(Code::Failed, why));
-            }
-            // What leads to it was never taken away.
-            match self.engine.add_volume(&store, &Ways::default()) {
-                Ok(()) => Ok(store),
-                Err(why) => Err(self.give_up(store, (&why, Unserving::Again), &mut identities)),
-            }
-        });
+        let mut identities = self.turn_at_last();
+        let begun = opened
+            .map_err(|why| Unbegun::of(Refused::new(Code::Failed, why)))
+            .and_then(|opened| self.begin_again(opened, &mut identities));
         let mut served = self.served();
-        let store = opened.inspect_err(|why| {
+        if let Err(Unbegun { why, .. }) = &begun {
             for one in served.unserved.iter_mut().filter(|one| one.recorded.name == name) {
                 one.why.clone_from(&why.message);
                 one.is_sought &= !is_for_the_operator;
             }
-        })?;
-        served.unserved.retain(|one| one.recorded.name != name);
+        }
+        drop((served, identities));
+        begun.map_err(|unbegun| self.undo(unbegun))
+    }
+
+    /// Serves a volume that could not be served before.
+    fn begin_again(&self, opened: Opened, identities: &mut Identities) -> Result<(), Unbegun> {
+        let store = self.settle(opened, identities)?;
+        if let Err(why) = identities.save(&self.state) {
+            return Err(Unbegun::with(Refused::new(Code::Failed, why), store));
+        }
+        // What leads to it was never taken away.
+        if let Err(why) = self.engine.add_volume(&store, &Ways::default()) {
+            return Err(self.give_up(store, (&why, Unserving::Again)));
+        }
+        let mut served = self.served();
+        let name = &store.volume.name;
+        served.unserved.retain(|one| one.recorded.name != name.as_str());
+        tracing::info!(volume = %name, "a volume that had failed is served");
         served.stores.push(store);
-        tracing::info!(volume = name, "a volume that had failed is served");
         Ok(())
     }
 
     /// Lets go a volume that was taken back while shards were still busy with it, if they are not any more. Gives what
     /// is to be closed.
     fn let_go(&self, name: &str) -> Result<Vec<Store>, Refused> {
-        let _turn = self.turn()?;
+        let turn = self.turn()?;
         if !self.served().leaving.iter().any(|store| store.volume.name.as_str() == name) {
             return Ok(Vec::new());
         }
         self.engine.remove_volume(name, true).map_err(|why| refused(&why))?;
-        let (gone, ways) = {
-            let mut served = self.served();
-            let gone = served.leaving.extract_if(.., |store| store.volume.name.as_str() == name).collect();
-            (gone, served.ways.clone())
-        };
         // What leads to it stays, for when it is served.
+        let ways = self.served().ways.clone();
         self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
-        Ok(gone)
+        drop(turn);
+        self.engine.drain_volume(name).map_err(|why| refused(&why))?;
+        let mut served = self.served();
+        Ok(served.leaving.extract_if(.., |store| store.volume.name.as_str() == name).collect())
     }
 
     /// The operator takes note of a failed sync: what was written may be lost, and hosts may write again.
@@ -247,28 +270,34 @@ impl Daemon {
     }
 
     /// Has it known which volume was opened.
-    fn settle(&self, opened: Opened, identities: &mut Identities) -> Result<Store, StoreError> {
+    fn settle(&self, opened: Opened, identities: &mut Identities) -> Result<Store, Unbegun> {
         let others = self.served().open();
-        opened.settle(identities, others.iter())
+        let settled = opened.settle(identities, others.iter());
+        settled.map_err(|refused| {
+            let (why, opened) = *refused;
+            Unbegun::with(Refused::new(Code::Failed, why), opened.into_store())
+        })
     }
 
-    /// Undoes what opening it made.
-    fn discard(&self, store: Store, identities: &mut Identities) {
-        store.discard(identities);
-        identities.save_unmade(&self.state);
+    /// Undoes what opening a volume made that is not served, and closes it. Its disk is waited for: who has the turn
+    /// does not come here.
+    fn undo(&self, Unbegun { why, store }: Unbegun) -> Refused {
+        let removed = store.as_ref().map(|store| store.undo()).unwrap_or_default();
+        if !removed.is_empty() {
+            let mut identities = self.turn_at_last();
+            removed.iter().for_each(|(key, path)| identities.unmade(key, path));
+            identities.save_unmade(&self.state);
+        }
+        // Only now: what is made next may have its numbers.
+        drop(store);
+        why
     }
 
     /// Parts with what was opened and which the engine did not take. Where shards may know of it, it stays open, and
     /// its file is nobody else's, until they have let it go.
-    fn give_up(
-        &self,
-        store: Store,
-        (why, what): (&EngineError, Unserving),
-        identities: &mut Identities,
-    ) -> Refused {
+    fn give_up(&self, store: Store, (why, what): (&EngineError, Unserving)) -> Unbegun {
         if was_not_begun(why) {
-            self.discard(store, identities);
-            return refused(why);
+            return Unbegun::with(refused(why), store);
         }
         let name = &store.volume.name;
         let message = match what {
@@ -282,7 +311,7 @@ impl Daemon {
             ),
         };
         self.served().leaving.push(store);
-        Refused { message, ..refused(why) }
+        Unbegun::of(Refused { message, ..refused(why) })
     }
 
     /// What the engine holds against a volume.
@@ -323,52 +352,75 @@ impl Daemon {
         let mut identities = self.turn()?;
         let report = self.served().volume(name)?;
         // Of one that could not be served it has what leads there.
-        let gone = self.engine.remove_volume(name, force);
-        if let Err(why) = &gone
-            && !matches!(why, EngineError::Lingers)
-        {
-            return Err(refused(why));
-        }
-        let (files, mut parted) = self.served().part_with(name, gone.is_ok());
-        // Memory that is let go comes back to nobody: nor does what was recorded of it.
-        let memory = |one: &&Store| matches!(one.volume.spec.source, Source::Ram | Source::Null);
-        if let Some(store) = parted.iter().find(memory)
-            && let Err(why) = self.engine.forget_past(store)
-        {
-            tracing::warn!(%why, volume = name, "what was recorded of a deleted volume is still there");
-        }
+        self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
+        let files = self.served().part_with(name);
         tracing::info!(volume = name, "volume deleted");
         let recorded = self.record(None).map_err(|why| {
             let message =
                 format!("no longer served, but it will come back at the next start: {}", why.message);
             Refused::new(Code::Failed, message)
         });
-        // Only now: one that comes back at the next start is held against what was known of it. Who deletes a volume
-        // has seen that a sync of it has failed.
+        let failed = |why: StateError| {
+            let message = format!("no longer served, but what was known of it still is: {why}");
+            Refused::new(Code::Failed, message)
+        };
+        // Only now: one that comes back at the next start is held against what was known of it.
         let forgotten = recorded.and_then(|()| {
             if let Ok(name) = VolumeName::parse(name) {
                 identities.forget(&name);
             }
-            identities.save(&self.state).and(notes::forget(&self.state, &files)).map_err(|why| {
-                let message = format!("no longer served, but what was known of it still is: {why}");
-                Refused::new(Code::Failed, message)
-            })
+            identities.save(&self.state).map_err(failed)
         });
         drop(identities);
-        // What hosts were told is written is made stable before its file is let go. Nobody waits for that but who asked.
+        // What is in flight ends, and what hosts were told is written is made stable, before its file is let go. Nobody
+        // waits for that but who asked.
+        let gone = self.engine.drain_volume(name).map_err(|why| refused(&why));
+        let synced = gone.and_then(|()| self.close(name));
+        // Who deletes a volume has seen that a sync of it has failed.
+        forgotten.and_then(|()| notes::forget(&self.state, &files).map_err(failed))?;
+        synced.map(|()| report)
+    }
+
+    /// Closes the files of a volume that is out of the shards; until that is done they are nobody else's.
+    fn close(&self, name: &str) -> Result<(), Refused> {
+        let is_it = |store: &mut Store| store.volume.name.as_str() == name;
+        let mut parted: Vec<Store> = {
+            let mut served = self.served();
+            let parted: Vec<Store> = served.leaving.extract_if(.., is_it).collect();
+            served.leaving.extend(parted.iter().map(Store::outline));
+            parted
+        };
+        // Memory that is let go comes back to nobody: nor does what was recorded of it.
+        let is_memory = |store: &&Store| matches!(store.volume.spec.source, Source::Ram | Source::Null);
+        for store in parted.iter().filter(is_memory) {
+            if let Err(why) = self.engine.forget_past(store) {
+                tracing::warn!(%why, volume = name, "what was recorded of a deleted volume is still there");
+            }
+        }
         let synced = parted.iter_mut().map(Store::sync).fold(Ok(()), std::io::Result::and);
         drop(parted);
-        if gone.is_ok() {
-            self.served().leaving.retain(|store| store.volume.name.as_str() != name);
-        }
-        forgotten?;
-        gone.map_err(|why| refused(&why))?;
+        self.served().leaving.retain(|store| store.volume.name.as_str() != name);
         synced.map_err(|why| {
             let message =
                 format!("no longer served, but what was written last may be lost: cannot sync: {why}");
             Refused::new(Code::Failed, message)
-        })?;
-        Ok(report)
+        })
+    }
+}
+
+/// Why a volume is not served after all, and what is to be undone of it if no shard knows it.
+struct Unbegun {
+    why: Refused,
+    store: Option<Box<Store>>,
+}
+
+impl Unbegun {
+    fn of(why: Refused) -> Self {
+        Unbegun { why, store: None }
+    }
+
+    fn with(why: Refused, store: Store) -> Self {
+        Unbegun { why, store: Some(Box::new(store)) }
     }
 }
 
@@ -403,24 +455,19 @@ impl Served {
     }
 
     /// Takes away a volume that no host reaches any more, and all that leads to it. It is shown as one that leaves,
-    /// and its name and files are nobody else's, until its files are closed: those of one that no shard has (`is_out`)
-    /// are given to the caller. The first that is given is which of its files notes may be of.
-    fn part_with(&mut self, name: &str, is_out: bool) -> (Vec<Uuid>, Vec<Store>) {
+    /// and its name and files are nobody else's, until its files are closed. Gives which of its files notes may be of.
+    fn part_with(&mut self, name: &str) -> Vec<Uuid> {
         let is_it = |store: &mut Store| store.volume.name.as_str() == name;
-        let mut parted: Vec<Store> = self.stores.extract_if(.., is_it).collect();
-        parted.extend(self.leaving.extract_if(.., is_it));
-        let files = parted.iter().flat_map(notes::files).collect();
-        if is_out {
-            self.leaving.extend(parted.iter().map(Store::outline));
-        } else {
-            self.leaving.append(&mut parted);
-        }
+        let parted: Vec<Store> = self.stores.extract_if(.., is_it).collect();
+        self.leaving.extend(parted);
+        let gone = self.leaving.iter().filter(|store| store.volume.name.as_str() == name);
+        let files = gone.flat_map(notes::files).collect();
         self.unserved.retain(|one| one.recorded.name != name);
         self.ways.forget(name);
         let mut stopped = Ways { targets: std::mem::take(&mut self.stopped), ..Ways::default() };
         stopped.forget(name);
         self.stopped = stopped.targets;
-        (files, parted)
+        files
     }
 
     /// Refuses a name that a volume has, whatever has become of it.

@@ -547,15 +547,17 @@ impl Engine for Shards {
                 catalog.leaving.insert(id, entry);
             }
         }
-        let Some(id) = catalog.leaver(name) else {
-            // It could not be served; the next one of that name is another.
+        // One that could not be served has what leads to it; the next one of that name is another.
+        if catalog.leaver(name).is_none() {
             catalog.ways.forget(name);
-            return self.publish(&mut catalog);
-        };
+        }
         // Also if this is not the first try: a shard may not have heard it.
-        self.publish(&mut catalog)?;
-        // Its disk may be waited for: who looks at other volumes does not wait, too.
-        drop(catalog);
+        self.publish(&mut catalog)
+    }
+
+    fn drain_volume(&self, name: &str) -> Result<(), EngineError> {
+        // Its disk may be waited for: nothing is locked meanwhile.
+        let Some(id) = self.catalog().leaver(name) else { return Ok(()) };
         // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
         if let Err(why) = self.change((name, id), Ask::Remove) {
             tracing::warn!(%why, volume = name, "a volume that is deleted does not come to rest");

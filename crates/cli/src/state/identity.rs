@@ -194,13 +194,14 @@ impl Identities {
         self.changed |= self.entries.len() != before;
     }
 
-    /// Writes them when what was made has been removed again. Without it the next start does not make it.
+    /// Writes them when what was made has been removed again, or was not served. Without it the next start does not make
+    /// it, or holds another against it.
     pub fn save_unmade(&mut self, state: &StateDir) {
         if let Err(why) = self.save(state) {
             tracing::error!(
                 %why,
-                "files that were made and removed again are still recorded as having been there: the next start says \
-                 that they are missing"
+                "what was opened and is not served is still recorded as having been there: the next start says that \
+                 files are missing that were made and removed again, or that another volume is in their place"
             );
         }
     }

@@ -448,3 +448,27 @@ fn a_far_volume_that_was_replaced_while_the_gateway_was_down_is_not_served_in_it
     assert_eq!(near.ask_json("volume show named")["uuid"], new[0].as_str());
     assert_eq!(near.ask_json("volume show made")["uuid"], new[1].as_str());
 }
+
+/// What comes next by that name may be another, and it would be refused, or end sessions that are not its own.
+#[test]
+fn a_far_volume_whose_creation_failed_late_is_not_remembered_by_its_name() {
+    let (_there, far) = far("epoll");
+    let place = Place::new();
+    let near = place.serve("[[volume]]\nname = \"own\"\nsource = \"ram:1M\"\n", &["--nvme", "127.0.0.1:0"]);
+    let state = place.path("state");
+    let known = |name: &str| {
+        let text = |record| std::fs::read_to_string(state.join(record)).unwrap_or_default();
+        ["elsewhere", "nexuses"].map(|record| text(record).contains(name))
+    };
+    let create = |name: &str| near.run(&format!("volume create {name}={}", urls(&far, "far")[0]));
+    // It cannot be recorded, so it is not served.
+    std::fs::create_dir(state.join("volumes.new")).unwrap();
+    let late = create("late");
+    let why = String::from_utf8_lossy(&late.stderr);
+    assert!(!late.status.success() && why.contains("volumes: Is a directory"), "{why}");
+    assert_eq!(known("late"), [false, false]);
+    std::fs::remove_dir(state.join("volumes.new")).unwrap();
+    let well = create("well");
+    assert!(well.status.success(), "{}", String::from_utf8_lossy(&well.stderr));
+    assert_eq!((known("well"), known("late")), ([true, true], [false, false]));
+}
