@@ -1,8 +1,4 @@
-//! See `bodies::capsules`.
+//! See `testkit::fuzz::nvme_tcp::capsules`.
 #![no_main]
 
-#[path = "../../crates/protocol/nvme-tcp/tests/corpus/bodies.rs"]
-#[allow(dead_code)]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::capsules(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testkit::fuzz::nvme_tcp::capsules(data));

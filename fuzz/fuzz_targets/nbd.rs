@@ -1,8 +1,4 @@
-//! See `bodies::nbd`.
+//! See `testkit::fuzz::local::nbd`.
 #![no_main]
 
-#[path = "../../crates/initiator/block-device/tests/corpus/bodies.rs"]
-#[allow(dead_code)]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::nbd(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testkit::fuzz::local::nbd(data));

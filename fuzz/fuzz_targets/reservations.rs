@@ -1,10 +1,4 @@
-//! See `bodies::reservations`.
+//! See `testkit::fuzz::iscsi::reservations`.
 #![no_main]
 
-#[path = "../../crates/server/shard/tests/corpus/bodies.rs"]
-#[allow(dead_code)]
-mod bodies;
-#[path = "../../crates/server/shard/tests/simulation/rig.rs"]
-mod rig;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::reservations(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testkit::fuzz::iscsi::reservations(data));

@@ -1,8 +1,4 @@
-//! See `bodies::vhost`.
+//! See `testkit::fuzz::local::vhost`.
 #![no_main]
 
-#[path = "../../crates/initiator/block-device/tests/corpus/bodies.rs"]
-#[allow(dead_code)]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::vhost(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testkit::fuzz::local::vhost(data));

@@ -88,6 +88,24 @@ const TABLE: &[Layer] = &[
     },
     Layer { directory: "initiator/capi", on: &["buf", "client", "volume"], foreign: Any },
     Layer { directory: "initiator/block-device", on: &["buf", "volume"], foreign: Any },
+    Layer {
+        directory: "runtime/testkit",
+        on: &[
+            "block-device",
+            "buf",
+            "endpoint",
+            "iscsi",
+            "nvme",
+            "nvme-server",
+            "nvme-tcp",
+            "scsi-server",
+            "shard",
+            "sim",
+            "stream",
+            "volume",
+        ],
+        foreign: Any,
+    },
     Layer { directory: "evaluation/eval", on: &[], foreign: Any },
     Layer { directory: "evaluation/lab", on: &["eval"], foreign: Any },
     Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
@@ -144,7 +162,10 @@ const ISCSI: &[&str] = &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3",
 /// What NVMe needs beside layout: hashes and modular powers for DH-HMAC-CHAP.
 const NVME: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
 
-const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "block-device", "capi", "bench"];
+const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "block-device", "capi", "testkit", "bench"];
+
+/// Crates that only tests may depend on.
+const FOR_TESTS: &[&str] = &["testkit"];
 
 /// Crates in which nothing but `Cx` may tell the time or give randomness.
 const BELOW_THE_WORLDS: &[&str] = &[
@@ -254,6 +275,8 @@ fn dependency_findings(members: &[Package]) -> Vec<String> {
         let named: BTreeSet<&str> = package.normal.iter().chain(&package.build).map(String::as_str).collect();
         for dependency in &named {
             match (ours.get(dependency), &layer.foreign) {
+                (Some(other), _) if FOR_TESTS.contains(other) => findings
+                    .push(format!("{name} must name {other} under [dev-dependencies] only: it is for tests")),
                 (Some(other), _) if layer.on.contains(other) => {}
                 (Some(other), _) => findings.push(format!("{name} must not depend on {other}")),
                 (None, Only(list)) if !list.contains(dependency) => {
@@ -416,6 +439,23 @@ mod tests {
             found("blockwire-stream", &["blockwire-buf"]),
             ["stream does not depend on smallvec, which its row names"]
         );
+    }
+
+    #[test]
+    fn a_crate_for_tests_is_no_dependency_of_what_ships() {
+        assert_eq!(
+            found("blockwire-stream", &[STREAM, &["blockwire-testkit"]].concat()),
+            ["stream must name testkit under [dev-dependencies] only: it is for tests"]
+        );
+        assert_eq!(
+            found(
+                "blockwire-capi",
+                &["blockwire-buf", "blockwire-client", "blockwire-testkit", "blockwire-volume"]
+            ),
+            ["capi must name testkit under [dev-dependencies] only: it is for tests"]
+        );
+        let rows = TABLE.iter().flat_map(|layer| layer.on);
+        assert!(rows.into_iter().all(|on| !FOR_TESTS.contains(on)), "a row names a crate for tests");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, Place};
 use crate::verbs::{CONFIG, good, served, urls};
-use crate::watch::{self, Watch, stage};
+use testkit::watch::{self, Watch, stage};
 
 pub const BLOCKWIRE: &str = env!("CARGO_BIN_EXE_blockwire");
 

@@ -18,6 +18,3 @@ mod stripe;
 mod truth;
 mod verbs;
 mod volumes;
-#[allow(dead_code, reason = "it is shared with the tests of the crate below")]
-#[path = "../../../initiator/block-device/tests/support/watch.rs"]
-mod watch;

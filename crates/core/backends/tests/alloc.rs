@@ -1,14 +1,14 @@
 //! Memory: a stripe that is warm allocates nothing per operation on no more chunks than there are legs.
 
-#[path = "../../../server/shard/tests/alloc/counter.rs"]
-mod counter;
-
 use std::sync::Arc;
 
 use blockwire_backends::{AnyLeg, Stripe};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
-use counter::counted;
+use testkit::alloc::{self, counted};
 use volume::{Backend, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
+
+#[global_allocator]
+static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
 
 const CHUNK: u32 = 16 << 10;
 const LEGS: u64 = 4;
@@ -44,11 +44,11 @@ fn reads_and_writes_allocate_nothing() {
     let (mut stripe, pool) = (stripe(), Pool::new(8 << 20));
     for len in [4096, 16 << 10, 48 << 10] {
         (0..4).for_each(|_| round(&mut stripe, &pool, len));
-        counter::take();
+        alloc::take();
         let before = pool.usage();
         (0..8).for_each(|_| round(&mut stripe, &pool, len));
-        let count = counter::take();
-        assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", counter::site());
+        let count = alloc::take();
+        assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::site());
         assert_eq!(pool.usage(), before, "all memory came back");
     }
 }

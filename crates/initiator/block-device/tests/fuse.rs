@@ -2,9 +2,6 @@
 //! Where there is no /dev/fuse, or no leave to mount, the tests say so and do nothing.
 
 mod support;
-#[allow(dead_code, reason = "it is shared with other tests")]
-#[path = "support/watch.rs"]
-mod watch;
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use blockwire_block_device::{Statistics, Stop, fuse};
 use support::{Mood, RamVolume};
+use testkit::watch::{self, Watch, stage};
 use volume::RamDisk;
-use watch::{Watch, stage};
 
 const MIB: u64 = 1 << 20;
 

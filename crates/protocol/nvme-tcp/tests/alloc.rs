@@ -1,13 +1,14 @@
 //! Nothing is allocated per I/O once a queue is ready, on either side.
 
-#[path = "../../../server/shard/tests/alloc/counter.rs"]
-mod counter;
-
 use blockwire_nvme_tcp::{ControllerQueue, HostLimits, HostQueue, QueueLimits, QueueSize};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
 use stream::{Came, Connection, Host, HostEvent, Link, RecvOp, Target, TargetEvent};
+use testkit::alloc;
 use zerocopy::FromZeros;
+
+#[global_allocator]
+static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
 
 const LINK: Link = Link(0);
 const DEPTH: usize = 16;
@@ -160,9 +161,9 @@ fn nothing_is_allocated_per_command() {
         for _ in 0..20 {
             both.round(cx);
         }
-        counter::take();
-        counter::counted(|| (0..50).for_each(|_| both.round(cx)));
-        let count = counter::take();
-        assert_eq!(count.calls, 0, "{:?}", counter::site());
+        alloc::take();
+        alloc::counted(|| (0..50).for_each(|_| both.round(cx)));
+        let count = alloc::take();
+        assert_eq!(count.calls, 0, "{:?}", alloc::site());
     }
 }

@@ -6,9 +6,6 @@
 //! the instructions are those of the shard alone: divide by the number of commands that is printed.
 //! Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over NVMe/TCP; depth; rounds.
 
-#[path = "../tests/simulation/rig.rs"]
-mod rig;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +21,8 @@ use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, Pro
 use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe};
 use nvme_tcp::wire::{C2hData, CapsuleCmd, CapsuleResp, IcReq, IcResp};
-use rig::Terms;
 use stream::{Came, RecvOp, SendOp};
+use testkit::target::{self, Terms};
 use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, Ram, RamDisk, Span};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
@@ -84,7 +81,7 @@ impl World {
             Limits { mrdsl: 65_536, first_burst: 65_536, max_burst: 262_144, ..Limits::default() };
         let terms =
             Terms { negotiation, limits: SessionLimits { commands: 128, ..SessionLimits::default() } };
-        let mut exports = rig::exports(&terms);
+        let mut exports = target::exports(&terms);
         let owned = Arc::get_mut(&mut exports).expect("nobody else has them yet");
         owned.nvme.subsystems[0].limits.entries = 256;
         let shard = Shard::new(ShardId(0), 1, exports);
@@ -108,7 +105,7 @@ impl World {
             touched.submit(&mut cx, io);
             touched.poll_done().expect("memory answers at once");
         }
-        for spec in rig::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone())) {
+        for spec in target::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone())) {
             let add = Message::Control(0, Control::AddVolume(Box::new(spec)));
             world.with(|shard, cx| shard.handle_message(cx, add));
         }
@@ -193,7 +190,7 @@ fn fill(pool: &Pool, op: &mut RecvOp, stream: &[u8]) -> usize {
 }
 
 fn log_in(world: &mut World, link: LinkId) -> LoggedIn {
-    let mut wanted = rig::wanted(1);
+    let mut wanted = target::wanted(1);
     wanted.limits.mrdsl = 262_144;
     let (mut login, first) = InitiatorLogin::start(wanted).expect("a login begins");
     let mut entropy = Entropy::new([1; 32]);
@@ -233,7 +230,7 @@ fn join(world: &mut World, qid: u16, cntlid: u16, entries: u32) -> (LinkId, u16)
     let names = ConnectNames {
         host_id: HostId::new([1; 16]).expect("not zero"),
         cntlid,
-        subsystem: Nqn::parse(rig::SUBSYSTEM).expect("a name"),
+        subsystem: Nqn::parse(target::SUBSYSTEM).expect("a name"),
         host: Nqn::parse("nqn.2026-11.test:host").expect("a name"),
     };
     let answer = admit(world, link, connect.sqe(), ConnectData::new(&names).as_bytes());

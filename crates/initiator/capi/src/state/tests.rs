@@ -12,12 +12,8 @@ use buf::{Cx, Errno, Payload};
 use client::{Initiator, Io, Settings};
 use volume::{Backend, DiskOp, Done, Geometry, IoId, Op, Outcome};
 
-use self::script::{Answer, Script, honest};
 use super::{For, Stage, State, What};
-
-#[allow(dead_code, reason = "the paths' tests use all of it")]
-#[path = "../../../multipath/tests/iscsi/script.rs"]
-mod script;
+use testkit::iscsi_target::{Answer, Script, honest};
 
 fn state(open_timeout: Duration) -> State {
     let settings = Settings { open_timeout, ..Settings::default() };

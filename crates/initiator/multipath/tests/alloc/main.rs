@@ -1,20 +1,9 @@
 //! Memory: a path that is warm allocates nothing per operation, over iSCSI and over NVMe/TCP.
 
-// The name by which the target's own tests call it.
-extern crate shard as blockwire_shard;
-
-#[path = "../../../../server/shard/tests/alloc/counter.rs"]
-mod counter;
 mod nvme;
 #[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
 #[path = "../nvme/rig_world.rs"]
 mod nvme_world;
-#[allow(dead_code, reason = "the target's tests use all of it")]
-#[path = "../../../../server/shard/tests/simulation/rig.rs"]
-mod rig;
-#[allow(dead_code, reason = "the tests of hostile targets use it")]
-#[path = "../iscsi/script.rs"]
-mod script;
 #[allow(dead_code, reason = "the tests of paths use all of it")]
 #[path = "../iscsi/world.rs"]
 mod world;
@@ -26,15 +15,19 @@ use std::time::Duration;
 use blockwire_multipath::iscsi::{IscsiPath, Settings};
 use blockwire_multipath::{Event, Path};
 use buf::{Class, Cx, Errno, Payload, Time};
-use counter::counted;
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, ShardId, Sockets};
 use iscsi::negotiate::Digest;
 use iscsi::session::SessionLimits;
 use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
 use stream::{Came, RecvOp, SendOp};
+use testkit::alloc::{self, counted};
+use testkit::target;
 use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
 use world::World;
+
+#[global_allocator]
+static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
 
 const BLOCKS: u64 = 1 << 15;
 const DEPTH: u64 = 16;
@@ -85,15 +78,15 @@ fn up(digest: Digest) -> World<Counted> {
     let isid = Isid::random([1, 2, 3], 4);
     let portals = vec!["127.0.0.1:3260".parse().unwrap()];
     let mut settings =
-        Settings::new(portals, rig::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid);
+        Settings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid);
     settings.negotiation.header_digest = vec![digest];
     settings.negotiation.data_digest = vec![digest];
-    let terms = rig::Terms { limits: SessionLimits::default(), ..rig::Terms::default() };
-    let shard = Shard::new(ShardId(0), 1, rig::exports(&terms));
+    let terms = target::Terms { limits: SessionLimits::default(), ..target::Terms::default() };
+    let shard = Shard::new(ShardId(0), 1, target::exports(&terms));
     let mut world = World::new(Counted(IscsiPath::new(settings).unwrap()), shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let make = move |_| Ram::new(disk.clone());
-    for spec in rig::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
+    for spec in target::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
         world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
     }
     world.with(|path, cx| path.0.connect(cx));
@@ -149,11 +142,11 @@ fn reads_and_writes_by_a_path_over_iscsi_allocate_nothing() {
         let mut world = up(digest);
         for len in [4096, 65_536] {
             (0..12).for_each(|_| round(&mut world, len));
-            counter::take();
+            alloc::take();
             let before = world.pool.usage();
             (0..16).for_each(|_| round(&mut world, len));
-            let count = counter::take();
-            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", counter::site());
+            let count = alloc::take();
+            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::site());
             assert_eq!(world.pool.usage(), before, "all memory came back");
         }
     }

@@ -5,20 +5,21 @@ use blockwire_multipath::nvme::{NvmePath, Settings};
 use nvme::{HostId, Nqn};
 use volume::{Durability, Op, Span};
 
-use crate::counter::{self, counted};
+use crate::DEPTH;
 use crate::nvme_world::World;
-use crate::{DEPTH, rig};
+use testkit::alloc::{self, counted};
+use testkit::target;
 
 fn up(digests: bool) -> World<NvmePath> {
     let mut settings = Settings::new(
         vec!["127.0.0.1:4420".parse().unwrap()],
-        Nqn::parse(rig::SUBSYSTEM).unwrap(),
+        Nqn::parse(target::SUBSYSTEM).unwrap(),
         1,
         Nqn::parse("nqn.2026-11.test:host").unwrap(),
         HostId::new([1; 16]).unwrap(),
     );
     (settings.header_digest, settings.data_digest) = (digests, digests);
-    let mut world = World::new(NvmePath::new(settings), rig::exports(&rig::Terms::default()));
+    let mut world = World::new(NvmePath::new(settings), target::exports(&target::Terms::default()));
     world.connect().unwrap();
     world.around = |act| counted(act);
     world
@@ -57,12 +58,12 @@ fn reads_and_writes_by_a_path_over_nvme_tcp_allocate_nothing() {
         let mut world = up(digests);
         for len in [4096, 65_536] {
             (0..12).for_each(|_| round(&mut world, len));
-            let warm = counter::take();
+            let warm = alloc::take();
             assert!(warm.calls > 0 || digests || len > 4096, "what is counted is what the path asks for");
             let before = world.host_usage();
             (0..16).for_each(|_| round(&mut world, len));
-            let count = counter::take();
-            assert_eq!(count.calls, 0, "{len} bytes, digests {digests}: {count:?}; {:?}", counter::site());
+            let count = alloc::take();
+            assert_eq!(count.calls, 0, "{len} bytes, digests {digests}: {count:?}; {:?}", alloc::site());
             assert_eq!(world.host_usage(), before, "all memory came back");
         }
     }

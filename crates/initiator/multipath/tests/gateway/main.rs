@@ -2,12 +2,6 @@
 //! host of the second; over either protocol on either side.
 
 // As the target's own tests name it.
-extern crate shard as blockwire_shard;
-
-#[allow(dead_code, reason = "the target's tests use all of it")]
-#[path = "../../../../server/shard/tests/simulation/rig.rs"]
-mod rig;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +13,7 @@ use nvme::{HostId, Nqn};
 use shard::{Control, Make, Message, Shard};
 use sim::{Config, LineFaults, Reach, World};
 use stream::{Came, RecvOp, SendOp};
+use testkit::target;
 use volume::{Backend, DiskOp, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Ram, RamDisk, Span};
 
 const BLOCKS: u64 = 1 << 14;
@@ -151,8 +146,8 @@ fn portal(machine: [u8; 4], over: Over) -> SocketAddr {
 
 fn path(machine: [u8; 4], over: Over, number: u8) -> AnyPath {
     let url = match over {
-        Over::Iscsi => format!("iscsi://{}/{}/0", portal(machine, over), rig::TARGET),
-        Over::Nvme => format!("nvme+tcp://{}/{}/1", portal(machine, over), rig::SUBSYSTEM),
+        Over::Iscsi => format!("iscsi://{}/{}/0", portal(machine, over), target::TARGET),
+        Over::Nvme => format!("nvme+tcp://{}/{}/1", portal(machine, over), target::SUBSYSTEM),
     };
     let who = Who {
         initiator: format!("iqn.2026-11.test:host{number}"),
@@ -179,14 +174,14 @@ struct Rig {
 fn far(disk: &Arc<RamDisk>) -> Vec<shard::VolumeSpec> {
     let geometry = Ram::new(disk.clone()).geometry();
     let disk = disk.clone();
-    rig::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone()))
+    target::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone()))
 }
 
 impl Rig {
     /// A host that speaks `front` to a gateway that speaks `back` to the volume's daemon.
     fn new(seed: u64, front: Over, back: Over, lines: LineFaults) -> Rig {
         let config = Config { shards: 3, pool_bytes: 64 << 20, lines, ..Config::new(seed) };
-        let exports = || rig::exports(&rig::Terms::default());
+        let exports = || target::exports(&target::Terms::default());
         let mut world = World::new(config, |id, _| match id.0 {
             2 => Node::Host(Box::default()),
             base => Node::Daemon(base, Box::new(Shard::new(ShardId(0), 1, exports()))),
@@ -293,7 +288,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
     const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     let config = Config { shards: 2, pool_bytes: 64 << 20, ..Config::new(1) };
     let mut world = World::new(config, |id, _| {
-        let mut exports = shard::Exports::clone(&rig::exports(&rig::Terms::default()));
+        let mut exports = shard::Exports::clone(&target::exports(&target::Terms::default()));
         if id.0 == 0 {
             for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
                 let secret = nvme::auth::Secret::parse(SECRET).unwrap();
@@ -309,7 +304,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
     }
     for mut spec in far(&disk) {
         spec.make = Make::Remote(Box::new(|cx: &mut Cx<'_>| {
-            let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), rig::SUBSYSTEM);
+            let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), target::SUBSYSTEM);
             let who = Who {
                 initiator: "iqn.2026-11.test:host7".into(),
                 host: Nqn::parse("nqn.2026-11.test:host7").unwrap(),

@@ -1,12 +1,6 @@
 //! Hostile targets: what a good one says, changed PDU by PDU, in a world of one thread that a seed determines.
 
-// The name by which the target's own tests call it.
-extern crate shard as blockwire_shard;
-
 mod mangle;
-#[allow(dead_code, reason = "the target's tests use all of it")]
-#[path = "../../../../server/shard/tests/simulation/rig.rs"]
-mod rig;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

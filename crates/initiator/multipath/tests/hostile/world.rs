@@ -11,20 +11,20 @@ use std::time::Duration;
 use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings};
 use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings};
 use blockwire_multipath::{AnyPath, Claim, Client, Handle, News, Nothing, Terms};
-use blockwire_shard::{Control, Message, NvmeMessage, Shard};
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, Dial, Dialled, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
 };
 use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
+use shard::{Control, Message, NvmeMessage, Shard};
 use sim::Chance;
 use stream::{Came, RecvOp, SendOp};
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Backend, DiskId, DiskOp, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
 
 use crate::mangle::{Mangler, Protocol};
-use crate::rig;
+use testkit::target;
 
 const BLOCKS: u64 = 1 << 12;
 const RESET: Errno = Errno(104);
@@ -147,7 +147,7 @@ impl Session {
             chance,
             client,
             volume,
-            shard: Shard::new(ShardId(0), 1, rig::exports(&rig::Terms::default())),
+            shard: Shard::new(ShardId(0), 1, target::exports(&target::Terms::default())),
             host_hands: Hands::default(),
             target_hands: Hands::default(),
             wires: Vec::new(),
@@ -162,7 +162,7 @@ impl Session {
         };
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let geometry = Ram::new(disk.clone()).geometry();
-        for spec in rig::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
+        for spec in target::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
             session.target(|shard, cx| {
                 shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
             });
@@ -526,11 +526,17 @@ fn has_mark(bytes: &[u8]) -> bool {
 fn iscsi_settings() -> IscsiSettings {
     let isid = Isid::random([1, 2, 3], 4);
     let portals = vec!["127.0.0.1:3260".parse().unwrap()];
-    IscsiSettings::new(portals, rig::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
+    IscsiSettings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
 }
 
 fn nvme_settings() -> NvmeSettings {
     let host = Nqn::parse("nqn.2026-11.test:host").unwrap();
     let addresses = vec!["127.0.0.1:4420".parse().unwrap()];
-    NvmeSettings::new(addresses, Nqn::parse(rig::SUBSYSTEM).unwrap(), 1, host, HostId::new([1; 16]).unwrap())
+    NvmeSettings::new(
+        addresses,
+        Nqn::parse(target::SUBSYSTEM).unwrap(),
+        1,
+        host,
+        HostId::new([1; 16]).unwrap(),
+    )
 }

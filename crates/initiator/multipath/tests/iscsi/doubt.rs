@@ -9,9 +9,10 @@ use blockwire_multipath::{Claim, Event, Fate, Path, Why};
 use volume::reservation::{Action, Key};
 use volume::{Durability, IoId, Op, Outcome};
 
-use crate::script::{Answer, Script, honest};
 use crate::world::{self, World};
-use crate::{next, rig, run, settings, span, up};
+use crate::{next, run, settings, span, up};
+use testkit::iscsi_target::{Answer, Script, honest};
+use testkit::target;
 
 /// REPORTED LUNS DATA HAS CHANGED, and CAPACITY DATA HAS CHANGED.
 const IDENTITY: Answer = Answer::Check(6, 0x3f0e);
@@ -73,7 +74,7 @@ fn rigged() -> (Rc<Unit>, World<IscsiPath>) {
     let unit = Rc::new(Unit::default());
     unit.uuid.set(9);
     let asked = unit.clone();
-    let mut world = crate::world(settings(), &rig::Terms::default());
+    let mut world = crate::world(settings(), &target::Terms::default());
     world.script = Some(Script::new(move |cdb| asked.answer(cdb)));
     up(&mut world);
     (unit, world)

@@ -9,9 +9,10 @@ use buf::Payload;
 use endpoint::Leave;
 use volume::{Durability, IoId, Op, Outcome};
 
-use crate::script::{Answer, Script, honest};
 use crate::world::{self, World};
-use crate::{next, rig, run, settings, span, up};
+use crate::{next, run, settings, span, up};
+use testkit::iscsi_target::{Answer, Script, honest};
+use testkit::target;
 
 const OWN: &str = "127.0.0.1:3260";
 const OTHER: &str = "127.0.0.1:3261";
@@ -21,8 +22,8 @@ fn address(text: &str) -> SocketAddr {
 }
 
 /// A target that pings nobody, so a silent session stays for ever.
-fn patient() -> rig::Terms {
-    let mut terms = rig::Terms::default();
+fn patient() -> target::Terms {
+    let mut terms = target::Terms::default();
     terms.limits.nop_interval = None;
     terms
 }
@@ -128,7 +129,7 @@ fn without_another_way_to_the_target_the_stated_time_is_waited() {
 
 #[test]
 fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_end() {
-    let mut world = crate::world(settings(), &rig::Terms::default());
+    let mut world = crate::world(settings(), &target::Terms::default());
     world.script = Some(Script::new(|cdb| if cdb[0] == 0x2a { Answer::Silence } else { honest(cdb) }));
     up(&mut world);
     let data = world::data(&world.pool, &[1; 512]);
@@ -139,7 +140,7 @@ fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_e
     assert!(matches!(next(&mut world), Event::Down(_)));
     assert_eq!(world.left(), [Leave::Abort]);
     // In good order it is not.
-    let mut world = crate::world(settings(), &rig::Terms::default());
+    let mut world = crate::world(settings(), &target::Terms::default());
     up(&mut world);
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
     assert!(matches!(next(&mut world), Event::Down(_)));

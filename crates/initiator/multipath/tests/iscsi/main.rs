@@ -3,16 +3,8 @@
 mod doubt;
 mod fence;
 mod hostile;
-mod script;
 mod terms;
 mod world;
-
-// The name by which the target's own tests call it.
-extern crate shard as blockwire_shard;
-
-#[allow(dead_code, reason = "the target's tests use all of it")]
-#[path = "../../../../server/shard/tests/simulation/rig.rs"]
-mod rig;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +16,7 @@ use buf::Payload;
 use endpoint::{ShardId, Sockets};
 use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
+use testkit::target;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
     Access, Backend, DiskId, Durability, Extent, Failure, Fault, IoId, Op, Outcome, Ram, RamDisk, Refusal,
@@ -37,20 +30,20 @@ const SOON: Duration = Duration::from_secs(20);
 fn settings() -> Settings {
     let portals = vec!["127.0.0.1:3260".parse().unwrap()];
     let isid = Isid::random([1, 2, 3], 4);
-    Settings::new(portals, rig::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
+    Settings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
 }
 
-fn world(settings: Settings, terms: &rig::Terms) -> World<IscsiPath> {
+fn world(settings: Settings, terms: &target::Terms) -> World<IscsiPath> {
     world_of(IscsiPath::new(settings).unwrap(), terms)
 }
 
-fn world_of<S: Sockets>(path: S, terms: &rig::Terms) -> World<S> {
-    let shard = Shard::new(ShardId(0), 1, rig::exports(terms));
+fn world_of<S: Sockets>(path: S, terms: &target::Terms) -> World<S> {
+    let shard = Shard::new(ShardId(0), 1, target::exports(terms));
     let mut world = World::new(path, shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let make = move |_| Ram::new(disk.clone());
     let geometry = make(0).geometry();
-    for spec in rig::volume(1, geometry, &[DiskId(0)], None, make) {
+    for spec in target::volume(1, geometry, &[DiskId(0)], None, make) {
         world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
     }
     world
@@ -97,7 +90,7 @@ fn span(lba: u64, blocks: u64) -> Span {
 
 #[test]
 fn a_path_comes_up_and_tells_what_it_found() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     let portrait = up(&mut world);
     assert_eq!(portrait.uuid, Some(Uuid([7; 16])));
     let geometry = portrait.geometry.unwrap();
@@ -114,7 +107,7 @@ fn a_path_comes_up_and_tells_what_it_found() {
 
 #[test]
 fn what_is_written_is_read() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     for (lba, blocks, durability) in
         [(0, 1, Durability::Cached), (8, 8, Durability::Stable), (100, 2048, Durability::Cached)]
@@ -135,7 +128,7 @@ fn what_is_written_is_read() {
 
 #[test]
 fn every_operation_has_its_command() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     let full = vec![0xa5; 16 * 512];
     let mut go = |op: Op, content: Option<&[u8]>| {
@@ -190,7 +183,7 @@ fn claim(world: &mut World<IscsiPath>, claim: Claim) -> Result<Option<Claims>, S
 
 #[test]
 fn reservations_are_taken_and_told() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     let act = |action| Claim::Act(action);
     let register = |current, new| {
@@ -227,7 +220,7 @@ fn reservations_are_taken_and_told() {
 
 #[test]
 fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     let payload = world::data(&world.pool, &[1; 65_536]);
     world
@@ -265,7 +258,7 @@ fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
 
 #[test]
 fn a_fence_that_no_login_brings_comes_by_time() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     let payload = world::data(&world.pool, &[1; 512]);
     world
@@ -288,7 +281,8 @@ fn a_fence_that_no_login_brings_comes_by_time() {
 
 #[test]
 fn many_operations_are_in_work_at_once() {
-    let terms = rig::Terms { limits: iscsi::session::SessionLimits::default(), ..rig::Terms::default() };
+    let terms =
+        target::Terms { limits: iscsi::session::SessionLimits::default(), ..target::Terms::default() };
     let mut world = world(settings(), &terms);
     up(&mut world);
     // The target opens its window as it is used: what finds no room waits for an end.
@@ -313,7 +307,7 @@ fn many_operations_are_in_work_at_once() {
 
 #[test]
 fn what_is_submitted_before_ends_are_drained_ends_too() {
-    let mut world = world(settings(), &rig::Terms::default());
+    let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     let submit = |world: &mut World<IscsiPath>, id| {
         let payload = world::room(&world.pool, 512);
@@ -358,14 +352,14 @@ fn question() -> Question {
 
 #[test]
 fn targets_are_discovered() {
-    let shard = Shard::new(ShardId(0), 1, rig::exports(&rig::Terms::default()));
+    let shard = Shard::new(ShardId(0), 1, target::exports(&target::Terms::default()));
     let mut world = World::new(Discovery::new(question()), shard);
-    for name in [None, Some(rig::TARGET)] {
+    for name in [None, Some(target::TARGET)] {
         let target = name.map(|name| iscsi::name::IscsiName::parse(name).unwrap());
         world.path = Discovery::new(Question { target, ..question() });
         let targets = discovery(&mut world).unwrap();
         assert_eq!(targets.records.len(), 1);
-        assert_eq!(targets.records[0].name.as_str(), rig::TARGET);
+        assert_eq!(targets.records[0].name.as_str(), target::TARGET);
         assert_eq!(targets.records[0].addresses[0].to_string(), "127.0.0.1:3260,1");
         world.settle();
         assert_eq!(world.open(), 0);
@@ -384,7 +378,7 @@ fn a_trace_tells_each_step_and_no_secret() {
     };
     for algorithm in Algorithm::ALL {
         for right in [true, false] {
-            let mut exports = (*rig::exports(&rig::Terms::default())).clone();
+            let mut exports = (*target::exports(&target::Terms::default())).clone();
             exports.targets[0].rules[0].auth = AuthPolicy::Required(Chap {
                 accounts: vec![account("alice", "our secret of length")],
                 mutual: Some(account("disk", "the target's own one")),
@@ -403,7 +397,7 @@ fn a_trace_tells_each_step_and_no_secret() {
             let mut world = World::new(IscsiPath::new(settings).unwrap(), shard);
             let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
             let make = move |_| Ram::new(disk.clone());
-            for spec in rig::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
+            for spec in target::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
                 world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
             }
             world.path.trace().turn(true);

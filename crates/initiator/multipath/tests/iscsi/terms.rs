@@ -5,11 +5,12 @@ use blockwire_multipath::{AnyPath, Secrets, Url, Who};
 use iscsi::negotiate::{Digest, Limits, TaskReporting};
 use volume::{Durability, Op, Outcome};
 
-use super::{IscsiPath, rig, run, settings, span, up, world, world_of};
+use super::{IscsiPath, run, settings, span, up, world, world_of};
+use testkit::target;
 
 /// The path that a URL with these options makes.
 fn path(query: &str) -> IscsiPath {
-    let url = Url::parse(&format!("iscsi://127.0.0.1/{}/0?{query}", rig::TARGET)).unwrap();
+    let url = Url::parse(&format!("iscsi://127.0.0.1/{}/0?{query}", target::TARGET)).unwrap();
     let who = Who {
         initiator: "iqn.2026-11.test:host".to_owned(),
         host: nvme::Nqn::parse("nqn.2026-11.test:host").unwrap(),
@@ -23,7 +24,7 @@ fn path(query: &str) -> IscsiPath {
 }
 
 /// Logs in, writes and reads 300 KiB; gives what was agreed.
-fn agreed(path: IscsiPath, terms: &rig::Terms) -> Vec<(String, String)> {
+fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
     let mut world = world_of(path, terms);
     let portrait = up(&mut world);
     let content: Vec<u8> = (0..300 << 10).map(|at| (at * 11 + at / 512) as u8).collect();
@@ -45,7 +46,7 @@ fn value<'a>(terms: &'a [(String, String)], key: &str) -> &'a str {
 }
 
 /// A target that agrees to everything.
-fn generous() -> rig::Terms {
+fn generous() -> target::Terms {
     let digests = vec![Digest::None, Digest::Crc32c];
     let negotiation = Limits {
         header_digest: digests.clone(),
@@ -60,7 +61,7 @@ fn generous() -> rig::Terms {
         protocol_level: 31,
         ..Limits::default()
     };
-    rig::Terms { negotiation, ..rig::Terms::default() }
+    target::Terms { negotiation, ..target::Terms::default() }
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn a_target_that_wants_more_gets_what_we_can() {
         protocol_level: 31,
         ..generous().negotiation
     };
-    let target = rig::Terms { negotiation: more.clone(), ..rig::Terms::default() };
+    let target = target::Terms { negotiation: more.clone(), ..target::Terms::default() };
     let mut settings = settings();
     settings.negotiation = more;
     for path in [path(""), IscsiPath::new(settings).unwrap()] {
@@ -144,7 +145,7 @@ fn a_target_that_allows_less_has_its_way() {
         protocol_level: 0,
         ..Limits::default()
     };
-    let target = rig::Terms { negotiation: less, ..rig::Terms::default() };
+    let target = target::Terms { negotiation: less, ..target::Terms::default() };
     let all =
         "connections=16&immediate=yes&initial_r2t=no&max_burst=16M&max_outstanding_r2t=9&time2retain=1h";
     let terms = agreed(path(all), &target);

@@ -13,7 +13,7 @@ use shard::{Message, Shard};
 use stream::{Came, RecvOp, SendOp};
 use volume::DiskOp;
 
-use crate::script::Script;
+use testkit::iscsi_target::Script;
 
 /// One end of a socket.
 #[derive(Default)]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use blockwire_multipath::Why;
 use blockwire_multipath::nvme::{Discovery, Settings, Survey};
-use blockwire_shard::{Exports, Referral};
 use nvme::Nqn;
+use shard::{Exports, Referral};
 
-use crate::rig::SUBSYSTEM;
 use crate::world::{REFUSED, World};
 use crate::{exports, settings};
+use testkit::target::SUBSYSTEM;
 
 fn discover(addresses: &[&str], exports: Arc<Exports>) -> Result<Survey, Why> {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();

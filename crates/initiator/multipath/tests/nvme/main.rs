@@ -1,11 +1,6 @@
 //! A path over NVMe/TCP against our own target's side, in one process without sockets.
 
 // As the target's own tests name it.
-extern crate shard as blockwire_shard;
-
-#[allow(dead_code)] // The target's own tests use all of it.
-#[path = "../../../../server/shard/tests/simulation/rig.rs"]
-mod rig;
 #[path = "rig_world.rs"]
 mod world;
 
@@ -22,9 +17,10 @@ mod terms;
 use std::sync::Arc;
 
 use blockwire_multipath::nvme::{NvmePath, Settings};
-use blockwire_shard::Exports;
 use nvme::{HostId, Nqn};
+use shard::Exports;
 
+use testkit::target;
 use world::World;
 
 const HOST: &str = "nqn.2026-11.test:host";
@@ -33,7 +29,7 @@ const HOST: &str = "nqn.2026-11.test:host";
 fn settings() -> Settings {
     Settings::new(
         vec!["127.0.0.1:4420".parse().unwrap()],
-        Nqn::parse(rig::SUBSYSTEM).unwrap(),
+        Nqn::parse(target::SUBSYSTEM).unwrap(),
         1,
         Nqn::parse(HOST).unwrap(),
         HostId::new([1; 16]).unwrap(),
@@ -41,7 +37,7 @@ fn settings() -> Settings {
 }
 
 fn exports() -> Arc<Exports> {
-    rig::exports(&rig::Terms::default())
+    target::exports(&target::Terms::default())
 }
 
 /// A world whose path is up.

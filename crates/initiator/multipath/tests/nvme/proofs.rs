@@ -6,9 +6,9 @@ use std::time::Duration;
 use blockwire_multipath::nvme::{NvmePath, Settings};
 use blockwire_multipath::trace::What;
 use blockwire_multipath::{Event, Path, Why};
-use blockwire_shard::{Exports, HostAuth};
 use endpoint::Sockets;
 use nvme::auth::{Group, Hash, Policy, Secret};
+use shard::{Exports, HostAuth};
 
 use crate::world::World;
 use crate::{exports, settings};

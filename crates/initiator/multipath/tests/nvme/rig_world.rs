@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::{Event, Path};
-use blockwire_shard::{Control, Exports, Message, NvmeMessage, Shard};
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg, Time};
 use endpoint::{
     Accepted, Arrival, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, ShardId,
     Sockets, Work, pump,
 };
+use shard::{Control, Exports, Message, NvmeMessage, Shard};
 use stream::{Came, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp, IoId, Op, Ram, RamDisk};
 
-use crate::rig;
+use testkit::target;
 
 /// Blocks of the volume.
 pub const BLOCKS: u64 = 1 << 16;
@@ -185,7 +185,7 @@ impl<P: Sockets> World<P> {
             around: |act| act(),
         };
         let geometry = Ram::new(disk.clone()).geometry();
-        for spec in rig::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
+        for spec in target::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
             world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
         }
         world

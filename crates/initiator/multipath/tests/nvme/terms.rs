@@ -5,10 +5,11 @@ use nvme::{HostId, Nqn};
 use volume::{Durability, Op, Span};
 
 use crate::world::{World, bytes};
-use crate::{HOST, NvmePath, exports, rig, settings};
+use crate::{HOST, NvmePath, exports, settings};
+use testkit::target;
 
 fn path(query: &str) -> NvmePath {
-    let url = Url::parse(&format!("nvme+tcp://127.0.0.1/{}/1?{query}", rig::SUBSYSTEM)).unwrap();
+    let url = Url::parse(&format!("nvme+tcp://127.0.0.1/{}/1?{query}", target::SUBSYSTEM)).unwrap();
     let who = Who {
         initiator: "iqn.2026-11.test:host".to_owned(),
         host: Nqn::parse(HOST).unwrap(),

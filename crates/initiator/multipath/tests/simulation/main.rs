@@ -1,15 +1,9 @@
 //! Initiator and target in one simulated world: the shards that ship, on both ends of every connection.
 
-// The name by which the target's own tests call it.
-extern crate shard as blockwire_shard;
-
 mod history;
 mod liar;
 mod node;
 mod plan;
-#[allow(dead_code, reason = "the target's tests use all of it")]
-#[path = "../../../../server/shard/tests/simulation/rig.rs"]
-mod rig;
 
 use std::panic::catch_unwind;
 use std::sync::Mutex;

@@ -22,7 +22,7 @@ use volume::{DiskId, Facts, Geometry, Home, PortId, Ram, RamDisk, Uuid};
 
 use crate::liar::{Liar, Lie};
 use crate::node::Node;
-use crate::rig;
+use testkit::target;
 
 /// Blocks that everybody is after.
 pub const SPAN: u64 = 24;
@@ -133,9 +133,9 @@ impl Plan {
     }
 
     fn exports(&self) -> Arc<Exports> {
-        let mut terms = rig::Terms::default();
+        let mut terms = target::Terms::default();
         terms.negotiation.max_connections = 2;
-        let mut exports = (*rig::exports(&terms)).clone();
+        let mut exports = (*target::exports(&terms)).clone();
         let iscsi: Portal = exports.portals[0].clone();
         let nvme: NvmePortal = exports.nvme.portals[0].clone();
         (exports.portals, exports.nvme.portals) = (vec![], vec![]);
@@ -182,7 +182,7 @@ impl Plan {
     pub fn serve(&self, world: &mut World<Node<Liar>>, disk: &Arc<RamDisk>, uuid: Option<Uuid>) {
         let (geometry, disk) = (disk.geometry(), disk.clone());
         let specs = match self.disk_delay_max {
-            None => rig::volume(self.shards, geometry, &[], None, move |_| Ram::new(disk.clone())),
+            None => target::volume(self.shards, geometry, &[], None, move |_| Ram::new(disk.clone())),
             Some(_) => self.file(),
         };
         for (shard, mut spec) in (0..).zip(specs) {
@@ -208,7 +208,7 @@ impl Plan {
         };
         let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).expect("a file can be served"));
         let geometry = file.geometry();
-        rig::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
+        target::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
     }
 
     /// The paths of a host. Every session and every host has a name of its own.
@@ -218,7 +218,7 @@ impl Plan {
                 let isid = Isid::random([1, 2, host as u8], at as u16);
                 let name = format!("iqn.2026-11.test:host{host}");
                 let mut settings =
-                    IscsiSettings::new(vec![address(door)], rig::TARGET.to_owned(), 0, name, isid);
+                    IscsiSettings::new(vec![address(door)], target::TARGET.to_owned(), 0, name, isid);
                 if self.digests {
                     settings.negotiation.header_digest = vec![Digest::Crc32c];
                     settings.negotiation.data_digest = vec![Digest::Crc32c];
@@ -231,7 +231,7 @@ impl Plan {
             Protocol::Nvme => {
                 let nqn = Nqn::parse(&format!("nqn.2026-11.test:host{host}")).unwrap();
                 let id = HostId::new([host as u8 + 1; 16]).unwrap();
-                let subsystem = Nqn::parse(rig::SUBSYSTEM).unwrap();
+                let subsystem = Nqn::parse(target::SUBSYSTEM).unwrap();
                 let mut settings = NvmeSettings::new(vec![address(door)], subsystem, 1, nqn, id);
                 (settings.header_digest, settings.data_digest) = (self.digests, self.digests);
                 settings.queues = self.queues;

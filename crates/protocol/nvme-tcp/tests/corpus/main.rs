@@ -1,30 +1,16 @@
 //! Hostile bytes against the controller's side of a queue: the fuzzers' bodies on stable Rust, with
 //! every stored seed and arbitrary bytes.
 
-mod bodies;
-
-use std::path::Path;
-
 use proptest::prelude::*;
-
-type Body = fn(&[u8]);
+use testkit::corpus::Body;
+use testkit::fuzz::nvme_tcp as bodies;
 
 /// Every body, with the folder of its seeds.
 const BODIES: [(&str, Body); 2] = [("capsules", bodies::capsules), ("pdus", bodies::pdus)];
 
 #[test]
 fn stored_seeds() {
-    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds");
-    for (name, body) in BODIES {
-        let mut count = 0;
-        for file in std::fs::read_dir(seeds.join(name)).expect("every body has seeds") {
-            let path = file.unwrap().path();
-            println!("{}", path.display());
-            body(&std::fs::read(&path).unwrap());
-            count += 1;
-        }
-        assert!(count >= 3, "{name}: {count} seeds");
-    }
+    testkit::corpus::run_seeds(&BODIES);
 }
 
 proptest! {

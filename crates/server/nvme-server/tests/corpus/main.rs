@@ -1,24 +1,12 @@
 //! Hostile commands against a controller and its queues: the fuzzer's body on stable Rust, with every
 //! stored seed and arbitrary bytes.
 
-mod bodies;
-mod rig;
-
-use std::path::Path;
-
 use proptest::prelude::*;
+use testkit::fuzz::nvme_server as bodies;
 
 #[test]
 fn stored_seeds() {
-    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/commands");
-    let mut count = 0;
-    for file in std::fs::read_dir(seeds).expect("the body has seeds") {
-        let path = file.unwrap().path();
-        println!("{}", path.display());
-        bodies::commands(&std::fs::read(&path).unwrap());
-        count += 1;
-    }
-    assert!(count >= 3, "{count} seeds");
+    testkit::corpus::run_seeds(&[("commands", bodies::commands)]);
 }
 
 proptest! {

@@ -8,7 +8,8 @@ use iscsi::wire::{ScsiStatus, TaskAttribute};
 use stream::{Came, Connection, Host, HostEvent, Link};
 
 use crate::world::World;
-use crate::{counter, rig};
+use testkit::alloc;
+use testkit::target;
 
 const LINK: Link = Link(0);
 const DEPTH: usize = 8;
@@ -25,7 +26,7 @@ struct Side {
 impl Side {
     fn log_in(world: &mut World, digest: Digest) -> Self {
         let at = world.connect();
-        let mut wanted = rig::wanted(7);
+        let mut wanted = target::wanted(7);
         (wanted.limits.header_digest, wanted.limits.data_digest) = (vec![digest], vec![digest]);
         let mut entropy = Entropy::new([1; 32]);
         let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut entropy };
@@ -43,7 +44,7 @@ impl Side {
     fn turn(&mut self, world: &mut World) {
         world.hands.wires[self.at].to_peer.reserve(1 << 20);
         std::mem::swap(&mut self.inbox, &mut world.hands.wires[self.at].to_peer);
-        counter::counted(|| {
+        alloc::counted(|| {
             let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut self.entropy };
             let mut at = 0;
             while at < self.inbox.len() {
@@ -88,7 +89,7 @@ impl Side {
     }
 
     fn submit(&mut self, world: &World, cdb: [u8; 16], write: bool, len: usize) {
-        counter::counted(|| {
+        alloc::counted(|| {
             let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut self.entropy };
             let payload = match (world.pool.take_sg(Class::Solicited, len), write) {
                 (Some(data), true) => Payload::Out(data.freeze()),
@@ -130,12 +131,12 @@ fn an_initiators_reads_and_writes_allocate_nothing() {
             for _ in 0..64 {
                 side.round(&mut world, len);
             }
-            counter::take();
+            alloc::take();
             for _ in 0..200 {
                 side.round(&mut world, len);
             }
-            let count = counter::take();
-            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", counter::site());
+            let count = alloc::take();
+            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::site());
         }
     }
 }

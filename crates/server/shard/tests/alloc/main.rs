@@ -1,13 +1,8 @@
 //! Memory: reads and writes allocate nothing once a connection is warm, and an idle session costs
 //! little.
 
-mod counter;
 mod initiator;
 mod nvme;
-#[path = "../nvme/pipe.rs"]
-mod pipe;
-#[path = "../simulation/rig.rs"]
-mod rig;
 mod world;
 
 use std::sync::Arc;
@@ -23,9 +18,13 @@ use iscsi::wire::{
     BHS_LEN, Bhs, CommandFlags, DataIn, DataInFlags, DataOut, DataOutFlags, Itt, Opcode, Pdu, R2t,
     ScsiCommand, ScsiResponse, Sn, padded_len,
 };
-use rig::Terms;
+use testkit::alloc;
+use testkit::target::{self, Terms};
 use volume::{Backend, DiskId, Ram, RamDisk};
 use world::World;
+
+#[global_allocator]
+static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
 
 const BLOCKS: u64 = 1 << 16;
 
@@ -35,10 +34,10 @@ fn terms() -> Terms {
 }
 
 fn world<B: Backend + 'static>(pool: usize, disk: impl Fn() -> B + Clone + Send + 'static) -> World {
-    let shard = Shard::new(ShardId(0), 1, rig::exports(&terms()));
+    let shard = Shard::new(ShardId(0), 1, target::exports(&terms()));
     let mut world = World::new(shard, pool);
     let geometry = disk().geometry();
-    for spec in rig::volume(1, geometry, &[DiskId(0)], None, move |_| disk()) {
+    for spec in target::volume(1, geometry, &[DiskId(0)], None, move |_| disk()) {
         world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
     }
     assert_eq!(world.hands.reports, 1);
@@ -65,7 +64,7 @@ struct Client {
 impl Client {
     fn log_in(world: &mut World, isid: u16, digests: bool) -> Self {
         let at = world.connect();
-        let mut wanted = rig::wanted(isid);
+        let mut wanted = target::wanted(isid);
         wanted.limits.mrdsl = 262_144;
         wanted.limits.initial_r2t = true;
         if digests {
@@ -231,18 +230,13 @@ fn allocates_nothing<B: Backend + 'static>(disk: impl Fn() -> B + Clone + Send +
             let depth = if number < 4 { DEPTH / 2 } else { DEPTH };
             round(&mut world, &mut client, &data, depth, number);
         }
-        counter::take();
+        alloc::take();
         let before = world.pool.usage();
         for number in 0..10_000 / DEPTH {
             round(&mut world, &mut client, &data, DEPTH, number);
         }
-        let count = counter::take();
-        assert_eq!(
-            count.calls,
-            0,
-            "{len} bytes: {count:?} in 10,000 reads and writes; {:?}",
-            counter::site()
-        );
+        let count = alloc::take();
+        assert_eq!(count.calls, 0, "{len} bytes: {count:?} in 10,000 reads and writes; {:?}", alloc::site());
         assert_eq!(world.pool.usage(), before, "all memory came back");
     }
 }
@@ -289,7 +283,7 @@ const HEAP_PER_SESSION_MAX: i64 = 16 << 10;
 fn two_thousand_idle_sessions_cost_little() {
     const SESSIONS: u16 = 2_000;
     let mut world = world(64 << 20, ram());
-    counter::take();
+    alloc::take();
     let mut clients: Vec<Client> = (0..SESSIONS)
         .map(|isid| {
             let mut client = Client::log_in(&mut world, isid, false);
@@ -299,7 +293,7 @@ fn two_thousand_idle_sessions_cost_little() {
             client
         })
         .collect();
-    let count = counter::take();
+    let count = alloc::take();
     let heap = count.bytes / i64::from(SESSIONS);
     let usage = world.pool.usage();
     println!("{SESSIONS} idle sessions: {heap} bytes of heap each (limit {HEAP_PER_SESSION_MAX}),");
@@ -318,10 +312,10 @@ fn two_thousand_idle_sessions_cost_little() {
 
 #[test]
 fn the_counter_counts() {
-    counter::take();
-    let boxed = counter::counted(|| Box::new(5u64));
-    assert_eq!(counter::take(), counter::Count { calls: 1, bytes: 8 });
-    counter::counted(|| drop(boxed));
-    assert_eq!(counter::take(), counter::Count { calls: 0, bytes: -8 });
-    assert!(counter::site().is_some());
+    alloc::take();
+    let boxed = alloc::counted(|| Box::new(5u64));
+    assert_eq!(alloc::take(), alloc::Count { calls: 1, bytes: 8 });
+    alloc::counted(|| drop(boxed));
+    assert_eq!(alloc::take(), alloc::Count { calls: 0, bytes: -8 });
+    assert!(alloc::site().is_some());
 }

@@ -7,10 +7,11 @@ use volume::Backend;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
-use crate::pipe::{Carrier, Ended, Pipe};
-use crate::rig::SUBSYSTEM;
 use crate::world::World;
-use crate::{BLOCKS, counter, ram, world};
+use crate::{BLOCKS, ram, world};
+use testkit::alloc;
+use testkit::nvme_host::{Carrier, Ended, Pipe};
+use testkit::target::SUBSYSTEM;
 
 impl Carrier for World {
     fn open(&mut self, listener: ListenerId) -> usize {
@@ -94,18 +95,13 @@ fn allocates_nothing<B: Backend + 'static>(disk: impl Fn() -> B + Clone + Send +
         for number in 0..64 {
             round(&mut world, &mut io, &data, DEPTH, number);
         }
-        counter::take();
+        alloc::take();
         let before = world.pool.usage();
         for number in 0..10_000 / DEPTH {
             round(&mut world, &mut io, &data, DEPTH, number);
         }
-        let count = counter::take();
-        assert_eq!(
-            count.calls,
-            0,
-            "{len} bytes: {count:?} in 10,000 reads and writes; {:?}",
-            counter::site()
-        );
+        let count = alloc::take();
+        assert_eq!(count.calls, 0, "{len} bytes: {count:?} in 10,000 reads and writes; {:?}", alloc::site());
         assert_eq!(world.pool.usage(), before, "all memory came back");
     }
 }

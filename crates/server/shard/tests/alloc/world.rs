@@ -10,7 +10,7 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use stream::{Came, RecvOp, SendOp};
 use volume::{DiskKind, DiskOp};
 
-use crate::counter::counted;
+use testkit::alloc::counted;
 
 /// One socket.
 #[derive(Default)]

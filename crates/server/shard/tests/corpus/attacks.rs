@@ -6,7 +6,7 @@ use std::time::Duration;
 use iscsi::wire::{Itt, Lun, OpByte, Opcode, Pdu, TmfFunction, TmfRequest};
 use sim::{Config, PeerEnd};
 
-use crate::bodies::{Asked, Scene, Session};
+use testkit::fuzz::iscsi::{Asked, Scene, Session};
 
 fn read(blocks: u16) -> [u8; 10] {
     let [a, b] = blocks.to_be_bytes();

@@ -2,15 +2,10 @@
 //! arbitrary bytes.
 
 mod attacks;
-mod bodies;
-#[path = "../simulation/rig.rs"]
-mod rig;
-
-use std::path::Path;
 
 use proptest::prelude::*;
-
-type Body = fn(&[u8]);
+use testkit::corpus::Body;
+use testkit::fuzz::iscsi as bodies;
 
 /// Every body, with the folder of its seeds.
 const BODIES: [(&str, Body); 6] = [
@@ -24,17 +19,7 @@ const BODIES: [(&str, Body); 6] = [
 
 #[test]
 fn stored_seeds() {
-    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds");
-    for (name, body) in BODIES {
-        let mut count = 0;
-        for file in std::fs::read_dir(seeds.join(name)).expect("every body has seeds") {
-            let path = file.unwrap().path();
-            println!("{}", path.display());
-            body(&std::fs::read(&path).unwrap());
-            count += 1;
-        }
-        assert!(count >= 3, "{name}: {count} seeds");
-    }
+    testkit::corpus::run_seeds(&BODIES);
 }
 
 proptest! {

@@ -11,16 +11,16 @@ use nvme::{FabricsType, Status};
 use sim::World;
 
 use crate::host::{HOST, Host, Wanted, is_dead, run, transfer, wait};
-use crate::pipe::Pipe;
 use crate::queues::listings;
-use crate::rig::{self, SUBSYSTEM, Terms};
 use crate::{pattern, world_with};
+use testkit::nvme_host::Pipe;
+use testkit::target::{self, SUBSYSTEM, Terms};
 
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
 fn exports() -> Arc<Exports> {
-    let mut exports = Exports::clone(&rig::exports(&Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&Terms::default()));
     let secret = Secret::parse(SECRET).unwrap();
     for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
         rule.auth = HostAuth::Required(Arc::new(secret.clone()));

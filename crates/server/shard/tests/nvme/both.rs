@@ -12,9 +12,9 @@ use volume::{Access, Ask, DiskId, Geometry, PortId, VolumeId};
 use zerocopy::little_endian::U32;
 
 use crate::host::{Host, Wanted, heed, keys, reserve, sqe, transfer};
-use crate::initiator::{Ended, Initiator};
-use crate::rig::{self, Terms, wanted};
 use crate::{BLOCKS, pattern, world, world_of};
+use testkit::iscsi_host::{Ended, Initiator};
+use testkit::target::{self, Terms, wanted};
 
 const CONFLICT: u8 = 0x18;
 
@@ -137,7 +137,7 @@ fn a_reservation_of_one_holds_for_the_other_and_a_preempt_unseats_it() {
 #[test]
 fn idle_sessions_of_one_initiator_shut_no_other_host_out() {
     let config = Config { pool_bytes: 8 << 20, ..Config::new(11) };
-    let mut exports = (*rig::exports(&Terms::default())).clone();
+    let mut exports = (*target::exports(&Terms::default())).clone();
     exports.nvme.subsystems.iter_mut().for_each(|subsystem| subsystem.limits.controllers = 64);
     let mut world = world_of(config, &Arc::new(exports));
     let mut nvme = Host::connect(&mut world, Wanted::default());
@@ -176,11 +176,11 @@ pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     let file = Arc::new(FileDisk::new(DiskId(1), &facts, shards).unwrap());
     let geometry = file.geometry();
     let specs =
-        rig::volume(shards, geometry, &[DiskId(1)], None, move |shard| File::new(file.clone(), shard));
+        target::volume(shards, geometry, &[DiskId(1)], None, move |shard| File::new(file.clone(), shard));
     let mut config = Config::new(seed);
     config.shards = shards;
     config.disk_delay_max = Duration::from_millis(5);
-    let exports = rig::exports(&Terms::default());
+    let exports = target::exports(&Terms::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(Faults { short_permille: 100, ..Faults::default() }));
     for (shard, spec) in (0..).zip(specs) {

@@ -10,8 +10,8 @@ use sim::{Peer, PeerEnd, World};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
-use crate::pipe::{Carrier, Ended, Pipe};
-use crate::rig::SUBSYSTEM;
+use testkit::nvme_host::{Ended, Pipe};
+use testkit::target::SUBSYSTEM;
 
 pub const HOST: &str = "nqn.2026-11.test:host";
 /// The listener for subsystems.
@@ -75,20 +75,6 @@ pub struct Host {
     pub wanted: Wanted,
     pub pipes: Vec<Pipe>,
     pub cntlid: u16,
-}
-
-impl Carrier for World<Shard> {
-    fn open(&mut self, listener: ListenerId) -> usize {
-        self.connect(listener).0
-    }
-
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.send(Peer(at), bytes);
-    }
-
-    fn take(&mut self, at: usize) -> Vec<u8> {
-        self.receive(Peer(at))
-    }
 }
 
 /// Whether the controller has closed a connection.

@@ -17,9 +17,9 @@ use nvme::{Completion, Status};
 use sim::World;
 
 use crate::host::{Host, Wanted, is_dead, run, transfer};
-use crate::initiator::Initiator;
-use crate::rig::{self, Terms, wanted};
 use crate::{pattern, world_with};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, Terms, wanted};
 
 const NEAR: &str = "192.0.2.1";
 const NEAR_TOO: &str = "192.0.2.77";
@@ -46,7 +46,7 @@ fn network(address: &str) -> Network {
 fn exports(near: Way, far: Way) -> Arc<Exports> {
     let mut terms = Terms::default();
     terms.negotiation.max_connections = 4;
-    let mut exports = Exports::clone(&rig::exports(&terms));
+    let mut exports = Exports::clone(&target::exports(&terms));
     let secret = Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(1)));
     let accounts = vec![Account { name: "alice".into(), secret: chap::Secret::new(vec![b'a'; 16]) }];
     let algorithms = Algorithm::ALL.to_vec();

@@ -14,9 +14,10 @@ use volume::{
     Standing, View, VolumeId,
 };
 
+use crate::BLOCKS;
 use crate::host::{IO, Wanted, keys, reserve, transfer};
-use crate::pipe::{Carrier, Ended, Pipe};
-use crate::{BLOCKS, rig};
+use testkit::nvme_host::{Carrier, Ended, Pipe};
+use testkit::target;
 
 #[derive(Default)]
 struct Wire {
@@ -86,7 +87,7 @@ impl Alone {
 
     /// The shard, and the volume that it has not heard of.
     fn without_volume() -> (Self, VolumeSpec) {
-        let exports = rig::exports(&rig::Terms::default());
+        let exports = target::exports(&target::Terms::default());
         let alone = Alone {
             shard: Shard::new(SELF, 2, exports),
             pool: Pool::new(16 << 20),
@@ -96,7 +97,7 @@ impl Alone {
         };
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let geometry = Ram::new(disk.clone()).geometry();
-        let specs = rig::volume(2, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
+        let specs = target::volume(2, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
         let spec = specs.into_iter().nth(usize::from(SELF.0)).unwrap();
         (alone, spec)
     }

@@ -13,8 +13,8 @@ use volume::{Ask, DiskId, Refusal, VolumeId};
 use zerocopy::little_endian::U32;
 
 use crate::host::{Host, Wanted, sqe, transfer, wait};
-use crate::rig::{self, Terms};
 use crate::{BLOCKS, pattern};
+use testkit::target::{self, Terms};
 
 const SHARDS: u16 = 2;
 
@@ -34,12 +34,12 @@ fn file(id: VolumeId, disk: DiskId) -> Vec<VolumeSpec> {
     };
     let file = Arc::new(FileDisk::new(disk, &facts, SHARDS).unwrap());
     let geometry = file.geometry();
-    rig::numbered(id, SHARDS, geometry, &[disk], None, move |shard| File::new(file.clone(), shard))
+    target::numbered(id, SHARDS, geometry, &[disk], None, move |shard| File::new(file.clone(), shard))
 }
 
 /// Exports that show these volumes as namespaces from 1 up.
 fn exports(volumes: &[VolumeId]) -> Arc<Exports> {
-    let mut exports = Arc::unwrap_or_clone(rig::exports(&Terms::default()));
+    let mut exports = Arc::unwrap_or_clone(target::exports(&Terms::default()));
     exports.targets.clear();
     let namespace = |(nsid, volume)| NamespaceExport { nsid, volume, read_only: false, ana_group: 1 };
     exports.nvme.subsystems[0].namespaces = (1..).zip(volumes.iter().copied()).map(namespace).collect();

@@ -9,9 +9,9 @@ use sim::{Config, World};
 
 use crate::both::{both, run};
 use crate::host::{self, Host, is_dead, keys, reserve, transfer};
-use crate::initiator::Initiator;
-use crate::rig::{self, Terms};
 use crate::{pattern, world_of};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, Terms};
 
 const MIB: usize = 1 << 20;
 /// Behind what is on its way when a change comes.
@@ -20,7 +20,7 @@ const LATER: u8 = 200;
 /// A world where what a peer does not take soon stands still.
 fn narrow(seed: u64, window: usize) -> World<Shard> {
     let config = Config { window, pool_bytes: 16 << 20, shards: 1, ..Config::new(seed) };
-    world_of(config, &rig::exports(&Terms::default()))
+    world_of(config, &target::exports(&Terms::default()))
 }
 
 /// Reads a mebibyte by an I/O queue, and does not take it.

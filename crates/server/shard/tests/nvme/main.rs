@@ -1,12 +1,6 @@
 //! NVMe/TCP from end to end in the simulated world: hosts connect over any shard, their queues live on
 //! all of them, and both protocols serve one volume.
 
-#[allow(dead_code)] // The iSCSI tests use all of it.
-#[path = "../simulation/initiator.rs"]
-mod initiator;
-#[path = "../simulation/rig.rs"]
-mod rig;
-
 mod attacks;
 mod auth;
 mod both;
@@ -17,7 +11,6 @@ mod joins;
 mod keys;
 mod leaving;
 mod lent;
-mod pipe;
 mod proofs;
 mod queues;
 
@@ -29,14 +22,14 @@ use endpoint::ShardId;
 use sim::{Config, World};
 use volume::{Backend, DiskId, Geometry, Ram, RamDisk};
 
-use rig::Terms;
+use testkit::target::{self, Terms};
 
 /// Blocks of the volume.
 pub const BLOCKS: u64 = 4096;
 
 /// A world of so many shards that serves a RAM volume.
 pub fn world(seed: u64, shards: u16) -> World<Shard> {
-    world_with(seed, shards, &rig::exports(&Terms::default()))
+    world_with(seed, shards, &target::exports(&Terms::default()))
 }
 
 /// The same with other exports.
@@ -62,7 +55,7 @@ pub fn world_on(
 ) -> World<Shard> {
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-    let specs = rig::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
+    let specs = target::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
     for (shard, spec) in (0..).zip(specs) {
         world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
     }

@@ -12,7 +12,8 @@ use nvme::{Completion, Status};
 use sim::{Config, World};
 
 use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, sqe, transfer};
-use crate::{BLOCKS, pattern, rig, world, world_of, world_with};
+use crate::{BLOCKS, pattern, world, world_of, world_with};
+use testkit::target;
 
 pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
     for shard in 0..world.shards() {
@@ -155,7 +156,7 @@ fn controllers(world: &mut World<Shard>, host: &mut Host, cns: u32, from: u16) -
 #[test]
 fn every_controller_of_a_subsystem_is_listed_whatever_its_shard() {
     let other = "nqn.2026-11.test:other";
-    let mut exports = Exports::clone(&rig::exports(&rig::Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&target::Terms::default()));
     let rules = &mut exports.nvme.subsystems[0].rules;
     let blind =
         HostRule { hosts: vec![other.into()], namespaces: NamespaceMask::Some(vec![]), ..rules[0].clone() };
@@ -199,7 +200,7 @@ fn in_capsule(world: &mut World<Shard>, host: &mut Host) -> usize {
 
 /// A world of one shard, with so much memory, that lets hosts have as many queues as there may be.
 fn roomy(seed: u64, pool_bytes: usize) -> World<Shard> {
-    let mut exports = Exports::clone(&rig::exports(&rig::Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&target::Terms::default()));
     exports.nvme.subsystems[0].limits = ControllerLimits { controllers: 64, ..ControllerLimits::default() };
     let mut config = Config::new(seed);
     (config.shards, config.pool_bytes) = (1, pool_bytes);
@@ -348,7 +349,7 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
         let mut config = Config::new(seed);
         config.shards = 1;
         config.pool_bytes = 4 << 20;
-        let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+        let mut world = world_of(config, &target::exports(&target::Terms::default()));
         let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
         // More than the pool has for solicited data; what it asks for stands behind the small ones.
         for slot in 0..16u64 {
@@ -373,7 +374,7 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
 fn answers_wait_for_memory_as_payload_does() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+    let mut world = world_of(config, &target::exports(&target::Terms::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
@@ -409,7 +410,7 @@ fn answers_wait_for_memory_as_payload_does() {
 fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 64 << 20);
-    let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+    let mut world = world_of(config, &target::exports(&target::Terms::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
@@ -439,7 +440,7 @@ fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
 fn an_aborted_write_does_not_go_on_waiting_for_memory() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+    let mut world = world_of(config, &target::exports(&target::Terms::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
@@ -468,7 +469,7 @@ fn an_offer_looks_at_the_memory_of_all_shards() {
     for (poor, taken, offered) in [(0, 0, 8192), (0, most, 4096), (1, most, 4096), (2, 64 << 20, 0)] {
         let mut config = Config::new(6);
         (config.shards, config.pool_bytes) = (3, 128 << 20);
-        let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+        let mut world = world_of(config, &target::exports(&target::Terms::default()));
         assert!(world.pool(ShardId(poor)).reserve(buf::Account::NvmeTcp, taken));
         // It is told when something is done there, and with hysteresis.
         listings(&mut world);

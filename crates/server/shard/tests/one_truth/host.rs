@@ -6,8 +6,8 @@ use buf::Time;
 use nvme::Status;
 
 use crate::command::Flight;
-use crate::initiator::{self, Initiator};
 use crate::queue::{Ended, Queue};
+use testkit::iscsi_host::{self, Initiator};
 
 pub struct Host {
     pub flights: BTreeMap<u64, Flight>,
@@ -26,7 +26,7 @@ pub struct Session {
     /// Task management under way, with the task that it is for; `None`: a reset of the unit.
     pub managing: BTreeMap<u32, Option<u32>>,
     /// How commands ended that are no part of the history.
-    pub answers: Vec<initiator::Ended>,
+    pub answers: Vec<iscsi_host::Ended>,
     /// Unit attentions: codes and qualifiers.
     pub told: Vec<[u8; 2]>,
 }

@@ -1,11 +1,5 @@
 //! One truth: hosts of both protocols on one volume, in the simulated world.
 
-#[allow(dead_code)] // The iSCSI tests use all of it.
-#[path = "../simulation/initiator.rs"]
-mod initiator;
-#[path = "../simulation/rig.rs"]
-mod rig;
-
 mod changes;
 mod command;
 mod fences;

@@ -12,7 +12,7 @@ use crate::command::{Action, Flight, sqe};
 use crate::history::History;
 use crate::host::Side;
 use crate::queue::{Ended, Queue};
-use crate::rig::SUBSYSTEM;
+use testkit::target::SUBSYSTEM;
 
 const HOST: &str = "nqn.2026-11.test:host";
 const ADMIN: QueueSize = QueueSize { entries: 32, flow_control: true, in_capsule_max: 8192 };

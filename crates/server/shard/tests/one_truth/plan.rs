@@ -11,7 +11,7 @@ use sim::{Chance, Config, Disk, Faults, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
 
 use crate::liar::Liar;
-use crate::rig::{self, Terms};
+use testkit::target::{self, Terms};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 48;
@@ -259,7 +259,7 @@ impl Plan {
         let id = VolumeId(volume as u64);
         if !self.file {
             let (geometry, ram) = (ram.geometry(), ram.clone());
-            return rig::numbered(id, self.shards, geometry, &[], saved, move |_| {
+            return target::numbered(id, self.shards, geometry, &[], saved, move |_| {
                 Liar::new(Ram::new(ram.clone()), bug)
             });
         }
@@ -277,7 +277,7 @@ impl Plan {
         };
         let file = Arc::new(FileDisk::new(disk(volume), &facts, self.shards).unwrap());
         let geometry = file.geometry();
-        rig::numbered(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
+        target::numbered(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
             Liar::new(File::new(file.clone(), shard), bug)
         })
     }
@@ -285,7 +285,7 @@ impl Plan {
     pub fn exports(&self) -> Exports {
         let mut terms = Terms::default();
         terms.negotiation.max_connections = 4;
-        let mut exports = (*rig::exports(&terms)).clone();
+        let mut exports = (*target::exports(&terms)).clone();
         if let Some(pieces) = self.pieces {
             exports.nvme.portals.iter_mut().for_each(|portal| portal.data = pieces.data);
         }

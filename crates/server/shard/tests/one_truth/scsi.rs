@@ -9,12 +9,12 @@ use iscsi::wire::TmfFunction;
 use crate::command::Flight;
 use crate::history::{History, PATIENCE};
 use crate::host::Side;
-use crate::initiator::{Ended, Initiator};
-use crate::rig;
+use testkit::iscsi_host::{Ended, Initiator};
+use testkit::target;
 
 impl History {
     pub fn log_in(&mut self, isid: u16) -> Initiator {
-        let mut wanted = rig::wanted(isid);
+        let mut wanted = target::wanted(isid);
         if self.plan.digests.0 {
             wanted.limits.header_digest = vec![Digest::Crc32c];
         }

@@ -2,7 +2,7 @@
 
 use crate::model::{COPIED, Moment, Value, fill};
 use crate::plan::SPAN;
-use crate::rig::UUID;
+use testkit::target::UUID;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -12,7 +12,7 @@ use volume::DiskId;
 use crate::command::{Flight, Kind, request};
 use crate::fences::{self, BLOCKS, ask, log_in, read_all, run};
 use crate::model::{COPIED, fill};
-use crate::rig;
+use testkit::target;
 
 /// After the answer to what ended it nothing of a copy lands.
 #[test]
@@ -34,7 +34,7 @@ fn nothing_of_a_copy_lands_after_its_end() {
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
         let make = move |shard| File::new(file.clone(), shard);
-        let mut world = fences::world(seed, rig::volume(2, geometry, &[DiskId(1)], None, make));
+        let mut world = fences::world(seed, target::volume(2, geometry, &[DiskId(1)], None, make));
         let mut keeper = log_in(&mut world, 1);
         let mut copier = log_in(&mut world, 2);
         let page: Vec<u8> = (0..BLOCKS).flat_map(|lba| fill(lba, COPIED)).collect();

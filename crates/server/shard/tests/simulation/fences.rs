@@ -9,9 +9,9 @@ use endpoint::ShardId;
 use sim::{Chance, Config, Disk, Faults, World};
 use volume::{Ask, DiskId, Geometry, Ram, RamDisk, VolumeId};
 
-use crate::initiator::{Ended, Initiator};
 use crate::model::{Value, fill, value_of};
-use crate::rig::{self, Terms, wanted};
+use testkit::iscsi_host::{Ended, Initiator};
+use testkit::target::{self, Terms, wanted};
 
 pub const BLOCKS: usize = 64;
 const CONFLICT: u8 = 0x18;
@@ -22,7 +22,7 @@ pub fn world(seed: u64, specs: Vec<blockwire_shard::VolumeSpec>) -> World<Shard>
     config.shards = specs.len() as u16;
     // A slow disk, so that much is in flight.
     config.disk_delay_max = Duration::from_millis(5);
-    let exports = rig::exports(&Terms::default());
+    let exports = target::exports(&Terms::default());
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(Faults { short_permille: 100, ..Faults::default() }));
@@ -123,7 +123,7 @@ fn no_write_lands_after_preempt_and_abort() {
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
         let make = move |shard| File::new(file.clone(), shard);
-        let mut world = world(seed, rig::volume(2, geometry, &[DiskId(1)], None, make));
+        let mut world = world(seed, target::volume(2, geometry, &[DiskId(1)], None, make));
         let mut keeper = log_in(&mut world, 1);
         let mut victim = log_in(&mut world, 2);
         for (host, key) in [(&mut keeper, 0xa), (&mut victim, 0xb)] {
@@ -180,7 +180,7 @@ fn attack_53_resized_during_io() {
         let disk = Arc::new(RamDisk::new(BLOCKS as u64, 2 * BLOCKS as u64, 512, 4096));
         let geometry = disk.geometry();
         let ram = disk.clone();
-        let specs = rig::volume(2, geometry, &[], None, move |_| Ram::new(ram.clone()));
+        let specs = target::volume(2, geometry, &[], None, move |_| Ram::new(ram.clone()));
         let mut world = world(seed, specs);
         let mut first = log_in(&mut world, 1);
         let mut second = log_in(&mut world, 2);

@@ -15,10 +15,10 @@ use sim::linear::{self, Operation, Verdict, What};
 use sim::{Chance, Faults, PeerEnd, World};
 
 use crate::command::{Flight, Kind, request};
-use crate::initiator::Initiator;
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
 use crate::plan::{PAGES, Plan, SPAN};
-use crate::rig;
+use testkit::iscsi_host::Initiator;
+use testkit::target;
 
 /// Simulated time after which something that was promised has not come.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -154,7 +154,7 @@ impl History {
     }
 
     fn log_in(&mut self, isid: u16) -> Host {
-        let mut wanted = rig::wanted(isid);
+        let mut wanted = target::wanted(isid);
         if self.plan.digests {
             wanted.limits.header_digest = vec![Digest::Crc32c];
             wanted.limits.data_digest = vec![Digest::Crc32c];

@@ -7,9 +7,9 @@ use std::time::Duration;
 use blockwire_shard::{Shard, TargetExport};
 use sim::{Config, World};
 
-use crate::initiator::Initiator;
-use crate::rig::{self, wanted};
 use crate::{log_in, run_until};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, wanted};
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -67,7 +67,7 @@ fn the_end_of_a_session_does_not_take_the_reservation_of_the_one_that_reinstates
 #[test]
 fn a_session_by_another_target_does_not_take_the_reservation_along_when_it_ends() {
     for seed in 0..40 {
-        let mut exports = (*rig::exports(&rig::Terms::default())).clone();
+        let mut exports = (*target::exports(&target::Terms::default())).clone();
         let second = TargetExport { name: SECOND.into(), ..exports.targets[0].clone() };
         exports.targets.push(second);
         let config = Config { shards: SHARDS, ..Config::new(seed) };

@@ -13,9 +13,9 @@ use iscsi::negotiate::{Params, SessionType};
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use sim::{Config, PeerEnd, World};
 
-use super::initiator::Initiator;
-use super::rig::{self, Terms, wanted};
 use super::{read10, run_until, write10};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, Terms, wanted};
 
 /// Logins at once, for each shard. 14 sessions have what they begin with in a pool of 1 MiB, where half of it
 /// may be promised and bursts of 4 KiB are offered: 9 of them for a window of 8.
@@ -28,7 +28,7 @@ fn scarce(seed: u64, shards: u16) -> World<Shard> {
     let mut terms = Terms::default();
     terms.negotiation.max_connections = 4;
     // iSCSI alone, so that nothing is kept for the other protocol.
-    let mut exports = (*rig::exports(&terms)).clone();
+    let mut exports = (*target::exports(&terms)).clone();
     exports.nvme.portals.clear();
     super::world_with(config, std::sync::Arc::new(exports))
 }

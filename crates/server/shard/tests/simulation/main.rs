@@ -5,7 +5,6 @@ mod command;
 mod copies;
 mod fences;
 mod history;
-mod initiator;
 mod leaving;
 mod liar;
 mod logins;
@@ -13,7 +12,6 @@ mod model;
 mod placement;
 mod plan;
 mod reloads;
-mod rig;
 mod stop;
 
 use std::sync::Arc;
@@ -22,19 +20,19 @@ use std::time::Duration;
 use blockwire_shard::{Control, Exports, Message, Shard};
 use endpoint::{ListenerId, ShardId};
 use history::{History, Tally};
-use initiator::Initiator;
 use iscsi::initiator::Wanted;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 use plan::Plan;
-use rig::{Terms, wanted};
 use sim::{Config, PeerEnd, World};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, Terms, wanted};
 use volume::{Ram, RamDisk};
 
 const BLOCKS: u64 = 4096;
 
 fn world(config: Config) -> World<Shard> {
-    world_with(config, rig::exports(&Terms::default()))
+    world_with(config, target::exports(&Terms::default()))
 }
 
 fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
@@ -42,7 +40,7 @@ fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let geometry = disk.geometry();
-    let specs = rig::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
+    let specs = target::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
     for (shard, spec) in (0..).zip(specs) {
         let message = Message::Control(u64::from(shard), Control::AddVolume(Box::new(spec)));
         world.tell(ShardId(shard), message);

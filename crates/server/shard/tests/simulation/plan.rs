@@ -12,7 +12,7 @@ use volume::{DiskId, Ram, RamDisk};
 
 use crate::liar::{Liar, Lie};
 use crate::model::{COPIED, Value, fill};
-use crate::rig::{self, Terms};
+use testkit::target::{self, Terms};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 64;
@@ -162,7 +162,7 @@ impl Plan {
         let shards = self.shards;
         let mut terms = Terms::default();
         terms.negotiation.max_connections = 4;
-        let exports = rig::exports(&terms);
+        let exports = target::exports(&terms);
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         world.add_disk(DISK, disk.unwrap_or_else(|| self.disk()));
         let specs = if self.file {
@@ -181,7 +181,7 @@ impl Plan {
             let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
             let geometry = file.geometry();
             let (lie, written) = (self.lie, Arc::default());
-            rig::volume(shards, geometry, &[DISK], None, move |shard| {
+            target::volume(shards, geometry, &[DISK], None, move |shard| {
                 let file = match lie {
                     Some(Lie::DisksApart) => Arc::new(FileDisk::new(DISK, &facts, shards).unwrap()),
                     _ => file.clone(),
@@ -192,7 +192,7 @@ impl Plan {
             let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
             let geometry = ram.geometry();
             let lie = self.lie;
-            rig::volume(shards, geometry, &[], None, move |_| {
+            target::volume(shards, geometry, &[], None, move |_| {
                 Liar::new(Ram::new(ram.clone()), lie, Arc::default())
             })
         };

@@ -11,16 +11,16 @@ use iscsi::initiator::Wanted;
 use iscsi::login::{AuthPolicy, Chap};
 use sim::{Config, PeerEnd, World};
 
-use super::initiator::Initiator;
-use super::rig::{self, Terms, wanted};
 use super::{log_in, run_until, world_with, write10};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, Terms, wanted};
 
 const SHARDS: u16 = 3;
 
 fn exports(change: impl FnOnce(&mut Exports)) -> Arc<Exports> {
     let mut terms = Terms::default();
     terms.negotiation.max_connections = 4;
-    let mut exports = (*rig::exports(&terms)).clone();
+    let mut exports = (*target::exports(&terms)).clone();
     change(&mut exports);
     Arc::new(exports)
 }

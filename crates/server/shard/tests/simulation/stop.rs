@@ -10,9 +10,9 @@ use iscsi::wire::TmfFunction;
 use sim::{Config, PeerEnd};
 use volume::{DiskId, Refusal, Remark, Why};
 
-use crate::initiator::Initiator;
-use crate::rig::{self, wanted};
 use crate::{fences, log_in, run_until, world};
+use testkit::iscsi_host::Initiator;
+use testkit::target::{self, wanted};
 
 #[test]
 fn the_stop_asks_initiators_to_log_out() {
@@ -52,7 +52,7 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
         let make = move |shard| File::new(file.clone(), shard);
-        let mut world = fences::world(1, rig::volume(2, geometry, &[DiskId(1)], None, make));
+        let mut world = fences::world(1, target::volume(2, geometry, &[DiskId(1)], None, make));
         let mut host = fences::log_in(&mut world, 1);
         fences::write(&mut world, &mut host, 0, 8, 7);
         fences::run(&mut world, &mut [&mut host], |all| all[0].is_idle());

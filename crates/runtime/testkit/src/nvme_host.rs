@@ -10,6 +10,8 @@ use nvme_tcp::wire::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, Frame, H2cData, IcReq, IcResp, PduType, R2t,
     Rules, Sender, digest,
 };
+use shard::Shard;
+use sim::{Peer, World};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -21,6 +23,20 @@ pub trait Carrier {
     fn put(&mut self, at: usize, bytes: &[u8]);
     /// What has come.
     fn take(&mut self, at: usize) -> Vec<u8>;
+}
+
+impl Carrier for World<Shard> {
+    fn open(&mut self, listener: ListenerId) -> usize {
+        self.connect(listener).0
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.send(Peer(at), bytes);
+    }
+
+    fn take(&mut self, at: usize) -> Vec<u8> {
+        self.receive(Peer(at))
+    }
 }
 
 /// How a command ended.

@@ -9,7 +9,10 @@ use volume::{Access, Ask, PortId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
-use super::rig::{BLOCKS, Reached, Rig, entry};
+mod rig;
+
+pub use rig::Reached;
+use rig::{BLOCKS, Rig, entry};
 
 /// Longer inputs show nothing new.
 pub const INPUT_MAX: usize = 4 << 10;

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use blockwire_shard::{
-    ControllerLimits, Exports, NvmeExports, NvmePortal, NvmeService, Portal, SubsystemExport, TargetExport,
-    VolumeSpec,
-};
 use endpoint::ListenerId;
 use iscsi::initiator::Wanted;
 use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
+use shard::{
+    ControllerLimits, Exports, NvmeExports, NvmePortal, NvmeService, Portal, SubsystemExport, TargetExport,
+    VolumeSpec,
+};
 use volume::{Backend, DiskId, Facts, Geometry, Home, PortId, Uuid, VolumeId};
 
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
@@ -77,7 +77,6 @@ fn nvme_exports() -> NvmeExports {
 }
 
 /// The volume for each shard; the first is its home.
-#[allow(dead_code, reason = "who serves several numbers them")]
 pub fn volume<B: Backend + 'static>(
     shards: u16,
     geometry: Geometry,

@@ -1,7 +1,7 @@
 //! What the fuzzers run: each takes arbitrary bytes and panics if an invariant does not hold.
 
-use blockwire_block_device::nbd::{Export, Kind, OPTION_MAX, Session, Step};
-use blockwire_block_device::vhost;
+use block_device::nbd::{Export, Kind, OPTION_MAX, Session, Step};
+use block_device::vhost;
 
 /// A client of the NBD server. The first byte says in which pieces the others arrive.
 ///

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Control, Message, Shard};
 use buf::Entropy;
 use endpoint::{ListenerId, ShardId};
 use iscsi::initiator::{InitiatorLogin, Progress};
@@ -15,10 +14,11 @@ use iscsi::wire::{
     BHS_LEN, Bhs, CommandFlags, Itt, LoginFlags, LoginRequest, Lun, NopIn, NopOut, OpByte, Opcode, Pdu,
     ScsiCommand, ScsiResponse, Sn, Stage, Ttt, padded_len,
 };
+use shard::{Control, Message, Shard};
 use sim::{Config, Peer, PeerEnd, World};
 use volume::{Ram, RamDisk};
 
-use super::rig::{self, Terms};
+use crate::target::{self, Terms};
 
 const BLOCKS: u64 = 512;
 /// Stands for a Reject where a status is awaited: no status is so.
@@ -58,11 +58,11 @@ impl Scene {
 
     pub fn with(config: Config) -> Self {
         let shards = config.shards;
-        let exports = rig::exports(&Terms::default());
+        let exports = target::exports(&Terms::default());
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let geometry = disk.geometry();
-        let specs = rig::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
+        let specs = target::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
         for (shard, spec) in (0..).zip(specs) {
             world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
         }
@@ -188,7 +188,7 @@ impl Session {
     /// Logs in without digests, and takes the unit attention of a new nexus.
     pub fn log_in(world: &mut World<Shard>, isid: u16) -> Self {
         let peer = world.connect(ListenerId(0));
-        let mut wanted = rig::wanted(isid);
+        let mut wanted = target::wanted(isid);
         // Whatever fits comes with the command.
         wanted.limits.mrdsl = 65_536;
         let (mut login, mut pdu) = InitiatorLogin::start(wanted).unwrap();
@@ -356,9 +356,9 @@ pub fn text(data: &[u8]) {
     } else {
         LoginFlags::default().with_stages(stage, stage)
     };
-    pdu.isid = rig::wanted(5).isid;
+    pdu.isid = target::wanted(5).isid;
     pdu.itt = Itt::new(1);
-    let names = format!("InitiatorName=iqn.2026-11.test:fuzz\0TargetName={}\0", rig::TARGET);
+    let names = format!("InitiatorName=iqn.2026-11.test:fuzz\0TargetName={}\0", target::TARGET);
     let mut bytes = if seed & 16 == 0 { names.into_bytes() } else { vec![] };
     bytes.extend(text);
     bytes.truncate(8_192);

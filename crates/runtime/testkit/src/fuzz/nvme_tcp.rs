@@ -5,12 +5,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use blockwire_nvme_tcp::wire::{
-    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, digest,
-};
-use blockwire_nvme_tcp::{ControllerQueue, QueueLimits, QueueSize};
 use buf::{Class, Cx, Entropy, Errno, Pool, Time};
 use nvme::{Completion, Opcode, Sqe, Status};
+use nvme_tcp::wire::{
+    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, digest,
+};
+use nvme_tcp::{ControllerQueue, QueueLimits, QueueSize};
 use stream::{Came, Connection, Link, RecvOp, Tag, Target, TargetEvent};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -14,10 +14,14 @@ thread_local! {
     static SITE: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
 }
 
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+/// The system's allocator, counted. A test that counts makes it its own:
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: blockwire_testkit::alloc::Counting = blockwire_testkit::alloc::Counting;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Counting;
 
 fn note(calls: u64, bytes: i64) {
     // A thread that ends has no counters any more.

@@ -4,12 +4,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use blockwire_nvme_server::{
+use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use nvme::{Direction, HostId, Nqn, Sqe};
+use nvme_server::{
     CommandKey, ControllerLimits, ControllerSpec, Host, Join, NamespaceEntry, QueueKey, Server, Step,
     Subsystem, VolumeInfo, Word,
 };
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
-use nvme::{Direction, HostId, Nqn, Sqe};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Done, Facts, Failure, Fault, Gate, Home, Identity, Io, Nexus, PortId,
     Ram, RamDisk, Shard, Shared, Uuid, VolumeId,

@@ -44,9 +44,11 @@ pub struct Watch {
 }
 
 impl Watch {
+    #[expect(clippy::new_without_default, reason = "it starts a thread")]
     pub fn new() -> Watch {
         Watch::with_limit(LIMIT)
     }
+
     pub fn with_limit(limit: Duration) -> Watch {
         control();
         let watched = Arc::<Watched>::default();

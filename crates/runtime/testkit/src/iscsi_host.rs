@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blockwire_shard::Shard;
 use buf::Entropy;
 use buf::crc32c::crc32c;
 use iscsi::initiator::{Failure, InitiatorLogin, LoggedIn, Progress, Wanted};
@@ -13,6 +12,7 @@ use iscsi::wire::{
     NopIn, NopOut, OpByte, Opcode, Pdu, R2t, ScsiCommand, ScsiResponse, Sn, TmfFunction, TmfRequest,
     TmfResponse, Ttt, pad_len, padded_len,
 };
+use shard::Shard;
 use sim::{Peer, PeerEnd, World};
 
 /// How a command ended.
