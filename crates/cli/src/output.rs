@@ -429,7 +429,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::report::ExportReport;
+    use crate::report::{ExportReport, NamespaceExportReport, PathReport, ReservationReport, StandingReport};
 
     fn volume(name: &str) -> VolumeReport {
         VolumeReport {
@@ -478,5 +478,50 @@ mod tests {
     fn durations() {
         assert_eq!(duration(59), "00:00:59");
         assert_eq!(duration(3 * 86400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
+    }
+
+    #[test]
+    fn a_volume_is_shown_with_both_protocols_its_reservation_and_its_paths() {
+        let path = |port, protocol: &str, group| PathReport {
+            volume: "demo".into(),
+            port,
+            protocol: protocol.into(),
+            group,
+            addresses: Vec::new(),
+            state: "optimized".into(),
+        };
+        let mut shown = volume("demo");
+        shown.namespaces =
+            vec![NamespaceExportReport { subsystem: "nqn.x".into(), nsid: 1, read_only: false }];
+        shown.standing = Some(StandingReport {
+            volume: "demo".into(),
+            size_bytes: 1 << 20,
+            backing_read_only: false,
+            write_protected: false,
+            write_protected_by_host: false,
+            not_ready: None,
+            closed: false,
+            paths: vec![path(1, "iscsi", 1), path(3, "nvme", 1)],
+            reservation: ReservationReport {
+                volume: "demo".into(),
+                kind: Some("write-exclusive".into()),
+                holder: Some("nqn.2026-11.io:h".into()),
+                generation: 3,
+                persists: true,
+                registrants: Vec::new(),
+            },
+            reads: 0,
+            read_bytes: 0,
+            writes: 0,
+            written_bytes: 0,
+        });
+        let text = text(&Answer::Volume(shown));
+        for part in [
+            "iqn.x lun 0, nqn.x nsid 1",
+            "write-exclusive by nqn.2026-11.io:h",
+            "nvme port 3 (group 1) optimized",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
     }
 }

@@ -17,8 +17,8 @@ use signal_hook::{
 
 use crate::{
     cli::{
-        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, ServeArgs, StopArgs,
-        SubsystemVerb, Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
+        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
+        Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
     control::{Answer, Request, client},
     daemon::Ending,
@@ -26,7 +26,7 @@ use crate::{
     exit::{Exit, Failure},
     iscsictl, key, log, output,
     paths::Paths,
-    serve::{StartEngine, serve},
+    serve::{StartEngine, args::ServeArgs, serve},
     shown, suggest, verbs,
 };
 

@@ -3,6 +3,8 @@
 //! Order: read and check everything; take the state directory; open the volumes; take the control
 //! socket; start the engine; say so. Whatever fails leaves nothing behind that was not there before.
 
+pub mod args;
+
 use std::{
     collections::HashMap,
     io::Write,
@@ -14,7 +16,6 @@ use std::{
 use crate::{
     attached::held::Attachments,
     chiscsi,
-    cli::ServeArgs,
     config::{
         self,
         check::{self, Options},
@@ -43,6 +44,8 @@ use crate::{
     },
     store::{Scout, Scouted, Store},
 };
+
+use self::args::ServeArgs;
 
 /// Starts a data path.
 pub type StartEngine = fn(Start<'_>) -> Result<Arc<dyn Engine>, EngineError>;

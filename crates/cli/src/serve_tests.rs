@@ -11,7 +11,6 @@ use clap::Parser;
 
 use super::*;
 use crate::{
-    cli::{Cli, Verb},
     control::{Answer, Request, client},
     plan::Ways,
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
@@ -137,12 +136,16 @@ fn paths(root: &tempfile::TempDir) -> Paths {
     Paths { config: at("etc/blockwire.toml"), control: at("run/control.sock"), state: at("state") }
 }
 
-fn args(line: &str) -> Box<ServeArgs> {
-    let words = ["blockwire", "serve"].into_iter().chain(line.split_whitespace());
-    match Cli::try_parse_from(words).unwrap().verb {
-        Verb::Serve(args) => args,
-        other => panic!("{other:?}"),
-    }
+/// The options of `serve`, as the command line has them.
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: ServeArgs,
+}
+
+fn args(line: &str) -> ServeArgs {
+    let words = ["serve"].into_iter().chain(line.split_whitespace());
+    Line::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args
 }
 
 fn run(root: &tempfile::TempDir, line: &str, start: StartEngine) -> Running {
