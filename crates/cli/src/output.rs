@@ -491,8 +491,12 @@ mod tests {
             state: "optimized".into(),
         };
         let mut shown = volume("demo");
-        shown.namespaces =
-            vec![NamespaceExportReport { subsystem: "nqn.x".into(), nsid: 1, read_only: false }];
+        shown.namespaces = vec![NamespaceExportReport {
+            subsystem: "nqn.x".into(),
+            nsid: 1,
+            read_only: false,
+            ana_group: 1,
+        }];
         shown.standing = Some(StandingReport {
             volume: "demo".into(),
             size_bytes: 1 << 20,

@@ -1,0 +1,396 @@
+//! The running daemon as the control plane sees it: what is served, and the requests that change it.
+//!
+//! Invariant: a change is recorded in the state directory before it is reported as done, and undone
+//! in the engine if it cannot be recorded.
+
+pub mod absent;
+mod resize;
+mod targets;
+mod truth;
+mod turn;
+mod volumes;
+
+pub use targets::Again;
+pub use truth::STATES;
+pub use volumes::Unserved;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Engine, EngineError, Stop,
+    state::{StateDir, identity::Identities},
+    store::Store,
+};
+use config::{
+    name::VolumeName,
+    plan::{Plan, Protocol, Target, Ways},
+};
+use control::{
+    Answer, AttachRequest, Code, Refused, Request,
+    report::{
+        AttachmentReport, ConnectionReport, LunReport, PortalReport, SessionReport, StatusReport,
+        TargetReport, line::LineReport,
+    },
+    server::Service,
+};
+use multipath::suggest;
+use process::exit::{Exit, Failure};
+use recovery::held::{self, Attachments};
+
+/// How long users of a device that is to go are waited for.
+const DETACH: Duration = Duration::from_secs(30);
+
+/// The daemon.
+pub struct Daemon {
+    engine: Arc<dyn Engine>,
+    /// The plan as it was at start; volumes and targets that came later are in `served`.
+    plan: Plan,
+    state: Arc<StateDir>,
+    served: Mutex<Served>,
+    /// What is known of files and of volumes of other machines. Who changes what is served has it meanwhile.
+    identities: Mutex<Identities>,
+    /// Volumes that are being changed, and how; a disk may be waited for.
+    held: Mutex<Vec<(String, &'static str)>>,
+    stopping: Arc<Ending>,
+    started: Instant,
+    attachments: Arc<Attachments>,
+    /// Where the control socket is.
+    control: PathBuf,
+    /// Reads the files of the targets again, if they can be read while the daemon runs.
+    again: Option<Again>,
+}
+
+/// What is served now.
+struct Served {
+    stores: Vec<Store>,
+    /// Volumes that should be served and cannot be.
+    unserved: Vec<Unserved>,
+    /// Volumes that were deleted while operations or a sync of them were out: their files stay open until those end.
+    leaving: Vec<Store>,
+    ways: Ways,
+    /// Targets that were stopped.
+    stopped: Vec<Target>,
+    /// What became of the lines of foreign files.
+    lines: Vec<LineReport>,
+}
+
+/// Where requests to end are left for the main thread.
+#[derive(Debug, Default)]
+pub struct Ending {
+    asked: Mutex<Option<Stop>>,
+    changed: Condvar,
+}
+
+impl Ending {
+    /// Asks for an end; a hasty one overrides a clean one.
+    pub fn ask(&self, how: Stop) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if *asked != Some(Stop::Now) {
+            *asked = Some(how);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until an end is asked for.
+    pub fn wait(&self) -> Stop {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(how) = *asked {
+                return how;
+            }
+            asked = self.changed.wait(asked).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until a hasty end is asked for, or `done` says that none is needed any more.
+    pub fn wait_for_haste(&self, done: impl Fn() -> bool) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        while *asked != Some(Stop::Now) {
+            if done() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(asked, Duration::from_millis(20));
+            asked = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Daemon {
+    /// The daemon around an engine that serves `plan` with `stores`.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        plan: Plan,
+        stores: Vec<Store>,
+        identities: Identities,
+        state: Arc<StateDir>,
+        stopping: Arc<Ending>,
+        control: PathBuf,
+    ) -> Self {
+        let (ways, lines) = (plan.ways.clone(), Vec::new());
+        let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
+        let served = Mutex::new(Served { stores, unserved, leaving, ways, stopped, lines });
+        let (identities, held) = (Mutex::new(identities), Mutex::default());
+        let (attachments, started) = (Arc::default(), Instant::now());
+        Daemon {
+            engine,
+            plan,
+            state,
+            served,
+            identities,
+            held,
+            stopping,
+            started,
+            attachments,
+            control,
+            again: None,
+        }
+    }
+
+    /// With what became of the lines of foreign files, and how they are read again.
+    #[must_use]
+    pub fn of_files(self, lines: Vec<LineReport>, again: Option<Again>) -> Self {
+        self.served().lines = lines;
+        Daemon { again, ..self }
+    }
+
+    /// With volumes that it should serve and does not.
+    #[must_use]
+    pub fn without(self, unserved: Vec<Unserved>) -> Self {
+        self.served().unserved = unserved;
+        self
+    }
+
+    /// The remote volumes that it holds as local block devices.
+    pub fn attachments(&self) -> Arc<Attachments> {
+        self.attachments.clone()
+    }
+
+    /// Its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, Refused> {
+        let wish = held::wish(request, &self.control).map_err(|why| Refused::new(Code::Invalid, why))?;
+        self.attachments.attach(wish).map_err(not_attached)
+    }
+
+    fn detach(&self, way: &str, now: bool) -> Result<Answer, Refused> {
+        match self.attachments.detach(way, now, DETACH) {
+            Some(ended) => ended.map(|()| Answer::Detached { way: way.to_owned() }).map_err(not_attached),
+            None => Err(Refused::new(Code::NotFound, format!("the daemon holds nothing that is {way}"))),
+        }
+    }
+
+    fn targets(&self) -> Result<Vec<TargetReport>, Refused> {
+        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
+        let listeners = self.engine.listeners();
+        let served = self.served();
+        let running = served.ways.targets.iter().map(|target| (target, false));
+        let all = running.chain(served.stopped.iter().map(|target| (target, true)));
+        let report =
+            |(target, stopped)| TargetReport { stopped, ..self.target(target, &sessions, &listeners) };
+        Ok(all.map(report).collect())
+    }
+
+    fn target(
+        &self,
+        target: &Target,
+        sessions: &[SessionReport],
+        listeners: &[control::report::ListenerReport],
+    ) -> TargetReport {
+        let through = listeners.iter().enumerate().filter(|(at, listener)| {
+            listener.protocol == Protocol::Iscsi.as_str()
+                && target.portals.contains(&listener.tag)
+                && target.listeners.as_ref().is_none_or(|own| own.contains(at))
+        });
+        let granted =
+            self.plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
+        TargetReport {
+            name: target.name.clone(),
+            alias: target.alias.clone(),
+            portals: through.map(|(_, l)| PortalReport { address: l.address, tag: l.tag }).collect(),
+            luns: target
+                .luns
+                .iter()
+                .map(|lun| LunReport {
+                    lun: lun.lun,
+                    volume: lun.volume.to_string(),
+                    read_only: lun.read_only,
+                })
+                .collect(),
+            open: target.open,
+            hosts: granted.map(|host| host.name.clone()).collect(),
+            redirect: target.redirect.as_ref().map(|redirect| redirect.address),
+            sessions: sessions.iter().filter(|session| session.target.as_ref() == Some(&target.name)).count(),
+            stopped: false,
+        }
+    }
+
+    fn target_named(&self, name: &str) -> Result<TargetReport, Refused> {
+        named("target", name, self.targets()?, |target| &target.name)
+    }
+
+    fn connection(&self, id: u64) -> Result<ConnectionReport, Refused> {
+        let all = self.engine.connections().map_err(|why| refused(&why))?;
+        let found = all.into_iter().find(|connection| connection.id == id);
+        found.ok_or_else(|| Refused::new(Code::NotFound, format!("there is no connection {id}")))
+    }
+
+    fn status(&self) -> Result<StatusReport, Refused> {
+        let failed = |why: EngineError| refused(&why);
+        let shards = self.engine.shards().map_err(failed)?;
+        let sessions = self.engine.sessions().map_err(failed)?.len();
+        let connections = self.engine.connections().map_err(failed)?.len();
+        let (reports, volumes, targets, subsystems) = {
+            let served = self.served();
+            let ways = &served.ways;
+            (served.volumes(), served.stores.len(), ways.targets.len(), ways.subsystems.len())
+        };
+        Ok(StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            node: self.plan.node.as_ref().map(VolumeName::to_string),
+            io: shards.first().map_or_else(|| self.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
+            listeners: self.engine.listeners(),
+            volumes,
+            failed: Served::failures(reports.into_iter().map(|one| self.with_doubt(one)).collect()),
+            targets,
+            subsystems,
+            sessions,
+            connections,
+            attachments: self.attachments.count(),
+            shards: shards.len(),
+            state: self.state.path().to_string_lossy().into_owned(),
+        })
+    }
+}
+
+impl Service for Daemon {
+    fn answer(&self, request: Request) -> Result<Answer, Refused> {
+        let failed = |why: EngineError| refused(&why);
+        Ok(match request {
+            Request::VolumeList => Answer::Volumes(self.volumes()?),
+            Request::VolumeShow { name } => Answer::Volume(self.volume_shown(&name)?),
+            Request::VolumeProtect { name, on } => Answer::Volume(self.protect(&name, on)?),
+            Request::SubsystemList => Answer::Subsystems(self.subsystems()?),
+            Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_named(&name)?),
+            Request::HostList => Answer::Hosts(self.hosts()?),
+            Request::HostShow { name } => Answer::Host(self.host(&name)?),
+            Request::ReservationList => Answer::Reservations(self.reservations()?),
+            Request::ReservationShow { name } => Answer::Reservation(self.reservation(&name)?),
+            Request::PathList { name } => Answer::Paths(self.paths(name.as_deref())?),
+            Request::PathSet { name, port, group, state } => {
+                Answer::Paths(self.set_paths(&name, port, group, &state)?)
+            }
+            Request::VolumeCreate { name, spec } => Answer::Volume(self.create(&name, &spec)?),
+            Request::VolumeDelete { name, force } => Answer::Deleted(self.delete(&name, force)?),
+            Request::VolumeRetry { name } => Answer::Volume(self.retry(&name)?),
+            Request::VolumeResize { name, size_bytes, shrink } => {
+                Answer::Volume(self.resize(&name, size_bytes, shrink)?)
+            }
+            Request::TargetList => Answer::Targets(self.targets()?),
+            Request::TargetShow { name } => Answer::Target(self.target_named(&name)?),
+            Request::TargetStart { names } => Answer::Switched(self.start_targets(names.as_deref())?),
+            Request::TargetStop { names } => Answer::Switched(self.stop_targets(&names)?),
+            Request::TargetSettings { names } => Answer::Settings(self.settings(&names)?),
+            Request::FileLines => Answer::Lines(self.served().lines.clone()),
+            Request::SessionEnd { id } => {
+                self.end_session(id)?;
+                Answer::SessionEnded { id }
+            }
+            Request::SessionList => Answer::Sessions(self.engine.sessions().map_err(failed)?),
+            Request::ConnectionList => Answer::Connections(self.engine.connections().map_err(failed)?),
+            Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
+            Request::ShardList => Answer::Shards(self.engine.shards().map_err(failed)?),
+            Request::Attach(request) => Answer::Attached(self.attach(request)?),
+            Request::Detach { way, now } => self.detach(&way, now)?,
+            Request::Status => Answer::Status(self.status()?),
+            Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
+        })
+    }
+
+    fn replied(&self, request: &Request, done: bool) {
+        // Only now, so that the reply is on its way before the process may end.
+        if let (Request::Stop { now }, true) = (request, done) {
+            self.stopping.ask(if *now { Stop::Now } else { Stop::Clean });
+        }
+    }
+}
+
+impl Served {
+    /// Refuses names that something else has.
+    fn free_to_use(&self, ways: &Ways) -> Result<(), Refused> {
+        let taken = |what: &str, name: &str| {
+            Err(Refused::new(Code::Conflict, format!("there is already a {what} \"{name}\"")))
+        };
+        for target in &ways.targets {
+            if self.ways.targets.iter().chain(&self.stopped).any(|other| other.name == target.name) {
+                return taken("target", &target.name);
+            }
+        }
+        for subsystem in &ways.subsystems {
+            if self.ways.subsystems.iter().any(|other| other.nqn == subsystem.nqn) {
+                return taken("subsystem", &subsystem.nqn);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The one of that name, or the only one whose name ends in it.
+fn named<T>(what: &str, name: &str, all: Vec<T>, of: impl Fn(&T) -> &str) -> Result<T, Refused> {
+    let short = format!(":{name}");
+    let exact = all.iter().position(|one| of(one) == name);
+    let mut ending = (0..all.len()).filter(|at| of(&all[*at]).ends_with(&short));
+    let at = match (exact, ending.next(), ending.next()) {
+        (Some(at), ..) | (None, Some(at), None) => at,
+        (None, Some(_), Some(_)) => {
+            return Err(Refused::new(Code::Invalid, format!("several {what}s end in \"{short}\"")));
+        }
+        (None, None, _) => return Err(unknown(what, name, all.iter().map(of))),
+    };
+    all.into_iter().nth(at).ok_or_else(|| Refused::new(Code::NotFound, name))
+}
+
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Refused {
+    let hint =
+        suggest::nearest(name, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+    Refused::new(Code::NotFound, format!("there is no {what} \"{name}\"{hint}"))
+}
+
+fn not_attached(why: Failure) -> Refused {
+    let code = match why.exit {
+        Exit::Usage => Code::Invalid,
+        Exit::NothingFound => Code::NotFound,
+        Exit::RequestTimeout => Code::TimedOut,
+        Exit::Exists => Code::Attached,
+        Exit::ConnectTimeout => Code::Unreachable,
+        Exit::NotAuthenticated => Code::Unproven,
+        // The last three end evaluations, which no daemon runs.
+        Exit::Success | Exit::Failure | Exit::HungUp | Exit::Interrupted | Exit::Terminated => Code::Failed,
+    };
+    Refused::new(code, why.message)
+}
+
+fn refused(why: &EngineError) -> Refused {
+    let code = match why {
+        EngineError::Listen { .. } | EngineError::Start(_) => Code::Failed,
+        EngineError::Record(_) | EngineError::Unsettled(_) => Code::Failed,
+        EngineError::InUse { .. } | EngineError::Lingers => Code::Conflict,
+        EngineError::Unsupported(_) => Code::Invalid,
+        EngineError::TimedOut => Code::TimedOut,
+        EngineError::Stopped => Code::Unavailable,
+    };
+    Refused::new(code, why)
+}
+
+#[cfg(test)]
+#[path = "daemon_tests.rs"]
+mod tests;

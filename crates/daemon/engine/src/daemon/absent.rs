@@ -1,0 +1,286 @@
+//! Volumes whose other machine did not answer when the daemon started: it serves the rest, and goes on asking.
+//!
+//! Invariant: a machine that says nothing holds up nobody but who asks it. A few threads ask, each one machine at a
+//! time, and few of them the same; the daemon is locked only to take up what was found. That may take a disk, of which
+//! a leg of a stripe is, so each volume has a thread of its own for it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::Daemon;
+use crate::store::{Scout, Scouted};
+use config::name::VolumeName;
+
+/// How many machines are asked at a time.
+const ASKED_MAX: usize = 16;
+/// For how many volumes one machine, or the same several, is asked at a time.
+const ASKED_OF_ONE: usize = 4;
+/// How many volumes that have been found are taken up at a time.
+const ARRIVING_MAX: usize = 64;
+/// How long is waited before a machine is asked again, at first and at most.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Threads that look at volumes of other machines.
+#[derive(Debug)]
+pub struct Lookout {
+    queue: Arc<Queue>,
+    news: Receiver<News>,
+    tell: Sender<News>,
+}
+
+/// What a thread has to say.
+#[derive(Debug)]
+enum News {
+    /// What was found of a volume.
+    Found(VolumeName, Scouted),
+    /// What has become of one that was taken up.
+    Taken(VolumeName, Arrival),
+}
+
+/// What is to be looked at.
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    /// In the order in which they came.
+    waiting: VecDeque<(VolumeName, Scout)>,
+    /// How many threads ask these machines.
+    asking: HashMap<String, usize>,
+    /// Nobody wants to know any more.
+    ended: bool,
+}
+
+impl Lookout {
+    /// For so many volumes.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub fn start(volumes: usize) -> io::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let (tell, news) = channel();
+        let lookout = Lookout { queue, news, tell };
+        for at in 0..volumes.min(ASKED_MAX) {
+            let (queue, tell) = (lookout.queue.clone(), lookout.tell.clone());
+            thread::Builder::new().name(format!("lookout-{at}")).spawn(move || look(&queue, &tell))?;
+        }
+        Ok(lookout)
+    }
+
+    /// Has a volume looked at.
+    pub fn send(&self, volume: VolumeName, scout: Scout) {
+        self.queue.jobs().waiting.push_back((volume, scout));
+        self.queue.changed.notify_all();
+    }
+
+    /// What was found first of what is still to be taken, if it is by then.
+    pub fn take(&self, until: Instant) -> Option<(VolumeName, Scouted)> {
+        match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(News::Found(volume, scouted)) => Some((volume, scouted)),
+            // As long as it is asked here, nothing is taken up.
+            Ok(News::Taken(..)) | Err(_) => None,
+        }
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.queue.jobs().ended = true;
+        self.queue.changed.notify_all();
+    }
+}
+
+impl Queue {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next whose machines may be asked, and those; waits for it. `None`: nobody wants to know any more.
+    fn next(&self) -> Option<(String, VolumeName, Scout)> {
+        let mut jobs = self.jobs();
+        loop {
+            if jobs.ended {
+                return None;
+            }
+            if let Some(next) = jobs.begin() {
+                return Some(next);
+            }
+            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// These machines have answered one who asked, or not in time.
+    fn has_asked(&self, machines: &str) {
+        if let Some(asking) = self.jobs().asking.get_mut(machines) {
+            *asking = asking.saturating_sub(1);
+        }
+        self.changed.notify_all();
+    }
+}
+
+impl Jobs {
+    fn begin(&mut self) -> Option<(String, VolumeName, Scout)> {
+        let Jobs { waiting, asking, .. } = self;
+        let may = |scout: &Scout| asking.get(&scout.machines()).is_none_or(|asking| *asking < ASKED_OF_ONE);
+        let at = waiting.iter().position(|(_, scout)| may(scout))?;
+        let (volume, scout) = waiting.remove(at)?;
+        let machines = scout.machines();
+        *asking.entry(machines.clone()).or_default() += 1;
+        Some((machines, volume, scout))
+    }
+}
+
+fn look(queue: &Queue, tell: &Sender<News>) {
+    while let Some((machines, volume, scout)) = queue.next() {
+        let scouted = scout.look();
+        queue.has_asked(&machines);
+        if tell.send(News::Found(volume, scouted)).is_err() {
+            return;
+        }
+    }
+}
+
+/// What is asked for until it comes.
+#[derive(Debug)]
+pub struct Pursuit {
+    lookout: Lookout,
+    /// How many are being looked at.
+    out: usize,
+    /// What was found and is not taken up yet.
+    found: VecDeque<(VolumeName, Scouted)>,
+    /// How many are being taken up.
+    arriving: usize,
+    /// The others, and when they are looked at.
+    due: Vec<(Instant, VolumeName)>,
+    pauses: HashMap<VolumeName, Duration>,
+}
+
+/// What has become of a volume that was absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is served, or is not to be asked for any more.
+    Settled,
+    /// It is still absent.
+    NotYet,
+}
+
+impl Pursuit {
+    /// Of `out` volumes that `lookout` looks at already, and of others that are `absent`.
+    pub fn of(lookout: Lookout, out: usize, absent: Vec<VolumeName>) -> Self {
+        let (found, arriving, due, pauses) = (VecDeque::new(), 0, Vec::new(), HashMap::new());
+        let mut pursuit = Pursuit { lookout, out, found, arriving, due, pauses };
+        absent.into_iter().for_each(|volume| pursuit.put_off(volume));
+        pursuit
+    }
+
+    /// Begins, in a thread that ends with the daemon or when all have come.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub fn begin(self, daemon: &Arc<Daemon>) -> io::Result<()> {
+        let daemon = Arc::downgrade(daemon);
+        thread::Builder::new().name("absent".to_owned()).spawn(move || self.run(&daemon)).map(drop)
+    }
+
+    fn run(mut self, daemon: &Weak<Daemon>) {
+        while self.out + self.found.len() + self.arriving + self.due.len() > 0 {
+            let next = self.due.iter().map(|(at, _)| *at).min();
+            let wait = next.map_or(PAUSE_MAX, |at| at.saturating_duration_since(Instant::now()));
+            let news = self.lookout.news.recv_timeout(wait);
+            let Some(daemon) = daemon.upgrade() else { return };
+            match news {
+                Ok(News::Found(volume, scouted)) => {
+                    self.out = self.out.saturating_sub(1);
+                    self.found.push_back((volume, scouted));
+                }
+                Ok(News::Taken(volume, arrival)) => {
+                    self.arriving = self.arriving.saturating_sub(1);
+                    if arrival == Arrival::NotYet {
+                        self.put_off(volume);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while self.arriving < ARRIVING_MAX
+                && let Some((volume, scouted)) = self.found.pop_front()
+            {
+                self.take_up(&daemon, volume, scouted);
+            }
+            let now = Instant::now();
+            for (_, volume) in self.due.extract_if(.., |(at, _)| *at <= now) {
+                if let Some(scout) = daemon.scout_absent(volume.as_str()) {
+                    self.lookout.send(volume, scout);
+                    self.out += 1;
+                }
+            }
+        }
+    }
+
+    /// Has a volume served, by a thread that waits for what it lies on.
+    fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, scouted: Scouted) {
+        let (daemon, tell, name) = (Arc::downgrade(daemon), self.lookout.tell.clone(), volume.clone());
+        let begun = thread::Builder::new().name("arrival".to_owned()).spawn(move || {
+            let Some(daemon) = daemon.upgrade() else { return };
+            let arrival = daemon.arrive(name.as_str(), scouted);
+            drop(daemon);
+            // Nobody may want to know any more.
+            let _ = tell.send(News::Taken(name, arrival));
+        });
+        match begun {
+            Ok(_) => self.arriving += 1,
+            Err(why) => {
+                tracing::warn!(%why, %volume, "no thread for a volume that was found; it is tried again");
+                self.put_off(volume);
+            }
+        }
+    }
+
+    fn put_off(&mut self, volume: VolumeName) {
+        let pause = self.pauses.entry(volume.clone()).or_insert(PAUSE);
+        self.due.push((Instant::now() + *pause, volume));
+        *pause = pause.saturating_mul(2).min(PAUSE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::identity::Identities;
+    use config::{
+        plan::{Origin, Volume},
+        spec,
+    };
+
+    #[test]
+    fn a_silent_machine_of_many_volumes_keeps_no_other_from_being_asked() {
+        let mut jobs = Jobs::default();
+        let scout = |machine: &str, lun: usize| {
+            let spec = spec::parse(&format!("iscsi://{machine}/iqn.2026-11.com.example:d/{lun}")).unwrap();
+            let name = VolumeName::parse(&format!("{machine}-{lun}")).unwrap();
+            let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
+            (name, Scout::of(&volume, &Identities::default()))
+        };
+        jobs.waiting.extend((0..ASKED_MAX).map(|lun| scout("silent", lun)));
+        jobs.waiting.push_back(scout("well", 0));
+        let begun: Vec<_> =
+            std::iter::from_fn(|| jobs.begin()).map(|(_, name, _)| name.to_string()).collect();
+        assert_eq!(begun, ["silent-0", "silent-1", "silent-2", "silent-3", "well-0"]);
+        let queue = Queue { jobs: Mutex::new(jobs), changed: Condvar::new() };
+        queue.has_asked(&scout("silent", 0).1.machines());
+        assert_eq!(queue.next().unwrap().1.as_str(), "silent-4");
+        assert!(queue.jobs().begin().is_none());
+    }
+}

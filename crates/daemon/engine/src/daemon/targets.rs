@@ -1,0 +1,267 @@
+//! Targets that are stopped and started again while the daemon runs, and what they are set to.
+//!
+//! A stopped target keeps its volumes open and its name taken; initiators find it no more. Where the
+//! targets come from a file, starting one reads the file again: what it says of targets holds for logins
+//! from then on, and whatever else has changed in it is refused, so that the daemon never serves half of a
+//! file.
+
+use std::fmt::Write as _;
+
+use super::{Daemon, Served, refused, unknown};
+use config::plan::{AuthMethod, DigestPolicy, Grant, Host, Limits, Origin, Plan, Protocol, Target, Volume};
+use control::{
+    Code, Refused,
+    report::{Setting, SettingsReport, SwitchReport, line::LineReport},
+};
+
+/// Reads the files again that the daemon was started with, beside volumes that were created since.
+pub type Again = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>), String> + Send + Sync>;
+
+impl Daemon {
+    /// Starts targets that are stopped, and reads them again where they come from a file. `None`: those
+    /// that run; an empty list: all.
+    pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<SwitchReport>, Refused> {
+        let _turn = self.turn()?;
+        let (known, lines) = self.targets_again()?;
+        let mut ways = self.served().ways.clone();
+        let running: Vec<String> = ways.targets.iter().map(|target| target.name.clone()).collect();
+        let names: Vec<String> = match names {
+            None => running.clone(),
+            Some([]) => known.iter().map(|target| target.name.clone()).collect(),
+            Some(names) => {
+                let all = || known.iter().map(|target| target.name.as_str());
+                if let Some(name) = names.iter().find(|name| !all().any(|known| known == *name)) {
+                    return Err(unknown("target", name, all()));
+                }
+                names.to_vec()
+            }
+        };
+        let mut done = Vec::new();
+        for target in known.into_iter().filter(|target| names.contains(&target.name)) {
+            let (name, same) = (target.name.clone(), ways.targets.contains(&target));
+            let what = match (ways.targets.iter_mut().find(|other| other.name == target.name), same) {
+                (Some(_), true) => "running",
+                (Some(running), false) => {
+                    *running = target;
+                    "reloaded"
+                }
+                (None, _) => {
+                    ways.targets.push(target);
+                    "started"
+                }
+            };
+            done.push(SwitchReport { target: name, done: what.to_owned() });
+        }
+        self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        let mut served = self.served();
+        served.stopped.retain(|target| !ways.targets.iter().any(|other| other.name == target.name));
+        served.ways = ways;
+        if let Some(lines) = lines {
+            served.lines = lines;
+        }
+        for one in &done {
+            tracing::info!(target = one.target, done = one.done, "target");
+        }
+        Ok(done)
+    }
+
+    /// Stops targets: their sessions are asked to log out, and nobody gets in. An empty list: all.
+    pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<SwitchReport>, Refused> {
+        let _turn = self.turn()?;
+        let (mut ways, before) = {
+            let served = self.served();
+            (served.ways.clone(), served.stopped.clone())
+        };
+        let all = || ways.targets.iter().chain(&before).map(|target| target.name.as_str());
+        if let Some(name) = names.iter().find(|name| !all().any(|known| known == *name)) {
+            return Err(unknown("target", name, all()));
+        }
+        let is_meant = |target: &Target| names.is_empty() || names.contains(&target.name);
+        let stopped: Vec<Target> = ways.targets.extract_if(.., |target| is_meant(target)).collect();
+        self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        let report =
+            |target: &Target, done: &str| SwitchReport { target: target.name.clone(), done: done.to_owned() };
+        let mut done: Vec<SwitchReport> = stopped.iter().map(|target| report(target, "stopped")).collect();
+        done.extend(before.iter().filter(|one| is_meant(one)).map(|one| report(one, "stopped before")));
+        for target in &stopped {
+            tracing::info!(target = target.name, done = "stopped", "target");
+        }
+        let mut served = self.served();
+        served.ways = ways;
+        served.stopped.extend(stopped);
+        Ok(done)
+    }
+
+    /// What the targets are now by the file that they come from; else those that there are.
+    fn targets_again(&self) -> Result<(Vec<Target>, Option<Vec<LineReport>>), Refused> {
+        let (known, created) = {
+            let served = self.served();
+            let volumes = served.stores.iter().map(|store| &store.volume);
+            let created = volumes.filter(|volume| volume.origin == Origin::Created).cloned().collect();
+            (served.ways.targets.iter().chain(&served.stopped).cloned().collect(), created)
+        };
+        let Some(again) = &self.again else { return Ok((known, None)) };
+        let (plan, lines) = again(created).map_err(|why| Refused::new(Code::Invalid, why))?;
+        if let Some(what) = difference(&self.plan, &plan) {
+            let why = format!(
+                "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it again; \
+                 initiators come back by themselves"
+            );
+            return Err(Refused::new(Code::Conflict, why));
+        }
+        Ok((plan.ways.targets, Some(lines)))
+    }
+
+    /// Ends a session at once; its initiator may come back.
+    pub(super) fn end_session(&self, id: u64) -> Result<(), Refused> {
+        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
+        let is_it = |session: &&control::report::SessionReport| {
+            session.id == id && session.protocol == Protocol::Iscsi.as_str()
+        };
+        let Some(session) = sessions.iter().find(is_it) else {
+            return Err(Refused::new(Code::NotFound, format!("there is no iSCSI session {id:#x}")));
+        };
+        self.engine.end_session(id, session.shard).map_err(|why| refused(&why))?;
+        tracing::info!(session = id, initiator = session.initiator, "session dropped");
+        Ok(())
+    }
+
+    /// What targets are set to, in the words of `chiscsi.conf`. An empty list: all.
+    pub(super) fn settings(&self, names: &[String]) -> Result<Vec<SettingsReport>, Refused> {
+        let served = self.served();
+        let all = || served.ways.targets.iter().chain(&served.stopped);
+        if let Some(name) = names.iter().find(|name| !all().any(|target| target.name == **name)) {
+            return Err(unknown("target", name, all().map(|target| target.name.as_str())));
+        }
+        let meant = all().filter(|target| names.is_empty() || names.contains(&target.name));
+        Ok(meant.map(|target| self.settings_of(target, &served)).collect())
+    }
+
+    fn settings_of(&self, target: &Target, served: &Served) -> SettingsReport {
+        let mut settings = Vec::new();
+        let mut say = |key: &str, value: String| settings.push(Setting { key: key.to_owned(), value });
+        say("TargetName", target.name.clone());
+        if let Some(alias) = &target.alias {
+            say("TargetAlias", alias.clone());
+        }
+        let listeners = self.engine.listeners();
+        let reached = listeners.iter().enumerate().filter(|(at, one)| {
+            one.protocol == Protocol::Iscsi.as_str()
+                && target.portals.contains(&one.tag)
+                && target.listeners.as_ref().is_none_or(|own| own.contains(at))
+        });
+        for (_, one) in reached {
+            say("PortalGroup", format!("{}@{}", one.tag, one.address));
+        }
+        for lun in &target.luns {
+            let store = served.stores.iter().find(|store| store.volume.name == lun.volume);
+            say(
+                "TargetDevice",
+                store.map_or_else(|| lun.volume.to_string(), |store| store.volume.spec.to_string()),
+            );
+        }
+        let terms = &target.negotiation;
+        say("MaxConnections", terms.max_connections.to_string());
+        say("InitialR2T", yes(terms.initial_r2t));
+        say("ImmediateData", yes(terms.immediate_data));
+        say("FirstBurstLength", terms.first_burst.to_string());
+        say("MaxBurstLength", terms.max_burst.to_string());
+        say("MaxOutstandingR2T", terms.max_outstanding_r2t.to_string());
+        say("MaxRecvDataSegmentLength", terms.max_receive.to_string());
+        say("HeaderDigest", digest(terms.header_digest).to_owned());
+        say("DataDigest", digest(terms.data_digest).to_owned());
+        say("TargetSessionMaxCmd", target.commands.to_string());
+        self.proofs(target, &mut say);
+        say("ACL_Enable", yes(!target.open));
+        for host in self.plan.hosts.iter().filter(|host| host.speaks_iscsi()) {
+            if let Some(grant) = host.grant(&target.name) {
+                say("ACL", acl(host, grant));
+            }
+        }
+        let is_active = served.ways.targets.iter().any(|other| other.name == target.name);
+        SettingsReport { target: target.name.clone(), is_active, settings }
+    }
+
+    fn proofs(&self, target: &Target, say: &mut impl FnMut(&str, String)) {
+        let (auth, own) = (&self.plan.auth, self.plan.auth.common(target));
+        if own.is_empty() {
+            return say("AuthMethod", "None".to_owned());
+        }
+        let is_optional = auth.methods_of(target).contains(&AuthMethod::None);
+        say("AuthMethod", if is_optional { "None,CHAP" } else { "CHAP" }.to_owned());
+        say("Auth_CHAP_Policy", if auth.demands_mutual(target) { "Mutual" } else { "Oneway" }.to_owned());
+        for one in own {
+            say("Auth_CHAP_Initiator", format!("\"{}\":\"...\"", one.user));
+        }
+        if let Some((id, _)) = own.iter().find_map(|one| one.mutual.as_ref()) {
+            say("Auth_CHAP_Target", format!("\"{id}\":\"...\""));
+        }
+    }
+}
+
+fn yes(is: bool) -> String {
+    if is { "Yes" } else { "No" }.to_owned()
+}
+
+fn digest(policy: DigestPolicy) -> &'static str {
+    match policy {
+        DigestPolicy::Off => "None",
+        DigestPolicy::Allow => "None,CRC32C",
+        DigestPolicy::Require => "CRC32C",
+    }
+}
+
+/// A host's grant as a line of an access list.
+fn acl(host: &Host, grant: &Grant) -> String {
+    let mut parts = Vec::new();
+    if !host.iqns.is_empty() {
+        parts.push(format!("iname={}", host.iqns.join(",")));
+    }
+    let joined = |list: Vec<String>| list.join(",");
+    if !host.sources.is_empty() {
+        parts.push(format!("sip={}", joined(host.sources.iter().map(ToString::to_string).collect())));
+    }
+    if !grant.locals.is_empty() {
+        parts.push(format!("dip={}", joined(grant.locals.iter().map(ToString::to_string).collect())));
+    }
+    let permission = |read_only| if read_only || grant.read_only { "R" } else { "RW" };
+    parts.push(match &grant.luns {
+        None => format!("lun=ALL:{}", permission(false)),
+        Some(luns) => {
+            let mut text = String::from("lun=");
+            for (at, (lun, read_only)) in luns.iter().enumerate() {
+                let comma = if at > 0 { "," } else { "" };
+                let _ = write!(text, "{comma}{lun}:{}", permission(*read_only));
+            }
+            text
+        }
+    });
+    parts.join(";")
+}
+
+/// What of a plan cannot be changed while it runs, and differs.
+fn difference(old: &Plan, new: &Plan) -> Option<&'static str> {
+    fn configured(plan: &Plan) -> Vec<&Volume> {
+        plan.volumes.iter().filter(|volume| volume.origin == Origin::Configured).collect()
+    }
+    let host = |host: &Host| {
+        (host.name.clone(), host.iqns.clone(), host.sources.clone(), host.chap.clone(), host.grants.clone())
+    };
+    let hosts = |plan: &Plan| plan.hosts.iter().map(host).collect::<Vec<_>>();
+    if old.portals != new.portals {
+        Some("an address or tag (PortalGroup)")
+    } else if configured(old) != configured(new) {
+        Some("a device (TargetDevice)")
+    } else if hosts(old) != hosts(new) {
+        Some("an access list (ACL)")
+    } else if old.auth.discovery != new.auth.discovery || old.auth.mutual != new.auth.mutual {
+        Some("how initiators prove themselves for discovery (DISC_Auth...)")
+    } else if old.limits != (Limits { memory: old.limits.memory, ..new.limits.clone() }) {
+        // Memory stays as it is: windows grow as far as it has room.
+        Some("a limit (iscsi_login_complete_time)")
+    } else if old.placement != new.placement {
+        Some("the policy")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,153 @@
+//! What is served now: volumes by number, and what leads to them.
+//!
+//! Invariant: a number names one volume for as long as the daemon runs, and its place in the shards' tables is given
+//! again only when every shard has let the volume go that had it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use shard::Exports;
+use volume::{Shared, VolumeId};
+
+use super::{
+    exports::{Frame, Known},
+    medium::Medium,
+};
+use crate::store::Store;
+use config::{name::VolumeName, plan::Ways};
+
+/// What is served now.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// The volumes.
+    pub volumes: BTreeMap<VolumeId, Entry>,
+    /// Volumes that nothing leads to any more, while a shard may still have something of them out.
+    pub leaving: BTreeMap<VolumeId, Entry>,
+    /// How many numbers were given.
+    given: u32,
+    /// What leads to them.
+    pub ways: Ways,
+    /// How often exports were made of it: each makes hosts read the discovery log again.
+    pub generation: u64,
+}
+
+/// A volume that is served.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: VolumeName,
+    /// What it stands on.
+    pub medium: Medium,
+    /// Write-protected by the configuration.
+    pub read_only: bool,
+    /// Its identity.
+    pub uuid: volume::Uuid,
+    /// What its gates share.
+    pub shared: Shared,
+}
+
+impl Entry {
+    /// The entry of an open volume.
+    pub fn of(store: &Store, medium: Medium, shared: Shared) -> Self {
+        Entry {
+            name: store.volume.name.clone(),
+            medium,
+            read_only: store.volume.spec.read_only,
+            uuid: volume::Uuid(*store.uuid.as_bytes()),
+            shared,
+        }
+    }
+}
+
+impl Catalog {
+    /// No volume yet, and these ways.
+    pub fn of(ways: Ways) -> Self {
+        Catalog { ways, ..Catalog::default() }
+    }
+
+    /// The volume of that name.
+    pub fn find(&self, name: &str) -> Option<(VolumeId, &Entry)> {
+        self.volumes.iter().find(|(_, entry)| entry.name.as_str() == name).map(|(id, entry)| (*id, entry))
+    }
+
+    /// What the shards are to know.
+    pub fn exports(&mut self, frame: &Frame) -> Arc<Exports> {
+        self.generation += 1;
+        let number = |name: &VolumeName| {
+            let known =
+                |(id, entry): (VolumeId, &Entry)| Known { id, read_only: entry.read_only, uuid: entry.uuid };
+            self.find(name.as_str()).map(known)
+        };
+        Arc::new(frame.exports(&self.ways, self.generation, number))
+    }
+
+    /// The volume of that name that is on its way out.
+    pub fn leaver(&self, name: &str) -> Option<VolumeId> {
+        let mut leaving = self.leaving.iter();
+        leaving.find(|(_, entry)| entry.name.as_str() == name).map(|(id, _)| *id)
+    }
+
+    /// A number that no volume ever had; `None` after four billion volumes.
+    pub fn give(&mut self) -> Option<VolumeId> {
+        let taken: BTreeSet<u32> =
+            self.volumes.keys().chain(self.leaving.keys()).map(|id| id.place()).collect();
+        let place = (0..=u32::MAX).find(|place| !taken.contains(place))?;
+        let life = self.given;
+        self.given = life.checked_add(1)?;
+        Some(VolumeId::new(place, life))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dataplane::notes::Notes,
+        state::{StateDir, identity::Identities},
+    };
+    use config::{
+        plan::{Origin, Volume},
+        spec,
+    };
+
+    fn entry(name: &str) -> Entry {
+        let volume = Volume {
+            name: VolumeName::parse(name).unwrap(),
+            spec: spec::parse("null:1M").unwrap(),
+            origin: Origin::Created,
+        };
+        let store = Store::open(&volume, &mut Identities::default(), [].iter()).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let (notes, _) = Notes::of(Arc::new(StateDir::open(root.path()).unwrap()));
+        let medium = Medium::of(&store, &[None], 1, (&notes, VolumeId::new(0, 0))).unwrap();
+        Entry::of(&store, medium, Shared::new(1))
+    }
+
+    #[test]
+    fn no_number_is_given_twice_and_no_place_while_its_volume_leaves() {
+        let mut catalog = Catalog::default();
+        let mut seen = BTreeSet::new();
+        let a = catalog.give().unwrap();
+        catalog.volumes.insert(a, entry("a"));
+        let b = catalog.give().unwrap();
+        assert_eq!((a.place(), b.place()), (0, 1));
+        // The delete of the first one failed: it is not served, and its operations are out.
+        let left = catalog.volumes.remove(&a).unwrap();
+        catalog.leaving.insert(a, left);
+        assert_eq!(catalog.leaver("a"), Some(a));
+        assert!(catalog.find("a").is_none());
+        seen.extend([a, b]);
+        for _ in 0..5 {
+            let next = catalog.give().unwrap();
+            assert_ne!(next.place(), a.place(), "somebody may still hold what is there");
+            assert!(seen.insert(next), "{next:?}");
+        }
+        catalog.leaving.clear();
+        let next = catalog.give().unwrap();
+        assert!(next.place() == a.place() && seen.insert(next), "the place is free, the number is new");
+        catalog.given = u32::MAX;
+        assert_eq!(catalog.give(), None);
+    }
+}

@@ -1,0 +1,466 @@
+//! Who may reach what, as every shard knows it.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use endpoint::{ListenerId, ShardId};
+use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
+use scsi_server::Product;
+use shard::{Admission, Choice, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
+use volume::{PortId, VolumeId};
+
+use super::login;
+use crate::{
+    EngineError,
+    state::{StateDir, StateError, ports::Ports, serials::Serials},
+};
+use config::{
+    name::VolumeName,
+    network,
+    plan::{Auth, Bind, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, Target, Ways},
+};
+
+/// What does not change while the daemon runs.
+#[derive(Debug)]
+pub struct Frame {
+    portals: Vec<Portal>,
+    hosts: Vec<Host>,
+    auth: Auth,
+    limits: Limits,
+    referrals: Vec<Referral>,
+    /// With the shards that the cores are.
+    placement: Vec<(Placement, Arc<[ShardId]>)>,
+    /// The daemon's cores, in shard order.
+    cores: Arc<[u32]>,
+    ports: Vec<(Protocol, u16)>,
+    /// The numbers of the ports.
+    numbers: Ports,
+    /// The serial numbers of subsystems that were given one.
+    pub(super) serials: Serials,
+}
+
+/// What the exports say of a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Its number.
+    pub id: VolumeId,
+    /// Write-protected by the configuration.
+    pub read_only: bool,
+    /// Its identity.
+    pub uuid: volume::Uuid,
+}
+
+impl Frame {
+    /// The constant part of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let mut ports: Vec<(Protocol, u16)> =
+            plan.portals.iter().map(|portal| (portal.protocol, portal.tag)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Frame {
+            ports,
+            numbers: Ports::default(),
+            serials: Serials::default(),
+            referrals: plan.referrals.clone(),
+            placement: Vec::new(),
+            cores: Arc::default(),
+            portals: plan.portals.clone(),
+            hosts: plan.hosts.clone(),
+            auth: plan.auth.clone(),
+            limits: plan.limits.clone(),
+        }
+    }
+
+    /// Gives every port the number that it had before, and new ones numbers that none ever had, durably.
+    pub fn number_ports(&mut self, state: &StateDir) -> Result<(), EngineError> {
+        let failed = |why: StateError| EngineError::Start(why.to_string());
+        let mut numbers = Ports::load(state).map_err(failed)?;
+        if numbers.give(&self.ports).map_err(EngineError::Start)? {
+            numbers.save(state).map_err(failed)?;
+        }
+        self.numbers = numbers;
+        Ok(())
+    }
+
+    /// Finds the shards of the cores that rules name: `cores` are those of the daemon, in shard order; the
+    /// daemon has one shard at least.
+    pub fn place(&mut self, rules: &[Placement], cores: &[usize]) -> Result<(), String> {
+        self.cores = cores.iter().map(|core| *core as u32).collect();
+        let all = 0..cores.len().max(1) as u16;
+        for (at, rule) in rules.iter().enumerate() {
+            let shard = |core: &usize| match cores.iter().position(|own| own == core) {
+                Some(shard) => Ok(ShardId(shard as u16)),
+                None => Err(format!(
+                    "rule {} of [[placement]] names core {core}; the daemon has the cores {cores:?} (--cores)",
+                    at + 1
+                )),
+            };
+            let shards: Arc<[ShardId]> = if let Some(nth) = rule.nth {
+                Arc::from([ShardId(nth % all.end)])
+            } else if rule.cores.is_empty() {
+                all.clone().map(ShardId).collect()
+            } else {
+                rule.cores.iter().map(shard).collect::<Result<_, _>>()?
+            };
+            self.placement.push((rule.clone(), shards));
+        }
+        Ok(())
+    }
+
+    /// What a report says of how a core was chosen.
+    pub fn placed(&self, placed: shard::Placed) -> String {
+        let how = match placed.choice {
+            Choice::LeastLoaded => "least loaded",
+            Choice::Random => "random",
+            Choice::Queue => "its network queue's",
+            Choice::NotQueue => "least loaded, since its network queue's has far more",
+        };
+        let Some((at, (placement, _))) = placed.rule.and_then(|at| Some((at, self.placement.get(at)?)))
+        else {
+            return format!("all cores, {how}");
+        };
+        let cores: Vec<String> = placement.cores.iter().map(ToString::to_string).collect();
+        let cores = match placement.nth {
+            Some(nth) => format!("number {nth} of all"),
+            None if cores.is_empty() => "all".to_owned(),
+            None => cores.join(","),
+        };
+        format!("rule {}: cores {cores}, {how}", at + 1)
+    }
+
+    fn placement_rules(&self, ways: &Ways) -> Vec<shard::PlacementRule> {
+        let rule = |(rule, shards): &(Placement, Arc<[ShardId]>)| shard::PlacementRule {
+            listeners: rule
+                .portals
+                .as_ref()
+                .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
+            sources: rule.sources.iter().map(network).collect(),
+            peers: rule.peers.as_ref().map(|peers| peers.iter().map(|name| name.as_str().into()).collect()),
+            when: rule.when.clone(),
+            destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
+            shards: shards.clone(),
+            bind: match rule.bind {
+                Bind::Balanced => shard::Bind::Balanced,
+                Bind::Queue => shard::Bind::Queue,
+                Bind::Cpu => shard::Bind::LeastLoaded,
+                Bind::Random => shard::Bind::Random,
+            },
+        };
+        self.placement.iter().map(rule).collect()
+    }
+
+    /// The ports that the system chose, in the order of the portals.
+    pub fn set_addresses(&mut self, bound: &[SocketAddr]) {
+        for (portal, address) in self.portals.iter_mut().zip(bound) {
+            portal.address = *address;
+        }
+    }
+
+    /// Authentication that is not of one host.
+    pub fn auth(&self) -> &Auth {
+        &self.auth
+    }
+
+    /// Limits of the whole daemon.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The portals.
+    pub fn portals(&self) -> &[Portal] {
+        &self.portals
+    }
+
+    /// The hosts.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Other discovery services.
+    pub fn referred(&self) -> &[Referral] {
+        &self.referrals
+    }
+
+    /// The DH-HMAC-CHAP secret of hosts that have none of their own.
+    pub fn common_key(&self) -> Option<&Arc<nvme::auth::Secret>> {
+        self.auth.dhchap.as_ref()
+    }
+
+    /// The exports that `ways` stand for; `number` knows the volumes.
+    pub fn exports(
+        &self,
+        ways: &Ways,
+        generation: u64,
+        number: impl Fn(&VolumeName) -> Option<Known>,
+    ) -> Exports {
+        let portal = |(at, portal): (usize, &Portal)| {
+            (portal.protocol == Protocol::Iscsi).then(|| shard::Portal {
+                listener: ListenerId(at as u16),
+                address: portal.address,
+                group: portal.tag,
+                port: self.port(Protocol::Iscsi, portal.tag),
+            })
+        };
+        Exports {
+            portals: self.portals.iter().enumerate().filter_map(portal).collect(),
+            targets: ways.targets.iter().map(|target| self.target(target, &number)).collect(),
+            discovery_auth: login::discovery_policy(&self.auth),
+            nvme: self.nvme(&ways.subsystems, &number, generation),
+            admission: Admission {
+                sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
+                login_time: self.limits.login_timeout,
+                logins: crate::descriptors::logins(self.cores.len()),
+            },
+            placement: self.placement_rules(ways),
+            cores: self.cores.clone(),
+        }
+    }
+
+    /// The host that an initiator is, if one lets it in to this target from one address to one of ours;
+    /// the same conditions decide at login.
+    pub fn host(&self, initiator: &str, ends: (IpAddr, IpAddr), target: &str) -> Option<&Host> {
+        self.hosts.iter().filter(|host| host.speaks_iscsi()).find(|host| {
+            host.grant(target).is_some_and(|grant| {
+                let rule = Rule {
+                    initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
+                    sources: host.sources.iter().map(network).collect(),
+                    locals: grant.locals.clone(),
+                    auth: AuthPolicy::None,
+                    luns: LunMask::All { read_only: true },
+                };
+                rule.fits(initiator, ends.0, ends.1)
+            })
+        })
+    }
+
+    /// Portal groups of each protocol, ascending, those of iSCSI first.
+    pub fn ports(&self) -> &[(Protocol, u16)] {
+        &self.ports
+    }
+
+    /// The number of a group's port: relative target port, or NVMe port. Where nothing was recorded
+    /// ([`Frame::number_ports`]), they count from 1 over [`Frame::ports`].
+    pub fn port(&self, protocol: Protocol, tag: u16) -> PortId {
+        let rank = || self.ports.iter().filter(|port| **port < (protocol, tag)).count() as u16 + 1;
+        PortId(self.numbers.of(protocol, tag).unwrap_or_else(rank))
+    }
+
+    /// The greatest number that a port has or had.
+    pub fn last_port(&self) -> u16 {
+        self.numbers.last().max(self.ports.len() as u16)
+    }
+
+    fn target(&self, target: &Target, number: &impl Fn(&VolumeName) -> Option<Known>) -> TargetExport {
+        let lun = |lun: &config::plan::Lun| {
+            let known = number(&lun.volume);
+            let read_only = lun.read_only || known.is_some_and(|known| known.read_only);
+            LunExport { lun: lun.lun, volume: known.map_or(VolumeId::AWAY, |known| known.id), read_only }
+        };
+        let mut luns: Vec<LunExport> = target.luns.iter().map(lun).collect();
+        luns.sort_by_key(|lun| lun.lun);
+        TargetExport {
+            name: target.name.as_str().into(),
+            alias: target.alias.as_deref().map(Into::into),
+            groups: target.portals.clone(),
+            listeners: target
+                .listeners
+                .as_ref()
+                .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
+            is_away: !luns.is_empty() && luns.iter().all(|lun| lun.volume == VolumeId::AWAY),
+            luns,
+            rules: self.rules(target),
+            product: Arc::new(Product {
+                vendor: target.inquiry.vendor.clone(),
+                product: target.inquiry.product.clone(),
+                revision: revision(),
+            }),
+            explicit_alua: target.explicit_alua,
+            negotiation: login::limits(&target.negotiation),
+            limits: SessionLimits {
+                commands: target.commands,
+                nop_interval: Some(self.limits.nop_interval).filter(|interval| !interval.is_zero()),
+                nop_timeout: target.nop_timeout.unwrap_or(self.limits.nop_timeout),
+                ..SessionLimits::default()
+            },
+            sent_on: target
+                .sent_on
+                .iter()
+                .map(|one| shard::SentOn {
+                    group: one.group,
+                    to: one.to.iter().filter_map(|to| TargetAddress::parse(&to.to_string()).ok()).collect(),
+                })
+                .collect(),
+            redirect: target.redirect.as_ref().and_then(|to| {
+                let address = TargetAddress::parse(&to.address.to_string()).ok()?;
+                Some(Redirect { address, permanent: to.permanent })
+            }),
+        }
+    }
+
+    fn rules(&self, target: &Target) -> Vec<Rule> {
+        let hosts = self.hosts.iter().filter(|host| host.speaks_iscsi());
+        let mut rules: Vec<Rule> =
+            hosts.filter_map(|host| Some(self.rule(target, host, host.grant(&target.name)?))).collect();
+        if target.open {
+            rules.push(Rule {
+                initiators: Vec::new(),
+                sources: Vec::new(),
+                locals: Vec::new(),
+                auth: login::policy(&self.auth, target, &[]),
+                luns: LunMask::All { read_only: false },
+            });
+        }
+        rules
+    }
+
+    fn rule(&self, target: &Target, host: &Host, grant: &Grant) -> Rule {
+        Rule {
+            initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
+            sources: host.sources.iter().map(network).collect(),
+            locals: grant.locals.clone(),
+            auth: login::policy(&self.auth, target, &host.chap),
+            luns: match &grant.luns {
+                None => LunMask::All { read_only: grant.read_only },
+                Some(luns) => {
+                    LunMask::Some(luns.iter().map(|(lun, ro)| (*lun, grant.read_only || *ro)).collect())
+                }
+            },
+        }
+    }
+}
+
+/// A network of an access list.
+pub fn network(network: &network::Network) -> shard::Network {
+    shard::Network { address: network.address(), prefix: network.prefix() }
+}
+
+/// PRODUCT REVISION LEVEL: major and minor version, at most 4 characters.
+pub fn revision() -> String {
+    let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    revision.chars().take(4).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::example::example;
+
+    #[test]
+    fn rules_of_placement_name_shards_and_what_leads_to_a_volume() {
+        let mut plan = example();
+        let volume = plan.volumes[0].name.clone();
+        let named = Placement { cores: vec![7, 2], volume: Some(volume.clone()), ..Placement::default() };
+        plan.placement = vec![named, Placement { bind: Bind::Random, ..Placement::default() }];
+        let mut frame = Frame::of(&plan);
+        frame.place(&plan.placement, &[2, 5, 7]).unwrap();
+        let rules = frame.placement_rules(&plan.ways);
+        assert_eq!(*rules[0].shards, [ShardId(2), ShardId(0)]);
+        let leading = rules[0].destinations.as_ref().unwrap();
+        assert!(!leading.is_empty() && leading.iter().all(|name| plan.ways.lead(name, volume.as_str())));
+        assert_eq!((rules[1].shards.len(), rules[1].destinations.as_ref()), (3, None));
+        let placed = |rule, choice| frame.placed(shard::Placed { rule, choice });
+        assert_eq!(placed(Some(0), Choice::LeastLoaded), "rule 1: cores 7,2, least loaded");
+        assert_eq!(placed(None, Choice::Queue), "all cores, its network queue's");
+        assert_eq!(rules[0].bind, shard::Bind::Balanced);
+        let why = Frame::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
+        assert!(
+            why.starts_with("rule 1 of [[placement]] names core 7; the daemon has the cores [2, 5]"),
+            "{why}"
+        );
+    }
+
+    fn by(peer: &str) -> endpoint::Accepted {
+        let end = |address: &str| SocketAddr::new(address.parse().unwrap(), 3260);
+        endpoint::Accepted { listener: ListenerId(0), peer: end(peer), local: end("192.0.2.99"), cpu: None }
+    }
+
+    fn exports() -> Exports {
+        let plan = example();
+        let number = |name: &VolumeName| {
+            let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
+            let read_only = plan.volumes[at].spec.read_only;
+            Some(Known { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
+        };
+        Frame::of(&plan).exports(&plan.ways, 1, number)
+    }
+
+    #[test]
+    fn hosts_become_rules() {
+        let exports = exports();
+        let portal = |group| exports.portals.iter().find(|portal| portal.group == group).unwrap();
+        let db = exports.target("iqn.2026-11.com.example:db", portal(1)).unwrap();
+        assert!(
+            exports.target("iqn.2026-11.com.example:db", portal(2)).is_none(),
+            "it is reached by group 1 only"
+        );
+        let seen = |name: &str, from: &str| {
+            let rule = db.rule(name, &by(from))?;
+            assert!(matches!(rule.auth, AuthPolicy::Required(_)));
+            Some(db.visible(rule).map(|(lun, read_only)| (lun.lun, read_only)).collect::<Vec<_>>())
+        };
+        let db1 = "iqn.1993-08.org.debian:01:db1";
+        assert_eq!(seen(db1, "192.0.2.1"), Some(vec![(0, false), (1, true)]));
+        assert_eq!(seen(db1, "198.51.100.1"), None, "not from its network");
+        assert_eq!(
+            seen("iqn.1993-08.org.debian:01:backup", "198.51.100.1"),
+            Some(vec![(0, true), (1, true)])
+        );
+        let frame = Frame::of(&example());
+        let host = |name, from: &str| {
+            let ends = (from.parse().unwrap(), "192.0.2.99".parse().unwrap());
+            Some(frame.host(name, ends, &db.name)?.name.clone())
+        };
+        assert_eq!(host(db1, "192.0.2.1").as_deref(), Some("db1"));
+        assert_eq!(host(db1, "198.51.100.1"), None);
+        assert_eq!(seen("iqn.1993-08.org.debian:01:other", "192.0.2.1"), None);
+    }
+
+    #[test]
+    fn limits_reach_the_shards() {
+        let exports = exports();
+        let admission = exports.admission;
+        assert_eq!((admission.sessions, admission.login_time), (2000, std::time::Duration::from_secs(20)));
+        assert_eq!(exports.targets[0].limits.nop_interval, Some(std::time::Duration::from_secs(10)));
+    }
+
+    /// Saved registrants and path states name ports by number: a group that is added, and one that goes, must not make
+    /// them name others.
+    #[test]
+    fn a_portal_group_keeps_its_port_number_whatever_groups_come_and_go() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let port = |change: &dyn Fn(&mut Plan), protocol, tag| {
+            let mut plan = example();
+            change(&mut plan);
+            let mut frame = Frame::of(&plan);
+            frame.number_ports(&state).unwrap();
+            frame.port(protocol, tag).0
+        };
+        assert_eq!(port(&|_| {}, Protocol::Iscsi, 2), 2);
+        let first = &|plan: &mut Plan| plan.portals[0].tag = 0;
+        assert_eq!([0, 1, 2].map(|tag| port(first, Protocol::Iscsi, tag)), [5, 1, 2]);
+        let none = &|plan: &mut Plan| plan.portals.retain(|portal| portal.protocol != Protocol::Iscsi);
+        assert_eq!(port(none, Protocol::Nvme, 1), 3);
+        let mut frame = Frame::of(&example());
+        frame.number_ports(&state).unwrap();
+        assert_eq!(frame.port(Protocol::Iscsi, 1), PortId(1));
+        let exports = frame.exports(&example().ways, 1, |_| None);
+        assert_eq!(exports.nvme.referrals[0].port, 6, "behind all that ever were");
+    }
+
+    #[test]
+    fn one_port_for_each_portal_group() {
+        let exports = exports();
+        let ports: Vec<(u16, u16)> =
+            exports.portals.iter().map(|portal| (portal.group, portal.port.0)).collect();
+        assert_eq!(ports, [(1, 1), (1, 1), (2, 2)]);
+        let moved = exports.target("iqn.2026-11.com.example:moved", &exports.portals[0]).unwrap();
+        let redirect = moved.redirect.as_ref().unwrap();
+        assert_eq!(
+            (redirect.address.host(), redirect.address.port(), redirect.permanent),
+            ("192.0.2.11", 3260, true)
+        );
+    }
+}

@@ -1,0 +1,340 @@
+//! What a volume stands on, made of an open [`Store`], and what each shard is told of it.
+
+use std::{io, os::fd::OwnedFd, sync::Arc};
+
+use backends::{AnyLeg, File, FileDisk, Null, Stripe};
+use shard::{Make, MakeBackend, VolumeSpec};
+use volume::{DiskId, Facts, Gauge, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
+
+use super::{exports::revision, notes::Notes, usage::Usage};
+use crate::{
+    EngineError,
+    remote::Remote,
+    state::{RESERVATIONS, StateDir},
+    store::Store,
+};
+use config::{plan::Inquiry, spec::Source};
+
+/// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
+/// address space and one bit per 4 KiB are set aside for it.
+const RAM_GROWTH: u64 = 64 << 30;
+/// Largest RAM volume, also after it grew: more than a machine has, and few enough granules to keep
+/// a bit for each.
+const RAM_MAX: u64 = 16 << 40;
+
+/// Where the bytes are, as all shards see it.
+#[derive(Clone, Debug)]
+pub enum Medium {
+    /// Memory.
+    Ram(Arc<RamDisk>),
+    /// A file or device that the shards know by this number.
+    File(Arc<FileDisk>, DiskId),
+    /// Nowhere: so many blocks of so many bytes.
+    Null {
+        /// Blocks.
+        blocks: u64,
+        /// Bytes of each.
+        logical: u32,
+    },
+    /// On another machine, to which each shard connects.
+    Remote(Arc<Remote>),
+    /// On several of these, in turn.
+    Stripe(Arc<Striping>),
+}
+
+/// What a stripe is made of.
+#[derive(Debug)]
+pub struct Striping {
+    legs: Vec<Medium>,
+    /// Bytes of a chunk.
+    chunk: u32,
+    /// Bytes of the whole at most.
+    limit: Option<u64>,
+    /// What the blocks were like when it was opened.
+    geometry: Geometry,
+}
+
+impl Medium {
+    /// The medium of an open volume. `disks` are the numbers of its files: of its own, or of each leg's. What fails of
+    /// them is noted under the volume's number.
+    pub fn of(
+        store: &Store,
+        disks: &[Option<DiskId>],
+        shards: u16,
+        noted: (&Notes, VolumeId),
+    ) -> Result<Self, EngineError> {
+        match &store.volume.spec.source {
+            Source::Stripe(striped) => {
+                let legs = store.legs.iter().zip(disks);
+                let legs = legs.map(|(leg, disk)| Medium::of_one(leg, *disk, shards, noted));
+                let legs = legs.collect::<Result<Vec<_>, _>>()?;
+                let shapes: Vec<Geometry> = legs.iter().map(Medium::geometry).collect();
+                let (chunk, limit) = (striped.chunk, store.volume.spec.size);
+                let geometry = backends::stripe::fit(&shapes, chunk, limit).map_err(|why| {
+                    EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
+                })?;
+                Ok(Medium::Stripe(Arc::new(Striping { legs, chunk, limit, geometry })))
+            }
+            _ => Medium::of_one(store, disks.first().copied().flatten(), shards, noted),
+        }
+    }
+
+    /// The medium of what is no stripe.
+    fn of_one(
+        store: &Store,
+        disk: Option<DiskId>,
+        shards: u16,
+        (notes, id): (&Notes, VolumeId),
+    ) -> Result<Self, EngineError> {
+        let (spec, blocks) = (&store.volume.spec, store.bytes / u64::from(store.volume.spec.block));
+        match (&spec.source, disk) {
+            (Source::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
+            (Source::Ram, _) => {
+                let disk = ram(store).ok_or_else(|| {
+                    let why = "there is no address space for so much memory (at most 16 TiB)";
+                    EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
+                })?;
+                Ok(Medium::Ram(Arc::new(disk)))
+            }
+            (Source::File(_) | Source::Device(_), Some(disk)) => {
+                let made = FileDisk::new(disk, &store.facts(), shards);
+                let unfit =
+                    |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
+                let made = made.map_err(unfit)?.kept_by(notes.keeper(id, store));
+                let was_noted = notes.has(store);
+                if was_noted || store.in_doubt {
+                    made.sync_failed();
+                }
+                if was_noted {
+                    made.doubt().kept(made.doubt().failures());
+                }
+                Ok(Medium::File(Arc::new(made), disk))
+            }
+            (Source::Remote(_), _) => match &store.remote {
+                Some(remote) => Ok(Medium::Remote(Arc::new(remote.clone()))),
+                None => Err(EngineError::Stopped),
+            },
+            (Source::File(_) | Source::Device(_), None) => Err(EngineError::Stopped),
+            (Source::Stripe(_), _) => unreachable!("a stripe is no leg of another"),
+        }
+    }
+
+    /// What its blocks are like now; those of another machine, when it was looked at.
+    pub fn geometry(&self) -> Geometry {
+        match self {
+            Medium::Ram(disk) => disk.geometry(),
+            Medium::File(disk, _) => disk.geometry(),
+            Medium::Null { blocks, logical } => volume::Backend::geometry(&Null::new(*blocks, *logical)),
+            Medium::Remote(remote) => remote.geometry,
+            Medium::Stripe(striping) => striping.geometry,
+        }
+    }
+
+    /// The numbers of its files.
+    pub fn disks(&self) -> Vec<DiskId> {
+        match self {
+            Medium::Stripe(striping) => striping.legs.iter().filter_map(Medium::disk).collect(),
+            _ => self.disk().into_iter().collect(),
+        }
+    }
+
+    /// The number of its own file.
+    fn disk(&self) -> Option<DiskId> {
+        match self {
+            Medium::File(_, disk) => Some(*disk),
+            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
+        }
+    }
+
+    /// Its files, or those of its legs.
+    fn files(&self) -> Vec<&Arc<FileDisk>> {
+        match self {
+            Medium::File(disk, _) => vec![disk],
+            Medium::Stripe(striping) => striping.legs.iter().flat_map(Medium::files).collect(),
+            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) => Vec::new(),
+        }
+    }
+
+    /// A sync of its own file has failed that no shard asked for.
+    pub fn sync_failed(&self) {
+        match self {
+            Medium::File(disk, _) => disk.sync_failed(),
+            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => {}
+        }
+    }
+
+    /// Whether a sync of one of its files has failed, and nobody has acknowledged it.
+    pub fn is_in_doubt(&self) -> bool {
+        self.files().iter().any(|disk| disk.doubt().is_raised())
+    }
+
+    /// How often syncs of each of its files have failed.
+    pub fn failures(&self) -> Vec<u64> {
+        self.files().iter().map(|disk| disk.doubt().failures()).collect()
+    }
+
+    /// The operator acknowledges so many failures of each of its files.
+    pub fn forgive(&self, failures: &[u64]) {
+        self.files().iter().zip(failures).for_each(|(disk, failures)| disk.forgive(*failures));
+    }
+
+    /// The backing has this many bytes from now on.
+    pub fn resize(&self, bytes: u64) -> Result<Geometry, EngineError> {
+        match self {
+            Medium::Ram(disk) => {
+                if !disk.resize(bytes / u64::from(disk.geometry().logical)) {
+                    let why =
+                        "a RAM volume grows to twice its size at start, or by 64 GiB, and to 16 TiB at most"
+                            .to_owned();
+                    return Err(EngineError::Unsupported(why));
+                }
+                Ok(disk.geometry())
+            }
+            Medium::File(disk, _) => Ok(disk.resized(bytes)),
+            Medium::Null { .. } => Err(EngineError::Unsupported("a null volume keeps its size".to_owned())),
+            Medium::Remote(_) => {
+                Err(EngineError::Unsupported("the volume is resized on the machine that has it".to_owned()))
+            }
+            Medium::Stripe(_) => {
+                Err(EngineError::Unsupported("a stripe has the size of its legs".to_owned()))
+            }
+        }
+    }
+
+    pub(super) fn make(&self, shard: u16) -> Make {
+        let backend: MakeBackend = match self {
+            Medium::Ram(disk) => {
+                let disk = disk.clone();
+                Box::new(move || Box::new(Ram::new(disk)))
+            }
+            Medium::File(disk, _) => {
+                let disk = disk.clone();
+                Box::new(move || Box::new(File::new(disk, shard)))
+            }
+            Medium::Null { blocks, logical } => {
+                let (blocks, logical) = (*blocks, *logical);
+                Box::new(move || Box::new(Null::new(blocks, logical)))
+            }
+            Medium::Remote(remote) => {
+                let remote = remote.clone();
+                return Make::Remote(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
+            }
+            Medium::Stripe(striping) => {
+                let striping = striping.clone();
+                return Make::Remote(Box::new(move |cx| {
+                    let legs = striping.legs.iter().map(|leg| {
+                        let volume = match leg.make(shard) {
+                            Make::Backend(make) => AnyLeg::Here(make()),
+                            Make::Remote(make) => AnyLeg::Elsewhere(make(cx)),
+                        };
+                        (volume, leg.disk())
+                    });
+                    let logical = Some(striping.geometry.logical);
+                    Box::new(Stripe::new(legs.collect(), striping.chunk, striping.limit, logical))
+                }));
+            }
+        };
+        Make::Backend(backend)
+    }
+
+    /// Where it can be read how much is allocated.
+    fn gauge(&self, store: &Store, usage: &Usage) -> Option<Gauge> {
+        match self {
+            Medium::Ram(disk) => Some(disk.gauge()),
+            Medium::File(..) => match &store.volume.spec.source {
+                Source::File(path) => usage.watch(path),
+                Source::Device(_) | Source::Ram | Source::Null => None,
+                Source::Remote(_) | Source::Stripe(_) => None,
+            },
+            Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
+        }
+    }
+
+    /// What each shard is told, in shard order; the one of the volume's home has its authority. The
+    /// reservations that were saved come back; if they are damaged, the volume does not open.
+    pub fn specs(
+        &self,
+        store: &Store,
+        id: VolumeId,
+        shards: u16,
+        oui: Option<[u8; 3]>,
+        state: &StateDir,
+        usage: &Usage,
+    ) -> Result<Vec<VolumeSpec>, EngineError> {
+        let name = &store.volume.name;
+        let refuse = |why: String| EngineError::Record(format!("volume \"{name}\": {why}"));
+        let uuid = Uuid(*store.uuid.as_bytes());
+        let inquiry = Inquiry::default();
+        let facts = Facts {
+            id,
+            name: name.as_str().into(),
+            uuid,
+            oui,
+            vendor: inquiry.vendor.into(),
+            product: inquiry.product.into(),
+            revision: revision().into(),
+            removable: store.volume.spec.removable,
+            rpm: 0,
+            task_aborted_status: store.volume.spec.task_aborted_status,
+        };
+        let record = record_of(store);
+        let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
+        let home = Home::restore(
+            facts.clone(),
+            self.geometry(),
+            shards,
+            store.volume.spec.persist,
+            saved.as_deref(),
+        )
+        .map_err(|why| {
+            refuse(format!(
+                "{record} in the state directory is damaged ({why}); restore it, or move it away if the reservations \
+                 and bad blocks that it remembers may be lost"
+            ))
+        })?;
+        let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
+        // Whether hosts were to be let out of a sanitize that failed was not recorded: only another one heals it.
+        shared.restrict_sanitize_exit(view.owes_sanitize);
+        shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
+        if let Some(gauge) = self.gauge(store, usage) {
+            shared.set_gauge(gauge);
+        }
+        let at = shard::home_of(id, shards);
+        let mut home = Some(Box::new(home));
+        let spec = |shard: u16| VolumeSpec {
+            facts: facts.clone(),
+            shared: shared.clone(),
+            view: view.clone(),
+            make: self.make(shard),
+            disks: self.disks(),
+            home: if shard == at.0 { home.take() } else { None },
+        };
+        Ok((0..shards).map(spec).collect())
+    }
+}
+
+/// The name of a volume's record: reservations, bad blocks, path states and protection.
+pub fn record_of(store: &Store) -> String {
+    format!("{}.{RESERVATIONS}", Uuid(*store.uuid.as_bytes()))
+}
+
+/// Memory for a volume, and as much address space to grow as there is.
+fn ram(store: &Store) -> Option<RamDisk> {
+    let block = store.volume.spec.block;
+    let wanted = store.bytes.saturating_add(store.bytes.max(RAM_GROWTH)).min(RAM_MAX);
+    if store.bytes > RAM_MAX {
+        return None;
+    }
+    let make = |bytes: u64| {
+        let (now, most) = (store.bytes / u64::from(block), bytes / u64::from(block));
+        RamDisk::try_new(now, most, block, store.physical)
+    };
+    make(wanted).or_else(|| make(store.bytes))
+}
+
+/// A second descriptor of each of the volume's files, for the shards; the first keeps the lock. As many as the
+/// volume has parts.
+pub fn descriptors(store: &Store) -> Vec<Option<io::Result<OwnedFd>>> {
+    let of = |part: &Store| Some(part.file.as_ref()?.try_clone().map(OwnedFd::from));
+    store.parts().iter().map(of).collect()
+}

@@ -1,0 +1,672 @@
+//! The engine: the shards of the target, run by the reactor.
+//!
+//! Invariant: a shard knows every volume and its file before it takes its first connection, so an
+//! initiator that is waiting for the daemon to come back finds all or nobody.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use endpoint::{Endpoint, ShardId};
+use reactor::{IoKind, Reactor, Running, SpawnError};
+use shard::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
+use volume::{Ask, DiskId, PortId, Refusal, VolumeId};
+
+use super::{
+    catalog::{Catalog, Entry},
+    exports::Frame,
+    inbox::{self, Records, Requests},
+    logged::{self, Logged},
+    medium::{Medium, descriptors, record_of},
+    notes::{self, Notes},
+    queues, refusal, standing,
+    usage::Usage,
+    world,
+};
+use crate::{
+    Engine, EngineError, Start, Stop,
+    state::{StateDir, identity::Identities},
+    store::{Store, known_uuid},
+};
+use config::{
+    name::VolumeName,
+    plan::{Origin, Plan, Protocol, Ways},
+};
+use control::report::{
+    ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, StandingReport,
+};
+
+/// How long a shard may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long a volume may take to change: twice its fence's deadline, and some.
+const CHANGE: Duration = Duration::from_secs(30);
+/// How long is waited for a volume whose operations did not end in time before.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long initiators may take to log out when asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the flush of all volumes may take after that.
+const FLUSH: Duration = Duration::from_secs(40);
+/// How long a socket may take to deliver the last bytes.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long, when all is ended at once, what is out on a disk may take.
+const HASTE: Duration = Duration::from_secs(3);
+
+/// The running shards.
+pub struct Shards {
+    running: Arc<Running<Message>>,
+    requests: Arc<Requests>,
+    state: Arc<StateDir>,
+    /// Who keeps what is to outlive the daemon of volumes.
+    records: Records,
+    /// Who notes which syncs have failed.
+    notes: Notes,
+    /// Who looks how much of files is allocated.
+    usage: Usage,
+    frame: Frame,
+    cores: Vec<usize>,
+    oui: Option<[u8; 3]>,
+    catalog: Mutex<Catalog>,
+    unserved: Vec<(VolumeName, String)>,
+}
+
+/// Starts the shards.
+pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+    let Start { plan, volumes, state } = start;
+    let mut config = world::config(plan);
+    let shards = config.cores.len().max(1) as u16;
+    let mut catalog = Catalog::of(plan.ways.clone());
+    let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
+    let (notes, attending) = Notes::of(state.clone());
+    let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
+    let mut unserved = Vec::new();
+    for store in volumes {
+        let files = descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
+        let files = files.map_err(|why| EngineError::Start(why.to_string()))?;
+        let first = config.disks.len();
+        let disks = files.into_iter().map(|file| {
+            file.map(|file| {
+                config.disks.push(Arc::new(file));
+                DiskId(config.disks.len() as u32 - 1)
+            })
+        });
+        let disks: Vec<Option<DiskId>> = disks.collect();
+        let id = catalog.give().ok_or_else(no_number)?;
+        let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
+            let specs = medium.specs(store, id, shards, plan.oui, &state, &usage)?;
+            let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
+            Ok((Entry::of(store, medium, shared), specs))
+        });
+        match opened {
+            Ok((entry, own)) => {
+                specs.iter_mut().zip(own).for_each(|(of, spec)| of.push(spec));
+                catalog.volumes.insert(id, entry);
+            }
+            Err(why) if is_its_own_affair(store, &why) => {
+                config.disks.truncate(first);
+                unserved.push((store.volume.name.clone(), why.to_string()));
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    let mut frame = Frame::of(plan);
+    let cores = config.cores.clone();
+    frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
+    frame.number_ports(&state)?;
+    frame.give_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
+    let exports = catalog.exports(&frame);
+    let (lines, written) = logged::channel();
+    let specs = Mutex::new(specs);
+    let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
+        let mut shard = Logged { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
+        let own =
+            std::mem::take(&mut specs.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(id.0)]);
+        for spec in own {
+            shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        shard
+    };
+    let mut running = Reactor::spawn(config, factory).map_err(spawn_failed)?;
+    tell_io(running.io());
+    frame.set_addresses(running.addresses());
+    let failed = |why: std::io::Error| EngineError::Start(why.to_string());
+    let inbox = running.take_inbox().ok_or(EngineError::Stopped)?;
+    let (running, requests) = (Arc::new(running), Arc::new(Requests::default()));
+    // Weak: this thread must not keep the shards.
+    let doors = Arc::downgrade(&running);
+    let stored = move |volume, ticket, durable| {
+        if let Some(running) = doors.upgrade() {
+            running.post(shard::home_of(volume, shards), Message::Stored(volume, ticket, durable));
+        }
+    };
+    let doors = Arc::downgrade(&running);
+    let tell = move |shard, message| {
+        if let Some(running) = doors.upgrade() {
+            running.post(shard, message);
+        }
+    };
+    let waking = tell.clone();
+    let wake = move |volume| (0..shards).for_each(|shard| waking(ShardId(shard), Message::Wake(volume)));
+    notes::attend(attending, wake).map_err(failed)?;
+    let records = inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
+    thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
+    let oui = plan.oui;
+    let catalog = Mutex::new(catalog);
+    let engine =
+        Shards { running, requests, state, records, notes, usage, frame, cores, oui, catalog, unserved };
+    // The ports that the system chose are known only now.
+    engine.publish(&mut engine.catalog())?;
+    Ok(Arc::new(engine))
+}
+
+/// Tells the UUIDs of volumes, as far as they are known, open or not.
+fn known_uuids(
+    plan: &Plan,
+    open: &[Store],
+    state: &StateDir,
+) -> Result<impl Fn(&VolumeName) -> Option<volume::Uuid>, EngineError> {
+    let identities = Identities::load(state).map_err(|why| EngineError::Start(why.to_string()))?;
+    Ok(move |name: &VolumeName| {
+        let store = open.iter().find(|store| store.volume.name == *name).map(|store| store.uuid);
+        let closed = || known_uuid(plan.volumes.iter().find(|volume| volume.name == *name)?, &identities);
+        store.or_else(closed).map(|uuid| volume::Uuid(uuid.into_bytes()))
+    })
+}
+
+/// Whether the others start though this volume cannot: what was created at run time can be deleted only while a
+/// daemon runs, and a record that is damaged is nothing that the configuration could mend.
+fn is_its_own_affair(store: &Store, why: &EngineError) -> bool {
+    store.volume.origin == Origin::Created || matches!(why, EngineError::Record(_))
+}
+
+fn no_number() -> EngineError {
+    EngineError::Unsupported(
+        "the daemon has served as many volumes as it can count: start it again".to_owned(),
+    )
+}
+
+fn spawn_failed(why: SpawnError) -> EngineError {
+    match why {
+        SpawnError::Listen(address, why) => EngineError::Listen { address, why },
+        SpawnError::Uring(_) | SpawnError::Core(..) | SpawnError::System(_) | SpawnError::Outward(_) => {
+            EngineError::Start(why.to_string())
+        }
+    }
+}
+
+fn tell_io(io: &IoKind) {
+    match io {
+        IoKind::Uring | IoKind::Epoll => tracing::info!(%io, "moving bytes"),
+        IoKind::EpollInstead(_) => tracing::warn!(%io, "moving bytes"),
+    }
+}
+
+impl Shards {
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.running.shards()).map(ShardId)
+    }
+
+    /// Asks one shard.
+    fn ask(&self, shard: ShardId, control: Control, patience: Duration) -> Result<Report, EngineError> {
+        let expected = self.requests.expect()?;
+        if !self.running.post(shard, Message::Control(expected.number, control)) {
+            return Err(EngineError::Stopped);
+        }
+        expected.wait(patience)
+    }
+
+    /// Asks every shard, then waits for all answers, in shard order.
+    fn ask_all(&self, control: impl Fn() -> Control, patience: Duration) -> Result<Vec<Report>, EngineError> {
+        let mut expected = Vec::new();
+        for shard in self.shards() {
+            let one = self.requests.expect()?;
+            if !self.running.post(shard, Message::Control(one.number, control())) {
+                return Err(EngineError::Stopped);
+            }
+            expected.push(one);
+        }
+        let until = Instant::now() + patience;
+        let wait = |one: inbox::Expected| one.wait(until.saturating_duration_since(Instant::now()));
+        expected.into_iter().map(wait).collect()
+    }
+
+    fn listings(&self) -> Result<Vec<Listing>, EngineError> {
+        let reports = self.ask_all(|| Control::List, ANSWER)?;
+        let listing = |report| match report {
+            Report::Listing(listing) => Some(*listing),
+            Report::Done | Report::Refused(_) | Report::NoVolume => None,
+        };
+        Ok(reports.into_iter().filter_map(listing).collect())
+    }
+
+    /// Which host a session is of.
+    fn host(&self, session: &SessionEntry) -> Option<String> {
+        let connection = session.connections.first()?;
+        let ends = (connection.peer.ip(), connection.local.ip());
+        let host = self.frame.host(&session.initiator, ends, session.target.as_deref()?)?;
+        Some(host.name.clone())
+    }
+
+    /// Tells every shard who may reach what from now on.
+    fn publish(&self, catalog: &mut Catalog) -> Result<(), EngineError> {
+        let exports = catalog.exports(&self.frame);
+        self.ask_all(|| Control::Exports(exports.clone()), ANSWER).map(drop)
+    }
+
+    fn number(&self, name: &str) -> Result<VolumeId, EngineError> {
+        // Who asks has seen it a moment ago: then it is being removed.
+        Ok(self.catalog().find(name).ok_or(EngineError::Lingers)?.0)
+    }
+
+    /// Asks a volume's home for a change.
+    fn change(&self, (name, volume): (&str, VolumeId), ask: Ask) -> Result<(), EngineError> {
+        let home = shard::home_of(volume, self.running.shards());
+        match self.ask(home, Control::Ask(volume, ask), CHANGE)? {
+            Report::Done => Ok(()),
+            Report::Refused(refusal) => Err(EngineError::Unsupported(refusal::words(name, &refusal))),
+            Report::NoVolume => Err(EngineError::Lingers),
+            Report::Listing(_) => Err(EngineError::Stopped),
+        }
+    }
+
+    /// Tells every shard of a volume; the home first: the others may ask it as soon as they know.
+    fn tell(&self, id: VolumeId, mut specs: Vec<VolumeSpec>) -> Result<(), EngineError> {
+        let shards = self.running.shards();
+        let home = shard::home_of(id, shards);
+        specs.rotate_left(usize::from(home.0));
+        for (turn, spec) in specs.into_iter().enumerate() {
+            let shard = ShardId((home.0 + turn as u16) % shards);
+            match self.ask(shard, Control::AddVolume(Box::new(spec)), ANSWER)? {
+                Report::Done => {}
+                Report::Refused(_) | Report::NoVolume | Report::Listing(_) => {
+                    let why = format!("shard {} still has another volume in this one's place", shard.0);
+                    return Err(EngineError::Start(why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a volume that nothing leads to any more from every shard. While one of them has something of it out, it
+    /// stays among those that leave: its place is nobody's, and its files stay open. Nothing is locked meanwhile.
+    fn part(&self, id: VolumeId, patience: Duration) -> Result<(), EngineError> {
+        if !self.catalog().leaving.contains_key(&id) {
+            return Ok(());
+        }
+        match self.ask_all(|| Control::DropVolume(id), patience) {
+            Ok(_) => {}
+            Err(EngineError::TimedOut) => return Err(EngineError::Lingers),
+            Err(why) => return Err(why),
+        }
+        if let Some(entry) = self.catalog().leaving.remove(&id) {
+            entry.medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
+        }
+        Ok(())
+    }
+
+    /// Looks whether volumes have gone whose operations were out when they were deleted.
+    fn sweep(&self) {
+        let leaving: Vec<VolumeId> = self.catalog().leaving.keys().copied().collect();
+        for id in leaving {
+            let _ = self.part(id, LOOK);
+        }
+    }
+
+    /// Gives the volume's files to the shards: their numbers, one per part of the volume.
+    fn add_disks(&self, store: &Store) -> Result<Vec<Option<DiskId>>, EngineError> {
+        let mut disks = Vec::new();
+        for file in descriptors(store) {
+            let added = file.map(|file| file.and_then(|file| self.running.add_disk(file))).transpose();
+            match added {
+                Ok(disk) => disks.push(disk),
+                Err(why) => {
+                    disks.into_iter().flatten().for_each(|disk| self.running.remove_disk(disk));
+                    return Err(EngineError::Start(why.to_string()));
+                }
+            }
+        }
+        Ok(disks)
+    }
+
+    /// Takes back a volume that could not be added.
+    fn take_back(&self, mut catalog: MutexGuard<'_, Catalog>, id: VolumeId, store: &Store) {
+        let told = self.publish(&mut catalog);
+        drop(catalog);
+        if let Err(why) = told.and_then(|()| self.part(id, ANSWER)) {
+            tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
+        }
+    }
+
+    /// Whether everything that was written is on stable storage, or another thread has lost patience.
+    fn stop_cleanly(&self) -> bool {
+        self.running.stop_accepting();
+        let flushed = match self.ask_all(|| Control::Stop { grace: GRACE }, GRACE + FLUSH) {
+            Ok(reports) => match reports.iter().find(|report| !matches!(report, Report::Done)) {
+                None => Ok(()),
+                Some(_) => Err("see what is said of each volume".to_owned()),
+            },
+            Err(EngineError::Stopped) => Ok(()),
+            Err(why) => Err(why.to_string()),
+        };
+        if let Err(why) = &flushed {
+            tracing::error!(%why, "not everything was flushed");
+        }
+        self.running.stop(LINGER);
+        flushed.is_ok()
+    }
+}
+
+fn negotiated(session: &SessionEntry, connection: &ConnectionEntry) -> NegotiatedReport {
+    let params = &session.params;
+    NegotiatedReport {
+        max_send: connection.segments.0,
+        max_receive: connection.segments.1,
+        max_burst: params.max_burst,
+        first_burst: params.first_burst,
+        initial_r2t: params.initial_r2t,
+        immediate_data: params.immediate_data,
+        max_outstanding_r2t: params.max_outstanding_r2t,
+        max_connections: params.max_connections,
+        commands: session.window,
+    }
+}
+
+impl Engine for Shards {
+    fn unserved(&self) -> Vec<(VolumeName, String)> {
+        self.unserved.clone()
+    }
+
+    fn listeners(&self) -> Vec<ListenerReport> {
+        let report = |portal: &config::plan::Portal| ListenerReport {
+            protocol: portal.protocol.as_str().to_owned(),
+            address: portal.address,
+            tag: portal.tag,
+        };
+        self.frame.portals().iter().map(report).collect()
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
+        let listings = self.listings()?;
+        let mut all = queues::controllers(&self.frame, &listings);
+        for (shard, listing) in listings.iter().enumerate() {
+            all.extend(listing.sessions.iter().map(|session| SessionReport {
+                id: session.tsih.into(),
+                protocol: Protocol::Iscsi.as_str().to_owned(),
+                initiator: session.initiator.to_string(),
+                host: self.host(session),
+                target: session.target.as_ref().map(ToString::to_string),
+                isid: Some(session.isid.clone()),
+                hostid: None,
+                shard,
+                connections: session.connections.len(),
+                commands: session.tasks as u64,
+                user: session.user.clone(),
+                reads: session.io.reads,
+                read_bytes: session.io.read_bytes,
+                writes: session.io.writes,
+                written_bytes: session.io.written_bytes,
+            }));
+        }
+        all.sort_by_key(|session| session.id);
+        Ok(all)
+    }
+
+    fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError> {
+        let listings = self.listings()?;
+        let mut all = queues::connections(&self.frame, &listings);
+        for (shard, listing) in listings.iter().enumerate() {
+            for session in &listing.sessions {
+                all.extend(session.connections.iter().map(|connection| ConnectionReport {
+                    id: u64::from(session.tsih) << 16 | u64::from(connection.cid),
+                    protocol: Protocol::Iscsi.as_str().to_owned(),
+                    session: session.tsih.into(),
+                    cid: connection.cid,
+                    initiator: session.initiator.to_string(),
+                    host: self.host(session),
+                    user: session.user.clone(),
+                    target: session.target.as_ref().map(ToString::to_string),
+                    peer: connection.peer,
+                    local: connection.local,
+                    shard,
+                    placement: self.frame.placed(session.placed),
+                    algorithm: connection.algorithm.map(|algorithm| algorithm.to_string()),
+                    dh_group: None,
+                    unproven: false,
+                    received_bytes: connection.moved.received,
+                    sent_bytes: connection.moved.sent,
+                    header_digest: connection.digests.0,
+                    data_digest: connection.digests.1,
+                    negotiated: Some(negotiated(session, connection)),
+                    queue: None,
+                }));
+            }
+        }
+        all.sort_by_key(|connection| connection.id);
+        Ok(all)
+    }
+
+    fn standings(&self) -> Result<Vec<StandingReport>, EngineError> {
+        let listings = self.listings()?;
+        let catalog = self.catalog();
+        let standing = |(id, entry): (&VolumeId, &Entry)| {
+            let entries = listings.iter().flat_map(|listing| &listing.volumes);
+            let entries: Vec<_> = entries.filter(|one| one.id == *id).cloned().collect();
+            standing::of(&self.frame, entry.name.as_str(), &entries)
+        };
+        Ok(catalog.volumes.iter().filter_map(standing).collect())
+    }
+
+    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
+        let ports = ports.iter().map(|port| PortId(*port)).collect();
+        self.change((name, self.number(name)?), Ask::SetAccess { ports, to, by: None })
+    }
+
+    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
+        self.change((name, self.number(name)?), Ask::WriteProtect(on))
+    }
+
+    fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
+        let io = match self.running.io() {
+            IoKind::Uring => "uring",
+            IoKind::Epoll | IoKind::EpollInstead(_) => "epoll",
+        };
+        let both = self.listings()?.into_iter().zip(self.running.stats());
+        let report = |(id, (listing, stats)): (usize, (Listing, reactor::ShardStats))| ShardReport {
+            id,
+            core: self.cores.get(id).copied(),
+            io: io.to_owned(),
+            sessions: listing.sessions.len() + listing.queues.iter().filter(|queue| queue.qid == 0).count(),
+            connections: listing.sessions.iter().map(|session| session.connections.len()).sum::<usize>()
+                + listing.queues.len(),
+            logins: listing.logins,
+            memory_bytes: listing.memory.0 as u64,
+            memory_lent_bytes: listing.memory.1 as u64,
+            memory_reserved_bytes: listing.memory.2 as u64,
+            turns: stats.turns,
+            sleeps: stats.sleeps,
+            polls_useful: stats.polls_useful,
+            polls_idle: stats.polls_idle,
+            poll_ns: stats.poll_ns,
+            received_bytes: stats.recv_bytes,
+            sent_bytes: stats.send_bytes,
+        };
+        Ok(both.enumerate().map(report).collect())
+    }
+
+    fn add_volume(&self, store: &Store, ways: &Ways) -> Result<(), EngineError> {
+        let shards = self.running.shards();
+        self.sweep();
+        let mut catalog = self.catalog();
+        let id = catalog.give().ok_or_else(no_number)?;
+        let disks = self.add_disks(store)?;
+        let give_up = |why| {
+            disks.iter().flatten().for_each(|disk| self.running.remove_disk(*disk));
+            why
+        };
+        let medium = Medium::of(store, &disks, shards, (&self.notes, id)).map_err(give_up)?;
+        let specs = medium.specs(store, id, shards, self.oui, &self.state, &self.usage).map_err(give_up)?;
+        let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped);
+        let entry = Entry::of(store, medium, shared.map_err(give_up)?);
+        if let Err(why) = self.tell(id, specs) {
+            // Some shards may know it: all forget it.
+            catalog.leaving.insert(id, entry);
+            self.take_back(catalog, id, store);
+            return Err(why);
+        }
+        catalog.volumes.insert(id, entry);
+        let before = catalog.ways.clone();
+        catalog.ways.extend(ways);
+        let told = self.publish(&mut catalog);
+        if told.is_err() {
+            // Some shards may lead there. What led to it before it came stays, for when it comes again.
+            catalog.ways = before;
+            if let Some(entry) = catalog.volumes.remove(&id) {
+                catalog.leaving.insert(id, entry);
+            }
+            self.take_back(catalog, id, store);
+        }
+        told
+    }
+
+    fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
+        let mut catalog = self.catalog();
+        if let Some((id, _)) = catalog.find(name) {
+            let using = self.sessions()?.into_iter();
+            let using = using.filter(|session| {
+                session.target.as_ref().is_some_and(|target| catalog.ways.lead(target, name))
+            });
+            let sessions = using.count();
+            if sessions > 0 && !force {
+                return Err(EngineError::InUse { sessions });
+            }
+            catalog.ways.forget(name);
+            if let Some(entry) = catalog.volumes.remove(&id) {
+                catalog.leaving.insert(id, entry);
+            }
+        }
+        // One that could not be served has what leads to it; the next one of that name is another.
+        if catalog.leaver(name).is_none() {
+            catalog.ways.forget(name);
+        }
+        // Also if this is not the first try: a shard may not have heard it.
+        self.publish(&mut catalog)
+    }
+
+    fn drain_volume(&self, name: &str) -> Result<(), EngineError> {
+        // Its disk may be waited for: nothing is locked meanwhile.
+        let Some(id) = self.catalog().leaver(name) else { return Ok(()) };
+        // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
+        if let Err(why) = self.change((name, id), Ask::Remove) {
+            tracing::warn!(%why, volume = name, "a volume that is deleted does not come to rest");
+        }
+        self.part(id, ANSWER)
+    }
+
+    fn forget_past(&self, store: &Store) -> Result<(), EngineError> {
+        self.records.remove(record_of(store), ANSWER)
+    }
+
+    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
+        let mut catalog = self.catalog();
+        let before = std::mem::replace(&mut catalog.ways, ways.clone());
+        self.publish(&mut catalog).inspect_err(|_| catalog.ways = before)
+    }
+
+    fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
+        let (Ok(tsih), Ok(shard)) = (u16::try_from(id), u16::try_from(shard)) else { return Ok(()) };
+        match self.running.post(ShardId(shard), Message::EndSession(iscsi::wire::Tsih::new(tsih))) {
+            true => Ok(()),
+            false => Err(EngineError::Stopped),
+        }
+    }
+
+    fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
+        let of = |(id, entry): (VolumeId, &Entry)| (id, entry.medium.clone());
+        let (id, medium) = self.catalog().find(name).map(of).ok_or(EngineError::Lingers)?;
+        let before = medium.geometry();
+        let bytes_before = before.blocks * u64::from(before.logical);
+        // As the medium will have it: direct I/O moves no part of a unit.
+        let unit = u64::from(before.unit());
+        let blocks = bytes / u64::from(before.logical) / unit * unit;
+        if blocks == 0 {
+            let why = format!("the size must be {} bytes at least", unit * u64::from(before.logical));
+            return Err(EngineError::Unsupported(why));
+        }
+        if blocks < before.blocks {
+            // Nobody may be promised blocks that are gone: first the promise, then the medium.
+            self.change((name, id), Ask::Resize(volume::Geometry { blocks, ..before }))?;
+            return medium.resize(bytes).map(drop);
+        }
+        let after = medium.resize(bytes)?;
+        let home = shard::home_of(id, self.running.shards());
+        match self.ask(home, Control::Ask(id, Ask::Resize(after)), CHANGE) {
+            Ok(Report::Done) => Ok(()),
+            // It was not begun, so nobody was told.
+            Ok(Report::Refused(refusal)) if refusal != Refusal::NotFenced => {
+                let _ = medium.resize(bytes_before);
+                Err(EngineError::Unsupported(refusal::words(name, &refusal)))
+            }
+            // What hosts may have been told never shrinks by itself.
+            Ok(Report::Refused(refusal)) => Err(EngineError::Unsettled(refusal::words(name, &refusal))),
+            Ok(Report::NoVolume | Report::Listing(_)) => Err(EngineError::Lingers),
+            Err(why) => Err(EngineError::Unsettled(why.to_string())),
+        }
+    }
+
+    fn sync_failed(&self, name: &str) {
+        if let Some((_, entry)) = self.catalog().find(name) {
+            entry.medium.sync_failed();
+        }
+    }
+
+    fn is_in_doubt(&self, name: &str) -> bool {
+        let is = |(_, entry): (VolumeId, &Entry)| entry.shared.sync_failed() || entry.medium.is_in_doubt();
+        self.catalog().find(name).is_some_and(is)
+    }
+
+    fn acknowledge(&self, store: &Store) -> Result<(), EngineError> {
+        let name = store.volume.name.as_str();
+        let of = |(_, entry): (VolumeId, &Entry)| (entry.medium.clone(), entry.shared.clone());
+        let (medium, shared) = self.catalog().find(name).map(of).ok_or(EngineError::Lingers)?;
+        // Counted before the sync: what fails from then on is another failure.
+        let failures = medium.failures();
+        let failed = |what: &str, why: std::io::Error| {
+            EngineError::Unsupported(format!("{what}, so nothing is written to it still: {why}"))
+        };
+        // By the shards' own descriptors, so that none is told of it later what was told here.
+        let mut files = store.parts().iter().filter_map(|part| part.file.as_ref());
+        files.try_for_each(std::fs::File::sync_data).map_err(|why| failed("it cannot be synced yet", why))?;
+        self.notes.forget(store).map_err(|why| failed("what was noted cannot be removed", why))?;
+        medium.forgive(&failures);
+        shared.forgive_sync();
+        Ok(())
+    }
+
+    fn stop(&self, how: Stop) -> bool {
+        let well = match how {
+            Stop::Clean => self.stop_cleanly(),
+            Stop::Now => {
+                self.running.stop(Duration::ZERO);
+                true
+            }
+        };
+        let patience = if how == Stop::Now { HASTE } else { LINGER + HASTE };
+        match self.running.join_within(patience) {
+            Ok(true) => {}
+            Ok(false) => tracing::error!(
+                "ended without waiting for what is out on a disk that does not answer; what was written last may \
+                 land there still, or be lost"
+            ),
+            Err(_) => {
+                tracing::error!("a shard has panicked");
+                return false;
+            }
+        }
+        well
+    }
+}

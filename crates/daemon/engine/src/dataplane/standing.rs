@@ -1,0 +1,167 @@
+//! What is true of a volume, from the view that a shard has of it.
+
+use std::net::SocketAddr;
+
+use shard::{Traffic, VolumeEntry};
+use volume::reservation::{Kind, Registrant, Reservations};
+use volume::{Access, Identity, View, Why};
+
+use super::exports::Frame;
+use crate::daemon::STATES;
+use config::plan::Protocol;
+use control::report::{PathReport, RegistrantReport, ReservationReport, StandingReport};
+
+/// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
+pub fn of(frame: &Frame, name: &str, entries: &[VolumeEntry]) -> Option<StandingReport> {
+    // Shards adopt one after the other; the newest view is what an answer was given for.
+    let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
+    let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
+    let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&Why::SyncFailed);
+    Some(StandingReport {
+        volume: name.to_owned(),
+        size_bytes: view.geometry.bytes(),
+        backing_read_only: view.backing_read_only,
+        write_protected: view.write_protected,
+        write_protected_by_host: view.host_protection.is_on(),
+        not_ready: view.not_ready.as_ref().or(sync_failed).map(|why| not_ready(why).to_owned()),
+        closed: view.closed,
+        paths: paths(frame, name, view),
+        reservation: reservation(frame, name, &view.reservations),
+        reads: sum(|io| io.reads),
+        read_bytes: sum(|io| io.read_bytes),
+        writes: sum(|io| io.writes),
+        written_bytes: sum(|io| io.written_bytes),
+    })
+}
+
+fn not_ready(why: &Why) -> &'static str {
+    match why {
+        Why::Stopped => "stopped",
+        Why::NoMedium => "no medium",
+        Why::Sanitizing(_) => "sanitizing",
+        Why::SanitizeFailed => "the last sanitize failed",
+        Why::SyncFailed => "a sync failed: acknowledge it by `volume retry`",
+        Why::Removed => "going away",
+    }
+}
+
+fn paths(frame: &Frame, name: &str, view: &View) -> Vec<PathReport> {
+    let ports = frame.ports().iter().filter(|(protocol, _)| *protocol != Protocol::NvmeDiscovery);
+    let path = |&(protocol, tag): &(Protocol, u16)| {
+        let port = frame.port(protocol, tag);
+        let here = frame.portals().iter().filter(|one| (one.protocol, one.tag) == (protocol, tag));
+        let addresses: Vec<SocketAddr> = here.map(|portal| portal.address).collect();
+        PathReport {
+            volume: name.to_owned(),
+            port: port.0,
+            protocol: protocol.as_str().to_owned(),
+            group: tag,
+            addresses,
+            state: word(view.access(port)).to_owned(),
+        }
+    };
+    ports.map(path).collect()
+}
+
+fn word(state: Access) -> &'static str {
+    STATES.iter().find(|(_, one)| *one == state).map_or("unknown", |(word, _)| word)
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::WriteExclusive => "write-exclusive",
+        Kind::ExclusiveAccess => "exclusive-access",
+        Kind::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
+        Kind::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
+        Kind::WriteExclusiveAll => "write-exclusive-all-registrants",
+        Kind::ExclusiveAccessAll => "exclusive-access-all-registrants",
+    }
+}
+
+fn reservation(frame: &Frame, name: &str, state: &Reservations) -> ReservationReport {
+    let legacy = state.legacy();
+    let holder = state.held().and_then(|held| held.holder.as_ref()).or(legacy);
+    ReservationReport {
+        volume: name.to_owned(),
+        kind: state.held().map(|held| kind(held.kind)).or(legacy.map(|_| "scsi-2")).map(str::to_owned),
+        holder: holder.map(|holder| shown(holder, state)),
+        generation: state.generation(),
+        persists: state.persists(),
+        registrants: state.registrants().iter().map(|one| registrant(frame, one, state)).collect(),
+    }
+}
+
+/// A holder by the name that says most.
+fn shown(identity: &Identity, state: &Reservations) -> String {
+    match identity {
+        Identity::Initiator { name, .. } => name.to_string(),
+        Identity::Host(id) => state.host_nqn(id).map_or_else(|| host_id(id), |nqn| nqn.to_string()),
+    }
+}
+
+fn host_id(id: &[u8; 16]) -> String {
+    uuid::Uuid::from_bytes(*id).to_string()
+}
+
+fn registrant(frame: &Frame, one: &Registrant, state: &Reservations) -> RegistrantReport {
+    let name = shown(&one.identity, state);
+    let (key, holder) = (format!("{:#018x}", one.key.0), state.is_holder(&one.identity));
+    let mut hosts = frame.hosts().iter();
+    match &*one.identity {
+        Identity::Initiator { isid, port, .. } => RegistrantReport {
+            protocol: Protocol::Iscsi.as_str().to_owned(),
+            host: hosts.find(|host| host.iqns.contains(&name)).map(|host| host.name.clone()),
+            name,
+            isid: Some(isid.iter().map(|byte| format!("{byte:02x}")).collect()),
+            port: Some(port.0),
+            hostid: None,
+            key,
+            holder,
+        },
+        Identity::Host(id) => RegistrantReport {
+            protocol: Protocol::Nvme.as_str().to_owned(),
+            host: hosts
+                .find(|host| host.hostid == Some(*id) || host.nqns.contains(&name))
+                .map(|host| host.name.clone()),
+            name,
+            isid: None,
+            port: None,
+            hostid: Some(host_id(id)),
+            key,
+            holder,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{Facts, Home, Uuid, VolumeId};
+
+    use super::*;
+    use crate::example::example;
+
+    #[test]
+    fn a_failed_sync_is_shown() {
+        let facts = Facts {
+            id: VolumeId(0),
+            name: "logs".into(),
+            uuid: Uuid([1; 16]),
+            oui: None,
+            removable: false,
+            rpm: 0,
+            task_aborted_status: true,
+            vendor: "B".into(),
+            product: "V".into(),
+            revision: "0".into(),
+        };
+        let geometry = volume::RamDisk::new(8, 8, 512, 4096).geometry();
+        let home = Home::restore(facts, geometry, 1, false, None).unwrap();
+        let frame = Frame::of(&example());
+        let shown = |sync_failed| {
+            let (view, io) = (home.view().clone(), Traffic::default());
+            of(&frame, "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }]).unwrap().not_ready
+        };
+        assert_eq!(shown(false), None);
+        assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge it by `volume retry`"));
+    }
+}

@@ -1,0 +1,83 @@
+//! The plan's cores, listeners and memory, as the reactor takes them.
+
+use std::time::Duration;
+
+use reactor::{Config, IoChoice, KeepAlive, Listen};
+
+use crate::descriptors;
+use config::plan::{IoWorld, Plan, Portal, TcpOptions};
+
+/// Seconds between keep-alive probes, and how many may stay unanswered: a dead peer is noticed
+/// half a minute after the idle time.
+const PROBE_INTERVAL_S: u16 = 10;
+const PROBES: u8 = 3;
+
+/// The reactor's configuration. Listeners stand in the order of the plan's portals.
+pub fn config(plan: &Plan) -> Config {
+    let cores = if plan.cores.is_empty() { allowed_cores() } else { plan.cores.clone() };
+    Config {
+        closing_max: 4 * descriptors::logins(cores.len()),
+        on_exhausted: Some(descriptors::tell_exhausted),
+        cores,
+        io: match plan.io {
+            IoWorld::Auto => IoChoice::Auto,
+            IoWorld::Uring => IoChoice::Uring,
+            IoWorld::Epoll => IoChoice::Epoll,
+        },
+        pool_bytes: usize::try_from(plan.limits.memory).unwrap_or(usize::MAX),
+        listeners: plan.portals.iter().map(listen).collect(),
+        ..Config::default()
+    }
+}
+
+/// The cores that the process may use; none if the system does not say, then one shard roams.
+fn allowed_cores() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
+fn listen(portal: &Portal) -> Listen {
+    let TcpOptions { congestion, send_buffer, receive_buffer, dscp, keepalive } = &portal.tcp;
+    let tcp = reactor::TcpOptions {
+        congestion: congestion.clone(),
+        send_buffer: *send_buffer,
+        recv_buffer: *receive_buffer,
+        dscp: *dscp,
+        keep_alive: keepalive.and_then(keep_alive),
+    };
+    Listen { address: portal.address, tcp }
+}
+
+/// Zero means off, which is what the system does unless asked.
+fn keep_alive(idle: Duration) -> Option<KeepAlive> {
+    let idle_s = u16::try_from(idle.as_secs()).ok().filter(|seconds| *seconds > 0)?;
+    Some(KeepAlive { idle_s, interval_s: PROBE_INTERVAL_S, count: PROBES })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::example::example;
+
+    #[test]
+    fn portals_become_listeners_in_order() {
+        let mut plan = example();
+        let made = config(&plan);
+        let addresses: Vec<String> = made.listeners.iter().map(|listen| listen.address.to_string()).collect();
+        assert_eq!(
+            addresses,
+            ["192.0.2.10:3260", "[2001:db8::10]:3260", "127.0.0.1:3261", "127.0.0.1:4420", "127.0.0.1:8009"]
+        );
+        let tcp = &made.listeners[0].tcp;
+        assert_eq!((tcp.congestion.as_deref(), tcp.dscp), (Some("bbr"), Some(34)));
+        assert_eq!(tcp.keep_alive.map(|probes| probes.idle_s), Some(60));
+        assert!(!made.cores.is_empty(), "the cores that this test may use");
+        assert_eq!(made.pool_bytes, 128 << 20);
+        plan.cores = vec![3];
+        plan.io = IoWorld::Epoll;
+        plan.portals[0].tcp.keepalive = Some(Duration::ZERO);
+        let made = config(&plan);
+        assert_eq!((made.cores, made.io), (vec![3], IoChoice::Epoll));
+        assert_eq!(made.listeners[0].tcp.keep_alive, None);
+    }
+}

@@ -1,0 +1,159 @@
+//! What runs volumes: the daemon, its data path, where volumes keep their blocks, what is kept over restarts.
+//!
+//! `serve` is: arguments and files → one checked [`config::plan::Plan`] → an [`Engine`] → the shards. The trait
+//! [`Engine`] is the seam between the control plane and the data path: plain values in, plain values out. The
+//! control plane ([`daemon`]) decides and remembers; the engine ([`dataplane`]) moves bytes. Every method may be
+//! called from any thread and waits until the shards have done what was asked.
+//!
+//! Invariant: a change is recorded in the state directory before it is reported as done.
+
+#![forbid(unsafe_code)]
+
+pub mod daemon;
+pub mod dataplane;
+pub mod descriptors;
+#[cfg(test)]
+mod example;
+mod hints;
+mod remote;
+pub mod serve;
+pub mod state;
+pub mod store;
+
+use std::{fmt, net::SocketAddr, sync::Arc};
+
+use crate::{state::StateDir, store::Store};
+use config::{
+    name::VolumeName,
+    plan::{Plan, Ways},
+};
+use control::report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, StandingReport};
+
+/// Why the engine did not do it.
+#[derive(Debug)]
+pub enum EngineError {
+    /// A listener cannot be opened.
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// The system refused something at start: a ring, memory, a thread.
+    Start(String),
+    /// Initiators use the volume, and it was not to be forced.
+    InUse {
+        /// How many sessions.
+        sessions: usize,
+    },
+    /// The backing cannot change in this way.
+    Unsupported(String),
+    /// What is kept of a volume (reservations, bad blocks, paths, protection) is damaged.
+    Record(String),
+    /// The change stands, but not every shard has heard of it in time: some hosts were told, and some were not.
+    Unsettled(String),
+    /// Nothing leads to the volume any more, but operations of it are still out.
+    Lingers,
+    /// The shards did not answer in time.
+    TimedOut,
+    /// The engine has stopped.
+    Stopped,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineError::Listen { address, why } => write!(f, "cannot listen on {address}: {why}"),
+            EngineError::Start(why) => write!(f, "cannot start: {why}"),
+            EngineError::InUse { sessions } => {
+                write!(f, "in use by {sessions} session(s); log them out first, or use --force")
+            }
+            EngineError::Unsupported(why) | EngineError::Record(why) => f.write_str(why),
+            EngineError::Unsettled(why) => write!(f, "{why}"),
+            EngineError::Lingers => f.write_str(
+                "no host reaches it any more, but operations of it are still out, since what it lies on does not \
+                 answer; its file stays open until they end: delete it again then",
+            ),
+            EngineError::TimedOut => write!(f, "the shards did not answer in time"),
+            EngineError::Stopped => write!(f, "the daemon is stopping"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// How to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Accept nothing new, answer what is in flight, tell initiators (Async Message, logout), flush.
+    Clean,
+    /// Drop everything.
+    Now,
+}
+
+/// The running data path.
+pub trait Engine: Send + Sync {
+    /// Volumes that it was started with and does not serve, and why. The ways that lead to them stay: once such a
+    /// volume is added, they lead to it.
+    fn unserved(&self) -> Vec<(VolumeName, String)> {
+        Vec::new()
+    }
+    /// Where it listens, with the ports that the system chose, in the order of the plan's portals.
+    fn listeners(&self) -> Vec<ListenerReport>;
+    /// The sessions.
+    fn sessions(&self) -> Result<Vec<SessionReport>, EngineError>;
+    /// The connections.
+    fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError>;
+    /// The shards.
+    fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
+    /// What is true of each volume, in the order of their numbers.
+    fn standings(&self) -> Result<Vec<StandingReport>, EngineError>;
+    /// Sets the state of a volume's paths by these ports; hosts of both protocols are told.
+    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError>;
+    /// Forbids writes to a volume, or allows them; hosts of both protocols are told.
+    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError>;
+    /// Begins to serve a volume by `ways`, which lead to nothing else.
+    fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError>;
+    /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. What is in flight
+    /// goes on: its files stay open until [`Engine::drain_volume`].
+    fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
+    /// Waits for what is in flight of a volume that was removed, as long as its disk takes, but not without end. When
+    /// this returns, nothing is, and its files may be closed. After [`EngineError::Lingers`] it is asked again.
+    fn drain_volume(&self, name: &str) -> Result<(), EngineError>;
+    /// Removes what was recorded of a volume that is not served now: it holds nothing of what it held then. This comes
+    /// behind all that was to be recorded while it was served.
+    fn forget_past(&self, _volume: &Store) -> Result<(), EngineError> {
+        Ok(())
+    }
+    /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
+    /// them are asked to log out; the others keep what they have negotiated.
+    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError>;
+    /// Ends an iSCSI session at once; its number and shard are those of its report.
+    fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError>;
+    /// The volume's backing now has this many bytes: initiators are told. After [`EngineError::Unsettled`], and
+    /// wherever it is not known what became of it, they may have been.
+    fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError>;
+    /// A sync of the volume's file has failed that the engine did not ask for: its writes and flushes are refused
+    /// from now on, as if a shard had been told.
+    fn sync_failed(&self, name: &str);
+    /// Whether a sync of the volume has failed, so that its writes and flushes are refused until
+    /// [`Engine::acknowledge`].
+    fn is_in_doubt(&self, name: &str) -> bool;
+    /// The operator takes note that what was written to the volume may be lost: once its files can be synced, hosts may
+    /// write again.
+    fn acknowledge(&self, volume: &Store) -> Result<(), EngineError>;
+    /// Stops; returns when all is done. False: not everything that was written is on stable storage, though the
+    /// stop was to be clean. A second call with [`Stop::Now`] ends a clean stop early.
+    fn stop(&self, how: Stop) -> bool;
+}
+
+/// What the data path starts from.
+#[derive(Clone, Debug)]
+pub struct Start<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Its volumes, open, in the plan's order.
+    pub volumes: &'a [Store],
+    /// Where reservations are kept.
+    pub state: Arc<StateDir>,
+}

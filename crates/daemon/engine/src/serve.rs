@@ -1,0 +1,409 @@
+//! `blockwire serve`: from arguments to a running engine, and to its end.
+//!
+//! Order: read and check everything; take the state directory; open the volumes; take the control
+//! socket; start the engine; say so. Whatever fails leaves nothing behind that was not there before.
+
+pub mod args;
+
+use std::{
+    collections::HashMap,
+    io::Write,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Engine, EngineError, Start, Stop,
+    daemon::{
+        Again, Daemon, Ending, Unserved,
+        absent::{Lookout, Pursuit},
+    },
+    descriptors, hints,
+    state::{
+        StateDir, StateError,
+        identity::Identities,
+        volumes::{self, Recorded},
+    },
+    store::{Scout, Scouted, Store},
+};
+use config::{
+    check::{self, Options},
+    diagnostic::{Diagnostic, Located, Place, Sink},
+    draft::Draft,
+    name::VolumeName,
+    network,
+    plan::{Origin, Plan, Portal, Protocol, TcpOptions, Volume},
+    spec,
+};
+use control::{
+    report::line::{self, LineReport},
+    server::{Service, Socket},
+};
+use process::{
+    exit::{Exit, Failure},
+    log,
+    paths::Paths,
+};
+use recovery::held::Attachments;
+
+use self::args::ServeArgs;
+
+/// Starts a data path.
+pub type StartEngine = fn(Start<'_>) -> Result<Arc<dyn Engine>, EngineError>;
+
+/// For how many sessions there should be files where the configuration does not say.
+const SESSIONS_USUAL: u16 = 1000;
+/// How long the start waits for machines that say nothing; what they have is served when they answer.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// What is served when nothing is named.
+const DEMO: (&str, &str) = ("demo", "ram:256M");
+
+/// Serves until `ending` is asked for. Writes the `listening` lines and `ready` to `out`.
+pub fn serve(
+    args: &ServeArgs,
+    paths: &Paths,
+    start: StartEngine,
+    ending: &Arc<Ending>,
+    out: Box<dyn Write + Send>,
+) -> Result<Exit, Failure> {
+    let sink = Sink::default();
+    let (draft, lines) = read(args, paths, &sink);
+    let (sink, early) = settle(sink)?;
+    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to end");
+    let place = args.state.as_deref().unwrap_or(&paths.state);
+    let state = StateDir::open_in_turn(place, waits).map_err(Failure::failed)?;
+    let (created, mut unserved) = recorded(volumes::load(&state).map_err(Failure::failed)?);
+    let plan = planned(draft, args, created, &sink);
+    let (plan, warnings) = sink.finish(plan).map_err(|errors| usage(&errors))?;
+    for warning in early.iter().chain(&warnings) {
+        tracing::warn!("{warning}");
+    }
+    descriptors::raise(plan.limits.sessions.unwrap_or(SESSIONS_USUAL).into());
+    let state = Arc::new(state);
+    let mut identities = Identities::load(&state).map_err(Failure::failed)?;
+    let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
+    let (mut stores, pursuit) = open_all(&plan, &mut identities, &state, &mut unserved)?;
+    let engine = match start(Start { plan: &plan, volumes: &stores, state: state.clone() }) {
+        Ok(engine) => engine,
+        Err(why) => {
+            discard(stores, &mut identities, &state);
+            return Err(Failure::failed(why));
+        }
+    };
+    for (name, why) in engine.unserved() {
+        for store in stores.extract_if(.., |store| store.volume.name == name) {
+            unserved.push(Unserved::of(&store.volume, &why));
+        }
+    }
+    for one in &unserved {
+        tracing::error!(
+            volume = one.recorded.name,
+            why = one.why,
+            "a volume cannot be served; the others are"
+        );
+    }
+    let listeners = engine.listeners();
+    let hint = hints::connect(&plan, &listeners);
+    log::say(&line::text(&lines));
+    // Notes of attachments name the socket to other processes, whose directories are not ours.
+    let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
+    // Held to the end, so that anyone who waits for it finds the socket gone too.
+    let held = state.clone();
+    let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
+    let daemon = daemon.without(unserved).of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
+    let attachments = daemon.attachments();
+    // They may be of volumes that are served here, which they are by now.
+    attachments.resume(daemon.control());
+    let daemon = Arc::new(daemon);
+    if let Some(pursuit) = pursuit {
+        pursuit.begin(&daemon).map_err(no_thread)?;
+    }
+    let daemon: Arc<dyn Service> = daemon;
+    socket.serve(&daemon).map_err(no_thread)?;
+    announce(&hint, &listeners, &socket, out);
+    Ok(end(&engine, &attachments, ending, &held))
+}
+
+/// The plan that a draft comes to beside volumes that were created at run time.
+fn planned(mut draft: Draft, args: &ServeArgs, created: Vec<Volume>, sink: &Sink) -> Plan {
+    complete(&mut draft, args, created);
+    let options = Options {
+        allow_anonymous: args.allow_anonymous,
+        cores: args.cores.clone().unwrap_or_default().0,
+        io: args.io,
+    };
+    check::check(draft, &options, sink)
+}
+
+/// How the files are read again while the daemon runs.
+fn again(args: &ServeArgs, paths: &Paths) -> Again {
+    let (args, paths) = (args.clone(), paths.clone());
+    Box::new(move |created| {
+        let sink = Sink::default();
+        let (draft, lines) = read(&args, &paths, &sink);
+        let said =
+            |errors: Vec<Diagnostic>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        if !sink.is_clean() {
+            return Err(sink.finish(()).err().map(said).unwrap_or_default());
+        }
+        let plan = planned(draft, &args, created, &sink);
+        sink.finish((plan, lines)).map(|(read, _)| read).map_err(said)
+    })
+}
+
+/// The configuration file, or a foreign one, then the command line; and what became of foreign lines.
+fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> (Draft, Vec<LineReport>) {
+    let mut lines = Vec::new();
+    let mut draft = match (&args.chiscsi, &args.config) {
+        (Some(path), _) => {
+            let mut draft = Draft::default();
+            lines = chelsio::read_file(path, sink, &mut draft);
+            draft
+        }
+        (None, Some(path)) => config::read_files(path, sink),
+        (None, None) if paths.config.exists() => config::read_files(&paths.config, sink),
+        (None, None) => Draft::default(),
+    };
+    if let Some(path) = &args.policy {
+        lines.extend(chelsio::read_policy(path, sink, &mut draft));
+    }
+    let said = |option: &str| Place::whole(&format!("command line: {option}"));
+    for volume in &args.volumes {
+        let at = said(&format!("--volume {}", volume.name));
+        if volume.left_out_thin {
+            sink.warn(&at, spec::THIN_IGNORED);
+        }
+        let mut spec = volume.spec.clone();
+        // Other directories may be current when a file is opened again.
+        spec.source.each_file(&mut |path| {
+            *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+        });
+        draft
+            .volumes
+            .push(Located::new(Volume { name: volume.name.clone(), spec, origin: Origin::Configured }, at));
+    }
+    for (option, addresses, protocol) in [
+        ("--iscsi", &args.iscsi, Protocol::Iscsi),
+        ("--nvme", &args.nvme, Protocol::Nvme),
+        ("--nvme-discovery", &args.nvme_discovery, Protocol::NvmeDiscovery),
+    ] {
+        for address in addresses {
+            let at = said(&format!("{option} {address}"));
+            draft.portals.push(Located::new(portal(protocol, *address), at));
+        }
+    }
+    if let Some(node) = &args.node {
+        // The command line is nearer to the person than the file.
+        draft.node = Some(Located::new(node.clone(), said("--node")));
+    }
+    (draft, lines)
+}
+
+/// Adds the volumes that were created at run time, and what is served when nothing was named.
+fn complete(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
+    let nothing_named = draft.volumes.is_empty() && draft.targets.is_empty() && args.config.is_none();
+    for volume in created {
+        let at = Place::whole(&format!("created at run time: volume {}", volume.name));
+        draft.volumes.push(Located::new(volume, at));
+    }
+    let (name, text) = DEMO;
+    let taken = draft.volumes.iter().any(|volume| volume.value.name.as_str() == name);
+    if nothing_named && !taken {
+        let (Ok(name), Ok(spec)) = (VolumeName::parse(name), spec::parse(text)) else {
+            unreachable!("the demo volume is well formed");
+        };
+        let volume = Volume { name, spec, origin: Origin::Configured };
+        draft.volumes.push(Located::new(volume, Place::whole("default")));
+    }
+    if draft.portals.is_empty() {
+        for (protocol, port) in [
+            (Protocol::Iscsi, network::ISCSI_PORT),
+            (Protocol::Nvme, network::NVME_PORT),
+            (Protocol::NvmeDiscovery, network::NVME_DISCOVERY_PORT),
+        ] {
+            let address = (std::net::Ipv4Addr::LOCALHOST, port).into();
+            draft.portals.push(Located::new(portal(protocol, address), Place::whole("default")));
+        }
+    }
+}
+
+/// A portal of which nothing but its address was said.
+fn portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
+    Portal { protocol, address, tag: 1, digests: (true, true), tcp: TcpOptions::default() }
+}
+
+/// Stops at errors of the files themselves, before the state directory is touched; else gives a new sink
+/// and what was warned of.
+fn settle(sink: Sink) -> Result<(Sink, Vec<Diagnostic>), Failure> {
+    let ((), warnings) = sink.finish(()).map_err(|errors| usage(&errors))?;
+    Ok((Sink::default(), warnings))
+}
+
+fn usage(errors: &[Diagnostic]) -> Failure {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Failure::usage(lines.join("\n"))
+}
+
+/// The volumes that were created at run time, and those of whose record nothing can be made.
+fn recorded(all: Vec<Recorded>) -> (Vec<Volume>, Vec<Unserved>) {
+    let (mut created, mut unserved) = (Vec::new(), Vec::new());
+    for recorded in all {
+        match recorded.read() {
+            Ok(volume) => created.push(volume),
+            Err(why) => unserved.push(Unserved { recorded, volume: None, why, is_sought: false }),
+        }
+    }
+    (created, unserved)
+}
+
+fn no_thread(why: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot start a thread: {why}"))
+}
+
+/// Has the volumes of other machines looked at, all at once. Gives what was found in time, and who looks for the
+/// rest.
+fn look_around(
+    plan: &Plan,
+    identities: &Identities,
+) -> Result<(HashMap<VolumeName, Scouted>, Option<Lookout>), Failure> {
+    let scouts = plan.volumes.iter().map(|volume| (volume.name.clone(), Scout::of(volume, identities)));
+    let asked: Vec<_> = scouts.filter(|(_, scout)| scout.asks()).collect();
+    let (count, mut found) = (asked.len(), HashMap::new());
+    if count == 0 {
+        return Ok((found, None));
+    }
+    let lookout = Lookout::start(count).map_err(no_thread)?;
+    asked.into_iter().for_each(|(volume, scout)| lookout.send(volume, scout));
+    let until = Instant::now() + SILENCE_MAX;
+    while found.len() < count {
+        let Some((volume, scouted)) = lookout.take(until) else { break };
+        found.insert(volume, scouted);
+    }
+    Ok((found, Some(lookout)))
+}
+
+/// Opens every volume that the configuration names, or none: files that were made for it are removed again. One that
+/// was created at run time and cannot be opened, that is on another machine which does not give it now, or of which
+/// the operator has to say something first, keeps the others from nothing.
+fn open_all(
+    plan: &Plan,
+    identities: &mut Identities,
+    state: &StateDir,
+    unserved: &mut Vec<Unserved>,
+) -> Result<(Vec<Store>, Option<Pursuit>), Failure> {
+    let mut stores: Vec<Store> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
+    let (mut found, lookout) = look_around(plan, identities)?;
+    let (mut out, mut absent) = (0, Vec::new());
+    for volume in &plan.volumes {
+        let scout = Scout::of(volume, identities);
+        let scouted = match found.remove(&volume.name) {
+            Some(scouted) => scouted,
+            None if !scout.asks() => scout.look(),
+            None => {
+                out += 1;
+                unserved.push(Unserved::absent(
+                    volume,
+                    "its machine has not answered yet; it is tried until it does",
+                ));
+                continue;
+            }
+        };
+        match (Store::open_scouted(volume, identities, stores.iter(), scouted), volume.origin) {
+            (Ok(store), _) => stores.push(store),
+            (Err(why), _) if why.is_absent() => {
+                absent.push(volume.name.clone());
+                unserved.push(Unserved::absent(volume, why));
+            }
+            (Err(why), Origin::Created) => unserved.push(Unserved::of(volume, why)),
+            (Err(why), Origin::Configured) if why.is_for_the_operator() => {
+                unserved.push(Unserved::of(volume, why));
+            }
+            (Err(why), Origin::Configured) => failures.push(why.to_string()),
+        }
+    }
+    if !failures.is_empty() {
+        // Nothing of them is recorded yet.
+        stores.into_iter().for_each(|store| store.discard(identities));
+        return Err(Failure::failed(failures.join("\n")));
+    }
+    if let Err(why) = identities.save(state) {
+        discard(stores, identities, state);
+        return Err(Failure::failed(why));
+    }
+    Ok((stores, lookout.map(|lookout| Pursuit::of(lookout, out, absent))))
+}
+
+/// Undoes what opening volumes made and recorded, when none is served after all.
+fn discard(stores: Vec<Store>, identities: &mut Identities, state: &StateDir) {
+    stores.into_iter().for_each(|store| store.discard(identities));
+    identities.save_unmade(state);
+}
+
+/// Tells people (stderr), scripts (stdout) and systemd that it serves.
+fn announce(
+    hint: &str,
+    listeners: &[control::report::ListenerReport],
+    socket: &Socket,
+    out: Box<dyn Write + Send>,
+) {
+    log::say(hint);
+    tracing::info!(control = %socket.path().display(), "serving");
+    let mut text: String = listeners
+        .iter()
+        .map(|listener| format!("listening {} {}\n", listener.protocol, listener.address))
+        .collect();
+    text.push_str("ready\n");
+    notify(&[sd_notify::NotifyState::Ready]);
+    let mut out = out;
+    // A script that has closed our stdout wants no more of it, but still wants the daemon. One that does not read it
+    // must not keep us from hearing that we are to stop.
+    let tell = move || drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+    if let Err(why) = thread::Builder::new().name("stdout".to_owned()).spawn(tell) {
+        tracing::warn!(%why, "cannot say on stdout that it serves");
+    }
+}
+
+/// Waits for the end and goes through it: cleanly, or at once when asked twice. It succeeds if all that was written
+/// is safe.
+fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending, state: &StateDir) -> Exit {
+    let how = ending.wait();
+    state.say_stopping();
+    notify(&[sd_notify::NotifyState::Stopping]);
+    tracing::info!(how = if how == Stop::Now { "at once" } else { "in order" }, "stopping");
+    if how == Stop::Now {
+        engine.stop(Stop::Now);
+        return Exit::Success;
+    }
+    let (stopping, attachments) = (engine.clone(), attachments.clone());
+    let stop = move || {
+        // They may be of volumes that are served here.
+        attachments.end();
+        stopping.stop(Stop::Clean)
+    };
+    let Ok(clean) = thread::Builder::new().name("stop".to_owned()).spawn(stop) else {
+        engine.stop(Stop::Now);
+        return Exit::Failure;
+    };
+    if ending.wait_for_haste(|| clean.is_finished()) {
+        tracing::warn!("stopping at once: what was in flight is lost");
+        engine.stop(Stop::Now);
+        return Exit::Failure;
+    }
+    match clean.join() {
+        Ok(true) => Exit::Success,
+        Ok(false) | Err(_) => Exit::Failure,
+    }
+}
+
+/// Without systemd there is nobody to tell, which is no mistake.
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(why) = sd_notify::notify(state) {
+        tracing::warn!(%why, "cannot tell systemd");
+    }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

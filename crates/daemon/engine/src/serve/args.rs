@@ -1,0 +1,131 @@
+//! What a start is told on the command line.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use config::{
+    name::VolumeName,
+    network,
+    plan::IoWorld,
+    spec::{self, Spec, SpecError},
+};
+
+/// Options of `serve`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServeArgs {
+    /// Configuration file [default: /etc/blockwire/blockwire.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Serve what a chiscsi.conf says, of Chelsio's iSCSI target, instead of a configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub chiscsi: Option<PathBuf>,
+    /// Place connections by an offload policy, as Chelsio's cop compiles them
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// A volume to serve; may be repeated
+    #[arg(long = "volume", value_name = "NAME=SPEC", value_parser = served_spec)]
+    pub volumes: Vec<NamedSpec>,
+    /// Address to serve iSCSI on, IP or IP:PORT; may be repeated [default, if no address is named: 127.0.0.1:3260]
+    #[arg(long, value_name = "ADDR", value_parser = network::listen_address)]
+    pub iscsi: Vec<std::net::SocketAddr>,
+    /// Address to serve NVMe/TCP on, discovery included; may be repeated [likewise: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDR", value_parser = network::nvme_address)]
+    pub nvme: Vec<std::net::SocketAddr>,
+    /// Address to answer NVMe/TCP discovery on, and nothing else; may be repeated [likewise: 127.0.0.1:8009]
+    #[arg(long, value_name = "ADDR", value_parser = network::discovery_address)]
+    pub nvme_discovery: Vec<std::net::SocketAddr>,
+    /// Metrics over HTTP: not built yet
+    #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
+    pub http: Option<String>,
+    /// Control socket [default: /run/blockwire/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// State directory: identities, volumes made at run time, reservations [default: /var/lib/blockwire]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// This machine's name inside default target and subsystem names
+    #[arg(long, value_name = "ID", value_parser = VolumeName::parse)]
+    pub node: Option<VolumeName>,
+    /// Cores to run on, for example 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST", value_parser = cores)]
+    pub cores: Option<Cores>,
+    /// How to move bytes; auto takes io_uring where the kernel allows it
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub io: IoWorld,
+    /// Allow listeners beyond this machine although no authentication is configured
+    #[arg(long)]
+    pub allow_anonymous: bool,
+}
+
+/// `NAME=SPEC`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSpec {
+    /// The name.
+    pub name: VolumeName,
+    /// The volume.
+    pub spec: Spec,
+    /// `thin=off` of memory was left out.
+    pub left_out_thin: bool,
+}
+
+/// Reads one.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn named_spec(text: &str) -> Result<NamedSpec, String> {
+    named(text, |spec| Ok((spec::parse(spec)?, false)))
+}
+
+/// One that may stand in a start script for long.
+fn served_spec(text: &str) -> Result<NamedSpec, String> {
+    named(text, spec::parse_older)
+}
+
+fn named(text: &str, parse: fn(&str) -> Result<(Spec, bool), SpecError>) -> Result<NamedSpec, String> {
+    let (name, spec) = text.split_once('=').ok_or("write NAME=SPEC, for example demo=ram:64M")?;
+    let name = VolumeName::parse(name).map_err(|why| format!("the name {why}"))?;
+    let (spec, left_out_thin) = parse(spec).map_err(|why| why.to_string())?;
+    Ok(NamedSpec { name, spec, left_out_thin })
+}
+
+fn not_built(_: &str) -> Result<String, String> {
+    Err("this is not built yet".to_owned())
+}
+
+/// A set of cores, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores(pub Vec<usize>);
+
+/// Highest core number; CPU sets of the system are this long.
+const CORE_MAX: usize = 1023;
+
+fn cores(text: &str) -> Result<Cores, String> {
+    let malformed = || format!("\"{text}\" is not a list of cores such as 0-3,6");
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n <= CORE_MAX);
+        let (first, last) = number(first).zip(number(last)).ok_or_else(malformed)?;
+        if first > last {
+            return Err(malformed());
+        }
+        list.extend(first..=last);
+    }
+    list.sort_unstable();
+    list.dedup();
+    Ok(Cores(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_lists() {
+        assert_eq!(cores("0-3,6,2"), Ok(Cores(vec![0, 1, 2, 3, 6])));
+        for text in ["", "3-1", "a", "1,", "-1", "0-99999", "1024"] {
+            assert!(cores(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Which UUID a file or device has: kept by device and inode, never by name alone. And which volume of another
+//! machine a volume's name has stood for.
+//!
+//! A file that replaces another under the same name is another disk; a file that was renamed is
+//! the same one. The time of birth tells a reused inode number from the file that had it before; where a file system
+//! does not tell it, and of a device that has nothing but a number, the name must be the same, too.
+//!
+//! Invariant: no identity is taken from a file because another one bears its numbers now.
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
+
+use multipath::Expected;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{StateDir, StateError, nexuses::Nexuses};
+use config::name::VolumeName;
+
+/// The record's name.
+const RECORD: &str = "identities";
+/// The record of volumes of other machines.
+const ELSEWHERE: &str = "elsewhere";
+
+/// What makes a file or device the same one as before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Key {
+    /// A regular file.
+    File {
+        /// The device of its file system.
+        device: u64,
+        /// Its inode.
+        inode: u64,
+        /// When it was created, nanoseconds since 1970, where the file system knows.
+        born: Option<u64>,
+    },
+    /// A block device with an identity of its own (a serial number, a device mapper name).
+    Device {
+        /// What the system calls it by for good.
+        wwid: String,
+    },
+    /// A block device without one, by its numbers.
+    Numbered {
+        /// Device number.
+        number: u64,
+        /// Which boot of the machine, and which of the disks that were set up since (`diskseq`); `None`: the system
+        /// does not tell. The number is given again, this never is.
+        #[serde(default)]
+        set_up: Option<String>,
+    },
+}
+
+impl Key {
+    /// Whether nothing else can ever have it. Numbers are given again when what had them is gone.
+    fn is_certain(&self) -> bool {
+        match self {
+            Key::File { born, .. } => born.is_some(),
+            Key::Device { .. } => true,
+            Key::Numbered { set_up, .. } => set_up.is_some(),
+        }
+    }
+
+    /// Whether both name one piece of storage.
+    pub fn aliases(&self, other: &Key) -> bool {
+        match (self, other) {
+            (Key::File { device, inode, .. }, Key::File { device: d, inode: i, .. }) => {
+                device == d && inode == i
+            }
+            (Key::Device { wwid }, Key::Device { wwid: other }) => wwid == other,
+            (Key::Numbered { number, .. }, Key::Numbered { number: other, .. }) => number == other,
+            (Key::File { .. } | Key::Device { .. } | Key::Numbered { .. }, _) => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    uuid: Uuid,
+    key: Key,
+    /// Where it was seen last; with inode and birth it survives a device number that changed.
+    path: PathBuf,
+}
+
+/// The volume of another machine that was found where a volume, or a leg of one, lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Elsewhere {
+    volume: String,
+    /// The leg's number, from 1; 0 for the whole volume.
+    leg: usize,
+    /// Its UUID, if its target gives one.
+    uuid: Option<Uuid>,
+    /// Its serial number, by which it is known where there is no UUID.
+    serial: String,
+    /// Bytes of its blocks.
+    block: u32,
+}
+
+/// All identities that were ever given out.
+#[derive(Clone, Debug, Default)]
+pub struct Identities {
+    entries: Vec<Entry>,
+    changed: bool,
+    elsewhere: Vec<Elsewhere>,
+    elsewhere_changed: bool,
+    nexuses: Nexuses,
+    nexuses_changed: bool,
+    /// What volumes have records of their own.
+    recorded: HashSet<Uuid>,
+}
+
+impl Identities {
+    /// Reads them.
+    pub fn load(state: &StateDir) -> Result<Self, StateError> {
+        let entries = state.read_json(RECORD)?.unwrap_or_default();
+        let elsewhere = state.read_json(ELSEWHERE)?.unwrap_or_default();
+        let (nexuses, recorded) = (Nexuses::load(state)?, state.recorded_volumes()?);
+        Ok(Identities { entries, elsewhere, nexuses, recorded, ..Identities::default() })
+    }
+
+    /// Writes them if one was added; before a volume is served, so that no identity is shown that
+    /// the next start would not know.
+    pub fn save(&mut self, state: &StateDir) -> Result<(), StateError> {
+        if self.changed {
+            state.write_json(RECORD, &self.entries)?;
+            self.changed = false;
+        }
+        if self.elsewhere_changed {
+            state.write_json(ELSEWHERE, &self.elsewhere)?;
+            self.elsewhere_changed = false;
+        }
+        if self.nexuses_changed {
+            self.nexuses.save(state)?;
+            self.nexuses_changed = false;
+        }
+        Ok(())
+    }
+
+    /// What was found of another machine's volume at an earlier start.
+    pub fn elsewhere(&self, volume: &VolumeName, leg: usize) -> Option<Expected> {
+        let known = self.elsewhere.iter().find(|one| one.volume == volume.as_str() && one.leg == leg)?;
+        let uuid = known.uuid.map(|uuid| volume::Uuid(uuid.into_bytes()));
+        Some(Expected { uuid, serial: known.serial.clone(), logical: known.block })
+    }
+
+    /// This was found of it now.
+    pub fn found_elsewhere(&mut self, volume: &VolumeName, leg: usize, found: &Expected) {
+        let uuid = found.uuid.map(|uuid| Uuid::from_bytes(uuid.0));
+        let (serial, block) = (found.serial.clone(), found.logical);
+        let found = Elsewhere { volume: volume.to_string(), leg, uuid, serial, block };
+        if self.elsewhere.contains(&found) {
+            return;
+        }
+        self.elsewhere.retain(|one| (&one.volume, one.leg) != (&found.volume, leg));
+        self.elsewhere.push(found);
+        self.elsewhere_changed = true;
+    }
+
+    /// By which number iSCSI targets know the sessions of a volume of another machine.
+    pub fn nexus(&mut self, volume: &VolumeName, leg: usize) -> [u8; 3] {
+        let before = self.nexuses.clone();
+        let number = self.nexuses.of(volume, leg);
+        self.nexuses_changed |= self.nexuses != before;
+        number
+    }
+
+    /// The volume was deleted: what comes by its name may be another.
+    pub fn forget(&mut self, volume: &VolumeName) {
+        let nexuses = self.nexuses.clone();
+        self.nexuses.forget(volume);
+        self.nexuses_changed |= self.nexuses != nexuses;
+        let before = self.elsewhere.len();
+        self.elsewhere.retain(|one| one.volume != volume.as_str());
+        self.elsewhere_changed |= self.elsewhere.len() != before;
+    }
+
+    /// Whether something was found in this place before.
+    pub fn knows(&self, path: &Path) -> bool {
+        self.entries.iter().any(|entry| entry.path == path)
+    }
+
+    /// The UUID of what was found in this place last.
+    pub fn last_at(&self, path: &Path) -> Option<Uuid> {
+        self.entries.iter().rfind(|entry| entry.path == path).map(|entry| entry.uuid)
+    }
+
+    /// What was made there was removed again before anybody had it: nothing was ever in this place.
+    pub fn unmade(&mut self, key: &Key, path: &Path) {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.key != *key || entry.path != path);
+        self.changed |= self.entries.len() != before;
+    }
+
+    /// Writes them when what was made has been removed again, or was not served. Without it the next start does not make
+    /// it, or holds another against it.
+    pub fn save_unmade(&mut self, state: &StateDir) {
+        if let Err(why) = self.save(state) {
+            tracing::error!(
+                %why,
+                "what was opened and is not served is still recorded as having been there: the next start says that \
+                 files are missing that were made and removed again, or that another volume is in their place"
+            );
+        }
+    }
+
+    /// Whether there were reservations or a failed sync of the volume of this UUID when the daemon started.
+    pub fn has_records(&self, uuid: Uuid) -> bool {
+        self.recorded.contains(&uuid)
+    }
+
+    /// The UUID of what `key` names; `fresh` if it was never seen.
+    pub fn of(&mut self, key: &Key, path: &Path, fresh: impl FnOnce() -> Uuid) -> Uuid {
+        let is_it = |entry: &Entry| entry.key == *key && (key.is_certain() || entry.path == path);
+        let known = self
+            .entries
+            .iter()
+            .position(is_it)
+            .or_else(|| self.moved(key, path))
+            .or_else(|| self.unmarked(key, path));
+        if let Some(index) = known {
+            let entry = &mut self.entries[index];
+            if entry.key != *key || entry.path != path {
+                (entry.key, entry.path) = (key.clone(), path.to_owned());
+                self.changed = true;
+            }
+            return entry.uuid;
+        }
+        let uuid = fresh();
+        if let Some(old) = self.lost(key, path) {
+            tracing::warn!(
+                device = %path.display(), %old, new = %uuid,
+                "the device was set up again, or the machine has started again, and the system tells no serial number: it \
+                 is shown to hosts as a new disk, without its reservations. If it is the same disk, give the volume its \
+                 old identity for good by uuid={old}"
+            );
+        }
+        // What bore this number in this place is gone. Elsewhere it may come back: numbers of file systems and of
+        // devices change hands when the machine starts, and what is not there now had one too.
+        self.entries.retain(|entry| !(entry.key.aliases(key) && entry.path == path));
+        self.entries.push(Entry { uuid, key: key.clone(), path: path.to_owned() });
+        self.changed = true;
+        uuid
+    }
+
+    /// A device that was recorded when nobody noted since when it had its number: it is taken for the same once, as it
+    /// was then, and by what it is known now from there on.
+    fn unmarked(&self, key: &Key, path: &Path) -> Option<usize> {
+        let Key::Numbered { number, set_up: Some(_) } = *key else { return None };
+        let before = Key::Numbered { number, set_up: None };
+        self.entries.iter().position(|entry| entry.key == before && entry.path == path)
+    }
+
+    /// The identity that the device in this place had last, if this has nothing but a number.
+    fn lost(&self, key: &Key, path: &Path) -> Option<Uuid> {
+        let is_numbered = |key: &Key| matches!(key, Key::Numbered { .. });
+        let had = |entry: &&Entry| is_numbered(&entry.key) && entry.path == path;
+        self.entries.iter().rfind(had).filter(|_| is_numbered(key)).map(|entry| entry.uuid)
+    }
+
+    /// A file on a file system whose device number changed at a reboot: same inode, same birth,
+    /// same path.
+    fn moved(&self, key: &Key, path: &Path) -> Option<usize> {
+        let Key::File { inode, born: Some(born), .. } = key else { return None };
+        self.entries.iter().position(|entry| {
+            let same =
+                matches!(&entry.key, Key::File { inode: i, born: Some(b), .. } if i == inode && b == born);
+            same && entry.path == path
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(number: u64, set_up: Option<&str>) -> Key {
+        Key::Numbered { number, set_up: set_up.map(str::to_owned) }
+    }
+
+    /// A loop device over another file, virtual disks that change places when the machine starts.
+    #[test]
+    fn a_device_that_was_set_up_anew_does_not_have_the_identity_of_what_had_its_number() {
+        let mut next = 0;
+        let mut fresh = || {
+            next += 1;
+            Uuid::from_u128(next)
+        };
+        let (mut ids, path) = (Identities::default(), Path::new("/dev/loop0"));
+        let first = ids.of(&numbered(0x700, Some("boot 17")), path, &mut fresh);
+        assert_eq!(ids.of(&numbered(0x700, Some("boot 17")), Path::new("/dev/disk/x"), &mut fresh), first);
+        assert_ne!(ids.of(&numbered(0x700, Some("boot 18")), path, &mut fresh), first, "over another file");
+        assert_ne!(ids.of(&numbered(0x700, Some("again 17")), path, &mut fresh), first, "after another boot");
+        assert_ne!(ids.of(&numbered(0x700, None), path, &mut fresh), first);
+        assert!(numbered(0x700, None).aliases(&numbered(0x700, Some("boot 17"))), "now there is only one");
+    }
+
+    /// A record of a version that kept nothing but the number.
+    #[test]
+    fn a_device_does_not_lose_its_identity_to_an_upgrade() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let (path, old) = (Path::new("/dev/vda"), Uuid::from_u128(7));
+        let json =
+            format!(r#"[{{"uuid":"{old}","key":{{"numbered":{{"number":64768}}}},"path":"/dev/vda"}}]"#);
+        state.write(RECORD, json.as_bytes()).unwrap();
+        let mut next = 100;
+        let mut fresh = || {
+            next += 1;
+            Uuid::from_u128(next)
+        };
+        let mut ids = Identities::load(&state).unwrap();
+        let (here, again) = (numbered(64768, Some("boot 1")), numbered(64768, Some("boot 2")));
+        assert_ne!(ids.of(&here, Path::new("/dev/vdb"), &mut fresh), old, "in another place");
+        let mut ids = Identities::load(&state).unwrap();
+        assert_ne!(ids.of(&numbered(64769, Some("boot 1")), path, &mut fresh), old, "of another number");
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.of(&here, path, &mut fresh), old);
+        ids.save(&state).unwrap();
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.of(&here, path, &mut fresh), old, "it is known by more now");
+        assert_eq!(ids.lost(&again, path), Some(old), "and the operator is told what is lost");
+        assert_eq!(ids.lost(&again, Path::new("/dev/vdc")), None, "but not of a new one");
+        assert_ne!(ids.of(&again, path, &mut fresh), old, "once");
+    }
+
+    fn file(device: u64, inode: u64, born: u64) -> Key {
+        Key::File { device, inode, born: Some(born) }
+    }
+
+    #[test]
+    fn what_was_found_elsewhere_is_known_at_the_next_start() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let (near, other) = (VolumeName::parse("near").unwrap(), VolumeName::parse("other").unwrap());
+        let found = |uuid: Option<u8>| Expected {
+            uuid: uuid.map(|byte| volume::Uuid([byte; 16])),
+            serial: "7".into(),
+            logical: 512,
+        };
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.elsewhere(&near, 0), None);
+        ids.found_elsewhere(&near, 0, &found(Some(1)));
+        ids.found_elsewhere(&other, 2, &found(None));
+        ids.save(&state).unwrap();
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.elsewhere(&near, 0), Some(found(Some(1))));
+        assert_eq!((ids.elsewhere(&other, 2), ids.elsewhere(&other, 1)), (Some(found(None)), None));
+        ids.forget(&near);
+        ids.save(&state).unwrap();
+        let ids = Identities::load(&state).unwrap();
+        assert_eq!((ids.elsewhere(&near, 0), ids.elsewhere(&other, 2)), (None, Some(found(None))));
+        state.write(ELSEWHERE, b"[{}]").unwrap();
+        assert!(matches!(Identities::load(&state), Err(StateError::Damaged { .. })));
+    }
+
+    #[test]
+    fn identity_follows_the_file_and_not_the_name() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let mut next = 0;
+        let mut fresh = || {
+            next += 1;
+            Uuid::from_u128(next)
+        };
+        let mut ids = Identities::load(&state).unwrap();
+        let first = ids.of(&file(1, 10, 100), Path::new("/a"), &mut fresh);
+        ids.save(&state).unwrap();
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), &mut fresh), first);
+        assert_ne!(
+            ids.of(&file(1, 11, 200), Path::new("/renamed"), &mut fresh),
+            first,
+            "a new file, the old name"
+        );
+        assert_ne!(ids.of(&file(1, 10, 300), Path::new("/a"), &mut fresh), first, "a reused inode");
+        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), &mut fresh), first, "it is still known");
+        assert!(ids.knows(Path::new("/a")) && !ids.knows(Path::new("/c")));
+        // Where no birth is known, the name must agree.
+        let unborn = |inode| Key::File { device: 3, inode, born: None };
+        for (one, other) in [(unborn(5), Path::new("/d")), (numbered(0x801, None), Path::new("/dev/sda1"))] {
+            let own = ids.of(&one, other, &mut fresh);
+            assert_ne!(ids.of(&one, Path::new("/new"), &mut fresh), own, "another bears the number now");
+            assert_eq!(ids.of(&one, other, &mut fresh), own, "and takes nothing from it");
+        }
+        let kept = ids.of(&file(2, 20, 400), Path::new("/b"), &mut fresh);
+        assert_eq!(ids.of(&file(7, 20, 400), Path::new("/b"), &mut fresh), kept, "the device number changed");
+        assert_ne!(ids.of(&file(9, 20, 400), Path::new("/c"), &mut fresh), kept, "but not elsewhere");
+    }
+}

@@ -1,0 +1,109 @@
+//! By which number of ours an iSCSI target knows the sessions of each volume of another machine: the random part of
+//! their ISIDs.
+//!
+//! A login with the ISID of another session to the same target ends that one (RFC 7143 §6.3.5), so no two volumes have
+//! one number. And each keeps its own over restarts, so that a session that logs in again ends what a killed daemon has
+//! left there by that ISID: a number is given once, and to no other volume when its volume is forgotten.
+
+use serde::{Deserialize, Serialize};
+
+use super::{StateDir, StateError};
+use crate::store::fill_random;
+use config::name::VolumeName;
+
+/// The record's name.
+const RECORD: &str = "nexuses";
+/// Numbers have 24 bits.
+const NUMBERS: u32 = 1 << 24;
+
+/// All numbers that are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nexuses {
+    /// The one that was given last; `None`: none was. Where they begin is drawn, since two daemons of one machine have
+    /// one initiator name.
+    last: Option<u32>,
+    given: Vec<Given>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    volume: String,
+    /// The leg's number, from 1; 0 for the whole volume.
+    leg: usize,
+    number: u32,
+}
+
+impl Nexuses {
+    /// Reads them.
+    pub fn load(state: &StateDir) -> Result<Self, StateError> {
+        Ok(state.read_json(RECORD)?.unwrap_or_default())
+    }
+
+    /// Writes them.
+    pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
+        state.write_json(RECORD, self)
+    }
+
+    /// The number of a volume, or of a leg of one; a new one if it has none.
+    pub fn of(&mut self, volume: &VolumeName, leg: usize) -> [u8; 3] {
+        let its = |one: &&Given| one.volume == volume.as_str() && one.leg == leg;
+        let known = self.given.iter().find(its).map(|one| one.number);
+        let number = known.unwrap_or_else(|| self.give(volume, leg));
+        let [_, number @ ..] = number.to_be_bytes();
+        number
+    }
+
+    fn give(&mut self, volume: &VolumeName, leg: usize) -> u32 {
+        let mut number = self.last.unwrap_or_else(|| {
+            let mut drawn = [0; 4];
+            fill_random(&mut drawn);
+            u32::from_be_bytes(drawn)
+        });
+        // It ends: nobody has 16 million volumes of other machines.
+        loop {
+            number = number.wrapping_add(1) % NUMBERS;
+            if !self.given.iter().any(|one| one.number == number) {
+                break;
+            }
+        }
+        self.last = Some(number);
+        self.given.push(Given { volume: volume.to_string(), leg, number });
+        number
+    }
+
+    /// The volume was deleted: what comes by its name is another.
+    pub fn forget(&mut self, volume: &VolumeName) {
+        self.given.retain(|one| one.volume != volume.as_str());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They would end each other's sessions at a target that has both, for ever.
+    #[test]
+    fn no_two_volumes_of_other_machines_have_one_number_and_each_keeps_its_own_over_restarts() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let name = |name: &str| VolumeName::parse(name).unwrap();
+        let mut nexuses = Nexuses::load(&state).unwrap();
+        let (a, b) = (nexuses.of(&name("a"), 0), nexuses.of(&name("b"), 0));
+        let legs = [1, 2].map(|leg| nexuses.of(&name("striped"), leg));
+        nexuses.save(&state).unwrap();
+        let mut nexuses = Nexuses::load(&state).unwrap();
+        assert_eq!((nexuses.of(&name("a"), 0), nexuses.of(&name("b"), 0)), (a, b));
+        assert_eq!([1, 2].map(|leg| nexuses.of(&name("striped"), leg)), legs);
+        // Sessions of a volume that was deleted may still be there.
+        nexuses.forget(&name("b"));
+        let mut all = vec![a, b, legs[0], legs[1], nexuses.of(&name("b"), 0), nexuses.of(&name("c"), 0)];
+        all.sort_unstable();
+        assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
+        // Behind the last one the first that nobody has.
+        nexuses.last = Some(NUMBERS - 1);
+        nexuses.given = vec![Given { volume: "d".to_owned(), leg: 0, number: 0 }];
+        assert_eq!(nexuses.of(&name("e"), 0), [0, 0, 1]);
+    }
+}

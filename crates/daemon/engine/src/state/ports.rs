@@ -1,0 +1,133 @@
+//! Which number the port of each portal group has: relative target port (SPC-6 §4.6.6) or PORTID (NVMe Base §5.1.12.2).
+//!
+//! Reservations and path states that were saved name ports by number. So a number is given once and belongs to its
+//! portal group from then on, also while the configuration does not name that group: another one never gets it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{StateDir, StateError};
+use config::plan::Protocol;
+
+/// The record's name.
+const RECORD: &str = "ports";
+
+/// A portal group, as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    /// The word of its protocol.
+    protocol: String,
+    /// Its tag.
+    group: u16,
+    /// Its port's number, from 1.
+    port: u16,
+}
+
+/// All numbers that were ever given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    entries: Vec<Entry>,
+}
+
+impl Ports {
+    /// Reads them.
+    pub fn load(state: &StateDir) -> Result<Self, StateError> {
+        let entries: Vec<Entry> = state.read_json(RECORD)?.unwrap_or_default();
+        let damaged =
+            |why: &str| StateError::Damaged { path: state.path().join(RECORD), why: why.to_owned() };
+        for (at, one) in entries.iter().enumerate() {
+            if one.port == 0 {
+                return Err(damaged("a port has the number 0"));
+            }
+            let same = |other: &Entry| {
+                other.port == one.port || (&other.protocol, other.group) == (&one.protocol, one.group)
+            };
+            if entries.iter().skip(at + 1).any(same) {
+                return Err(damaged("two ports have one number, or one has two"));
+            }
+        }
+        Ok(Ports { entries })
+    }
+
+    /// Writes them; before a port is served, so that no number is shown that the next start would not know.
+    pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
+        state.write_json(RECORD, &self.entries)
+    }
+
+    /// Gives numbers to groups that have none, in their order. Says whether there were any; `Err`: all 65,535 numbers
+    /// belong to groups.
+    pub fn give(&mut self, groups: &[(Protocol, u16)]) -> Result<bool, String> {
+        let before = self.entries.len();
+        for &(protocol, group) in groups {
+            if self.of(protocol, group).is_some() {
+                continue;
+            }
+            let port = self.last().checked_add(1).ok_or(
+                "all 65,535 port numbers were given to portal groups: move the record `ports` out of the state directory \
+                 when no saved reservation or path state is needed any more",
+            )?;
+            self.entries.push(Entry { protocol: protocol.as_str().to_owned(), group, port });
+        }
+        Ok(self.entries.len() != before)
+    }
+
+    /// The number of a group's port, if it has one.
+    pub fn of(&self, protocol: Protocol, group: u16) -> Option<u16> {
+        let its = |one: &&Entry| one.protocol == protocol.as_str() && one.group == group;
+        self.entries.iter().find(its).map(|one| one.port)
+    }
+
+    /// The greatest number that was ever given; 0: none was.
+    pub fn last(&self) -> u16 {
+        self.entries.iter().map(|one| one.port).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: [(Protocol, u16); 3] = [(Protocol::Iscsi, 5), (Protocol::Iscsi, 7), (Protocol::Nvme, 1)];
+
+    /// A group with a lower tag, or one that goes and comes again, moves nobody: saved path states and registrants
+    /// name ports by number.
+    #[test]
+    fn a_new_portal_group_does_not_get_the_number_of_another() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let mut ports = Ports::load(&state).unwrap();
+        assert!(ports.give(&OLD).unwrap());
+        assert!(!ports.give(&OLD).unwrap());
+        ports.save(&state).unwrap();
+        let mut ports = Ports::load(&state).unwrap();
+        assert!(
+            ports.give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 7), (Protocol::NvmeDiscovery, 1)]).unwrap()
+        );
+        ports.save(&state).unwrap();
+        let ports = Ports::load(&state).unwrap();
+        assert_eq!(OLD.map(|(protocol, group)| ports.of(protocol, group)), [Some(1), Some(2), Some(3)]);
+        assert_eq!((ports.of(Protocol::Iscsi, 1), ports.of(Protocol::NvmeDiscovery, 1)), (Some(4), Some(5)));
+        assert_eq!((ports.of(Protocol::Iscsi, 2), ports.last()), (None, 5));
+    }
+
+    #[test]
+    fn a_record_that_gives_a_number_twice_is_damaged() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        for (group, port) in [(5, 2), (6, 1), (6, 0)] {
+            let entry = |group, port| Entry { protocol: "iscsi".to_owned(), group, port };
+            Ports { entries: vec![entry(5, 1), entry(group, port)] }.save(&state).unwrap();
+            assert!(matches!(Ports::load(&state), Err(StateError::Damaged { .. })), "{group}, {port}");
+        }
+    }
+
+    #[test]
+    fn the_last_number_is_given_and_no_other_twice() {
+        let last = Entry { protocol: "iscsi".to_owned(), group: 1, port: u16::MAX - 1 };
+        let mut ports = Ports { entries: vec![last] };
+        assert!(ports.give(&[(Protocol::Iscsi, 2)]).unwrap());
+        assert_eq!(ports.of(Protocol::Iscsi, 2), Some(u16::MAX));
+        let why = ports.give(&[(Protocol::Iscsi, 3)]).unwrap_err();
+        assert!(why.contains("65,535") && ports.of(Protocol::Iscsi, 3).is_none(), "{why}");
+    }
+}

@@ -1,0 +1,501 @@
+//! Opens what a volume stands on: the file or device, its size, alignment and identity.
+//!
+//! Invariant: one file or device is open in one volume only. It is locked (flock) against other
+//! processes, and compared by device and inode against the volumes of this one, whatever names lead
+//! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
+//! what a killed daemon wrote may lie in the system's memory still.
+
+mod device;
+mod file;
+mod known;
+mod refused;
+mod scout;
+mod stripe;
+
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
+
+use backends::FileFacts;
+use uuid::Uuid;
+
+use device::device;
+pub use device::device_key;
+use file::{file, is_empty, leads_to};
+pub use known::known_uuid;
+pub use refused::StoreError;
+use refused::Why;
+pub use scout::{Scout, Scouted};
+
+use crate::{
+    remote::{self, Remote},
+    state::identity::{Identities, Key},
+};
+use config::{
+    plan::{Origin, Volume},
+    spec::Source,
+};
+
+/// In the place of a leg's number: no leg, but the whole volume.
+const WHOLE: usize = 0;
+/// Physical block of memory: a page, by which it is given back.
+const MEMORY_PHYSICAL: u32 = 4096;
+
+/// A volume that is open and ready to be served.
+#[derive(Debug)]
+pub struct Store {
+    /// What was asked for.
+    pub volume: Volume,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its size, bytes: a multiple of the block, not zero.
+    pub bytes: u64,
+    /// Physical block, bytes.
+    pub physical: u32,
+    /// Alignment of memory that direct I/O needs, bytes.
+    pub memory_align: u32,
+    /// Alignment of offsets and lengths that direct I/O needs, bytes.
+    pub offset_align: u32,
+    /// Space can be given back (holes can be punched).
+    pub punch: bool,
+    /// The open file or device; `None` for memory.
+    pub file: Option<File>,
+    /// What it is on, to find aliases.
+    pub key: Option<Key>,
+    /// How the other machine is reached that has the volume.
+    pub remote: Option<Remote>,
+    /// What a stripe is made of; nothing for another volume.
+    pub legs: Vec<Store>,
+    /// What opening it did to its file.
+    pub made: Made,
+    /// A sync of its file has failed that no shard asked for: what is in it may be lost. Hosts are told so by
+    /// the shards until the operator acknowledges it.
+    pub in_doubt: bool,
+}
+
+/// What opening a volume did to its file, to be undone if it is not served after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Nothing.
+    Nothing,
+    /// It did not exist before.
+    File,
+    /// It was shorter before: so many bytes.
+    Growth(u64),
+}
+
+/// Whether a file that is missing may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Making {
+    /// No: it was there before.
+    Never,
+    /// If nothing was ever found in its place.
+    First,
+    /// Yes: the operator asks for it.
+    Asked,
+}
+
+impl Making {
+    fn allows(self, path: &Path, uuid: Option<Uuid>, identities: &Identities) -> bool {
+        match self {
+            Making::Never => false,
+            // Of a volume with `uuid=` earlier versions kept nothing but what hosts had left in it.
+            Making::First => {
+                !identities.knows(path) && !uuid.is_some_and(|uuid| identities.has_records(uuid))
+            }
+            Making::Asked => true,
+        }
+    }
+}
+
+impl Store {
+    /// Opens `volume` beside `others`, and gives it its identity. What this call made of a file is undone if it fails.
+    /// Other machines and disks are waited for as long as they take.
+    pub fn open<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+    ) -> Result<Self, StoreError> {
+        let scouted = Scout::of(volume, identities).look();
+        Store::open_scouted(volume, identities, others, scouted)
+    }
+
+    /// The same, when other machines have been asked; asks none.
+    pub fn open_scouted<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let opened = Opened::as_before(volume, identities, others.clone(), scouted)?;
+        opened.settle(identities, others).map_err(|refused| {
+            let (why, opened) = *refused;
+            opened.0.discard(identities);
+            why
+        })
+    }
+
+    /// What others are told from it by: it without its file.
+    pub fn outline(&self) -> Store {
+        Store {
+            volume: self.volume.clone(),
+            uuid: self.uuid,
+            bytes: self.bytes,
+            physical: self.physical,
+            memory_align: self.memory_align,
+            offset_align: self.offset_align,
+            punch: self.punch,
+            file: None,
+            key: self.key.clone(),
+            remote: None,
+            legs: self.legs.iter().map(Store::outline).collect(),
+            made: self.made,
+            in_doubt: self.in_doubt,
+        }
+    }
+
+    /// It with second descriptors of its files, for who works on them while others look at the first one.
+    pub fn twin(&self) -> io::Result<Store> {
+        let file = self.file.as_ref().map(File::try_clone).transpose()?;
+        let legs = self.legs.iter().map(Store::twin).collect::<io::Result<_>>()?;
+        Ok(Store { file, legs, ..self.outline() })
+    }
+
+    /// Makes stable what was written to its file, or its legs' files.
+    pub fn sync(&mut self) -> io::Result<()> {
+        #[cfg(test)]
+        tests::wait_for_disk(self.volume.name.as_str());
+        let own = self.file.as_ref().map_or(Ok(()), File::sync_data);
+        self.in_doubt |= own.is_err();
+        self.legs.iter_mut().map(Store::sync).fold(own, io::Result::and)
+    }
+
+    /// The operator has acknowledged that what is in its file, or its legs' files, may be lost.
+    pub fn forgive(&mut self) {
+        self.in_doubt = false;
+        self.legs.iter_mut().for_each(Store::forgive);
+    }
+
+    /// Why the other cannot be served beside it: it is, or has a leg that is, the same volume as this or one of its legs.
+    fn clashes(&self, other: &Store) -> Option<Why> {
+        let name = || self.volume.name.clone();
+        let is_ours =
+            |key: &Key| self.parts().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)));
+        // Looked at when it was opened; but another may have come since that reads the same file.
+        if let Some(alias) = other.parts().iter().find(|part| part.key.as_ref().is_some_and(is_ours)) {
+            return Some(Why::Alias(alias.volume.spec.source.path()?.to_owned(), name()));
+        }
+        let all = |store: &Store| {
+            std::iter::once(store.uuid).chain(store.legs.iter().map(|leg| leg.uuid)).collect()
+        };
+        let (ours, theirs): (Vec<Uuid>, Vec<Uuid>) = (all(self), all(other));
+        ours.iter().any(|uuid| theirs.contains(uuid)).then(|| Why::SameUuid(other.uuid, name()))
+    }
+
+    /// What it stands on: itself, or its legs.
+    pub fn parts(&self) -> &[Store] {
+        if self.legs.is_empty() { std::slice::from_ref(self) } else { &self.legs }
+    }
+
+    /// Finds out which volume it is, and has that known from now on: a whole one, or a leg by its number.
+    fn identify(&mut self, leg: usize, identities: &mut Identities) {
+        if let Some(remote) = &mut self.remote {
+            identities.found_elsewhere(&self.volume.name, leg, &remote.expected);
+            remote.set_nexus(identities.nexus(&self.volume.name, leg));
+        }
+        self.uuid = self.identity(identities);
+    }
+
+    fn identity(&self, identities: &mut Identities) -> Uuid {
+        match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
+            // What is kept of it tells that the file was there, and is its own again without `uuid=`.
+            (Some(uuid), Some(key @ Key::File { .. }), Some(path)) => {
+                identities.of(key, path, fresh_uuid);
+                uuid
+            }
+            (Some(uuid), _, _) => uuid,
+            (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid),
+            (None, _, _) => self.remote.as_ref().and_then(|remote| remote.uuid).unwrap_or_else(fresh_uuid),
+        }
+    }
+
+    /// What the system says of its file or device.
+    pub fn facts(&self) -> FileFacts {
+        let spec = &self.volume.spec;
+        FileFacts {
+            bytes: self.bytes,
+            device: matches!(spec.source, Source::Device(_)),
+            logical: spec.block,
+            physical: Some(self.physical),
+            preferred: 0,
+            direct: spec.direct,
+            memory_align: self.memory_align,
+            offset_align: self.offset_align,
+            punch: spec.thin && self.punch,
+            write_cache: spec.cache,
+        }
+    }
+
+    /// Whether it holds nothing of an earlier life: it is memory, or its file was made now.
+    pub fn is_blank(&self) -> bool {
+        match &self.volume.spec.source {
+            Source::Ram | Source::Null => true,
+            Source::File(_) => self.made == Made::File,
+            Source::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_blank),
+            Source::Device(_) | Source::Remote(_) => false,
+        }
+    }
+
+    /// Undoes what was made of a file that will not be served after all. A file that is removed was never there: the
+    /// identities, which the caller saves, have it no longer.
+    pub fn discard(self, identities: &mut Identities) {
+        self.undo().iter().for_each(|(key, path)| identities.unmade(key, path));
+    }
+
+    /// Undoes what was made of its files, as long as their disks take; gives those that were removed, which have to be
+    /// forgotten before this store, and with it their numbers, goes. What holds data by now stays: a host may have
+    /// written it.
+    pub fn undo(&self) -> Vec<(Key, PathBuf)> {
+        #[cfg(test)]
+        tests::wait_for_disk(&format!("{} undone", self.volume.name));
+        let mut removed: Vec<_> = self.legs.iter().flat_map(Store::undo).collect();
+        match (self.made, self.volume.spec.source.path(), &self.file) {
+            (Made::File, Some(path), Some(file)) if is_empty(file, 0) && leads_to(path, file) => {
+                if let (Ok(()), Some(key)) = (std::fs::remove_file(path), &self.key) {
+                    removed.push((key.clone(), path.to_owned()));
+                }
+            }
+            (Made::Growth(from), _, Some(file)) if is_empty(file, from) => drop(file.set_len(from)),
+            (Made::Nothing | Made::File | Made::Growth(_), ..) => {}
+        }
+        removed
+    }
+
+    /// The length of its file, with what fills no block; `None`: it is not on a file.
+    pub fn file_len(&self) -> io::Result<Option<u64>> {
+        match (&self.file, &self.volume.spec.source) {
+            (Some(file), Source::File(_)) => Ok(Some(file.metadata()?.len())),
+            _ => Ok(None),
+        }
+    }
+
+    /// Undoes [`Store::set_len`] that made it larger: the file has its length of before, and what is behind its last
+    /// block.
+    pub fn undo_growth(&mut self, bytes: u64, file_len: Option<u64>) {
+        if let (Some(file), Some(len)) = (&self.file, file_len)
+            && file.metadata().is_ok_and(|meta| meta.len() > len && meta.len() == self.bytes)
+        {
+            let _ = file.set_len(len);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Changes the size of the volume, and of its file. The new size must be a multiple of the block and not zero. Where
+    /// it is not smaller, nothing is cut off: a file may have more than its volume.
+    pub fn set_len(&mut self, bytes: u64) -> io::Result<()> {
+        let is_there = bytes >= self.bytes && self.file_len()?.is_some_and(|len| len >= bytes);
+        if let (Some(file), Source::File(_), false) = (&self.file, &self.volume.spec.source, is_there) {
+            file.set_len(bytes)?;
+            // By a descriptor of its own, which is told of a failure besides the shards', not in their stead.
+            let own = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            own.as_ref().unwrap_or(file).sync_all().inspect_err(|_| self.in_doubt = true)?;
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+/// A volume whose files are open, of which it is still to be settled which volume it is. Opening may wait for a disk;
+/// nothing else does.
+#[derive(Debug)]
+pub struct Opened(Store);
+
+impl Opened {
+    /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
+    /// volume of the configuration, and only where none was found before: one that is missing later is a file system
+    /// that is not mounted, or a loss.
+    pub fn as_before<'a>(
+        volume: &Volume,
+        identities: &Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let making = match volume.origin {
+            Origin::Configured => Making::First,
+            Origin::Created => Making::Never,
+        };
+        Opened::open(volume, making, identities, others, scouted)
+    }
+
+    /// The same at the word of the operator, who wants the file to be made if there is none.
+    pub fn created<'a>(
+        volume: &Volume,
+        identities: &Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        Opened::open(volume, Making::Asked, identities, others, scouted)
+    }
+
+    fn open<'a>(
+        volume: &Volume,
+        making: Making,
+        identities: &Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        mut scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let scouted = &mut scouted;
+        let opened = match &volume.spec.source {
+            Source::Stripe(striped) => stripe::open(volume, (striped, making), identities, others, scouted),
+            _ => open_one(volume, (WHOLE, making), identities, others, scouted),
+        };
+        opened.map(Opened).map_err(|why| StoreError { volume: volume.name.clone(), why })
+    }
+
+    /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
+    /// another, it comes back with the reason, for its files are still to be undone and closed.
+    pub fn settle<'a>(
+        mut self,
+        identities: &mut Identities,
+        mut others: impl Iterator<Item = &'a Store>,
+    ) -> Result<Store, Box<(StoreError, Opened)>> {
+        let store = &mut self.0;
+        let identified = match &store.volume.spec.source {
+            Source::Stripe(striped) => {
+                let chunk = striped.chunk;
+                stripe::identify(store, chunk, identities)
+            }
+            _ => {
+                store.identify(WHOLE, identities);
+                Ok(())
+            }
+        };
+        let alone = identified.and_then(|()| match others.find_map(|other| other.clashes(store)) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        });
+        match alone {
+            Ok(()) => Ok(self.0),
+            Err(why) => Err(Box::new((StoreError { volume: self.0.volume.name.clone(), why }, self))),
+        }
+    }
+
+    /// It, of which nothing came: to be undone.
+    pub fn into_store(self) -> Store {
+        self.0
+    }
+}
+
+/// Opens what is no stripe: a whole volume, or a leg by its number.
+fn open_one<'a>(
+    volume: &Volume,
+    (leg, making): (usize, Making),
+    identities: &Identities,
+    others: impl Iterator<Item = &'a Store>,
+    scouted: &mut Scouted,
+) -> Result<Store, Why> {
+    let mut store = match &volume.spec.source {
+        Source::Ram | Source::Null => memory(volume),
+        Source::Remote(urls) => elsewhere(volume, leg, urls, identities, scouted)?,
+        Source::File(path) => {
+            let may_make = making.allows(path, volume.spec.uuid, identities);
+            file(volume, path, may_make, others)?
+        }
+        Source::Device(path) => device(volume, path, others)?,
+        Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
+    };
+    if let Err(why) = store.sync() {
+        let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
+        tracing::error!(
+            %volume, %place, %why,
+            "a sync failed: recent writes may be lost. The volume can be read; writes are refused until you run \
+             `blockwire volume retry`"
+        );
+    }
+    Ok(store)
+}
+
+/// Fills memory with what nobody can guess.
+pub fn fill_random(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // The call can only fail by being interrupted: a few bytes never block once the system is up.
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    }
+}
+
+/// A random UUID (RFC 9562 §5.4).
+fn fresh_uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    fill_random(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
+fn memory(volume: &Volume) -> Store {
+    let spec = &volume.spec;
+    Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes: spec.size.unwrap_or(0),
+        physical: spec.physical.unwrap_or(MEMORY_PHYSICAL.max(spec.block)),
+        memory_align: 1,
+        offset_align: spec.block,
+        punch: true,
+        file: None,
+        key: None,
+        remote: None,
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+    }
+}
+
+/// A volume of another machine is as it is there, and the one that it was at an earlier start.
+fn elsewhere(
+    volume: &Volume,
+    leg: usize,
+    urls: &str,
+    identities: &Identities,
+    scouted: &mut Scouted,
+) -> Result<Store, Why> {
+    let remote = scouted.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
+        |why| match why {
+            remote::Refused::Unusable(why) => Why::Remote(why),
+            remote::Refused::Absent(why) => Why::Absent(why),
+            remote::Refused::Replaced(stranger) => {
+                Why::Replaced(volume.spec.source.place().unwrap_or_default(), volume.name.clone(), stranger)
+            }
+        },
+    )?;
+    if remote.uuid.is_none() && volume.spec.uuid.is_none() {
+        let place = volume.spec.source.place().unwrap_or_default();
+        return Err(Why::Remote(format!(
+            "{place}: the target gives the volume no UUID; choose one with uuid="
+        )));
+    }
+    let (mut volume, geometry) = (volume.clone(), remote.geometry);
+    let spec = &mut volume.spec;
+    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
+    Ok(Store {
+        uuid: Uuid::nil(),
+        bytes: geometry.bytes(),
+        physical: geometry.physical,
+        memory_align: 1,
+        offset_align: geometry.logical,
+        punch: geometry.thin,
+        file: None,
+        key: None,
+        remote: Some(remote),
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+        volume,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,121 @@
+//! Opens a block device, and finds out by what the system tells it from others.
+
+use std::{
+    io::{Seek, SeekFrom},
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use uuid::Uuid;
+
+use super::{
+    Made, Store,
+    file::{blocking, claim, open_options, opening},
+    refused::Why,
+};
+use crate::state::identity::Key;
+use config::plan::Volume;
+
+pub(super) fn device<'a>(
+    volume: &Volume,
+    path: &Path,
+    others: impl Iterator<Item = &'a Store>,
+) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let meta = std::fs::metadata(path).map_err(failed("look at"))?;
+    if !meta.file_type().is_block_device() {
+        return Err(Why::NotADevice(path.to_owned()));
+    }
+    let mut file = open_options(volume).open(path).and_then(blocking).map_err(|why| opening(path, why))?;
+    // The open device is judged, not what its name led to before.
+    let meta = file.metadata().map_err(failed("look at"))?;
+    if !meta.file_type().is_block_device() {
+        return Err(Why::NotADevice(path.to_owned()));
+    }
+    let number = meta.rdev();
+    let sys = Sys::of(number);
+    let key = device_key(number);
+    if let (Key::Numbered { .. }, None) = (&key, spec.uuid) {
+        tracing::warn!(
+            volume = %volume.name, device = %path.display(),
+            "the system tells no serial number of the device: its identity lasts until it is set up again or the machine \
+             starts again; give the volume one for good by uuid="
+        );
+    }
+    claim(path, &file, &key, spec.read_only, others)?;
+    let bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
+    let bytes = bytes - bytes % u64::from(spec.block);
+    if bytes == 0 {
+        return Err(Why::Empty(path.to_owned()));
+    }
+    let logical = sys.queue("logical_block_size").unwrap_or(512);
+    if logical > spec.block {
+        return Err(Why::BlockTooSmall(path.to_owned(), logical));
+    }
+    let physical = sys.queue("physical_block_size").unwrap_or(logical).max(spec.block);
+    Ok(Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes,
+        physical: spec.physical.unwrap_or(physical),
+        memory_align: logical,
+        offset_align: logical,
+        // The kernel zeroes what a device cannot discard, and the operator has asked for it.
+        punch: !spec.read_only,
+        file: Some(file),
+        key: Some(key),
+        remote: None,
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+    })
+}
+
+/// What tells a block device from every other one: what it is called for good, or its number and when it was set up.
+pub fn device_key(number: u64) -> Key {
+    let sys = Sys::of(number);
+    match sys.wwid() {
+        Some(wwid) => Key::Device { wwid },
+        None => Key::Numbered { number, set_up: sys.set_up() },
+    }
+}
+
+/// What sysfs says about a block device.
+struct Sys {
+    directory: PathBuf,
+}
+
+impl Sys {
+    fn of(number: u64) -> Self {
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Sys { directory: format!("/sys/dev/block/{major}:{minor}").into() }
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.directory.join(name)).ok()?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// A name that stays with the device over reboots. A partition has its disk's and its number.
+    fn wwid(&self) -> Option<String> {
+        if let Some(partition) = self.read("partition") {
+            let disk = Sys { directory: self.directory.join("..") };
+            return Some(format!("{} partition {partition}", disk.wwid()?));
+        }
+        ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"].iter().find_map(|name| self.read(name))
+    }
+
+    /// Which boot this is, and which of the disks since; no other disk has that, nor will have.
+    fn set_up(&self) -> Option<String> {
+        let number = self.read("diskseq").or_else(|| self.read("../diskseq"))?;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(format!("{} {number}", boot.trim()))
+    }
+
+    fn queue(&self, name: &str) -> Option<u32> {
+        let own = self.read(&format!("queue/{name}")).or_else(|| self.read(&format!("../queue/{name}")));
+        own?.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two())
+    }
+}

@@ -1,0 +1,123 @@
+//! Why a volume cannot be opened, in words for the operator.
+
+use std::{fmt, io, path::PathBuf};
+
+use multipath::Stranger;
+use uuid::Uuid;
+
+use config::name::VolumeName;
+
+/// Why a volume cannot be opened.
+#[derive(Debug)]
+pub struct StoreError {
+    pub(super) volume: VolumeName,
+    pub(super) why: Why,
+}
+
+/// What stands against it.
+#[derive(Debug)]
+pub(super) enum Why {
+    Io(&'static str, PathBuf, io::Error),
+    NotAFile(PathBuf),
+    NotADevice(PathBuf),
+    Missing(PathBuf),
+    Gone(PathBuf, VolumeName),
+    Empty(PathBuf),
+    Locked(PathBuf),
+    Moved(PathBuf),
+    InUseBySystem(PathBuf),
+    Alias(PathBuf, VolumeName),
+    BlockTooSmall(PathBuf, u32),
+    NoDirect(PathBuf),
+    SameUuid(Uuid, VolumeName),
+    Remote(String),
+    Absent(String),
+    Replaced(String, VolumeName, Stranger),
+    Leg(usize, Box<Why>),
+    SameLeg(usize),
+    Misfit(backends::stripe::Misfit),
+    Unfit(backends::Unfit),
+    TooLarge(u64, u64),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume \"{}\": {}", self.volume, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Io(what, path, why) => write!(f, "cannot {what} {}: {why}", path.display()),
+            Why::NotAFile(path) => {
+                write!(f, "{} is not a regular file (a device is named without \"file:\")", path.display())
+            }
+            Why::NotADevice(path) => write!(f, "{} is not a block device", path.display()),
+            Why::Missing(path) => {
+                write!(f, "{} does not exist; give size= to create it", path.display())
+            }
+            Why::Gone(path, name) => write!(
+                f,
+                "{} is missing, and is not made again, since it was there before: mount its file system, or put it \
+                 back, then `blockwire volume retry {name}`; if its contents are lost for good, `blockwire volume \
+                 delete {name}`, then create it again (or make the file by truncate(1) if the configuration names it)",
+                path.display()
+            ),
+            Why::Empty(path) => write!(f, "{} holds less than one block; give size=", path.display()),
+            Why::Moved(path) => {
+                write!(f, "{} was removed or replaced while it was opened; try again", path.display())
+            }
+            Why::Locked(path) => write!(f, "{} is in use by another process", path.display()),
+            Why::InUseBySystem(path) => {
+                write!(f, "{} is in use by this system (mounted, or part of another device)", path.display())
+            }
+            Why::Alias(path, other) => write!(f, "{} is already open as volume \"{other}\"", path.display()),
+            Why::BlockTooSmall(path, block) => {
+                write!(f, "{} has blocks of {block} bytes; give block={block}", path.display())
+            }
+            Why::NoDirect(path) => {
+                write!(f, "{} cannot be opened past the page cache (direct)", path.display())
+            }
+            Why::Remote(why) | Why::Absent(why) => f.write_str(why),
+            Why::Replaced(place, name, stranger) => write!(
+                f,
+                "{place}: it is not the volume that was served before: {stranger}. If the new one is meant, say so by \
+                 `blockwire volume delete {name}`, then create it again, or start the daemon again if its \
+                 configuration names it"
+            ),
+            Why::Leg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
+            Why::SameLeg(leg) => write!(f, "it is the same volume as leg {leg}"),
+            Why::Misfit(why) => why.fmt(f),
+            Why::Unfit(why) => why.fmt(f),
+            Why::TooLarge(size, most) => {
+                let (size, most) = (config::size::exact(*size), config::size::exact(*most));
+                write!(f, "size={size} is more than the legs of the stripe have, {most}")
+            }
+            Why::SameUuid(uuid, other) => {
+                write!(f, "the identity {uuid} is already that of volume \"{other}\"")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl StoreError {
+    /// Whether the configuration may be right, and only somebody's word is missing that a running daemon takes.
+    pub fn is_for_the_operator(&self) -> bool {
+        matches!(self.root(), Why::Replaced(..) | Why::Gone(..))
+    }
+
+    /// Whether it is for another machine, and may pass by itself.
+    pub fn is_absent(&self) -> bool {
+        matches!(self.root(), Why::Absent(_))
+    }
+
+    fn root(&self) -> &Why {
+        match &self.why {
+            Why::Leg(_, why) => why,
+            why => why,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is asked of other machines before a volume can be opened.
+//!
+//! Invariant: asking takes as long as the other machine takes, so it needs nothing of the daemon, and no lock is
+//! held meanwhile. What was found is used only if what is known of the volume is still what was known then.
+
+use std::collections::BTreeSet;
+
+use multipath::{Expected, Url, url::Machine};
+
+use super::WHOLE;
+use crate::{
+    remote::{self, Remote},
+    state::identity::Identities,
+};
+use config::{plan::Volume, spec::Source};
+
+/// What a volume needs of other machines.
+#[derive(Debug)]
+pub struct Scout {
+    sought: Vec<Sought>,
+}
+
+/// A volume of another machine.
+#[derive(Debug)]
+struct Sought {
+    /// Which leg it is, from 1, or the whole.
+    leg: usize,
+    urls: String,
+    /// What was found there before.
+    known: Option<Expected>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Scouted {
+    found: Vec<(Sought, Result<Remote, remote::Refused>)>,
+}
+
+impl Scout {
+    /// For a volume of which `identities` may know something.
+    pub fn of(volume: &Volume, identities: &Identities) -> Self {
+        let sought = |leg: usize, source: &Source| match source {
+            Source::Remote(urls) => {
+                Some(Sought { leg, urls: urls.clone(), known: identities.elsewhere(&volume.name, leg) })
+            }
+            Source::Ram | Source::Null | Source::File(_) | Source::Device(_) | Source::Stripe(_) => None,
+        };
+        let sought = match &volume.spec.source {
+            Source::Stripe(striped) => {
+                let legs = striped.legs.iter().enumerate();
+                legs.filter_map(|(at, leg)| sought(at + 1, &leg.source)).collect()
+            }
+            source => sought(WHOLE, source).into_iter().collect(),
+        };
+        Scout { sought }
+    }
+
+    /// For a volume that is new, whatever had its name.
+    pub fn of_new(volume: &Volume) -> Self {
+        Scout::of(volume, &Identities::default())
+    }
+
+    /// Whether any other machine is asked.
+    pub fn asks(&self) -> bool {
+        !self.sought.is_empty()
+    }
+
+    /// The machines that are asked, to tell those that are asked for several volumes.
+    pub fn machines(&self) -> String {
+        let urls = self.sought.iter().flat_map(|sought| Url::parse_joined(&sought.urls).unwrap_or_default());
+        let machines: BTreeSet<String> = urls
+            .map(|url| match url.machine {
+                Machine::Address(address) => address.to_string(),
+                Machine::Name(name) => name,
+            })
+            .collect();
+        machines.into_iter().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Asks, one after the other up to the first that fails; takes as long as that takes.
+    pub fn look(self) -> Scouted {
+        let mut found = Vec::new();
+        for sought in self.sought {
+            let seen = remote::open(&sought.urls, sought.known.as_ref());
+            let failed = seen.is_err();
+            found.push((sought, seen));
+            if failed {
+                break;
+            }
+        }
+        Scouted { found }
+    }
+}
+
+impl Scouted {
+    /// What was found of a leg, or of the whole, at these URLs, of which this is known now.
+    pub(super) fn take(
+        &mut self,
+        leg: usize,
+        urls: &str,
+        known: Option<&Expected>,
+    ) -> Result<Remote, remote::Refused> {
+        let is_it = |one: &Sought| one.leg == leg && one.urls == urls && one.known.as_ref() == known;
+        match self.found.iter().position(|(sought, _)| is_it(sought)) {
+            Some(at) => self.found.swap_remove(at).1,
+            None => Err(remote::Refused::Absent("it has changed meanwhile; try again".to_owned())),
+        }
+    }
+}
