@@ -1,7 +1,7 @@
 //! NVMe subsystems, controllers and namespaces on volumes; knows no transport.
 //!
 //! One server lives on each shard. A controller's own state lives on one shard, with its admin queue;
-//! its I/O queues are wherever they are placed, and hear of it by words that the caller carries from
+//! its I/O queues are wherever they are placed, and hear of it by messages that the caller carries from
 //! shard to shard. Commands come by `start`, payload by `data`, ends of operations by `done`, answers
 //! of a volume's home by `answered`; what the server wants leaves as [`Step`]s, in order. Each command
 //! gets exactly one of [`Step::Respond`] and [`Step::Retire`].
@@ -17,6 +17,7 @@ mod controller;
 pub mod discovery;
 mod exec;
 mod queue;
+mod queue_message;
 mod server;
 mod spec;
 mod status;
@@ -24,16 +25,15 @@ mod step;
 mod task;
 #[cfg(test)]
 mod tests;
-mod word;
 
 pub use admin::auth::Authentication;
 pub use admin::roll::Roll;
 pub use exec::at_once::AtOnce;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
+pub use queue_message::{ControllerEvent, Counters, FAILURES_MAX, Failure, QueueMessage, Report};
 pub use server::{Server, VolumeInfo};
 pub use spec::{
     ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join,
     KeepAlive, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
 pub use step::{CommandKey, ComputeId, Gone, QueueKey, Step};
-pub use word::{Counters, FAILURES_MAX, Failure, News, Report, Word};

@@ -7,10 +7,10 @@ use nvme::{Completion, Status};
 use volume::Time;
 
 use crate::admin::auth::Guard;
+use crate::queue_message::{Counters, FAILURES_MAX, Failure, Report};
 use crate::spec::QueueSpec;
 use crate::step::CommandKey;
 use crate::task::{Tally, Task};
-use crate::word::{Counters, FAILURES_MAX, Failure, Report};
 
 /// A queue.
 #[derive(Debug)]

@@ -19,11 +19,11 @@ use crate::admin;
 use crate::controller::Controllers;
 use crate::exec::{self, fused};
 use crate::queue::Queue;
+use crate::queue_message::{Counters, Failure, Report};
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, ComputeId, QueueKey, Step};
 use crate::task::{Ending, Job, Phase, Tally, Task, Tasks};
-use crate::word::{Counters, Failure, Report};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use nvme::Completion;
 use nvme::auth::Work;
 use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
 
-use crate::word::Word;
+use crate::queue_message::QueueMessage;
 
 /// Names a queue, admin or I/O, of this shard's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,13 +109,13 @@ pub enum Step {
         /// Which controllers are asked for.
         of: Roll,
     },
-    /// Carry this to a shard, perhaps this one; `Server::handle_word` follows there. Words for one
+    /// Carry this to a shard, perhaps this one; `Server::handle_queue_message` follows there. Messages for one
     /// shard stay in order.
-    Word {
+    QueueMessage {
         /// Where.
         to: Shard,
         /// What.
-        word: Word,
+        message: QueueMessage,
     },
     /// Send what was queued for this queue, then close its link; `Server::close_queue` follows.
     EndQueue {

@@ -17,9 +17,9 @@ use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
 use super::memory;
 use crate::controller::Due;
+use crate::queue_message::{ControllerEvent, Failure};
 use crate::server::Server;
 use crate::step::{CommandKey, ComputeId, Gone, QueueKey, Step};
-use crate::word::{Failure, News};
 
 /// How long a host may take to authenticate a queue, or to authenticate it again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -301,7 +301,7 @@ impl Server {
         self.arm_queue(key);
         self.steps.push_back(Step::Proven { queue: key });
         if self.queue(key).spec.qid != 0 {
-            self.tell_controller(key, News::Proven);
+            self.tell_controller(key, ControllerEvent::Proven);
         }
     }
 

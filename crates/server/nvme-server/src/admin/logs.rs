@@ -19,9 +19,9 @@ use super::{Outcome, conclude, has_room, wait_for_room};
 use crate::controller::events::Kind;
 use crate::controller::{Controller, Wait, Waiting};
 use crate::discovery::Book;
+use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
 use crate::step::{CommandKey, Step};
-use crate::word::{News, Word};
 
 /// The pages of a controller with namespaces.
 const PAGES: [Lid; 10] = [
@@ -70,8 +70,8 @@ pub(super) fn execute(
     }
     let gathers = matches!(page.lid, Lid::SMART | Lid::ERROR);
     if gathers && controller.members.iter().any(|member| member.open) {
-        let words = ask(controller, key, cid, page);
-        server.steps.extend(words);
+        let messages = ask(controller, key, cid, page);
+        server.steps.extend(messages);
         return Ok(Outcome::Later);
     }
     answer(server, cntlid, page)
@@ -85,8 +85,8 @@ fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage)
     let from = open.iter().map(|member| member.seat).collect();
     controller.waiting.push(Waiting { key, cid, on: Wait::Reports { ticket, from, page } });
     let (cntlid, association) = (controller.spec.cntlid, controller.association);
-    let word = |seat| Word { cntlid, association, seat, news: News::Ask { ticket } };
-    open.iter().map(|member| Step::Word { to: member.shard, word: word(member.seat) }).collect()
+    let message = |seat| QueueMessage { cntlid, association, seat, event: ControllerEvent::Ask { ticket } };
+    open.iter().map(|member| Step::QueueMessage { to: member.shard, message: message(member.seat) }).collect()
 }
 
 /// All queues have reported.
@@ -179,7 +179,7 @@ fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<Outcome, S
     Ok(Outcome::bytes(piece))
 }
 
-/// The composite temperature in kelvins. There is no sensor, and the page has no word for that: hosts would
+/// The composite temperature in kelvins. There is no sensor, and the page has no value for that: hosts would
 /// show zero as -273 °C. So it is 25 °C, at which nobody is alarmed.
 const TEMPERATURE: u16 = 298;
 

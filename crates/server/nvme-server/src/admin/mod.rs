@@ -20,10 +20,10 @@ use volume::{AskId, Refusal};
 
 use crate::controller::events::EVENTS_MAX;
 use crate::controller::{Wait, Waiting};
+use crate::queue_message::Failure;
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::word::Failure;
 
 /// What becomes of a command.
 pub(crate) enum Outcome {

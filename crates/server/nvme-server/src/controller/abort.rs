@@ -5,9 +5,9 @@
 use nvme::{Completion, Status};
 
 use super::{Controller, Wait, Waiting};
+use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
 use crate::step::{CommandKey, QueueKey, Step};
-use crate::word::{News, Word};
 
 /// How many aborts wait at a time (ACL + 1).
 pub(crate) const ABORTS_MAX: usize = 8;
@@ -50,13 +50,13 @@ impl Server {
         // The queue's seat rides along, so that its end answers for it.
         let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(seat) << 48;
         controller.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
-        let word = Word {
+        let message = QueueMessage {
             cntlid,
             association: controller.association,
             seat,
-            news: News::Abort { cid: victim, ticket },
+            event: ControllerEvent::Abort { cid: victim, ticket },
         };
-        self.steps.push_back(Step::Word { to, word });
+        self.steps.push_back(Step::QueueMessage { to, message });
         Ok(None)
     }
 
@@ -77,7 +77,7 @@ impl Server {
         self.queue_mut(key).aborting.push((cid, ticket));
         if !self.abort_cid(key, cid) {
             self.queue_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
-            self.tell_controller(key, News::Aborted { ticket, aborted: false });
+            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: false });
         }
     }
 }
@@ -89,7 +89,7 @@ impl Server {
         let tickets: Vec<u64> =
             queue.aborting.extract_if(.., |(victim, _)| *victim == cid).map(|(_, ticket)| ticket).collect();
         for ticket in tickets {
-            self.tell_controller(key, News::Aborted { ticket, aborted: true });
+            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: true });
         }
     }
 }

@@ -6,7 +6,7 @@ use nvme::log::ErrorEntry;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::word::{FAILURES_MAX, Failure};
+use crate::queue_message::{FAILURES_MAX, Failure};
 
 /// The entries of the log (ELPE + 1).
 pub(crate) const ENTRIES: usize = FAILURES_MAX;

@@ -18,9 +18,9 @@ use nvme::planted::{Bug, planted};
 use nvme::property::{Configuration, Shutdown};
 
 use super::{Controller, Due};
+use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
 use crate::step::{Gone, QueueKey, Step};
-use crate::word::{News, Word};
 
 /// How long after the loss of an I/O queue its host may still reset or shut down in good order.
 pub(super) const LOST_GRACE: Duration = Duration::from_secs(5);
@@ -69,12 +69,12 @@ impl Controller {
         self.status.ready && self.configuration.is_enabled() && self.configuration.shutdown() == 0
     }
 
-    /// Words that end all I/O queues that have not been told.
+    /// Messages that end all I/O queues that have not been told.
     fn end_members(&mut self, steps: &mut impl Extend<Step>) {
         let (cntlid, association) = (self.spec.cntlid, self.association);
-        steps.extend(self.members.iter().map(|member| Step::Word {
+        steps.extend(self.members.iter().map(|member| Step::QueueMessage {
             to: member.shard,
-            word: Word { cntlid, association, seat: member.seat, news: News::End },
+            message: QueueMessage { cntlid, association, seat: member.seat, event: ControllerEvent::End },
         }));
     }
 }

@@ -1,9 +1,9 @@
 //! Controllers (NVMe Base §3.1): each lives on the shard of its admin queue.
 //!
-//! A controller knows its I/O queues by number and shard, and talks to them by words, even to those
+//! A controller knows its I/O queues by number and shard, and talks to them by messages, even to those
 //! of its own shard. It is gone when its admin queue and all its I/O queues are.
 //!
-//! Invariant: a queue is a member from the moment that its Connect was let in until the word that it
+//! Invariant: a queue is a member from the moment that its Connect was let in until the message that it
 //! is gone; so no reset, shutdown or end is complete while a command of it may still run.
 
 pub(crate) mod abort;
@@ -12,7 +12,7 @@ pub(crate) mod errors;
 pub(crate) mod events;
 mod life;
 pub(crate) mod notices;
-mod words;
+mod queue_messages;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use volume::{AskId, Shard};
 use crate::admin::auth::Authentication;
 use crate::admin::features::Features;
 use crate::admin::logs::Snapshot;
+use crate::queue_message::Counters;
 use crate::server::Server;
 use crate::spec::{ControllerSpec, Join, NamespaceEntry, QUEUES_MAX, QueueSpec, ordered};
 use crate::step::{CommandKey, Gone, QueueKey};
-use crate::word::Counters;
 
 use ana::Ana;
 use errors::Errors;
@@ -93,7 +93,7 @@ const MEMBERS_MAX: usize = 8 * QUEUES_MAX as usize;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) qid: u16,
-    /// What it is called in words.
+    /// What it is called in messages.
     pub(crate) seat: u16,
     /// Its host has proved who it is, or need not: only then the identifier is its own.
     pub(crate) proven: bool,
@@ -208,7 +208,7 @@ impl Controller {
         Some(&self.namespaces[at])
     }
 
-    /// A seat for a queue that has still to prove something. They go round, so that a late word finds
+    /// A seat for a queue that has still to prove something. They go round, so that a late message finds
     /// nobody rather than another.
     fn free_seat(&mut self) -> Option<u16> {
         if self.members.len() >= MEMBERS_MAX {

@@ -62,7 +62,7 @@ enum Mail {
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<Adoption>),
     Ack(VolumeId, Ack),
-    Word(Shard, crate::Word),
+    Queue(Shard, crate::QueueMessage),
 }
 
 struct Core {
@@ -387,7 +387,9 @@ impl World {
                     self.cores[shard].server.called(&mut cx, id, shards, &here);
                 }
             }
-            Step::Word { to, word } if self.linked => self.mail.push_back(Mail::Word(to, word)),
+            Step::QueueMessage { to, message } if self.linked => {
+                self.mail.push_back(Mail::Queue(to, message))
+            }
             Step::EndQueue { queue } if self.linked => {
                 self.ended.push(Host { shard, key: queue });
                 core.server.close_queue(&mut cx, queue);
@@ -398,7 +400,7 @@ impl World {
             Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
             Step::Proven { .. } => {}
             Step::Unproven { queue } => self.unproven.push(queue),
-            Step::Word { .. } | Step::EndQueue { .. } => {}
+            Step::QueueMessage { .. } | Step::EndQueue { .. } => {}
         }
     }
 
@@ -484,10 +486,10 @@ impl World {
 
     fn deliver(&mut self, mail: Mail) {
         match mail {
-            Mail::Word(to, word) => {
+            Mail::Queue(to, message) => {
                 let shard = usize::from(to.0);
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[shard].server.handle_word(&mut cx, word);
+                self.cores[shard].server.handle_queue_message(&mut cx, message);
                 self.steps(shard);
             }
             Mail::Ask(volume, from, id, ask) => {

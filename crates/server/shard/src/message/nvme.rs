@@ -7,7 +7,7 @@ use endpoint::{Accepted, ShardId};
 use nvme::auth::{Group, Hash, Outcome, Work};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
-use nvme_server::{ComputeId, Counters, Join, QueueSpec, Roll, Word};
+use nvme_server::{ComputeId, Counters, Join, QueueMessage, QueueSpec, Roll};
 use nvme_tcp::Parked;
 
 use crate::controllers::{ControllerClaim, ControllerVerdict};
@@ -40,7 +40,7 @@ pub enum NvmeMessage {
     /// The answer.
     Called(u64, Vec<u16>),
     /// From a controller to its queue, or back.
-    Word(Word),
+    Queue(QueueMessage),
     /// To the control plane: what would keep the data of this shard waiting too long, for a host of this
     /// source (an IPv4 address, an IPv6 /64), which shares with others.
     Compute(ShardId, ComputeId, IpAddr, Box<Work>),

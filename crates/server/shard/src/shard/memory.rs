@@ -189,7 +189,9 @@ impl Shard {
                 None
             }
             Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),
-            Step::Cancel { .. } | Step::Ask { .. } | Step::Word { .. } => unreachable!("needs no memory"),
+            Step::Cancel { .. } | Step::Ask { .. } | Step::QueueMessage { .. } => {
+                unreachable!("needs no memory")
+            }
             Step::EndQueue { .. }
             | Step::ControllerGone { .. }
             | Step::Compute { .. }

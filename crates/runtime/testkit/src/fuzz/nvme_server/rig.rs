@@ -7,8 +7,8 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Direction, HostId, Nqn, Sqe};
 use nvme_server::{
-    CommandKey, ControllerLimits, ControllerSpec, Host, Join, NamespaceEntry, QueueKey, Server, Step,
-    Subsystem, VolumeInfo, Word,
+    CommandKey, ControllerLimits, ControllerSpec, Host, Join, NamespaceEntry, QueueKey, QueueMessage, Server,
+    Step, Subsystem, VolumeInfo,
 };
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Done, Facts, Failure, Fault, Gate, Home, Identity, Io, Nexus, PortId,
@@ -27,7 +27,7 @@ enum Mail {
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<Adoption>),
     Ack(VolumeId, Ack),
-    Word(Shard, Word),
+    Queue(Shard, QueueMessage),
 }
 
 struct Core {
@@ -313,7 +313,7 @@ impl Rig {
                 here.iter()
                     .for_each(|here| self.with(shard, |core, cx| core.server.called(cx, id, shards, here)));
             }
-            Step::Word { to, word } => self.mail.push_back(Mail::Word(to, word)),
+            Step::QueueMessage { to, message } => self.mail.push_back(Mail::Queue(to, message)),
             Step::EndQueue { queue } => {
                 self.queues.retain(|known| (known.shard, known.key) != (shard, queue));
                 self.with(shard, |core, cx| core.server.close_queue(cx, queue));
@@ -386,7 +386,9 @@ impl Rig {
 
     fn deliver(&mut self, mail: Mail) {
         match mail {
-            Mail::Word(to, word) => self.with(to.0.into(), |core, cx| core.server.handle_word(cx, word)),
+            Mail::Queue(to, message) => {
+                self.with(to.0.into(), |core, cx| core.server.handle_queue_message(cx, message))
+            }
             Mail::Ask(volume, from, id, ask) => {
                 self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
                 self.run_home(volume);

@@ -205,15 +205,15 @@ fn queues_tell_of_traffic_only_now_and_then() {
     world.add(4096, |_| {});
     world.controller(ControllerSpec { kato_ms: 4000, ..spec(2, 1, vec![entry(0)]) });
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
-    let mut words = 0;
+    let mut messages = 0;
     for _ in 0..100 {
         world.now.0 += SECOND / 100;
         let started = world.start(queue, &transfer(Opcode::READ, 0, 1), &[]);
-        words += world.mail.iter().filter(|mail| matches!(mail, super::super::Mail::Word(..))).count();
+        messages += world.mail.iter().filter(|mail| matches!(mail, super::super::Mail::Queue(..))).count();
         world.run();
         assert_eq!(world.status(started), Status::SUCCESS);
     }
-    assert_eq!(words, 1);
+    assert_eq!(messages, 1);
 }
 
 #[test]

@@ -241,7 +241,7 @@ impl Shard {
                 self.post(from, Message::Nvme(NvmeMessage::Called(id, here)));
             }
             NvmeMessage::Called(id, here) => self.nvme.server.called(cx, id, self.shards, &here),
-            NvmeMessage::Word(word) => self.nvme.server.handle_word(cx, word),
+            NvmeMessage::Queue(message) => self.nvme.server.handle_queue_message(cx, message),
             NvmeMessage::Computed(id, outcome) => self.nvme.server.computed(cx, id, *outcome),
             NvmeMessage::NotComputed(id) => self.nvme.server.not_computed(cx, id),
             // For the control plane only.

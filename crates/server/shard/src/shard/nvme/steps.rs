@@ -63,8 +63,8 @@ impl Shard {
                     self.post(ShardId(shard), Message::Nvme(message));
                 }
             }
-            Step::Word { to, word } => {
-                self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Word(word)));
+            Step::QueueMessage { to, message } => {
+                self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
             }
             Step::EndQueue { queue } => self.end_queue(cx, queue),
             Step::Proven { queue } => self.host_proven(cx, queue),

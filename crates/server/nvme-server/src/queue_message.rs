@@ -1,5 +1,5 @@
 //! What a controller and its queues tell each other: plain data that the composition carries from
-//! shard to shard, in order per pair of shards. A word to the own shard goes the same way.
+//! shard to shard, in order per pair of shards. A message to the own shard goes the same way.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use volume::Time;
 
 use crate::spec::NamespaceEntry;
 
-/// A word. One of another association than the receiver's is dropped, but for [`News::Opened`], which
-/// is answered with [`News::End`].
+/// A message. One of another association than the receiver's is dropped, but for [`ControllerEvent::Opened`], which
+/// is answered with [`ControllerEvent::End`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Word {
+pub struct QueueMessage {
     /// The controller.
     pub cntlid: u16,
     /// Which life of that number.
@@ -19,12 +19,12 @@ pub struct Word {
     /// The queue that it comes from or goes to, by its [`seat`](crate::QueueSpec).
     pub seat: u16,
     /// What it says.
-    pub news: News,
+    pub event: ControllerEvent,
 }
 
-/// What a word says.
+/// What a message says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum ControllerEvent {
     /// To the controller: the queue is open on this shard.
     Opened {
         /// Which.
@@ -41,21 +41,21 @@ pub enum News {
     Proven,
     /// To the controller: commands have come. At most one per [`traffic_ms`](crate::QueueSpec).
     Traffic,
-    /// To the controller: the answer to [`News::Ask`].
+    /// To the controller: the answer to [`ControllerEvent::Ask`].
     Report {
         /// The question's number.
         ticket: u64,
         /// The answer.
         report: Box<Report>,
     },
-    /// To the controller: the answer to [`News::Abort`], once the command has ended.
+    /// To the controller: the answer to [`ControllerEvent::Abort`], once the command has ended.
     Aborted {
         /// The question's number.
         ticket: u64,
         /// Whether there was such a command, and it was aborted.
         aborted: bool,
     },
-    /// To the queue: end, with all commands. [`News::Gone`] follows.
+    /// To the queue: end, with all commands. [`ControllerEvent::Gone`] follows.
     End,
     /// To the queue: abort the command of this identifier.
     Abort {

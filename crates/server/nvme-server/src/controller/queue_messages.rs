@@ -1,4 +1,4 @@
-//! Words between a controller and its queues, on both ends.
+//! Messages between a controller and its queues, on both ends.
 
 use std::sync::Arc;
 
@@ -8,66 +8,72 @@ use volume::Shard;
 
 use super::{Controller, Member, Wait};
 use crate::admin;
+use crate::queue_message::{ControllerEvent, QueueMessage, Report};
 use crate::server::Server;
 use crate::spec::{NamespaceEntry, QueueSpec, ordered};
 use crate::step::{CommandKey, QueueKey, Step};
-use crate::word::{News, Report, Word};
 
 impl Server {
-    /// A word has come to this shard.
-    pub fn handle_word(&mut self, cx: &mut Cx<'_>, word: Word) {
+    /// A message has come to this shard.
+    pub fn handle_queue_message(&mut self, cx: &mut Cx<'_>, message: QueueMessage) {
         self.now = cx.now;
-        match word.news {
-            News::Opened { .. }
-            | News::Gone { .. }
-            | News::Proven
-            | News::Traffic
-            | News::Report { .. }
-            | News::Aborted { .. } => self.hear_queue(cx, word),
-            News::End | News::Abort { .. } | News::Ask { .. } | News::Listen { .. } | News::Namespaces(_) => {
-                self.hear_controller(word)
-            }
+        match message.event {
+            ControllerEvent::Opened { .. }
+            | ControllerEvent::Gone { .. }
+            | ControllerEvent::Proven
+            | ControllerEvent::Traffic
+            | ControllerEvent::Report { .. }
+            | ControllerEvent::Aborted { .. } => self.hear_queue(cx, message),
+            ControllerEvent::End
+            | ControllerEvent::Abort { .. }
+            | ControllerEvent::Ask { .. }
+            | ControllerEvent::Listen { .. }
+            | ControllerEvent::Namespaces(_) => self.hear_controller(message),
         }
     }
 
-    fn hear_queue(&mut self, cx: &mut Cx<'_>, word: Word) {
-        let Word { cntlid, association, seat, news } = word;
+    fn hear_queue(&mut self, cx: &mut Cx<'_>, message: QueueMessage) {
+        let QueueMessage { cntlid, association, seat, event } = message;
         let known = self.controllers.find_mut(cntlid).filter(|known| known.association == association);
         let Some(controller) = known else {
-            if let News::Opened { at } = news {
+            if let ControllerEvent::Opened { at } = event {
                 // Its controller ended while it was on its way.
-                let word = Word { cntlid, association, seat, news: News::End };
-                self.steps.push_back(Step::Word { to: at, word });
+                let message = QueueMessage { cntlid, association, seat, event: ControllerEvent::End };
+                self.steps.push_back(Step::QueueMessage { to: at, message });
             }
             return;
         };
-        match news {
-            News::Opened { at } => {
+        match event {
+            ControllerEvent::Opened { at } => {
                 let stays = controller.lets_queues_be();
                 let listen = controller.wish();
                 if let Some(member) = controller.members.iter_mut().find(|member| member.seat == seat) {
                     member.open = true;
                     // Both may have changed while it was on its way.
-                    for news in [listen, News::Namespaces(controller.namespaces.clone())] {
-                        let word = Word { cntlid, association, seat, news };
-                        self.steps.push_back(Step::Word { to: at, word });
+                    for event in [listen, ControllerEvent::Namespaces(controller.namespaces.clone())] {
+                        let message = QueueMessage { cntlid, association, seat, event };
+                        self.steps.push_back(Step::QueueMessage { to: at, message });
                     }
                 }
                 if !stays {
                     // The end was told to its shard before it was there.
-                    let word = Word { cntlid, association, seat, news: News::End };
-                    self.steps.push_back(Step::Word { to: at, word });
+                    let message = QueueMessage { cntlid, association, seat, event: ControllerEvent::End };
+                    self.steps.push_back(Step::QueueMessage { to: at, message });
                 }
             }
-            News::Gone { lost, report } => self.member_gone(cx, cntlid, seat, lost, *report),
-            News::Proven => self.queue_proven(cntlid, seat),
-            News::Traffic => self.hear(cntlid, cx.now),
-            News::Report { ticket, report } => {
+            ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, seat, lost, *report),
+            ControllerEvent::Proven => self.queue_proven(cntlid, seat),
+            ControllerEvent::Traffic => self.hear(cntlid, cx.now),
+            ControllerEvent::Report { ticket, report } => {
                 controller.absorb(seat, *report);
                 self.reported(cx, cntlid, seat, Some(ticket));
             }
-            News::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
-            News::End | News::Abort { .. } | News::Ask { .. } | News::Listen { .. } | News::Namespaces(_) => {
+            ControllerEvent::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
+            ControllerEvent::End
+            | ControllerEvent::Abort { .. }
+            | ControllerEvent::Ask { .. }
+            | ControllerEvent::Listen { .. }
+            | ControllerEvent::Namespaces(_) => {
                 unreachable!("sorted by the caller")
             }
         }
@@ -93,12 +99,10 @@ impl Server {
         for member in controller.members.iter_mut().filter(|member| member.seat == seat && !late) {
             member.proven = true;
         }
-        self.steps.extend(
-            ends.into_iter().map(|(to, seat)| Step::Word {
-                to,
-                word: Word { cntlid, association, seat, news: News::End },
-            }),
-        );
+        self.steps.extend(ends.into_iter().map(|(to, seat)| Step::QueueMessage {
+            to,
+            message: QueueMessage { cntlid, association, seat, event: ControllerEvent::End },
+        }));
     }
 
     fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, seat: u16, lost: bool, report: Report) {
@@ -153,44 +157,47 @@ impl Server {
         }
     }
 
-    fn hear_controller(&mut self, word: Word) {
-        let Word { cntlid, association, seat, news } = word;
+    fn hear_controller(&mut self, message: QueueMessage) {
+        let QueueMessage { cntlid, association, seat, event } = message;
         let Some(key) = self.joined(cntlid, association, seat) else {
             // It is gone, and has said so.
             return;
         };
-        match news {
-            News::End => self.told_to_end(key),
-            News::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
-            News::Ask { ticket } => {
+        match event {
+            ControllerEvent::End => self.told_to_end(key),
+            ControllerEvent::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
+            ControllerEvent::Ask { ticket } => {
                 let report = Box::new(self.report(key));
-                self.tell_controller(key, News::Report { ticket, report });
+                self.tell_controller(key, ControllerEvent::Report { ticket, report });
             }
-            News::Listen { traffic_ms, delays_retries } => {
+            ControllerEvent::Listen { traffic_ms, delays_retries } => {
                 let queue = self.queue_mut(key);
                 queue.spec.delays_retries = delays_retries;
                 queue.listen(traffic_ms);
             }
-            News::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
-            News::Opened { .. }
-            | News::Gone { .. }
-            | News::Proven
-            | News::Traffic
-            | News::Report { .. }
-            | News::Aborted { .. } => unreachable!("sorted by the caller"),
+            ControllerEvent::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
+            ControllerEvent::Opened { .. }
+            | ControllerEvent::Gone { .. }
+            | ControllerEvent::Proven
+            | ControllerEvent::Traffic
+            | ControllerEvent::Report { .. }
+            | ControllerEvent::Aborted { .. } => unreachable!("sorted by the caller"),
         }
     }
 
-    /// The open queue of this shard that a word means.
+    /// The open queue of this shard that a message means.
     fn joined(&self, cntlid: u16, association: u64, seat: u16) -> Option<QueueKey> {
         let key = *self.controllers.queues.get(&(cntlid, seat))?;
         (self.queue(key).spec.association == association).then_some(key)
     }
 
     /// Says something to the controller of a queue.
-    pub(crate) fn tell_controller(&mut self, key: QueueKey, news: News) {
+    pub(crate) fn tell_controller(&mut self, key: QueueKey, event: ControllerEvent) {
         let QueueSpec { cntlid, association, seat, home, .. } = self.queue(key).spec;
-        self.steps.push_back(Step::Word { to: home, word: Word { cntlid, association, seat, news } });
+        self.steps.push_back(Step::QueueMessage {
+            to: home,
+            message: QueueMessage { cntlid, association, seat, event },
+        });
     }
 
     /// A command that wants more than to be executed has come. Whether that is all it wants.
@@ -204,7 +211,7 @@ impl Server {
             return true;
         }
         if queue.told(cx.now) {
-            self.tell_controller(key.queue, News::Traffic);
+            self.tell_controller(key.queue, ControllerEvent::Traffic);
         }
         false
     }
@@ -221,7 +228,7 @@ impl Server {
         let QueueSpec { cntlid, seat, .. } = self.queue(key).spec;
         self.controllers.queues.insert((cntlid, seat), key);
         let at = self.shard;
-        self.tell_controller(key, News::Opened { at });
+        self.tell_controller(key, ControllerEvent::Opened { at });
     }
 
     /// An I/O queue of this shard is gone, with all its commands.
@@ -239,9 +246,10 @@ impl Server {
     }
 
     fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
-        let news = News::Gone { lost, report: Box::new(report) };
-        let word = Word { cntlid: spec.cntlid, association: spec.association, seat: spec.seat, news };
-        self.steps.push_back(Step::Word { to: spec.home, word });
+        let event = ControllerEvent::Gone { lost, report: Box::new(report) };
+        let message =
+            QueueMessage { cntlid: spec.cntlid, association: spec.association, seat: spec.seat, event };
+        self.steps.push_back(Step::QueueMessage { to: spec.home, message });
     }
 
     /// Changes which namespaces a controller of this shard reaches: its host is told what changed,
@@ -255,11 +263,16 @@ impl Server {
         }
         controller.namespaces = fresh.clone();
         let (association, admin) = (controller.association, controller.admin);
-        let words = controller.members.iter().map(|member| Step::Word {
+        let messages = controller.members.iter().map(|member| Step::QueueMessage {
             to: member.shard,
-            word: Word { cntlid, association, seat: member.seat, news: News::Namespaces(fresh.clone()) },
+            message: QueueMessage {
+                cntlid,
+                association,
+                seat: member.seat,
+                event: ControllerEvent::Namespaces(fresh.clone()),
+            },
         });
-        self.steps.extend(words);
+        self.steps.extend(messages);
         if !controller.admin_gone {
             self.queue_mut(admin).spec.namespaces = fresh;
         }
@@ -269,18 +282,21 @@ impl Server {
 }
 
 impl Controller {
-    fn wish(&self) -> News {
+    fn wish(&self) -> ControllerEvent {
         let delays_retries = self.features.delays_retries();
-        News::Listen { traffic_ms: self.traffic_ms(), delays_retries }
+        ControllerEvent::Listen { traffic_ms: self.traffic_ms(), delays_retries }
     }
 
-    /// Words that tell its I/O queues how often it wants to hear of commands, and how its host tries
+    /// Messages that tell its I/O queues how often it wants to hear of commands, and how its host tries
     /// them again.
     pub(crate) fn listen(&self) -> Vec<Step> {
-        let news = self.wish();
+        let event = self.wish();
         let (cntlid, association) = (self.spec.cntlid, self.association);
-        let word = |seat| Word { cntlid, association, seat, news: news.clone() };
-        self.members.iter().map(|member| Step::Word { to: member.shard, word: word(member.seat) }).collect()
+        let message = |seat| QueueMessage { cntlid, association, seat, event: event.clone() };
+        self.members
+            .iter()
+            .map(|member| Step::QueueMessage { to: member.shard, message: message(member.seat) })
+            .collect()
     }
 
     /// Whether its I/O queues may stay: it neither stops, nor shuts down, nor ends.
