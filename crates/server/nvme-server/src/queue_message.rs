@@ -16,8 +16,8 @@ pub struct QueueMessage {
     pub cntlid: u16,
     /// Which life of that number.
     pub association: u64,
-    /// The queue that it comes from or goes to, by its [`seat`](crate::QueueSpec).
-    pub seat: u16,
+    /// The queue that it comes from or goes to, by its [`queue_slot`](crate::QueueSpec).
+    pub queue_slot: u16,
     /// What it says.
     pub event: ControllerEvent,
 }

@@ -175,8 +175,8 @@ pub struct QueueSpec {
     /// The queue identifier: 0 is the admin queue.
     pub qid: u16,
     /// Its name between it and its controller, 0 for the admin queue. Queues whose hosts have still to
-    /// prove who they are may have one identifier, and never one seat.
-    pub seat: u16,
+    /// prove who they are may have one identifier, and never one queue slot.
+    pub queue_slot: u16,
     /// Its entries: 2 to 1024.
     pub entries: u32,
     /// Whether SQHD counts.

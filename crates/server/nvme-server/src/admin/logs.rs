@@ -82,11 +82,14 @@ fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage)
     let ticket = controller.next_ticket();
     // One that is not open yet has done nothing, and would not hear.
     let open: Vec<_> = controller.members.iter().filter(|member| member.open).copied().collect();
-    let from = open.iter().map(|member| member.seat).collect();
+    let from = open.iter().map(|member| member.queue_slot).collect();
     controller.waiting.push(Waiting { key, cid, on: Wait::Reports { ticket, from, page } });
     let (cntlid, association) = (controller.spec.cntlid, controller.association);
-    let message = |seat| QueueMessage { cntlid, association, seat, event: ControllerEvent::Ask { ticket } };
-    open.iter().map(|member| Step::QueueMessage { to: member.shard, message: message(member.seat) }).collect()
+    let message =
+        |queue_slot| QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::Ask { ticket } };
+    open.iter()
+        .map(|member| Step::QueueMessage { to: member.shard, message: message(member.queue_slot) })
+        .collect()
 }
 
 /// All queues have reported.

@@ -46,14 +46,14 @@ impl Server {
         else {
             return Ok(Some(answer(false)));
         };
-        let (to, seat) = (member.shard, member.seat);
-        // The queue's seat rides along, so that its end answers for it.
-        let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(seat) << 48;
+        let (to, queue_slot) = (member.shard, member.queue_slot);
+        // Its queue slot rides along, so that its end answers for it.
+        let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(queue_slot) << 48;
         controller.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
         let message = QueueMessage {
             cntlid,
             association: controller.association,
-            seat,
+            queue_slot,
             event: ControllerEvent::Abort { cid: victim, ticket },
         };
         self.steps.push_back(Step::QueueMessage { to, message });

@@ -74,7 +74,12 @@ impl Controller {
         let (cntlid, association) = (self.spec.cntlid, self.association);
         steps.extend(self.members.iter().map(|member| Step::QueueMessage {
             to: member.shard,
-            message: QueueMessage { cntlid, association, seat: member.seat, event: ControllerEvent::End },
+            message: QueueMessage {
+                cntlid,
+                association,
+                queue_slot: member.queue_slot,
+                event: ControllerEvent::End,
+            },
         }));
     }
 }

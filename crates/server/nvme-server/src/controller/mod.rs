@@ -56,8 +56,8 @@ pub(crate) struct Controller {
     /// How many I/O queues may be connected.
     pub(crate) granted: u16,
     pub(crate) members: Vec<Member>,
-    /// The seat that was given last to a queue that had something to prove.
-    last_seat: u16,
+    /// The queue slot that was given last to a queue that had something to prove.
+    last_queue_slot: u16,
     /// Admin commands that wait: at most as many as the admin queue has entries.
     pub(crate) waiting: Vec<Waiting>,
     /// Counts questions to queues.
@@ -94,7 +94,7 @@ const MEMBERS_MAX: usize = 8 * QUEUES_MAX as usize;
 pub(crate) struct Member {
     pub(crate) qid: u16,
     /// What it is called in messages.
-    pub(crate) seat: u16,
+    pub(crate) queue_slot: u16,
     /// Its host has proved who it is, or need not: only then the identifier is its own.
     pub(crate) proven: bool,
     pub(crate) shard: Shard,
@@ -140,7 +140,7 @@ pub(crate) enum Wait {
 #[derive(Debug, Default)]
 pub(crate) struct Controllers {
     here: HashMap<u16, Controller>,
-    /// I/O queues of this shard, by controller and seat. A queue whose association has ended
+    /// I/O queues of this shard, by controller and queue slot. A queue whose association has ended
     /// stands here until it is gone, or until one of a newer association takes its place.
     pub(crate) queues: HashMap<(u16, u16), QueueKey>,
     timers: BTreeSet<(Time, Due)>,
@@ -208,16 +208,16 @@ impl Controller {
         Some(&self.namespaces[at])
     }
 
-    /// A seat for a queue that has still to prove something. They go round, so that a late message finds
+    /// A slot for a queue that has still to prove something. They go round, so that a late message finds
     /// nobody rather than another.
-    fn free_seat(&mut self) -> Option<u16> {
+    fn free_queue_slot(&mut self) -> Option<u16> {
         if self.members.len() >= MEMBERS_MAX {
             return None;
         }
         loop {
-            self.last_seat = self.last_seat.checked_add(1).unwrap_or(QUEUES_MAX + 1);
-            if self.members.iter().all(|member| member.seat != self.last_seat) {
-                return Some(self.last_seat);
+            self.last_queue_slot = self.last_queue_slot.checked_add(1).unwrap_or(QUEUES_MAX + 1);
+            if self.members.iter().all(|member| member.queue_slot != self.last_queue_slot) {
+                return Some(self.last_queue_slot);
             }
         }
     }
@@ -275,7 +275,7 @@ impl Server {
             status: ControllerStatus::default(),
             granted: spec.limits.queues,
             members: Vec::new(),
-            last_seat: QUEUES_MAX,
+            last_queue_slot: QUEUES_MAX,
             waiting: Vec::new(),
             tickets: 0,
             past: Counters::default(),
@@ -342,18 +342,18 @@ impl Server {
             return Err(ConnectRefusal::SQSIZE);
         }
         let proven = controller.spec.auth.is_none();
-        let seat = if proven { Some(join.qid) } else { controller.free_seat() };
-        let seat = seat.ok_or(ConnectRefusal::Busy)?;
+        let queue_slot = if proven { Some(join.qid) } else { controller.free_queue_slot() };
+        let queue_slot = queue_slot.ok_or(ConnectRefusal::Busy)?;
         controller.members.push(Member {
             qid: join.qid,
-            seat,
+            queue_slot,
             proven,
             shard: join.shard,
             open: false,
             counters: Counters::default(),
         });
         let spec = controller.queue_spec(shard, join.qid, join.entries, join.flow_control);
-        Ok(QueueSpec { seat, ..spec })
+        Ok(QueueSpec { queue_slot, ..spec })
     }
 
     /// The shard of each I/O queue that a controller has, or has let in.
@@ -411,7 +411,7 @@ impl Controller {
             cntlid: self.spec.cntlid,
             association: self.association,
             qid,
-            seat: qid,
+            queue_slot: qid,
             entries,
             flow_control,
             in_capsule: if qid == 0 { 8192 } else { self.spec.limits.in_capsule },

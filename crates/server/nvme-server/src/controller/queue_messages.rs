@@ -33,12 +33,12 @@ impl Server {
     }
 
     fn hear_queue(&mut self, cx: &mut Cx<'_>, message: QueueMessage) {
-        let QueueMessage { cntlid, association, seat, event } = message;
+        let QueueMessage { cntlid, association, queue_slot, event } = message;
         let known = self.controllers.find_mut(cntlid).filter(|known| known.association == association);
         let Some(controller) = known else {
             if let ControllerEvent::Opened { at } = event {
                 // Its controller ended while it was on its way.
-                let message = QueueMessage { cntlid, association, seat, event: ControllerEvent::End };
+                let message = QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End };
                 self.steps.push_back(Step::QueueMessage { to: at, message });
             }
             return;
@@ -47,26 +47,29 @@ impl Server {
             ControllerEvent::Opened { at } => {
                 let stays = controller.lets_queues_be();
                 let listen = controller.wish();
-                if let Some(member) = controller.members.iter_mut().find(|member| member.seat == seat) {
+                if let Some(member) =
+                    controller.members.iter_mut().find(|member| member.queue_slot == queue_slot)
+                {
                     member.open = true;
                     // Both may have changed while it was on its way.
                     for event in [listen, ControllerEvent::Namespaces(controller.namespaces.clone())] {
-                        let message = QueueMessage { cntlid, association, seat, event };
+                        let message = QueueMessage { cntlid, association, queue_slot, event };
                         self.steps.push_back(Step::QueueMessage { to: at, message });
                     }
                 }
                 if !stays {
                     // The end was told to its shard before it was there.
-                    let message = QueueMessage { cntlid, association, seat, event: ControllerEvent::End };
+                    let message =
+                        QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End };
                     self.steps.push_back(Step::QueueMessage { to: at, message });
                 }
             }
-            ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, seat, lost, *report),
-            ControllerEvent::Proven => self.queue_proven(cntlid, seat),
+            ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, queue_slot, lost, *report),
+            ControllerEvent::Proven => self.queue_proven(cntlid, queue_slot),
             ControllerEvent::Traffic => self.hear(cntlid, cx.now),
             ControllerEvent::Report { ticket, report } => {
-                controller.absorb(seat, *report);
-                self.reported(cx, cntlid, seat, Some(ticket));
+                controller.absorb(queue_slot, *report);
+                self.reported(cx, cntlid, queue_slot, Some(ticket));
             }
             ControllerEvent::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
             ControllerEvent::End
@@ -81,34 +84,38 @@ impl Server {
 
     /// A queue's host has proved who it is: the queue's identifier is its own from now on, unless another
     /// had proved it before, and who has proved nothing under it goes.
-    fn queue_proven(&mut self, cntlid: u16, seat: u16) {
+    fn queue_proven(&mut self, cntlid: u16, queue_slot: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         let association = controller.association;
-        let Some(qid) = controller.members.iter().find(|member| member.seat == seat).map(|member| member.qid)
+        let Some(qid) =
+            controller.members.iter().find(|member| member.queue_slot == queue_slot).map(|member| member.qid)
         else {
             return;
         };
-        let rivals = controller.members.iter().filter(|member| member.qid == qid && member.seat != seat);
+        let rivals =
+            controller.members.iter().filter(|member| member.qid == qid && member.queue_slot != queue_slot);
         let late = rivals.clone().any(|member| member.proven);
         let ends: Vec<(Shard, u16)> = if late {
-            let own = controller.members.iter().filter(|member| member.seat == seat && !member.proven);
-            own.map(|member| (member.shard, member.seat)).collect()
+            let own =
+                controller.members.iter().filter(|member| member.queue_slot == queue_slot && !member.proven);
+            own.map(|member| (member.shard, member.queue_slot)).collect()
         } else {
-            rivals.map(|member| (member.shard, member.seat)).collect()
+            rivals.map(|member| (member.shard, member.queue_slot)).collect()
         };
-        for member in controller.members.iter_mut().filter(|member| member.seat == seat && !late) {
+        for member in controller.members.iter_mut().filter(|member| member.queue_slot == queue_slot && !late)
+        {
             member.proven = true;
         }
-        self.steps.extend(ends.into_iter().map(|(to, seat)| Step::QueueMessage {
+        self.steps.extend(ends.into_iter().map(|(to, queue_slot)| Step::QueueMessage {
             to,
-            message: QueueMessage { cntlid, association, seat, event: ControllerEvent::End },
+            message: QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End },
         }));
     }
 
-    fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, seat: u16, lost: bool, report: Report) {
+    fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, queue_slot: u16, lost: bool, report: Report) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        controller.absorb(seat, report);
-        if let Some(at) = controller.members.iter().position(|member| member.seat == seat) {
+        controller.absorb(queue_slot, report);
+        if let Some(at) = controller.members.iter().position(|member| member.queue_slot == queue_slot) {
             let member = controller.members.swap_remove(at);
             controller.past = controller.past.plus(member.counters);
         }
@@ -121,26 +128,26 @@ impl Server {
             .waiting
             .iter()
             .filter_map(|waiting| match waiting.on {
-                Wait::Abort { ticket } if ticket >> 48 == u64::from(seat) => Some(ticket),
+                Wait::Abort { ticket } if ticket >> 48 == u64::from(queue_slot) => Some(ticket),
                 _ => None,
             })
             .collect();
         for ticket in orphans {
             self.abort_answered(cntlid, ticket, false);
         }
-        self.reported(cx, cntlid, seat, None);
+        self.reported(cx, cntlid, queue_slot, None);
         self.arm(cntlid);
         self.settle(cntlid);
     }
 
     /// A queue has reported, or never will: log pages that waited for it may be answered.
-    fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, seat: u16, answer: Option<u64>) {
+    fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, queue_slot: u16, answer: Option<u64>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         for waiting in &mut controller.waiting {
             if let Wait::Reports { ticket, from, .. } = &mut waiting.on
                 && answer.is_none_or(|answer| answer == *ticket)
             {
-                from.retain(|asked| *asked != seat);
+                from.retain(|asked| *asked != queue_slot);
             }
         }
         let ready = |controller: &Controller| {
@@ -158,8 +165,8 @@ impl Server {
     }
 
     fn hear_controller(&mut self, message: QueueMessage) {
-        let QueueMessage { cntlid, association, seat, event } = message;
-        let Some(key) = self.joined(cntlid, association, seat) else {
+        let QueueMessage { cntlid, association, queue_slot, event } = message;
+        let Some(key) = self.joined(cntlid, association, queue_slot) else {
             // It is gone, and has said so.
             return;
         };
@@ -186,17 +193,17 @@ impl Server {
     }
 
     /// The open queue of this shard that a message means.
-    fn joined(&self, cntlid: u16, association: u64, seat: u16) -> Option<QueueKey> {
-        let key = *self.controllers.queues.get(&(cntlid, seat))?;
+    fn joined(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
+        let key = *self.controllers.queues.get(&(cntlid, queue_slot))?;
         (self.queue(key).spec.association == association).then_some(key)
     }
 
     /// Says something to the controller of a queue.
     pub(crate) fn tell_controller(&mut self, key: QueueKey, event: ControllerEvent) {
-        let QueueSpec { cntlid, association, seat, home, .. } = self.queue(key).spec;
+        let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queue(key).spec;
         self.steps.push_back(Step::QueueMessage {
             to: home,
-            message: QueueMessage { cntlid, association, seat, event },
+            message: QueueMessage { cntlid, association, queue_slot, event },
         });
     }
 
@@ -225,16 +232,16 @@ impl Server {
 
     /// An I/O queue has opened on this shard.
     pub(crate) fn note_opened(&mut self, key: QueueKey) {
-        let QueueSpec { cntlid, seat, .. } = self.queue(key).spec;
-        self.controllers.queues.insert((cntlid, seat), key);
+        let QueueSpec { cntlid, queue_slot, .. } = self.queue(key).spec;
+        self.controllers.queues.insert((cntlid, queue_slot), key);
         let at = self.shard;
         self.tell_controller(key, ControllerEvent::Opened { at });
     }
 
     /// An I/O queue of this shard is gone, with all its commands.
     pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: Report) {
-        if self.controllers.queues.get(&(spec.cntlid, spec.seat)) == Some(&key) {
-            self.controllers.queues.remove(&(spec.cntlid, spec.seat));
+        if self.controllers.queues.get(&(spec.cntlid, spec.queue_slot)) == Some(&key) {
+            self.controllers.queues.remove(&(spec.cntlid, spec.queue_slot));
         }
         self.tell_gone(spec, lost, report);
     }
@@ -247,8 +254,12 @@ impl Server {
 
     fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
         let event = ControllerEvent::Gone { lost, report: Box::new(report) };
-        let message =
-            QueueMessage { cntlid: spec.cntlid, association: spec.association, seat: spec.seat, event };
+        let message = QueueMessage {
+            cntlid: spec.cntlid,
+            association: spec.association,
+            queue_slot: spec.queue_slot,
+            event,
+        };
         self.steps.push_back(Step::QueueMessage { to: spec.home, message });
     }
 
@@ -268,7 +279,7 @@ impl Server {
             message: QueueMessage {
                 cntlid,
                 association,
-                seat: member.seat,
+                queue_slot: member.queue_slot,
                 event: ControllerEvent::Namespaces(fresh.clone()),
             },
         });
@@ -292,10 +303,10 @@ impl Controller {
     pub(crate) fn listen(&self) -> Vec<Step> {
         let event = self.wish();
         let (cntlid, association) = (self.spec.cntlid, self.association);
-        let message = |seat| QueueMessage { cntlid, association, seat, event: event.clone() };
+        let message = |queue_slot| QueueMessage { cntlid, association, queue_slot, event: event.clone() };
         self.members
             .iter()
-            .map(|member| Step::QueueMessage { to: member.shard, message: message(member.seat) })
+            .map(|member| Step::QueueMessage { to: member.shard, message: message(member.queue_slot) })
             .collect()
     }
 
@@ -306,8 +317,8 @@ impl Controller {
     }
 
     /// Takes a queue's report over.
-    fn absorb(&mut self, seat: u16, report: Report) {
-        let member = self.members.iter_mut().find(|member| member.seat == seat);
+    fn absorb(&mut self, queue_slot: u16, report: Report) {
+        let member = self.members.iter_mut().find(|member| member.queue_slot == queue_slot);
         let Some(Member { qid, counters, .. }) = member else { return };
         *counters = report.counters;
         let qid = *qid;

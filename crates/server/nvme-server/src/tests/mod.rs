@@ -195,7 +195,7 @@ impl World {
             cntlid: 1,
             association: 1,
             qid: 1,
-            seat: 1,
+            queue_slot: 1,
             entries: 128,
             flow_control: false,
             in_capsule: 8192,
