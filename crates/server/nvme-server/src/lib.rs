@@ -27,7 +27,7 @@ mod task;
 mod tests;
 
 pub use admin::auth::Authentication;
-pub use admin::roll::Roll;
+pub use admin::controller_list::ControllerList;
 pub use exec::at_once::AtOnce;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use queue_message::{ControllerEvent, Counters, FAILURES_MAX, Failure, QueueMessage, Report};

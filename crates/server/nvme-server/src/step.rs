@@ -1,6 +1,6 @@
 //! What the server wants done, as values.
 
-use crate::admin::roll::Roll;
+use crate::admin::controller_list::ControllerList;
 use buf::{Class, Sg};
 use nvme::Completion;
 use nvme::auth::Work;
@@ -101,13 +101,13 @@ pub enum Step {
         /// What.
         ask: Ask,
     },
-    /// Ask every shard, this one too, which controllers it has ([`Server::roll`](crate::Server::roll)), and
-    /// give each answer to [`Server::called`](crate::Server::called). Void once the command has ended.
-    CallRoll {
+    /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
+    /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.
+    ListControllers {
         /// The question's number.
         id: u64,
         /// Which controllers are asked for.
-        of: Roll,
+        of: ControllerList,
     },
     /// Carry this to a shard, perhaps this one; `Server::handle_queue_message` follows there. Messages for one
     /// shard stay in order.

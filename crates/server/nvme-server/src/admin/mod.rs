@@ -5,11 +5,11 @@
 //! would change (a notice that is read, an event that is cleared) stays as it is while it waits.
 
 pub(crate) mod auth;
+pub(crate) mod controller_list;
 pub(crate) mod fabrics;
 pub(crate) mod features;
 mod identify;
 pub(crate) mod logs;
-pub(crate) mod roll;
 
 use buf::{Class, Cx, Pool, Sg};
 use nvme::feature::{GetFeatures, SetFeatures};
@@ -116,7 +116,7 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
     }
     let waits = |waiting: &Waiting| {
         waiting.key == key
-            && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForRoll(..))
+            && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForList(..))
     };
     let Some((cntlid, Waiting { cid, on, .. })) = take(server, waits) else { return };
     match on {
@@ -125,11 +125,11 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
             logs::gathered(server, cx, cntlid, key, cid, page);
             server.tell_events(cntlid);
         }
-        Wait::RoomForRoll(found, from) => roll::give(server, cx, cntlid, (key, cid), found, from),
+        Wait::RoomForList(found, from) => controller_list::give(server, cx, cntlid, (key, cid), found, from),
         Wait::Event | Wait::Feature(_) | Wait::Ask(_) | Wait::Abort { .. } => {
             unreachable!("looked for above")
         }
-        Wait::Reports { .. } | Wait::Roll { .. } => unreachable!("looked for above"),
+        Wait::Reports { .. } | Wait::ControllerList { .. } => unreachable!("looked for above"),
     }
 }
 
@@ -194,8 +194,8 @@ fn execute(
     let cid = sqe.cid.get();
     let room = sqe.dptr.length.get();
     match sqe.opcode {
-        Opcode::IDENTIFY if roll::is_asked(Identify::parse(sqe)) => {
-            roll::call(server, cntlid, (key, cid), Identify::parse(sqe), room)
+        Opcode::IDENTIFY if controller_list::is_asked(Identify::parse(sqe)) => {
+            controller_list::call(server, cntlid, (key, cid), Identify::parse(sqe), room)
         }
         Opcode::IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
         Opcode::GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
@@ -233,10 +233,14 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
     let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
     let outcome = match waiting.on {
         Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
-        Wait::Event | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } | Wait::Roll { .. } => {
+        Wait::Event
+        | Wait::Ask(_)
+        | Wait::Abort { .. }
+        | Wait::Reports { .. }
+        | Wait::ControllerList { .. } => {
             unreachable!("only features ask for data")
         }
-        Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForRoll(..) => {
+        Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForList(..) => {
             unreachable!("only features ask for data")
         }
     };

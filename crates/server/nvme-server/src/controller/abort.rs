@@ -104,10 +104,10 @@ impl Controller {
                 Wait::Event
                     | Wait::Feature(_)
                     | Wait::Reports { .. }
-                    | Wait::Roll { .. }
+                    | Wait::ControllerList { .. }
                     | Wait::Room(_)
                     | Wait::RoomForPage(_)
-                    | Wait::RoomForRoll(..)
+                    | Wait::RoomForList(..)
             );
             waiting.cid == cid && stoppable
         };

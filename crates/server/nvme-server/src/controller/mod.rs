@@ -127,13 +127,13 @@ pub(crate) enum Wait {
     Reports { ticket: u64, from: Vec<u16>, page: nvme::log::GetLogPage },
     /// Each shard's answer which controllers it has: so many have come, with these. The list begins at
     /// `from`.
-    Roll { id: u64, from: u16, answers: u16, found: Vec<u16> },
+    ControllerList { id: u64, from: u16, answers: u16, found: Vec<u16> },
     /// Memory for its answer; it has done nothing yet.
     Room(Box<nvme::Sqe>),
     /// Memory for a log page whose queues have reported.
     RoomForPage(nvme::log::GetLogPage),
     /// Memory for a list of these controllers, from one on.
-    RoomForRoll(Vec<u16>, u16),
+    RoomForList(Vec<u16>, u16),
 }
 
 /// The controllers of a shard, and the queues of this shard that belong to any.
@@ -146,7 +146,7 @@ pub(crate) struct Controllers {
     timers: BTreeSet<(Time, Due)>,
     associations: u64,
     asks: u64,
-    rolls: u64,
+    lists: u64,
 }
 
 /// What a timer is for.
@@ -160,9 +160,9 @@ pub(crate) enum Due {
 
 impl Controllers {
     /// A number for a question to all shards.
-    pub(crate) fn next_roll(&mut self) -> u64 {
-        self.rolls += 1;
-        self.rolls
+    pub(crate) fn next_list(&mut self) -> u64 {
+        self.lists += 1;
+        self.lists
     }
 
     /// Moves a timer.

@@ -379,12 +379,13 @@ impl World {
             Step::Ask { volume, id, ask } => {
                 self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
             }
-            Step::CallRoll { id, of } => {
-                let here: Vec<Vec<u16>> = self.cores.iter().map(|core| core.server.roll(&of)).collect();
+            Step::ListControllers { id, of } => {
+                let here: Vec<Vec<u16>> =
+                    self.cores.iter().map(|core| core.server.controllers_here(&of)).collect();
                 let shards = here.len() as u16;
                 for here in here {
                     let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                    self.cores[shard].server.called(&mut cx, id, shards, &here);
+                    self.cores[shard].server.handle_controllers(&mut cx, id, shards, &here);
                 }
             }
             Step::QueueMessage { to, message } if self.linked => {

@@ -7,7 +7,7 @@ use endpoint::{Accepted, ShardId};
 use nvme::auth::{Group, Hash, Outcome, Work};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
-use nvme_server::{ComputeId, Counters, Join, QueueMessage, QueueSpec, Roll};
+use nvme_server::{ComputeId, ControllerList, Counters, Join, QueueMessage, QueueSpec};
 use nvme_tcp::Parked;
 
 use crate::controllers::{ControllerClaim, ControllerVerdict};
@@ -36,9 +36,9 @@ pub enum NvmeMessage {
     /// With a socket: its Connect is granted and not answered yet.
     Link(Box<NvmeBaggage>),
     /// To every shard: which controllers does it have of these? The question's number is the asking shard's.
-    CallRoll(ShardId, u64, Box<Roll>),
+    ListControllers(ShardId, u64, Box<ControllerList>),
     /// The answer.
-    Called(u64, Vec<u16>),
+    ControllersListed(u64, Vec<u16>),
     /// From a controller to its queue, or back.
     Queue(QueueMessage),
     /// To the control plane: what would keep the data of this shard waiting too long, for a host of this

@@ -198,7 +198,7 @@ impl Shard {
             | Step::Forget { .. } => {
                 unreachable!("needs no memory")
             }
-            Step::Proven { .. } | Step::Unproven { .. } | Step::CallRoll { .. } => {
+            Step::Proven { .. } | Step::Unproven { .. } | Step::ListControllers { .. } => {
                 unreachable!("needs no memory")
             }
         }

@@ -307,11 +307,13 @@ impl Rig {
             Step::Ask { volume, id, ask } => {
                 self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask))
             }
-            Step::CallRoll { id, of } => {
-                let here: Vec<Vec<u16>> = self.cores.iter().map(|core| core.server.roll(&of)).collect();
+            Step::ListControllers { id, of } => {
+                let here: Vec<Vec<u16>> =
+                    self.cores.iter().map(|core| core.server.controllers_here(&of)).collect();
                 let shards = here.len() as u16;
-                here.iter()
-                    .for_each(|here| self.with(shard, |core, cx| core.server.called(cx, id, shards, here)));
+                here.iter().for_each(|here| {
+                    self.with(shard, |core, cx| core.server.handle_controllers(cx, id, shards, here))
+                });
             }
             Step::QueueMessage { to, message } => self.mail.push_back(Mail::Queue(to, message)),
             Step::EndQueue { queue } => {

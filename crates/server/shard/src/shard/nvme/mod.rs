@@ -236,11 +236,13 @@ impl Shard {
             NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
             NvmeMessage::Link(baggage) => self.give_back(baggage.grant),
-            NvmeMessage::CallRoll(from, id, of) => {
-                let here = self.nvme.server.roll(&of);
-                self.post(from, Message::Nvme(NvmeMessage::Called(id, here)));
+            NvmeMessage::ListControllers(from, id, of) => {
+                let here = self.nvme.server.controllers_here(&of);
+                self.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
             }
-            NvmeMessage::Called(id, here) => self.nvme.server.called(cx, id, self.shards, &here),
+            NvmeMessage::ControllersListed(id, here) => {
+                self.nvme.server.handle_controllers(cx, id, self.shards, &here)
+            }
             NvmeMessage::Queue(message) => self.nvme.server.handle_queue_message(cx, message),
             NvmeMessage::Computed(id, outcome) => self.nvme.server.computed(cx, id, *outcome),
             NvmeMessage::NotComputed(id) => self.nvme.server.not_computed(cx, id),

@@ -57,9 +57,9 @@ impl Shard {
                 let home = self.fronts.home_of(volume);
                 self.post(home, Message::Ask(volume, self.id, id, ask));
             }
-            Step::CallRoll { id, of } => {
+            Step::ListControllers { id, of } => {
                 for shard in 0..self.shards {
-                    let message = NvmeMessage::CallRoll(self.id, id, Box::new(of.clone()));
+                    let message = NvmeMessage::ListControllers(self.id, id, Box::new(of.clone()));
                     self.post(ShardId(shard), Message::Nvme(message));
                 }
             }

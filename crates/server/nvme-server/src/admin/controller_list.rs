@@ -15,7 +15,7 @@ use crate::step::{CommandKey, Step};
 
 /// Which controllers are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roll {
+pub struct ControllerList {
     /// Those of this subsystem,
     pub subsystem: Nqn,
     /// and of them those that this namespace is attached to.
@@ -46,20 +46,20 @@ pub(super) fn call(
     if (room as usize) < identify::LEN {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    let of = Roll { subsystem: controller.spec.subsystem.nqn.clone(), nsid };
-    let id = server.controllers.next_roll();
-    let on = Wait::Roll { id, from: identify.controller, answers: 0, found: Vec::new() };
+    let of = ControllerList { subsystem: controller.spec.subsystem.nqn.clone(), nsid };
+    let id = server.controllers.next_list();
+    let on = Wait::ControllerList { id, from: identify.controller, answers: 0, found: Vec::new() };
     if let Some(controller) = server.controllers.find_mut(cntlid) {
         controller.waiting.push(Waiting { key, cid, on });
     }
-    server.steps.push_back(Step::CallRoll { id, of });
+    server.steps.push_back(Step::ListControllers { id, of });
     Ok(Outcome::Later)
 }
 
 impl Server {
     /// The controllers of this shard that are asked for.
     #[must_use]
-    pub fn roll(&self, of: &Roll) -> Vec<u16> {
+    pub fn controllers_here(&self, of: &ControllerList) -> Vec<u16> {
         let proven = |key| !self.must_prove(key) || self.proven_by(key).is_some();
         let asked = self.controllers.iter().filter(|one| {
             let meant = !one.is_discovery() && one.spec.subsystem.nqn == of.subsystem;
@@ -69,12 +69,13 @@ impl Server {
         asked.map(|one| one.spec.cntlid).collect()
     }
 
-    /// One of so many shards has said which controllers it has ([`Step::CallRoll`]).
-    pub fn called(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
-        let is_meant = |on: &Wait| matches!(on, Wait::Roll { id: asked, .. } if *asked == id);
+    /// One of so many shards has said which controllers it has ([`Step::ListControllers`]).
+    pub fn handle_controllers(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
+        let is_meant = |on: &Wait| matches!(on, Wait::ControllerList { id: asked, .. } if *asked == id);
         let mut here = Some(here);
         let whole = super::take(self, |waiting| is_meant(&waiting.on)).and_then(|(cntlid, mut waiting)| {
-            if let (Wait::Roll { answers, found, .. }, Some(here)) = (&mut waiting.on, here.take()) {
+            if let (Wait::ControllerList { answers, found, .. }, Some(here)) = (&mut waiting.on, here.take())
+            {
                 *answers += 1;
                 found.extend(here);
                 if *answers < shards {
@@ -84,7 +85,8 @@ impl Server {
             }
             Some((cntlid, waiting))
         });
-        if let Some((cntlid, Waiting { key, cid, on: Wait::Roll { from, mut found, .. } })) = whole {
+        if let Some((cntlid, Waiting { key, cid, on: Wait::ControllerList { from, mut found, .. } })) = whole
+        {
             found.sort_unstable();
             give(self, cx, cntlid, (key, cid), found, from);
         }
@@ -102,7 +104,7 @@ pub(super) fn give(
 ) {
     let len = identify::LEN as u32;
     if !has_room(cx.pool, len) {
-        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::RoomForRoll(found, from) }, len);
+        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::RoomForList(found, from) }, len);
     }
     let list = identify::controller_list(found.into_iter(), from);
     conclude(server, cx.pool, key, cid, Ok(Outcome::bytes(list)));
