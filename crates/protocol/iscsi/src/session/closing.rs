@@ -3,7 +3,7 @@
 //! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its place is free again when the
 //! world has given every operation back and the server has let go of every task.
 //!
-//! What ends with a session, such as a reservation of its nexus, ends before its logout is answered, and
+//! What ends with a session, such as a promise of its nexus, ends before its logout is answered, and
 //! before it is told as closed: anyone who hears of either finds nothing of it left.
 
 use super::TargetSession;

@@ -20,12 +20,12 @@ mod data_out;
 mod fence;
 mod graves;
 mod link;
+mod memory_promise;
 mod outgoing;
 mod params;
 mod pings;
 mod receive;
 mod request;
-mod reserve;
 mod respond;
 mod task;
 mod text;
@@ -40,13 +40,13 @@ use control::{Early, Logout};
 use fence::Fence;
 use graves::Graves;
 use link::{LinkState, Phase};
+use memory_promise::Demand;
+pub use memory_promise::{MemoryPromise, WINDOW_START};
 use outgoing::Stamp;
 pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
     Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement, Violation,
 };
-use reserve::Demand;
-pub use reserve::{Reservation, WINDOW_START};
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
@@ -77,7 +77,7 @@ pub enum AttachError {
 pub struct TargetSession {
     params: SessionParams,
     limits: SessionLimits,
-    reservation: Reservation,
+    promise: MemoryPromise,
     window: Window,
     demand: Demand,
     tasks: Slab<Task>,
@@ -120,8 +120,8 @@ impl TargetSession {
     /// Begins a session with what memory can be had; [`TargetSession::attach`] gives it its links.
     pub fn new(cx: &mut Cx<'_>, params: SessionParams, limits: SessionLimits) -> Result<Self, AttachError> {
         let commands = limits.commands.clamp(1, COMMANDS_MAX);
-        let reservation = Reservation::new(cx.pool, params.unsolicited(), u32::from(commands));
-        Ok(Self::with(cx, params, limits, reservation.ok_or(AttachError::NoMemory)?))
+        let promise = MemoryPromise::new(cx.pool, params.unsolicited(), u32::from(commands));
+        Ok(Self::with(cx, params, limits, promise.ok_or(AttachError::NoMemory)?))
     }
 
     /// Begins a session with memory that was set aside for it before its login was answered.
@@ -133,16 +133,16 @@ impl TargetSession {
         cx: &mut Cx<'_>,
         params: SessionParams,
         limits: SessionLimits,
-        reservation: Reservation,
+        promise: MemoryPromise,
     ) -> Self {
-        assert!(reservation.is_for(params.unsolicited()), "memory is set aside for what was negotiated");
+        assert!(promise.is_for(params.unsolicited()), "memory is set aside for what was negotiated");
         let immediate = limits.immediate.clamp(2, 256);
         let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, COMMANDS_MAX), ..limits };
         let commands = u32::from(limits.commands);
         let tasks = commands as usize + usize::from(immediate);
         TargetSession {
-            window: Window::new(params.cmd_sn, reservation.commands(commands)),
-            reservation,
+            window: Window::new(params.cmd_sn, promise.commands(commands)),
+            promise,
             demand: Demand::new(cx.now),
             tasks: Slab::new(tasks),
             index: TagIndex::new(tasks),
@@ -197,7 +197,7 @@ impl TargetSession {
         if free.is_none() && self.links.len() >= 2 * most.min(usize::from(u16::MAX) / 2) {
             return Err(AttachError::TooManyLinks);
         }
-        if !self.links.is_empty() && !self.reservation.make_room_for_links(open as u32 + 1) {
+        if !self.links.is_empty() && !self.promise.make_room_for_links(open as u32 + 1) {
             return Err(AttachError::NoMemory);
         }
         self.expected.retain(|(cid, _)| *cid != params.cid);
@@ -256,7 +256,7 @@ impl TargetSession {
         if kept as usize > most || taken + self.expected.len() > places {
             return Err(AttachError::TooManyLinks);
         }
-        if self.reservation.make_room_for_links(kept) { Ok(()) } else { Err(AttachError::NoMemory) }
+        if self.promise.make_room_for_links(kept) { Ok(()) } else { Err(AttachError::NoMemory) }
     }
 
     /// A connection that was expected does not come.
@@ -337,8 +337,8 @@ impl TargetSession {
     fn secure(&mut self) {
         let least = least_window(&self.limits, &self.links, &self.expected);
         if self.window.limit() < least {
-            self.reservation.secure(least);
-            self.window.set_limit(self.reservation.commands(self.commands_max()));
+            self.promise.secure(least);
+            self.window.set_limit(self.promise.commands(self.commands_max()));
         }
     }
 
@@ -348,11 +348,11 @@ impl TargetSession {
 
     /// The window follows what is used of it.
     fn note_demand(&mut self, now: Time) {
-        if self.reservation.binds() {
+        if self.promise.binds() {
             let commands = self.commands_max();
-            let TargetSession { window, reservation, demand, limits, links, expected, .. } = self;
+            let TargetSession { window, promise, demand, limits, links, expected, .. } = self;
             let least = || least_window(limits, links, expected);
-            demand.delivered(now, window, reservation, commands, least);
+            demand.delivered(now, window, promise, commands, least);
         }
     }
 

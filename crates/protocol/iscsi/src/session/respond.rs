@@ -2,9 +2,9 @@
 
 use super::control::ends_many;
 use super::link::LinkState;
+use super::memory_promise::Demand;
 use super::outgoing::{DataIn, Out, Residual, Scsi};
 use super::request::{Response, ScsiResult};
-use super::reserve::Demand;
 use super::task::{Answer, Death, Kind, State, Task, Transfer};
 use super::{TargetSession, links_to_keep};
 use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
@@ -259,8 +259,8 @@ impl TargetSession {
         self.index.remove(task.itt.value());
         if task.counted {
             self.window.end();
-            let TargetSession { window, reservation, links, expected, .. } = self;
-            Demand::ended(window, reservation, || links_to_keep(links, expected));
+            let TargetSession { window, promise, links, expected, .. } = self;
+            Demand::ended(window, promise, || links_to_keep(links, expected));
         }
         self.immediates -= u32::from(task.immediate);
         if task.immediate && task.kind.has_unsolicited() {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use iscsi::session::Reservation;
+use iscsi::session::MemoryPromise;
 use iscsi::wire::{LoginStatus, Tsih};
 
 use endpoint::ShardId;
@@ -37,7 +37,7 @@ enum Matter {
 pub(super) struct Founding {
     waiting: Vec<(Tsih, Time, Matter)>,
     /// Memory of sessions whose links are still to come.
-    rooms: HashMap<Tsih, Reservation>,
+    rooms: HashMap<Tsih, MemoryPromise>,
 }
 
 impl Founding {
@@ -50,7 +50,7 @@ impl Founding {
     }
 
     /// The memory that was set aside for a session.
-    pub(super) fn take_room(&mut self, tsih: Tsih) -> Option<Reservation> {
+    pub(super) fn take_room(&mut self, tsih: Tsih) -> Option<MemoryPromise> {
         self.rooms.remove(&tsih)
     }
 
@@ -73,7 +73,7 @@ impl Shard {
         } else if !self.is_wanted(tsih) {
             Err(LoginStatus::SESSION_DOES_NOT_EXIST)
         } else {
-            let room = Reservation::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
+            let room = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
             room.map(|room| drop(self.founding.rooms.insert(tsih, room))).ok_or(LoginStatus::OUT_OF_RESOURCES)
         };
         self.post(from, Message::Room(token, answer));

@@ -27,22 +27,22 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// Memory set aside for a session. Where the session is still to come, it is held from before its login is
 /// answered, so that nobody is let in to what cannot be kept.
 #[derive(Debug)]
-pub struct Reservation {
+pub struct MemoryPromise {
     pool: Pool,
     /// Bytes of one unit; 0 if no data comes unasked.
     unit: usize,
     units: u32,
 }
 
-impl Reservation {
+impl MemoryPromise {
     /// Sets aside as much as can be had for as many of `commands` as a session begins with, where one may
     /// bring `burst` bytes unasked ([`SessionParams::unsolicited`](super::SessionParams::unsolicited));
     /// `None` if not even for one.
     #[must_use]
     pub fn new(pool: &Pool, burst: u32, commands: u32) -> Option<Self> {
-        let mut reservation = Reservation { pool: pool.clone(), unit: rounded(burst as usize), units: 0 };
-        reservation.secure(commands.clamp(1, u32::from(WINDOW_START)));
-        (reservation.unit == 0 || reservation.units >= 2).then_some(reservation)
+        let mut promise = MemoryPromise { pool: pool.clone(), unit: rounded(burst as usize), units: 0 };
+        promise.secure(commands.clamp(1, u32::from(WINDOW_START)));
+        (promise.unit == 0 || promise.units >= 2).then_some(promise)
     }
 
     /// Whether it is for bursts of so many bytes.
@@ -99,7 +99,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for MemoryPromise {
     fn drop(&mut self) {
         self.pool.unreserve(Account::Iscsi, self.units as usize * self.unit);
     }
@@ -128,15 +128,15 @@ impl Demand {
         &mut self,
         now: Time,
         window: &mut Window,
-        reservation: &mut Reservation,
+        promise: &mut MemoryPromise,
         commands: u32,
         least: impl FnOnce() -> u32,
     ) {
         let (used, limit) = (window.used(), window.limit());
         self.peak = self.peak.max(used);
         if used > limit / 2 && limit < commands {
-            reservation.grow(commands.min(limit.saturating_mul(2)));
-            window.set_limit(reservation.commands(commands).max(limit));
+            promise.grow(commands.min(limit.saturating_mul(2)));
+            window.set_limit(promise.commands(commands).max(limit));
         } else if now >= self.review {
             if self.peak < limit / 4 {
                 window.set_limit((limit / 2).max(least()).min(limit));
@@ -148,9 +148,9 @@ impl Demand {
     /// A command has ended: what no command can need any more goes back, but for one unit for each of
     /// `links` links.
     #[inline]
-    pub(super) fn ended(window: &Window, reservation: &mut Reservation, links: impl FnOnce() -> u32) {
-        if reservation.units > window.limit() + 1 && reservation.unit > 0 {
-            reservation.shrink(window.promised().max(window.limit()).max(links()));
+    pub(super) fn ended(window: &Window, promise: &mut MemoryPromise, links: impl FnOnce() -> u32) {
+        if promise.units > window.limit() + 1 && promise.unit > 0 {
+            promise.shrink(window.promised().max(window.limit()).max(links()));
         }
     }
 }
@@ -174,11 +174,11 @@ mod tests {
     #[test]
     fn windows_are_small_when_memory_is_short_and_it_comes_back() {
         let pool = Pool::new(1 << 20);
-        let first = Reservation::new(&pool, 65_536, 4).unwrap();
+        let first = MemoryPromise::new(&pool, 65_536, 4).unwrap();
         assert_eq!(first.commands(4), 4);
-        let mut second = Reservation::new(&pool, 65_536, 16).unwrap();
+        let mut second = MemoryPromise::new(&pool, 65_536, 16).unwrap();
         assert_eq!(second.commands(16), 2);
-        assert!(Reservation::new(&pool, 65_536, 16).is_none());
+        assert!(MemoryPromise::new(&pool, 65_536, 16).is_none());
         drop(first);
         second.secure(8);
         assert_eq!(second.commands(16), 7, "half of the pool");
@@ -189,14 +189,14 @@ mod tests {
     #[test]
     fn no_unsolicited_data_needs_no_memory() {
         let pool = Pool::new(1 << 20);
-        let reservation = Reservation::new(&pool, 0, 64).unwrap();
-        assert_eq!((reservation.commands(64), pool.usage().reserved), (64, 0));
+        let promise = MemoryPromise::new(&pool, 0, 64).unwrap();
+        assert_eq!((promise.commands(64), pool.usage().reserved), (64, 0));
     }
 
     /// A session's window without the session.
     struct Alone {
         window: Window,
-        reservation: Reservation,
+        promise: MemoryPromise,
         demand: Demand,
         now: Time,
         commands: u32,
@@ -208,9 +208,9 @@ mod tests {
         }
 
         fn of(pool: &Pool, burst: u32, commands: u32) -> Self {
-            let reservation = Reservation::new(pool, burst, commands).unwrap();
-            let window = Window::new(Sn::new(u32::MAX - 5), reservation.commands(commands));
-            Alone { window, reservation, demand: Demand::new(Time(0)), now: Time(0), commands }
+            let promise = MemoryPromise::new(pool, burst, commands).unwrap();
+            let window = Window::new(Sn::new(u32::MAX - 5), promise.commands(commands));
+            Alone { window, promise, demand: Demand::new(Time(0)), now: Time(0), commands }
         }
 
         /// Sends as many commands as the window allows, `most` at most; gives how many.
@@ -219,8 +219,8 @@ mod tests {
             while begun < most && self.knows_more() {
                 self.window.advance();
                 self.window.begin();
-                let Alone { window, reservation, demand, now, commands } = self;
-                demand.delivered(*now, window, reservation, *commands, || u32::from(WINDOW_START));
+                let Alone { window, promise, demand, now, commands } = self;
+                demand.delivered(*now, window, promise, *commands, || u32::from(WINDOW_START));
                 self.window.open();
                 self.check();
                 begun += 1;
@@ -240,20 +240,20 @@ mod tests {
             for _ in 0..count {
                 self.window.end();
                 self.window.told();
-                Demand::ended(&self.window, &mut self.reservation, || 1);
+                Demand::ended(&self.window, &mut self.promise, || 1);
                 self.check();
             }
         }
 
         /// The law: whatever may come has its unit.
         fn check(&self) {
-            assert!(self.window.promised() < self.reservation.units, "{self:?}");
+            assert!(self.window.promised() < self.promise.units, "{self:?}");
         }
     }
 
     impl std::fmt::Debug for Alone {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "{:?} {:?}", self.window, self.reservation)
+            write!(f, "{:?} {:?}", self.window, self.promise)
         }
     }
 
