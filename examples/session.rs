@@ -27,7 +27,7 @@ const SIZE: QueueSize = QueueSize { entries: 32, flow_control: true, in_capsule_
 /// A world of one direction: takes what one side sends, and gives it to the other. False: nothing was to be sent.
 fn carry<F: Connection, T: Connection>(cx: &mut Cx<'_>, from: &mut F, to: &mut T) -> bool
 where
-    T::Violation: Debug,
+    T::LinkFault: Debug,
 {
     let Some(sent) = from.poll_send(cx, LINK) else { return false };
     let mut bytes = vec![0; sent.len];

@@ -25,7 +25,7 @@ pub trait Connection {
     /// What it tells those above.
     type Event;
     /// What a peer did that the protocol forbids.
-    type Violation;
+    type LinkFault;
 
     /// What to receive next on `link`. `None`: one is out already, or the next payload has no place
     /// yet, or nothing more is wanted. Ask again after any other call.
@@ -39,9 +39,9 @@ pub trait Connection {
         link: Link,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Self::Violation>;
+    ) -> Result<(), Self::LinkFault>;
     /// Parses on, where parsing had to stop for an event to be drained or a payload to be placed.
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation>;
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault>;
     /// Everything that is ready to be sent on `link`, as one batch. `None`: nothing is, or one
     /// batch is out and not yet written.
     #[must_use]

@@ -6,9 +6,9 @@
 
 pub mod controller;
 pub mod host;
-mod violation;
+mod link_fault;
 pub mod wire;
 
 pub use controller::{CAPSULES_KEPT, ControllerQueue, Parked, QueueLimits, QueueSize};
 pub use host::{HostLimits, HostQueue};
-pub use violation::Violation;
+pub use link_fault::LinkFault;

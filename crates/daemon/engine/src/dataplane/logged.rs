@@ -31,7 +31,7 @@ pub fn write(lines: Receiver<LogLine>) {
     loop {
         let line = lines.recv_timeout(SPAN);
         let passes = match &line {
-            Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. } | LogLine::Volume { .. }) => {
+            Ok(LogLine::LoginFailed { .. } | LogLine::LinkFault { .. } | LogLine::Volume { .. }) => {
                 flood.passes(Instant::now())
             }
             Ok(LogLine::Nvme(line)) => !anybodys(line) || flood.passes(Instant::now()),
@@ -64,7 +64,7 @@ fn write_line(line: LogLine) {
         }
         // A discovery session ends as it should; its beginning was noted.
         LogLine::LoggedOut { target: None, .. } => {}
-        LogLine::Violation { initiator, violation } => {
+        LogLine::LinkFault { initiator, violation } => {
             tracing::warn!(%initiator, violation = %violation.fault, "protocol broken");
         }
         LogLine::Volume { name, remark } => write_remark(&name, remark),
@@ -130,10 +130,10 @@ fn write_nvme(line: NvmeLine) {
         NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
             tracing::info!(%host, %subsystem, cntlid, %why, "controller ended");
         }
-        NvmeLine::Violation { peer, host: Some(host), violation } => {
+        NvmeLine::LinkFault { peer, host: Some(host), violation } => {
             tracing::warn!(%peer, %host, %violation, "protocol broken");
         }
-        NvmeLine::Violation { peer, host: None, violation } => {
+        NvmeLine::LinkFault { peer, host: None, violation } => {
             tracing::warn!(%peer, %violation, "protocol broken");
         }
     }

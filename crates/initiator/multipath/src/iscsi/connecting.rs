@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use endpoint::{Leave, LinkId};
-use iscsi::initiator::{Failure as LoginFailure, InitiatorSession, Notice, Response, SessionViolation};
+use iscsi::initiator::{Failure as LoginFailure, InitiatorSession, LinkFault, Notice, Response};
 use iscsi::name::TargetAddress;
 use iscsi::wire::{Cid, LoginStatus};
 use stream::{Close, Connection, HostEvent, Link, earliest};
@@ -268,7 +268,7 @@ impl IscsiPath {
     }
 
     /// The target broke the protocol; its session is over.
-    pub(super) fn violated(&mut self, violation: SessionViolation) {
+    pub(super) fn violated(&mut self, violation: LinkFault) {
         if !matches!(self.phase, Phase::Ending(_)) {
             self.phase = Phase::Ending(Why::Lost(format!(
                 "the target broke the protocol ({}); look into its log",
@@ -312,7 +312,7 @@ impl IscsiPath {
                 self.take_event(cx, event);
             } else if let Some(notice) = nexus.session.poll_notice() {
                 self.take_notice(cx, notice);
-            } else if let Some(violation) = nexus.session.poll_violation() {
+            } else if let Some(violation) = nexus.session.poll_link_fault() {
                 self.violated(violation);
             } else if let Some(step) = nexus.session.poll_login_step() {
                 self.texts.take(&mut self.trace, cx.now, &step);

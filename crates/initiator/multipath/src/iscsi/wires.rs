@@ -144,7 +144,7 @@ impl Nexuses {
         socket: LinkId,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), iscsi::initiator::SessionViolation> {
+    ) -> Result<(), iscsi::initiator::LinkFault> {
         match self.find(socket) {
             Some((nexus, link)) => nexus.session.handle_recv(cx, link, op, came),
             None => Ok(()),

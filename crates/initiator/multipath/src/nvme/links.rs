@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Awaited, Dial, DialId, Dialled, Leave, LinkId, Work};
 use nvme::{Cqe, Sqe, auth};
-use nvme_tcp::{HostLimits, HostQueue, QueueSize, Violation};
+use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Tag, earliest};
 
 /// The one link of a queue.
@@ -41,7 +41,7 @@ pub(super) enum Break {
     /// The socket failed.
     Socket(Errno),
     /// The controller broke the rules, or was silent for too long.
-    Violation(Violation),
+    LinkFault(LinkFault),
 }
 
 /// What happened.
@@ -216,7 +216,7 @@ impl Links {
         }
         let Some(linked) = self.find(link) else { return };
         let result = linked.core.handle_recv(cx, LINK, op, came);
-        self.took(link, broken.or(result.err().map(Break::Violation)));
+        self.took(link, broken.or(result.err().map(Break::LinkFault)));
     }
 
     pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
@@ -286,9 +286,9 @@ impl Links {
                 continue;
             }
             linked.core.handle_timeout(cx);
-            if let (Some(violation), false) = (linked.core.poll_violation(), linked.over) {
+            if let (Some(violation), false) = (linked.core.poll_link_fault(), linked.over) {
                 linked.over = true;
-                self.told.push_back(Told::Broken(linked.who, Break::Violation(violation)));
+                self.told.push_back(Told::Broken(linked.who, Break::LinkFault(violation)));
             }
             touch(linked, &mut self.ready);
         }
@@ -326,7 +326,7 @@ impl Links {
                     if let (Err(violation), false) = (linked.core.resume(cx), linked.over) {
                         linked.over = true;
                         touch(linked, &mut self.ready);
-                        return Some(Told::Broken(who, Break::Violation(violation)));
+                        return Some(Told::Broken(who, Break::LinkFault(violation)));
                     }
                 }
             }

@@ -5,7 +5,7 @@
 
 use nvme::auth::{Explanation, Group, Hash, HostFault, Policy};
 use nvme::{Completion, Status};
-use nvme_tcp::Violation;
+use nvme_tcp::LinkFault;
 
 use super::links::Break;
 use super::settings::Settings;
@@ -235,27 +235,27 @@ pub(super) fn closed_at_once() -> Why {
 
 /// What a break means.
 pub(super) fn broken(how: Break) -> Why {
-    let silent = [Violation::HandshakeTimeout, Violation::PduTimeout, Violation::Stalled];
+    let silent = [LinkFault::HandshakeTimeout, LinkFault::PduTimeout, LinkFault::Stalled];
     let why = match &how {
-        Break::Violation(violation) if silent.contains(violation) => Why::Silent,
+        Break::LinkFault(violation) if silent.contains(violation) => Why::Silent,
         _ => Why::Lost,
     };
     why(match how {
         Break::Closed => "the controller closed the connection".to_owned(),
         Break::Socket(errno) => format!("the connection failed (errno {})", errno.0),
-        Break::Violation(violation) => match violation {
-            Violation::Fatal(fatal) => {
+        Break::LinkFault(violation) => match violation {
+            LinkFault::Fatal(fatal) => {
                 format!("the controller broke the protocol (FES {:02x}h)", fatal.fes.0)
             }
-            Violation::Terminated(fatal) => {
+            LinkFault::Terminated(fatal) => {
                 format!("the controller says that we broke the protocol (FES {:02x}h)", fatal.fes.0)
             }
-            Violation::HandshakeTimeout => {
+            LinkFault::HandshakeTimeout => {
                 "the controller did not answer ICReq; is it an NVMe/TCP port?".to_owned()
             }
-            Violation::PduTimeout => "the controller began a PDU and did not end it".to_owned(),
-            Violation::Stalled => "the controller does not read what is sent to it".to_owned(),
-            Violation::TooManyCommands => "more commands than the queue has entries".to_owned(),
+            LinkFault::PduTimeout => "the controller began a PDU and did not end it".to_owned(),
+            LinkFault::Stalled => "the controller does not read what is sent to it".to_owned(),
+            LinkFault::TooManyCommands => "more commands than the queue has entries".to_owned(),
         },
     })
 }

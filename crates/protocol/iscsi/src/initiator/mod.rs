@@ -11,9 +11,9 @@ mod session;
 
 pub use failure::{Blame, Failure};
 pub use session::{
-    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, LoginStep, Lost, Notice, Request,
-    Residual, Response, STEPS_MAX, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord, Targets,
-    TaskManagement, Violation as SessionViolation,
+    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, LinkFault, LoginStep, Lost, Notice,
+    Request, Residual, Response, STEPS_MAX, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord, Targets,
+    TaskManagement,
 };
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use super::TargetSession;
 use super::control::Logout;
 use super::link::{LinkState, Phase};
 use super::outgoing::Out;
-use super::request::{Fault, Violation};
+use super::request::{Fault, LinkFault};
 use super::task::Kind;
 use crate::wire::{AsyncEvent, LogoutResponseCode};
 use buf::{Cx, Time};
 use std::time::Duration;
 use stream::{Close, Link, TargetEvent, earliest};
 
-/// Most violations kept for [`TargetSession::poll_violation`].
+/// Most violations kept for [`TargetSession::poll_link_fault`].
 const VIOLATIONS_MAX: usize = 16;
 
 /// How long those above may take to let the nexus go. An initiator that waits for the answer to its logout
@@ -332,7 +332,7 @@ impl TargetSession {
 
     pub(super) fn note(&mut self, at: usize, fault: Fault) {
         if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(Violation { link: Link(at as u16), fault });
+            self.violations.push(LinkFault { link: Link(at as u16), fault });
         }
     }
 }

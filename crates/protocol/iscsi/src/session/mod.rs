@@ -45,7 +45,7 @@ pub use memory_promise::{MemoryPromise, WINDOW_START};
 use outgoing::Stamp;
 pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
-    Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement, Violation,
+    Cdb, Fault, LinkFault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub struct TargetSession {
     early: Vec<Early>,
     /// Responses that wait for acknowledgments, in order.
     fences: VecDeque<Fence>,
-    violations: Vec<Violation>,
+    violations: Vec<LinkFault>,
     next_ttt: u32,
     logout: Option<Logout>,
     close_at: Option<Time>,
@@ -329,7 +329,7 @@ impl TargetSession {
 
     /// What a peer did by leaving something undone; other violations are told where they are found.
     #[must_use]
-    pub fn poll_violation(&mut self) -> Option<Violation> {
+    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
         self.violations.pop()
     }
 
@@ -373,7 +373,7 @@ fn links_to_keep(links: &[LinkState], expected: &[(Cid, Time)]) -> u32 {
 
 impl Connection for TargetSession {
     type Event = TargetEvent<Request>;
-    type Violation = Violation;
+    type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
         self.next_recv(cx, usize::from(link.0))
@@ -385,13 +385,13 @@ impl Connection for TargetSession {
         link: Link,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Self::Violation> {
+    ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, usize::from(link.0), op, came);
         self.tidy(cx);
         result
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation> {
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
         for at in 0..self.links.len() {
             let link = &self.links[at];

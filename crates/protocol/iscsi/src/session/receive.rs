@@ -5,7 +5,7 @@
 //! memory set aside for it.
 
 use super::link::{OUT_MAX, Phase, Rx, RxState, Segment, UNASKED_MAX};
-use super::request::{Fault, Violation};
+use super::request::{Fault, LinkFault};
 use super::task::{Aim, Task};
 use super::{RETRY, TargetSession};
 use crate::text::TEXT_LEN_MAX;
@@ -62,7 +62,7 @@ impl TargetSession {
         at: usize,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), LinkFault> {
         let Some(link) = self.links.get_mut(at) else { return Ok(()) };
         link.rx.out = false;
         let bytes = match &came {
@@ -115,7 +115,7 @@ impl TargetSession {
     /// Parses all that is here. `placing`: the server has had its chance to place the data that the
     /// stream stands in. Data of commands that are announced meanwhile waits for the next call, so
     /// that it is copied once, to its place.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize, mut placing: bool) -> Result<(), Violation> {
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize, mut placing: bool) -> Result<(), LinkFault> {
         let told = self.events.len();
         loop {
             let link = &mut self.links[at];
@@ -135,12 +135,12 @@ impl TargetSession {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, Violation> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, LinkFault> {
         let link = &mut self.links[at];
         if link.out.len() >= OUT_MAX || link.unasked_bytes >= UNASKED_MAX {
             return Ok(Step::Stop);
         }
-        let violation = |fault| Violation { link: Link(at as u16), fault };
+        let violation = |fault| LinkFault { link: Link(at as u16), fault };
         let digest = if link.params.header_digest { 4 } else { 0 };
         let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
             return Ok(Step::Stop);

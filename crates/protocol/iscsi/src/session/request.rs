@@ -127,14 +127,14 @@ impl ScsiResult {
 /// What a peer did that ends a link or the session. Each is told once, for the log and the counters;
 /// the session itself does what follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct LinkFault {
     /// Where it came.
     pub link: Link,
     /// What it was.
     pub fault: Fault,
 }
 
-/// The kinds of [`Violation`].
+/// The kinds of [`LinkFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The header digest is wrong, so no length can be trusted (RFC 7143 §7.8): the link ends.

@@ -1,7 +1,7 @@
 //! How a queue ends, and the clocks that end it.
 
 use super::{ControllerQueue, Phase};
-use crate::Violation;
+use crate::LinkFault;
 use buf::{Cx, Time};
 use std::time::Duration;
 use stream::{Close, TargetEvent, earliest};
@@ -99,9 +99,9 @@ impl ControllerQueue {
         let violation = match self.phase {
             Phase::Dead | Phase::Gone => return,
             Phase::Draining | Phase::Finishing if due(self.deadline) => None,
-            _ if due(self.handshake_deadline()) => Some(Violation::HandshakeTimeout),
-            _ if due(self.stall_deadline()) || due(self.owed_deadline()) => Some(Violation::Stalled),
-            _ if due(self.pdu_deadline()) => Some(Violation::PduTimeout),
+            _ if due(self.handshake_deadline()) => Some(LinkFault::HandshakeTimeout),
+            _ if due(self.stall_deadline()) || due(self.owed_deadline()) => Some(LinkFault::Stalled),
+            _ if due(self.pdu_deadline()) => Some(LinkFault::PduTimeout),
             _ => return,
         };
         self.violations = violation;

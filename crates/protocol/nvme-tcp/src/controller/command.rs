@@ -4,7 +4,7 @@ use super::outgoing::Out;
 use super::receive::{Purpose, Stretch};
 use super::task::{Death, Source, Task};
 use super::{ControllerQueue, DigestPolicy, Phase};
-use crate::Violation;
+use crate::LinkFault;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
 use nvme::{Descriptor, Direction, FabricsType, Fuse, Opcode, Sqe, Status};
 use stream::TargetEvent;
@@ -44,13 +44,13 @@ impl ControllerQueue {
 
     /// Acts on a command, which `data` bytes of capsule data follow. `None`: there is no memory for
     /// them yet.
-    pub(super) fn begin_command(&mut self, sqe: &Sqe, data: u32) -> Result<Option<Stretch>, Violation> {
+    pub(super) fn begin_command(&mut self, sqe: &Sqe, data: u32) -> Result<Option<Stretch>, LinkFault> {
         if self.tasks.len() >= usize::from(self.size.entries) {
-            return Err(Violation::TooManyCommands);
+            return Err(LinkFault::TooManyCommands);
         }
         let fabrics = sqe.opcode == Opcode::FABRICS;
         if !fabrics && self.phase != Phase::Connect && data > self.size.in_capsule_max {
-            return Err(Violation::Fatal(Fatal::field(CommonHeader::AT_PLEN)));
+            return Err(LinkFault::Fatal(Fatal::field(CommonHeader::AT_PLEN)));
         }
         let cid = sqe.cid.get();
         if is_property_access(sqe) {
@@ -84,7 +84,7 @@ impl ControllerQueue {
         }
         task.arriving = data > 0;
         task.event_request = self.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
-        let Ok(tag) = self.tasks.insert(task) else { return Err(Violation::TooManyCommands) };
+        let Ok(tag) = self.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
         self.index.insert(cid.into(), tag);
         self.half = (sqe.fuse() == Fuse::First).then_some(tag);
         if self.phase == Phase::Connect {

@@ -25,7 +25,7 @@ mod receive;
 mod respond;
 mod task;
 
-use crate::Violation;
+use crate::LinkFault;
 use crate::wire::Terms;
 use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
@@ -94,7 +94,7 @@ pub struct ControllerQueue {
     out: VecDeque<Out>,
     outbox: Outbox,
     events: VecDeque<TargetEvent<Sqe>>,
-    violations: Option<Violation>,
+    violations: Option<LinkFault>,
     sqhd: u16,
     /// The last command was refused here, so the server does not know that it stood between others.
     refused: bool,
@@ -271,7 +271,7 @@ impl ControllerQueue {
 
     /// What the host did by leaving something undone; other violations are told where they are found.
     #[must_use]
-    pub fn poll_violation(&mut self) -> Option<Violation> {
+    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
         self.violations.take()
     }
 
@@ -283,7 +283,7 @@ impl ControllerQueue {
 
 impl Connection for ControllerQueue {
     type Event = TargetEvent<Sqe>;
-    type Violation = Violation;
+    type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
         self.next_recv()
@@ -295,13 +295,13 @@ impl Connection for ControllerQueue {
         _link: Link,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Self::Violation> {
+    ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, op, came);
         self.tidy();
         result
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation> {
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         if self.rx.inlet.is_empty() {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 
 use super::outgoing::{Out, Term};
 use super::{ControllerQueue, Phase};
-use crate::Violation;
+use crate::LinkFault;
 use crate::wire::{
     self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, H2cData, IcReq,
     PduType, Rules, Sender, TermReq,
@@ -134,7 +134,7 @@ impl ControllerQueue {
     }
 
     /// Takes a receive back.
-    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), Violation> {
+    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), LinkFault> {
         self.rx.out = false;
         let bytes = match &came {
             Came::Bytes(n) => *n,
@@ -182,7 +182,7 @@ impl ControllerQueue {
     }
 
     /// Parses all that is here.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         let result = self.parse_on(cx);
         if self.rx.begun.is_none() && self.rx.is_within_pdu() {
             self.rx.begun = Some(cx.now);
@@ -190,7 +190,7 @@ impl ControllerQueue {
         result
     }
 
-    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
                 self.rx.inlet.clear();
@@ -218,7 +218,7 @@ impl ControllerQueue {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, Violation> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, LinkFault> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
         let most = 2 * usize::from(self.size.entries) + 64;
         let full = self.out.len() >= most || self.unasked_bytes >= super::UNASKED_MAX;
@@ -266,19 +266,19 @@ impl ControllerQueue {
                 Ok(Step::On)
             }
             Ok(None) => Ok(Step::Stop),
-            Err(Violation::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
-            Err(Violation::TooManyCommands) => {
+            Err(LinkFault::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
+            Err(LinkFault::TooManyCommands) => {
                 self.violate_at(cx, Fatal::sequence(0), frame);
-                Err(Violation::TooManyCommands)
+                Err(LinkFault::TooManyCommands)
             }
-            Err(Violation::Terminated(fatal)) => Err(self.terminated(fatal)),
+            Err(LinkFault::Terminated(fatal)) => Err(self.terminated(fatal)),
             Err(other) => Err(other),
         }
     }
 
     /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
-    fn begin(&mut self, frame: Frame) -> Result<Option<Stretch>, Violation> {
-        let out_of_turn = Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
+    fn begin(&mut self, frame: Frame) -> Result<Option<Stretch>, LinkFault> {
+        let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
         match frame.pdu_type {
             PduType::CAPSULE_CMD if self.phase != Phase::Init => {
@@ -287,16 +287,16 @@ impl ControllerQueue {
             }
             PduType::H2C_DATA if self.phase != Phase::Init => {
                 let pdu = H2cData::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.begin_data(&pdu, frame).map(Some).map_err(Violation::Fatal)
+                self.begin_data(&pdu, frame).map(Some).map_err(LinkFault::Fatal)
             }
             PduType::IC_REQ if self.phase == Phase::Init => {
                 let request = IcReq::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.begin_terms(&request).map_err(Violation::Fatal)?;
+                self.begin_terms(&request).map_err(LinkFault::Fatal)?;
                 Ok(Some(Stretch::skip(0, Purpose::Skip)))
             }
             PduType::H2C_TERM_REQ => {
                 let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
-                Err(Violation::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
+                Err(LinkFault::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
             }
             _second_icreq_or_too_early => Err(out_of_turn),
         }
@@ -409,23 +409,23 @@ impl ControllerQueue {
     }
 
     /// As [`ControllerQueue::violate`], for the header that the inlet has.
-    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> Violation {
+    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> LinkFault {
         let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
         let header: Box<[u8]> = header.iter().copied().take(frame.header.into()).collect();
         self.violate(cx, fatal, &header)
     }
 
     /// Says why, and ends the connection.
-    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> Violation {
+    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> LinkFault {
         self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
         self.out.push_back(Out::Term(Box::new(Term { fatal, header: header.into() })));
-        Violation::Fatal(fatal)
+        LinkFault::Fatal(fatal)
     }
 
     /// A TermReq is never answered.
-    fn terminated(&mut self, fatal: Fatal) -> Violation {
+    fn terminated(&mut self, fatal: Fatal) -> LinkFault {
         self.fail();
-        Violation::Terminated(fatal)
+        LinkFault::Terminated(fatal)
     }
 
     /// Data has got a place: the host is waited for again, from now on.

@@ -1,7 +1,7 @@
 //! How a queue ends, and the clocks that end it.
 
 use super::{HostQueue, Phase};
-use crate::Violation;
+use crate::LinkFault;
 use buf::{Cx, Time};
 use stream::{Close, HostEvent, earliest};
 
@@ -82,10 +82,10 @@ impl HostQueue {
         }
         self.violations = match self.phase {
             Phase::Dead | Phase::Gone => return,
-            Phase::Init if due(self.deadline) => Some(Violation::HandshakeTimeout),
+            Phase::Init if due(self.deadline) => Some(LinkFault::HandshakeTimeout),
             Phase::Draining | Phase::Finishing if due(self.deadline) => None,
-            _ if due(self.stall_deadline()) => Some(Violation::Stalled),
-            _ if due(self.pdu_deadline()) => Some(Violation::PduTimeout),
+            _ if due(self.stall_deadline()) => Some(LinkFault::Stalled),
+            _ if due(self.pdu_deadline()) => Some(LinkFault::PduTimeout),
             _ => return,
         };
         self.fail();

@@ -15,7 +15,7 @@ mod command;
 mod outgoing;
 mod receive;
 
-use crate::Violation;
+use crate::LinkFault;
 use crate::controller::{ENTRIES_MAX, QueueSize};
 use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Errno, Payload, Time};
@@ -106,7 +106,7 @@ pub struct HostQueue {
     out: VecDeque<Out>,
     outbox: Outbox,
     events: VecDeque<HostEvent<Cqe>>,
-    violations: Option<Violation>,
+    violations: Option<LinkFault>,
     /// When the handshake, or what is ending, must be over.
     deadline: Option<Time>,
     /// Memory was short: when to try again.
@@ -179,7 +179,7 @@ impl HostQueue {
     /// What the controller did by leaving something undone; other violations are told where they are
     /// found.
     #[must_use]
-    pub fn poll_violation(&mut self) -> Option<Violation> {
+    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
         self.violations.take()
     }
 
@@ -194,7 +194,7 @@ const R2TS_MAX: u32 = 16;
 
 impl Connection for HostQueue {
     type Event = HostEvent<Cqe>;
-    type Violation = Violation;
+    type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
         self.next_recv()
@@ -206,13 +206,13 @@ impl Connection for HostQueue {
         _link: Link,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Self::Violation> {
+    ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, op, came);
         self.tidy();
         result
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation> {
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         if self.rx.inlet.is_empty() {
             return Ok(());
         }

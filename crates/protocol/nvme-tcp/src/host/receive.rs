@@ -3,7 +3,7 @@
 use super::command::Data;
 use super::outgoing::Out;
 use super::{HostQueue, Phase};
-use crate::Violation;
+use crate::LinkFault;
 use crate::wire::{
     self, C2hData, CapsuleResp, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, IcResp, PduType, R2t, Rules,
     Sender, TermReq,
@@ -87,7 +87,7 @@ impl HostQueue {
     }
 
     /// Takes a receive back.
-    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), Violation> {
+    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), LinkFault> {
         self.rx.out = false;
         let bytes = match &came {
             Came::Bytes(n) => *n,
@@ -131,7 +131,7 @@ impl HostQueue {
     }
 
     /// Parses all that is here.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         let result = self.parse_on(cx);
         if !self.rx.is_within_pdu() {
             self.rx.begun = None;
@@ -141,7 +141,7 @@ impl HostQueue {
         result
     }
 
-    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
                 self.rx.inlet.clear();
@@ -159,7 +159,7 @@ impl HostQueue {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, Violation> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, LinkFault> {
         let rules = Rules {
             from: Sender::Controller,
             header_digest: self.terms.header_digest,
@@ -195,15 +195,15 @@ impl HostQueue {
                 self.rx.state = state;
                 Ok(Step::On)
             }
-            Err(Violation::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
-            Err(Violation::Terminated(fatal)) => Err(self.terminated(fatal)),
+            Err(LinkFault::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
+            Err(LinkFault::Terminated(fatal)) => Err(self.terminated(fatal)),
             Err(other) => Err(other),
         }
     }
 
     /// Acts on the header that the inlet has; says what comes behind it.
-    fn begin(&mut self, frame: Frame) -> Result<RxState, Violation> {
-        let out_of_turn = Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
+    fn begin(&mut self, frame: Frame) -> Result<RxState, LinkFault> {
+        let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         // ICReq has left: what comes before it answers nothing.
         let asked = self.phase == Phase::Init && !matches!(self.out.front(), Some(Out::Init));
         let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
@@ -211,27 +211,27 @@ impl HostQueue {
         match frame.pdu_type {
             PduType::C2H_DATA if talking => {
                 let pdu = C2hData::from_prefix(header).copied().ok_or(out_of_turn)?;
-                let tag = self.check_data(&pdu, frame).map_err(Violation::Fatal)?;
+                let tag = self.check_data(&pdu, frame).map_err(LinkFault::Fatal)?;
                 return Ok(RxState::Data { tag, flags: frame.flags, at: pdu.datao.get(), left: frame.data });
             }
             PduType::CAPSULE_RESP if talking => {
                 let pdu = CapsuleResp::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.take_completion(pdu.cqe).map_err(Violation::Fatal)?;
+                self.take_completion(pdu.cqe).map_err(LinkFault::Fatal)?;
             }
             PduType::R2T if talking => {
                 let pdu = R2t::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.take_r2t(&pdu).map_err(Violation::Fatal)?;
+                self.take_r2t(&pdu).map_err(LinkFault::Fatal)?;
             }
             PduType::IC_RESP if asked => {
                 let answer = IcResp::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.terms = answer.terms(&self.asked).map_err(Violation::Fatal)?;
+                self.terms = answer.terms(&self.asked).map_err(LinkFault::Fatal)?;
                 self.phase = Phase::Ready;
                 self.deadline = None;
                 self.events.push_back(HostEvent::Ready);
             }
             PduType::C2H_TERM_REQ => {
                 let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
-                return Err(Violation::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))));
+                return Err(LinkFault::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))));
             }
             _too_early_or_twice => return Err(out_of_turn),
         }
@@ -271,23 +271,23 @@ impl HostQueue {
         Step::On
     }
 
-    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> Violation {
+    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> LinkFault {
         let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
         let header: Box<[u8]> = header.iter().copied().take(frame.header.into()).collect();
         self.violate(cx, fatal, &header)
     }
 
     /// Says why, and ends the connection.
-    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> Violation {
+    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> LinkFault {
         self.begin_end(cx.now + self.limits.term_timeout);
         self.out.push_back(Out::Term(fatal, header.into()));
-        Violation::Fatal(fatal)
+        LinkFault::Fatal(fatal)
     }
 
     /// A TermReq is never answered.
-    fn terminated(&mut self, fatal: Fatal) -> Violation {
+    fn terminated(&mut self, fatal: Fatal) -> LinkFault {
         self.fail();
-        Violation::Terminated(fatal)
+        LinkFault::Terminated(fatal)
     }
 
     /// When the PDU that the stream stands in must have ended.

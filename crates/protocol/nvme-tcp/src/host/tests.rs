@@ -62,11 +62,11 @@ struct Side<Q> {
     op: Option<RecvOp>,
     inbox: VecDeque<u8>,
     delivery: Delivery,
-    violation: Option<Violation>,
+    violation: Option<LinkFault>,
     shut: bool,
 }
 
-impl<Q: Connection<Violation = Violation>> Side<Q> {
+impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
     fn new(queue: Q) -> Self {
         Side {
             queue,
@@ -120,7 +120,7 @@ impl<Q: Connection<Violation = Violation>> Side<Q> {
         self.take_shut(cx);
     }
 
-    fn note(&mut self, act: impl FnOnce(&mut Q) -> Result<(), Violation>) {
+    fn note(&mut self, act: impl FnOnce(&mut Q) -> Result<(), LinkFault>) {
         self.violation = self.violation.or(act(&mut self.queue).err());
     }
 }

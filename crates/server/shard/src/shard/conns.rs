@@ -7,7 +7,7 @@ use buf::{Cx, Errno};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::login::Cause;
-use iscsi::session::{TargetSession, Violation};
+use iscsi::session::{LinkFault, TargetSession};
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::NexusKey;
 use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
@@ -143,11 +143,11 @@ pub enum LogLine {
     /// About an NVMe host.
     Nvme(NvmeLine),
     /// A peer broke the protocol.
-    Violation {
+    LinkFault {
         /// Who.
         initiator: Arc<str>,
         /// How.
-        violation: Violation,
+        violation: LinkFault,
     },
     /// Something happened to a volume.
     Volume {
@@ -211,7 +211,7 @@ impl Shard {
             Kind::Session(session) => {
                 if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
                     let initiator = session.initiator.clone();
-                    self.say(LogLine::Violation { initiator, violation });
+                    self.say(LogLine::LinkFault { initiator, violation });
                 }
             }
             Kind::Queue(queue) => {

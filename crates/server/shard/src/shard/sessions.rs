@@ -230,12 +230,12 @@ impl Shard {
             }
             if let Err(violation) = session.proto.resume(cx) {
                 let initiator = session.initiator.clone();
-                self.say(LogLine::Violation { initiator, violation });
+                self.say(LogLine::LinkFault { initiator, violation });
                 continue;
             }
-            if let Some(violation) = session.proto.poll_violation() {
+            if let Some(violation) = session.proto.poll_link_fault() {
                 let initiator = session.initiator.clone();
-                self.say(LogLine::Violation { initiator, violation });
+                self.say(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             // Parsing on may have brought more to tell.

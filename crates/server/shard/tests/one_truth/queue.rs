@@ -7,7 +7,7 @@ use blockwire_shard::Shard;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use endpoint::ListenerId;
 use nvme::{Sqe, Status};
-use nvme_tcp::{HostLimits, HostQueue, QueueSize, Violation};
+use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use sim::{Chance, Peer, PeerEnd, World};
 use stream::{Came, Close, Connection, Direct, Host, HostEvent, Link, RecvOp, Tag};
 
@@ -162,7 +162,7 @@ impl Queue {
         act(&mut self.queue, &mut Cx { now, pool: &self.pool, entropy: &mut self.entropy })
     }
 
-    fn judge(&self, result: Result<(), Violation>) {
+    fn judge(&self, result: Result<(), LinkFault>) {
         if let Err(violation) = result
             && !self.was_noisy
         {
@@ -179,7 +179,7 @@ impl Queue {
         let now = world.now();
         if self.queue.poll_timeout().is_some_and(|due| due <= now) {
             self.with(now, |queue, cx| queue.handle_timeout(cx));
-            assert!(self.was_noisy || self.queue.poll_violation().is_none(), "{:?}", self.peer);
+            assert!(self.was_noisy || self.queue.poll_link_fault().is_none(), "{:?}", self.peer);
         }
         loop {
             let mut moved = self.submit(now);

@@ -2,7 +2,7 @@
 
 use super::link::{LinkState, Phase};
 use super::outgoing::Out;
-use super::request::{Fault, Violation};
+use super::request::{Fault, LinkFault};
 use super::{InitiatorSession, State};
 use crate::initiator::Failure;
 use buf::{Cx, Time};
@@ -177,7 +177,7 @@ impl InitiatorSession {
     }
 
     fn give_up(&mut self, at: usize, fault: Fault) {
-        self.violation.get_or_insert(Violation { link: Link(at as u16), fault });
+        self.violation.get_or_insert(LinkFault { link: Link(at as u16), fault });
         self.fail();
     }
 }

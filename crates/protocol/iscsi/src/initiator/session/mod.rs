@@ -33,8 +33,8 @@ use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use link::{LinkState, Phase};
 pub use request::{
-    Fault, LoginStep, Lost, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement,
-    Violation,
+    Fault, LinkFault, LoginStep, Lost, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand,
+    TaskManagement,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -163,7 +163,7 @@ pub struct InitiatorSession {
     events: VecDeque<HostEvent<Response>>,
     notices: VecDeque<Notice>,
     shut: VecDeque<Link>,
-    violation: Option<Violation>,
+    violation: Option<LinkFault>,
     /// The link and tag of the logout.
     logout: Option<(usize, Itt)>,
     /// When what is ending must be over.
@@ -295,7 +295,7 @@ impl InitiatorSession {
 
     /// What the target did by leaving something undone; other violations are told where they are found.
     #[must_use]
-    pub fn poll_violation(&mut self) -> Option<Violation> {
+    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
         self.violation.take()
     }
 
@@ -321,7 +321,7 @@ impl InitiatorSession {
 
 impl Connection for InitiatorSession {
     type Event = HostEvent<Response>;
-    type Violation = Violation;
+    type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
         self.next_recv(usize::from(link.0))
@@ -333,13 +333,13 @@ impl Connection for InitiatorSession {
         link: Link,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Self::Violation> {
+    ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, usize::from(link.0), op, came);
         self.tidy();
         result
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation> {
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
         for at in 0..self.links.len() {
             if !self.links[at].rx.inlet.is_empty() {

@@ -3,7 +3,7 @@
 use super::InitiatorSession;
 use super::command::{Data, Kind};
 use super::link::{PONGS_MAX, Phase, Rx, RxState, SMALL_MAX, Segment};
-use super::request::{Fault, Violation};
+use super::request::{Fault, LinkFault};
 use crate::initiator::Failure;
 use crate::wire::{BHS_LEN, Bhs, DataIn, NopIn, Opcode, Pdu, R2t, pad_len};
 use buf::crc32c::Crc32c;
@@ -61,7 +61,7 @@ impl InitiatorSession {
         at: usize,
         op: RecvOp,
         came: Came,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), LinkFault> {
         let Some(link) = self.links.get_mut(at) else { return Ok(()) };
         link.rx.out = false;
         let bytes = match &came {
@@ -114,7 +114,7 @@ impl InitiatorSession {
     }
 
     /// Parses all that is here.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<(), Violation> {
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<(), LinkFault> {
         loop {
             let link = &mut self.links[at];
             let step = match (&link.phase, link.rx.state) {
@@ -132,7 +132,7 @@ impl InitiatorSession {
                 Ok(Step::Stop) => return Ok(()),
                 Err(fault) => {
                     self.fail();
-                    return Err(Violation { link: Link(at as u16), fault });
+                    return Err(LinkFault { link: Link(at as u16), fault });
                 }
             }
         }

@@ -159,14 +159,14 @@ pub struct LoginStep {
 
 /// What a target did that ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct LinkFault {
     /// Where it came.
     pub link: Link,
     /// What it was.
     pub fault: Fault,
 }
 
-/// The kinds of [`Violation`].
+/// The kinds of [`LinkFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The header digest is wrong.

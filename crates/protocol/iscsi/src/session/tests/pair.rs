@@ -221,11 +221,11 @@ impl Pair {
         }
     }
 
-    fn note(&mut self, result: Result<(), Violation>) {
+    fn note(&mut self, result: Result<(), LinkFault>) {
         if let Err(violation) = result {
             self.violations.push(violation.fault);
         }
-        while let Some(violation) = self.session.poll_violation() {
+        while let Some(violation) = self.session.poll_link_fault() {
             self.violations.push(violation.fault);
         }
     }
@@ -330,7 +330,7 @@ impl Pair {
     pub fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         self.with_cx(|session, cx| session.handle_timeout(cx));
-        while let Some(violation) = self.session.poll_violation() {
+        while let Some(violation) = self.session.poll_link_fault() {
             self.violations.push(violation.fault);
         }
         self.pump();

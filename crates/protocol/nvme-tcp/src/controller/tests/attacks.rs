@@ -72,7 +72,7 @@ fn attack_54_a_host_that_says_nothing_is_closed() {
     let mut pair = Pair::fresh(QueueLimits::default());
     assert_eq!(pair.queue.poll_timeout(), Some(pair.now + Duration::from_secs(15)));
     pair.pass(Duration::from_secs(15));
-    assert_eq!(pair.violations, [Violation::HandshakeTimeout]);
+    assert_eq!(pair.violations, [LinkFault::HandshakeTimeout]);
     pair.assert_gone();
     // Half an ICReq, or a capsule that never ends, buys no time.
     let mut pair = Pair::fresh(QueueLimits::default());
@@ -87,7 +87,7 @@ fn attack_54_a_host_that_says_nothing_is_closed() {
     }
     assert!(!pair.shut);
     pair.pass(Duration::from_secs(1));
-    assert_eq!(pair.violations, [Violation::PduTimeout]);
+    assert_eq!(pair.violations, [LinkFault::PduTimeout]);
     pair.assert_gone();
 }
 
@@ -273,7 +273,7 @@ fn attack_64_a_term_req_is_never_answered() {
             let mut bytes = TermReq::new(PduType::H2C_TERM_REQ, told, 0);
             bytes.common.plen.set(plen);
             assert!(pair.talk(bytes.as_bytes()).is_empty());
-            assert_eq!(pair.violations, [Violation::Terminated(fatal)]);
+            assert_eq!(pair.violations, [LinkFault::Terminated(fatal)]);
             pair.assert_gone();
         }
     }
@@ -290,7 +290,7 @@ fn attack_65_more_commands_than_entries() {
     let got = pair.command(&read(99, 0, 512), &[]);
     assert_eq!(got[0].term(), Fatal::sequence(0));
     assert_eq!(got[0].data, CapsuleCmd::new(read(99, 0, 512)).as_bytes());
-    assert_eq!(pair.violations, [Violation::TooManyCommands]);
+    assert_eq!(pair.violations, [LinkFault::TooManyCommands]);
     assert_eq!(pair.aborted.len(), 8);
     pair.hang_up();
     pair.assert_gone();
@@ -389,7 +389,7 @@ fn attack_65_commands_without_end_wait_for_their_refusals_to_leave() {
     assert!(pair.queue.out.len() <= 2 * usize::from(SIZE.entries) + 64);
     assert!(!pair.inbox.is_empty(), "the rest stays in the socket");
     pair.pass(Duration::from_secs(60));
-    assert_eq!(pair.violations, [Violation::Stalled]);
+    assert_eq!(pair.violations, [LinkFault::Stalled]);
     pair.assert_gone();
 }
 
@@ -413,7 +413,7 @@ fn attack_66_a_host_that_never_reads() {
     pair.pass(Duration::from_secs(59));
     assert!(!pair.shut);
     pair.pass(Duration::from_secs(1));
-    assert_eq!(pair.violations, [Violation::Stalled]);
+    assert_eq!(pair.violations, [LinkFault::Stalled]);
     pair.assert_gone();
 }
 

@@ -33,7 +33,7 @@ fn assert_ends(bend: impl Fn(&mut H2cData), data: usize, fatal: Fatal) {
     let got = pair.talk(&bytes);
     assert_eq!(got[0].term(), fatal, "{header:?}");
     assert_eq!(got[0].data, bytes[..24]);
-    assert_eq!(pair.violations, [Violation::Fatal(fatal)]);
+    assert_eq!(pair.violations, [LinkFault::Fatal(fatal)]);
     assert!(pair.disk == disk, "nothing was written");
     pair.hang_up();
     pair.assert_gone();
@@ -168,7 +168,7 @@ fn attack_61_a_host_that_never_sends_what_was_asked_for() {
         assert_eq!(pair.command(&read(1, 0, 512), &[]).len(), 2);
         pair.pass(Duration::from_secs(10));
     }
-    assert_eq!(pair.violations, [Violation::Stalled]);
+    assert_eq!(pair.violations, [LinkFault::Stalled]);
     pair.assert_gone();
 }
 
@@ -180,7 +180,7 @@ fn attack_61_a_little_data_now_and_then_is_no_progress() {
         pair.feed(&PLAIN.h2c(&r2t, 512 * n, &[0xee; 512], false));
         pair.pass(Duration::from_secs(10));
     }
-    assert_eq!(pair.violations, [Violation::Stalled]);
+    assert_eq!(pair.violations, [LinkFault::Stalled]);
     pair.assert_gone();
 }
 

@@ -233,7 +233,7 @@ fn a_handshake_has_one_deadline() {
     pair.pass(Duration::from_secs(10));
     pair.feed(IcReq::new(0, false, false, 1).as_bytes());
     pair.pass(Duration::from_secs(6));
-    assert_eq!(pair.violations, [Violation::HandshakeTimeout]);
+    assert_eq!(pair.violations, [LinkFault::HandshakeTimeout]);
     pair.assert_gone();
 }
 

@@ -79,7 +79,7 @@ pub struct Pair {
     pub kept: Vec<(Tag, Sqe)>,
     pub aborted: Vec<Tag>,
     pub closed: bool,
-    pub violations: Vec<Violation>,
+    pub violations: Vec<LinkFault>,
     /// Writes being received, with where they go.
     writes: Vec<(Tag, u32)>,
     /// At most so many bytes come per receive; the numbers are used in turn.
@@ -295,9 +295,9 @@ impl Pair {
         }
     }
 
-    fn note(&mut self, result: Result<(), Violation>) {
+    fn note(&mut self, result: Result<(), LinkFault>) {
         self.violations.extend(result.err());
-        self.violations.extend(self.queue.poll_violation());
+        self.violations.extend(self.queue.poll_link_fault());
     }
 
     fn receive(&mut self) -> bool {
@@ -395,7 +395,7 @@ impl Pair {
     pub fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         self.with_cx(|queue, cx| queue.handle_timeout(cx));
-        self.violations.extend(self.queue.poll_violation());
+        self.violations.extend(self.queue.poll_link_fault());
         self.pump();
     }
 

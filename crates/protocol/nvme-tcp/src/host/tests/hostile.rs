@@ -129,7 +129,7 @@ impl Lied {
     /// all memory comes back.
     fn cut_off_by(mut self, bytes: &[u8], fatal: Fatal) {
         let sent = self.say(bytes);
-        assert_eq!(self.side.violation, Some(Violation::Fatal(fatal)), "{bytes:02x?}");
+        assert_eq!(self.side.violation, Some(LinkFault::Fatal(fatal)), "{bytes:02x?}");
         let term = TermReq::from_prefix(&sent).unwrap_or_else(|| panic!("{bytes:02x?}: {sent:02x?}"));
         assert_eq!((term.fatal(), term.common.plen.get() as usize), (fatal, sent.len()), "{bytes:02x?}");
         // Whatever else comes is swallowed.
@@ -152,7 +152,7 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
     let mut lied = Lied::asking();
     lied.now = lied.now + Duration::from_secs(15);
     lied.side.queue.handle_timeout(cx!(lied));
-    assert_eq!(lied.side.queue.poll_violation(), Some(Violation::HandshakeTimeout));
+    assert_eq!(lied.side.queue.poll_link_fault(), Some(LinkFault::HandshakeTimeout));
     Lied::ready(0, false, 4096).cut_off_by(&ic_resp(0, &[]), AT_TYPE);
     // Before ICReq has left, and with bytes that were received before anything was asked.
     let mut lied = Lied::new(HostLimits::default());
@@ -161,7 +161,7 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
     page.copy_from(0, &ic_resp(0, &[]));
     let came = Came::Loaned(page.freeze());
     let result = lied.side.queue.handle_recv(cx!(lied), LINK, op, came);
-    assert_eq!(result, Err(Violation::Fatal(AT_TYPE)));
+    assert_eq!(result, Err(LinkFault::Fatal(AT_TYPE)));
     for (at, byte, fatal) in [
         (2, 127, Fatal::field(2)),
         (4, 127, Fatal::field(4)),

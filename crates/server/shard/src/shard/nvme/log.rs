@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvme::Nqn;
 use nvme::fabrics::ConnectRefusal;
 use nvme_server::Gone;
-use nvme_tcp::Violation;
+use nvme_tcp::LinkFault;
 
 /// A line about an NVMe host.
 #[derive(Clone, Debug)]
@@ -43,13 +43,13 @@ pub enum NvmeLine {
         why: Gone,
     },
     /// A peer broke the protocol.
-    Violation {
+    LinkFault {
         /// Whence.
         peer: SocketAddr,
         /// Who, if it is connected.
         host: Option<Nqn>,
         /// How.
-        violation: Violation,
+        violation: LinkFault,
     },
 }
 
@@ -108,7 +108,7 @@ impl NvmeLine {
     /// Whether anybody can cause it at will.
     pub fn is_strangers(&self) -> bool {
         match self {
-            NvmeLine::NotConnected { .. } | NvmeLine::Violation { .. } => true,
+            NvmeLine::NotConnected { .. } | NvmeLine::LinkFault { .. } => true,
             NvmeLine::Disconnected { why, .. } => matches!(why, Gone::Unauthenticated | Gone::Overloaded),
             NvmeLine::Connected { .. } => false,
         }

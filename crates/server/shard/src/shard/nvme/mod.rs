@@ -23,7 +23,7 @@ use endpoint::{Accepted, Departure, LinkId, ShardId};
 use nvme::fabrics::{Connect, ConnectNames};
 use nvme::{Nqn, Sqe};
 use nvme_server::{CommandKey, QueueKey, Server, Step};
-use nvme_tcp::{ControllerQueue, Violation};
+use nvme_tcp::{ControllerQueue, LinkFault};
 use stream::{Close, Connection, Tag, TargetEvent};
 
 use super::conns::Kind;
@@ -252,9 +252,9 @@ impl Shard {
     }
 
     /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
-    pub(super) fn queue_violated(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: Violation) {
+    pub(super) fn queue_violated(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: LinkFault) {
         let Some(queue) = self.queue(conn) else { return };
-        let line = NvmeLine::Violation {
+        let line = NvmeLine::LinkFault {
             peer: queue.accepted.peer,
             host: queue.names().map(|(host, _)| host),
             violation,
@@ -296,7 +296,7 @@ impl Shard {
                 self.queue_violated(cx, conn, violation);
                 continue;
             }
-            if let Some(violation) = queue.proto.poll_violation() {
+            if let Some(violation) = queue.proto.poll_link_fault() {
                 self.queue_violated(cx, conn, violation);
                 continue;
             }

@@ -168,8 +168,8 @@ impl Liar {
         }
     }
 
-    fn note(&mut self, result: Result<(), Violation>) {
-        let late = self.host.poll_violation();
+    fn note(&mut self, result: Result<(), LinkFault>) {
+        let late = self.host.poll_link_fault();
         self.fault = self.fault.or(result.err().or(late).map(|violation| violation.fault));
     }
 

@@ -250,7 +250,7 @@ fn silence_is_ended_by_a_ping() {
     wire.now = wire.host.poll_timeout().unwrap();
     wire.host.handle_timeout(cx!(wire));
     wire.take_events();
-    assert_eq!(wire.host.poll_violation().map(|violation| violation.fault), Some(Fault::PingUnanswered));
+    assert_eq!(wire.host.poll_link_fault().map(|violation| violation.fault), Some(Fault::PingUnanswered));
     assert!(wire.closed);
     wire.finish();
 }

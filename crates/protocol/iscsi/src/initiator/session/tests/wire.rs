@@ -71,7 +71,7 @@ impl End {
     /// Receives once and sends once; gives what was sent, and whether anything moved.
     fn turn<C: Connection>(&mut self, side: &mut C, link: Link, cx: &mut Cx<'_>) -> (Vec<u8>, bool)
     where
-        C::Violation: core::fmt::Debug,
+        C::LinkFault: core::fmt::Debug,
     {
         let mut moved = false;
         side.resume(cx).unwrap();
@@ -97,7 +97,7 @@ impl End {
 
     pub fn shut<C: Connection>(&mut self, side: &mut C, link: Link, cx: &mut Cx<'_>, came: Came)
     where
-        C::Violation: core::fmt::Debug,
+        C::LinkFault: core::fmt::Debug,
     {
         self.shut = true;
         self.inbox.clear();

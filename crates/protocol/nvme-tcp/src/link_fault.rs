@@ -7,7 +7,7 @@ use crate::wire::{Fatal, FatalStatus};
 /// What a peer did that ends the connection. Each is told once; the connection itself does what
 /// follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
+pub enum LinkFault {
     /// A PDU broke the rules; a TermReq says so.
     Fatal(Fatal),
     /// A host sent more commands than the queue has entries; a C2HTermReq ends it.
@@ -23,17 +23,17 @@ pub enum Violation {
 }
 
 /// In words, with what to do about it where the operator can.
-impl fmt::Display for Violation {
+impl fmt::Display for LinkFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Violation::Fatal(fatal) => write!(f, "it sent a PDU that breaks the protocol: {}", Why(fatal)),
-            Violation::TooManyCommands => f.write_str("it sent more commands than its queue has entries"),
-            Violation::Terminated(fatal) => write!(f, "it says that we broke the protocol: {}", Why(fatal)),
-            Violation::HandshakeTimeout => {
+            LinkFault::Fatal(fatal) => write!(f, "it sent a PDU that breaks the protocol: {}", Why(fatal)),
+            LinkFault::TooManyCommands => f.write_str("it sent more commands than its queue has entries"),
+            LinkFault::Terminated(fatal) => write!(f, "it says that we broke the protocol: {}", Why(fatal)),
+            LinkFault::HandshakeTimeout => {
                 f.write_str("its handshake was not over in time: see whether NVMe/TCP is spoken to this port")
             }
-            Violation::PduTimeout => f.write_str("it began a PDU and did not end it in time"),
-            Violation::Stalled => f.write_str(
+            LinkFault::PduTimeout => f.write_str("it began a PDU and did not end it in time"),
+            LinkFault::Stalled => f.write_str(
                 "it leaves unread what is sent, or does not send the data that it was asked for: see whether it hangs",
             ),
         }
