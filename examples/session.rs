@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
 use nvme_tcp::{ControllerQueue, HostLimits, HostQueue, QueueLimits, QueueSize};
-use stream::{Came, Connection, Host, HostEvent, Link, Target, TargetEvent};
+use stream::{Connection, Host, HostEvent, Link, Received, Target, TargetEvent};
 use zerocopy::FromZeros;
 
 const LINK: Link = Link(0);
@@ -56,7 +56,7 @@ where
             came += staged;
         }
         rest = &rest[came..];
-        to.handle_recv(cx, LINK, receive, Came::Bytes(came)).expect("the peer keeps the protocol");
+        to.handle_recv(cx, LINK, receive, Received::Bytes(came)).expect("the peer keeps the protocol");
     }
     true
 }

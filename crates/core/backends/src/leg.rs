@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets, Work};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Shard, Span};
 
 /// Either kind of backend. One of this machine has no sockets, and says so.
@@ -101,7 +101,7 @@ impl Sockets for AnyLeg {
         elsewhere!(self, leg => leg.handle_dialled(cx, id, how), else unreachable!("nothing was dialled"));
     }
     #[inline]
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         elsewhere!(self, leg => leg.handle_recv(cx, link, op, came), else unreachable!("there is no socket"));
     }
     #[inline]

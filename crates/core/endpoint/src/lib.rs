@@ -31,7 +31,7 @@ mod work;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Time};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub use outward::{Dial, DialId, Dialled, Leave, Remote, Sockets};
@@ -108,7 +108,7 @@ pub trait Endpoint {
     /// Another shard, or the control plane, says something.
     fn handle_message(&mut self, cx: &mut Cx<'_>, message: Self::Message);
     /// Takes a receive back.
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came);
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received);
     /// The socket has taken all of a batch, or failed.
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>);
     /// The kernel has let go of a batch's memory. Comes after `handle_written`.

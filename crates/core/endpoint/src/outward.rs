@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, Remark};
 
 use crate::{LinkId, Work};
@@ -57,7 +57,7 @@ pub trait Sockets {
     /// It stands, or failed this way. From now on the link is asked for operations.
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>);
     /// Takes a receive back.
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came);
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received);
     /// The socket has taken all of a batch, or failed.
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>);
     /// The kernel has let go of a batch's memory.

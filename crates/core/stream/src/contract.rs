@@ -2,7 +2,7 @@
 
 use buf::{Cx, Errno, Payload, Sg, SgMut, Time};
 
-use crate::ops::{Came, RecvOp, SendOp};
+use crate::ops::{Received, RecvOp, SendOp};
 use crate::tag::Tag;
 
 /// Index of one of a connection's TCP connections. NVMe/TCP has one; an iSCSI session may have
@@ -38,7 +38,7 @@ pub trait Connection {
         cx: &mut Cx<'_>,
         link: Link,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), Self::LinkFault>;
     /// Parses on, where parsing had to stop for an event to be drained or a payload to be placed.
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault>;

@@ -36,7 +36,7 @@ pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
 pub use index::TagIndex;
 pub use inlet::Inlet;
-pub use ops::{Came, Direct, Piece, RecvOp, SendOp};
+pub use ops::{Direct, Piece, Received, RecvOp, SendOp};
 pub use outbox::{Batch, COPY_MAX, HEAD_MAX, Outbox};
 pub use place::Place;
 pub use tag::{Slab, Tag};

@@ -35,7 +35,7 @@ pub struct Direct {
 
 /// What a receive brought.
 #[derive(Debug)]
-pub enum Came {
+pub enum Received {
     /// So many bytes in all, first in `direct`, then in the stage. Never 0.
     Bytes(usize),
     /// Bytes in pages that the world chose; neither `direct` nor the stage was touched.

@@ -2,7 +2,7 @@
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 use crate::client::Nothing;
@@ -32,7 +32,7 @@ impl<S: Sockets> Endpoint for Alone<S> {
     fn handle_message(&mut self, _cx: &mut Cx<'_>, message: Nothing) {
         match message {}
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.0.handle_recv(cx, link, op, came);
     }
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {

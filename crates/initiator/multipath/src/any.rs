@@ -14,7 +14,7 @@ use ::iscsi::wire::Isid;
 use ::nvme::{HostId, Nqn};
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
 use crate::iscsi::{self, IscsiPath};
@@ -260,7 +260,7 @@ impl Sockets for AnyPath {
         each!(self, path => path.handle_dialled(cx, id, how));
     }
     #[inline]
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         each!(self, path => path.handle_recv(cx, link, op, came));
     }
     #[inline]

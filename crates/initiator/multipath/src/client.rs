@@ -18,7 +18,7 @@ use backends::stripe::Misfit;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
-use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
+use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
 use crate::alone::compute_one;
@@ -430,7 +430,7 @@ impl<P: Path> Endpoint for Client<P> {
     }
 
     #[inline]
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         if let Some(tag) = self.owner(link)
             && let Some(slot) = self.slots.get_mut(tag)
         {

@@ -8,7 +8,7 @@ use blockwire_iscsi::wire::{Bhs, Cid, CommandFlags, Isid, Itt, Pdu, ScsiCommand,
 use buf::{BufMut, Class, Cx, Entropy, Pool, Region, RegionHandle, Sg, Time};
 use std::sync::Arc;
 use std::time::Instant;
-use stream::{Came, Connection, Link, Target, TargetEvent};
+use stream::{Connection, Link, Received, Target, TargetEvent};
 
 const ROUNDS: u32 = 20_000;
 
@@ -119,7 +119,7 @@ fn turn(session: &mut TargetSession, cx: &mut Cx<'_>, region: &RegionHandle, str
             n += rest;
         }
         from += n;
-        session.handle_recv(cx, link, op, Came::Bytes(n)).expect("no violation");
+        session.handle_recv(cx, link, op, Received::Bytes(n)).expect("no violation");
         while serve(session, cx, region, len) {
             session.resume(cx).expect("no violation");
         }

@@ -11,7 +11,7 @@ use blockwire_nvme_tcp::wire::{CapsuleCmd, IcReq};
 use blockwire_nvme_tcp::{ControllerQueue, QueueLimits, QueueSize};
 use buf::{Class, Cx, Entropy, Pool, Region, RegionHandle, Time};
 use nvme::{Completion, Descriptor, Opcode, Sqe};
-use stream::{Came, Connection, Link, Target, TargetEvent};
+use stream::{Connection, Link, Received, Target, TargetEvent};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -65,7 +65,7 @@ fn measured(bench: &mut Bench, cx: &mut Cx<'_>, bytes: &[u8]) {
         stage.copy_from_slice(&bytes[at..at + len]);
         op.stage = Some(stage);
         at += len;
-        bench.queue.handle_recv(cx, LINK, op, Came::Bytes(len)).expect("a good host");
+        bench.queue.handle_recv(cx, LINK, op, Received::Bytes(len)).expect("a good host");
         while bench.serve(cx) {
             bench.queue.resume(cx).expect("a good host");
         }
@@ -108,7 +108,7 @@ fn main() {
     let mut stage = cx.pool.take(Class::Wire, CapsuleCmd::LEN).expect("memory");
     stage.copy_from_slice(header.as_bytes());
     op.stage = Some(stage);
-    bench.queue.handle_recv(cx, LINK, op, Came::Bytes(CapsuleCmd::LEN)).expect("a Connect");
+    bench.queue.handle_recv(cx, LINK, op, Received::Bytes(CapsuleCmd::LEN)).expect("a Connect");
     let size = QueueSize { entries: 2 * DEPTH, flow_control: false, in_capsule_max: 8192 };
     assert!(bench.queue.open(cx, size));
     bench.serve(cx);

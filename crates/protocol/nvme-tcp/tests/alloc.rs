@@ -3,7 +3,7 @@
 use blockwire_nvme_tcp::{ControllerQueue, HostLimits, HostQueue, QueueLimits, QueueSize};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
-use stream::{Came, Connection, Host, HostEvent, Link, RecvOp, Target, TargetEvent};
+use stream::{Connection, Host, HostEvent, Link, Received, RecvOp, Target, TargetEvent};
 use testkit::alloc;
 use zerocopy::FromZeros;
 
@@ -24,7 +24,7 @@ impl Way {
         Way { bytes: Vec::with_capacity(16 << 20), at: 0 }
     }
 
-    fn fill(&mut self, pool: &Pool, mut op: RecvOp) -> (RecvOp, Came) {
+    fn fill(&mut self, pool: &Pool, mut op: RecvOp) -> (RecvOp, Received) {
         let mut n = 0;
         if let Some(direct) = &mut op.direct {
             n = direct.want.len().min(self.bytes.len() - self.at);
@@ -38,7 +38,7 @@ impl Way {
             self.at += rest;
             op.stage = Some(stage);
         }
-        (op, Came::Bytes(n + rest))
+        (op, Received::Bytes(n + rest))
     }
 
     fn is_empty(&self) -> bool {

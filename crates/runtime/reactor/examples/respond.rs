@@ -18,7 +18,7 @@ use blockwire_reactor::{Config, IoChoice, Listen, Reactor, TcpOptions};
 use buf::{Class, Cx, Errno, Region, RegionHandle, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use smallvec::SmallVec;
-use stream::{Came, Piece, RecvOp, SendOp};
+use stream::{Piece, Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 const REQUEST: usize = 48;
@@ -52,13 +52,13 @@ impl Endpoint for Responder {
         self.ready.push_back(link);
     }
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
-    fn handle_recv(&mut self, _: &mut Cx<'_>, link: LinkId, _: RecvOp, came: Came) {
+    fn handle_recv(&mut self, _: &mut Cx<'_>, link: LinkId, _: RecvOp, came: Received) {
         let Some(conn) = self.links.get_mut(&link) else { return };
         conn.recv_out = false;
         match came {
-            Came::Bytes(n) => conn.due += n,
-            Came::Loaned(_) | Came::Cancelled => {}
-            Came::End | Came::Failed(_) => {
+            Received::Bytes(n) => conn.due += n,
+            Received::Loaned(_) | Received::Cancelled => {}
+            Received::End | Received::Failed(_) => {
                 conn.gone = true;
                 self.departures.push_back(link);
             }

@@ -1,7 +1,7 @@
 //! What both worlds do before and after a receive.
 
 use buf::BufMut;
-use stream::{Came, RecvOp, Tag};
+use stream::{Received, RecvOp, Tag};
 
 use crate::base::Base;
 use crate::disk::IOV_MAX;
@@ -41,7 +41,7 @@ pub(crate) fn finish<M>(base: &mut Base<M>, tag: Tag, mut op: RecvOp, got: usize
         stage.set_len(staged);
         stage
     });
-    let came = if got == 0 { Came::End } else { Came::Bytes(got) };
+    let came = if got == 0 { Received::End } else { Received::Bytes(got) };
     if got > 0 {
         base.counters.recvs.add(1);
         base.counters.recv_bytes.add(got as u64);

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use buf::{Errno, Time};
 use endpoint::{Arrival, DialId, Dialled, Driver, LinkId};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 use crate::base::Base;
@@ -13,7 +13,7 @@ use crate::base::Base;
 pub(crate) enum Event<M> {
     Arrival(LinkId, Arrival<M>),
     Message(M),
-    Recv(LinkId, RecvOp, Came),
+    Recv(LinkId, RecvOp, Received),
     Written(LinkId, Result<(), Errno>),
     Sent(LinkId, SendOp),
     Disk(DiskOp, Result<usize, Errno>),

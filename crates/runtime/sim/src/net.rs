@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use buf::Errno;
 use endpoint::{LinkId, ShardId};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 
 use crate::chance::Chance;
 
@@ -85,14 +85,14 @@ impl Wire {
         chance: &mut Chance,
         stage: impl FnOnce(usize) -> Option<buf::BufMut>,
         loan: Option<&buf::Pool>,
-    ) -> Option<(RecvOp, Came)> {
+    ) -> Option<(RecvOp, Received)> {
         self.recv.as_ref()?;
         if self.reset {
-            return self.recv.take().map(|op| (op, Came::Failed(RESET)));
+            return self.recv.take().map(|op| (op, Received::Failed(RESET)));
         }
         if self.to_shard.is_empty() {
             let done = self.peer_done.then(|| self.recv.take()).flatten();
-            return done.map(|op| (op, Came::End));
+            return done.map(|op| (op, Received::End));
         }
         let arrived = match chance.below(4) {
             0 => self.to_shard.len(),
@@ -134,10 +134,10 @@ impl Wire {
             self.recv = Some(op);
             return None;
         }
-        Some((op, Came::Bytes(taken)))
+        Some((op, Received::Bytes(taken)))
     }
 
-    fn lend(&mut self, pool: &buf::Pool, arrived: usize) -> Option<(RecvOp, Came)> {
+    fn lend(&mut self, pool: &buf::Pool, arrived: usize) -> Option<(RecvOp, Received)> {
         let wanted = {
             let op = self.recv.as_ref()?;
             op.direct.as_ref().map_or(0, |direct| direct.want.len()) + op.stage_len
@@ -150,7 +150,7 @@ impl Wire {
         for slice in pages.slices_mut(0..now) {
             fill(slice, &mut self.to_shard);
         }
-        self.recv.take().map(|op| (op, Came::Loaned(pages.freeze())))
+        self.recv.take().map(|op| (op, Received::Loaned(pages.freeze())))
     }
 
     /// Moves a chance part of the send that is out to the peer. True if all of it is written.

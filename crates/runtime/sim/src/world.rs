@@ -9,7 +9,7 @@ use buf::{Class, Cx, Entropy, Errno, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, Dial, DialId, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
 };
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{DiskId, DiskOp};
 
 use crate::chance::Chance;
@@ -571,7 +571,7 @@ impl<E: Endpoint> World<E> {
         }
         let held = std::mem::take(&mut wire.held);
         if let Some(op) = recv {
-            self.with(at, |end, cx| end.handle_recv(cx, link, op, Came::Cancelled));
+            self.with(at, |end, cx| end.handle_recv(cx, link, op, Received::Cancelled));
         }
         if let Some((op, _)) = send {
             self.with(at, |end, cx| end.handle_written(cx, link, Err(crate::net::RESET)));

@@ -9,7 +9,7 @@ use blockwire_sim::{Config, LineFaults, Reach, World};
 use buf::{Class, Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
 use smallvec::smallvec;
-use stream::{Came, Piece, RecvOp, SendOp};
+use stream::{Piece, Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 const TOTAL: u64 = 300_000;
@@ -75,11 +75,11 @@ impl Endpoint for Node {
 
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         let conn = self.links.get_mut(&link).expect("a link that is known");
         assert!(std::mem::take(&mut conn.recv_out));
         match came {
-            Came::Bytes(n) => {
+            Received::Bytes(n) => {
                 let stage = op.stage.expect("bytes are in the stage");
                 assert_eq!(stage.len(), n);
                 if self.line == Some(link) {
@@ -97,9 +97,9 @@ impl Endpoint for Node {
                 }
                 self.ready.push_back(link);
             }
-            Came::Cancelled => assert!(conn.gone),
-            Came::End | Came::Failed(_) => self.drop_line(link),
-            Came::Loaned(_) => unreachable!("not asked for"),
+            Received::Cancelled => assert!(conn.gone),
+            Received::End | Received::Failed(_) => self.drop_line(link),
+            Received::Loaned(_) => unreachable!("not asked for"),
         }
     }
 

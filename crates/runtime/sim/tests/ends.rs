@@ -6,7 +6,7 @@ use std::time::Duration;
 use blockwire_sim::{Config, Disk, World};
 use buf::{Class, Cx, Errno, Pool};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
 const DISK: DiskId = DiskId(1);
@@ -24,7 +24,7 @@ impl Endpoint for Asker {
 
     fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: Arrival<()>) {}
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
-    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Came) {}
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
     fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
 

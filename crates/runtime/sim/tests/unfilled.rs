@@ -6,7 +6,7 @@ use std::time::Duration;
 use blockwire_sim::{Config, UNFILLED, World};
 use buf::{Class, Cx, Errno, SgMut, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
-use stream::{Came, Piece, RecvOp, SendOp};
+use stream::{Piece, Received, RecvOp, SendOp};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
 /// Bytes that go out.
@@ -44,7 +44,7 @@ impl Endpoint for Careless {
         self.disk = Some(DiskOp { disk: DiskId(0), ticket: DiskTicket(0), kind });
     }
 
-    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Came) {}
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
     fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
     fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}

@@ -21,7 +21,7 @@ use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, Pro
 use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe};
 use nvme_tcp::wire::{C2hData, CapsuleCmd, CapsuleResp, IcReq, IcResp};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use testkit::target::{self, Terms};
 use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, Ram, RamDisk, Span};
 use zerocopy::little_endian::U32;
@@ -148,7 +148,7 @@ impl World {
                 let mut op = self.hands.wires[link.0 as usize].recv.take().expect("the shard listens");
                 let taken = fill(&self.pool, &mut op, stream);
                 stream = &stream[taken..];
-                self.with(|shard, cx| shard.handle_recv(cx, link, op, Came::Bytes(taken)));
+                self.with(|shard, cx| shard.handle_recv(cx, link, op, Received::Bytes(taken)));
             }
         }
     }

@@ -13,7 +13,7 @@ use iscsi::login::{
 };
 use iscsi::wire::{BHS_LEN, Bhs, padded_len};
 use smallvec::smallvec;
-use stream::{Came, Piece, RecvOp, SendOp};
+use stream::{Piece, Received, RecvOp, SendOp};
 
 /// Most bytes that are received and not yet parsed: one whole request.
 const UNPARSED_MAX: usize = BHS_LEN + LOGIN_SEGMENT_LEN_MAX;
@@ -139,16 +139,16 @@ impl LoginLink {
         Some(RecvOp { direct: None, stage_len, stage: None })
     }
 
-    pub(crate) fn handle_recv(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) {
+    pub(crate) fn handle_recv(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Received) {
         self.receiving = false;
         match came {
-            Came::Bytes(_) => self.unparsed.extend_from_slice(op.stage.as_deref().unwrap_or_default()),
-            Came::Loaned(pages) => {
+            Received::Bytes(_) => self.unparsed.extend_from_slice(op.stage.as_deref().unwrap_or_default()),
+            Received::Loaned(pages) => {
                 let had = self.unparsed.len();
                 self.unparsed.resize(had + pages.len(), 0);
                 pages.copy_to(0, &mut self.unparsed[had..]);
             }
-            Came::End | Came::Cancelled | Came::Failed(_) => return self.over(None),
+            Received::End | Received::Cancelled | Received::Failed(_) => return self.over(None),
         }
         self.parse(cx);
     }

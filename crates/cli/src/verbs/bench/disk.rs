@@ -19,7 +19,7 @@ use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use eval::load::Shape;
 use reactor::{Config, Inline};
 use rustix::fs::OFlags;
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp};
 
 use super::super::place::{self, Key, Place};
@@ -211,7 +211,7 @@ impl Endpoint for Ends {
 
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
 
-    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Came) {
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {
         unreachable!("{NO_SOCKET}");
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
-use stream::{Came, RecvOp, SendOp, earliest};
+use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, Remark};
 
 use super::Stripe;
@@ -50,7 +50,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         clippy::indexing_slicing,
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         let Some(leg) = self.leg_of(link) else { return };
         self.legs[leg].volume.handle_recv(cx, link, op, came);
         self.touch(leg);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use buf::{Class, Entropy, Payload, Pool, Sg, Time};
 use endpoint::{Dial, Dialled, Leave};
 use proptest::prelude::*;
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{Durability, Epoch, Extent, Failure, Fault, Op, Outcome, Refusal, Span};
 
 use super::*;

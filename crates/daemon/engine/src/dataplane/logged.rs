@@ -10,7 +10,7 @@ use std::{
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use shard::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, Remark};
 
 /// Lines that may wait to be written.
@@ -230,7 +230,7 @@ impl Endpoint for Logged {
     fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
         self.shard.handle_message(cx, message);
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.shard.handle_recv(cx, link, op, came);
     }
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {

@@ -13,7 +13,7 @@ use iscsi::initiator::{
 use iscsi::name::IscsiName;
 use iscsi::negotiate::Limits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
-use stream::{Came, Close, Connection, Host, HostEvent, RecvOp, SendOp};
+use stream::{Close, Connection, Host, HostEvent, Received, RecvOp, SendOp};
 
 use super::login;
 use super::settings::{Settings, Timeouts};
@@ -269,7 +269,7 @@ impl Sockets for Discovery {
         }
     }
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.touched = true;
         // A violation ends the session, which is told by itself.
         let _ = self.nexuses.received(cx, link, op, came);

@@ -34,7 +34,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use scsi::lun::{Address, Lun};
-use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
+use stream::{Received, RecvOp, SendOp, Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::{Claim, Event, Path, Portrait, Protocol, Trace, Why};
@@ -307,7 +307,7 @@ impl Sockets for IscsiPath {
         }
     }
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.touched = true;
         if let Err(violation) = self.nexuses.received(cx, link, op, came) {
             self.violated(violation);

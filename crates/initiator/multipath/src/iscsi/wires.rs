@@ -9,7 +9,7 @@ use buf::{Cx, Errno, Time};
 use endpoint::{Dial, DialId, Leave, LinkId};
 use iscsi::initiator::InitiatorSession;
 use smallvec::SmallVec;
-use stream::{Came, Connection, Link, RecvOp, SendOp};
+use stream::{Connection, Link, Received, RecvOp, SendOp};
 
 /// What is wanted of the world.
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ impl Nexuses {
         cx: &mut Cx<'_>,
         socket: LinkId,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), iscsi::initiator::LinkFault> {
         match self.find(socket) {
             Some((nexus, link)) => nexus.session.handle_recv(cx, link, op, came),

@@ -19,7 +19,7 @@ use nvme::log::discovery::{Header, RECORD, Record};
 use nvme::log::{GetLogPage, Lid};
 use nvme::property::{Configuration, ControllerStatus};
 use nvme::{Cqe, Nqn, Sqe};
-use stream::{Came, RecvOp, SendOp, earliest};
+use stream::{Received, RecvOp, SendOp, earliest};
 
 use super::errands::Errands;
 use super::fence::POLL;
@@ -496,7 +496,7 @@ impl Sockets for Discovery {
         self.links.handle_dialled(cx, id, how, &self.settings.limits());
     }
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.links.handle_recv(cx, link, op, came);
     }
 

@@ -15,7 +15,7 @@ use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Awaited, Dial, DialId, Dialled, Leave, LinkId, Work};
 use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
-use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Tag, earliest};
+use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
 
 /// The one link of a queue.
 const LINK: Link = Link(0);
@@ -205,11 +205,11 @@ impl Links {
         self.list.iter_mut().find(|linked| linked.link == link)
     }
 
-    pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         let broken = match &came {
-            Came::End => Some(Break::Closed),
-            Came::Failed(errno) => Some(Break::Socket(*errno)),
-            Came::Bytes(_) | Came::Loaned(_) | Came::Cancelled => None,
+            Received::End => Some(Break::Closed),
+            Received::Failed(errno) => Some(Break::Socket(*errno)),
+            Received::Bytes(_) | Received::Loaned(_) | Received::Cancelled => None,
         };
         if broken.is_some() {
             self.hear_out(link);

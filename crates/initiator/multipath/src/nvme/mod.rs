@@ -45,7 +45,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use nvme::Cqe;
-use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
+use stream::{Received, RecvOp, SendOp, Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::trace::Trace;
@@ -343,7 +343,7 @@ impl Sockets for NvmePath {
         self.links.handle_dialled(cx, id, how, &self.settings.limits());
     }
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.links.handle_recv(cx, link, op, came);
     }
 

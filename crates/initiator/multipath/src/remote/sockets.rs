@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
-use stream::{Came, RecvOp, SendOp, earliest};
+use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Remark, Time};
 
 use super::{RemoteVolume, Stage};
@@ -82,7 +82,7 @@ impl<P: Path> Sockets for RemoteVolume<P> {
     }
 
     #[inline]
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         let Some(way) = self.way_of(link) else { return };
         self.ways[way].path.handle_recv(cx, link, op, came);
         self.touch(way);

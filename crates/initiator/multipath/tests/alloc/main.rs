@@ -20,7 +20,7 @@ use iscsi::negotiate::Digest;
 use iscsi::session::SessionLimits;
 use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use testkit::alloc::{self, counted};
 use testkit::target;
 use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
@@ -42,7 +42,7 @@ impl Sockets for Counted {
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         counted(|| self.0.handle_dialled(cx, id, how));
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         counted(|| self.0.handle_recv(cx, link, op, came));
     }
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {

@@ -12,7 +12,7 @@ use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, List
 use nvme::{HostId, Nqn};
 use shard::{Control, Make, Message, Shard};
 use sim::{Config, LineFaults, Reach, World};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use testkit::target;
 use volume::{Backend, DiskOp, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Ram, RamDisk, Span};
 
@@ -66,7 +66,7 @@ impl Endpoint for Node {
             shard.handle_message(cx, message);
         }
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         each!(self, end => end.handle_recv(cx, link, op, came));
     }
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {

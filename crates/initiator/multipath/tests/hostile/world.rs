@@ -19,7 +19,7 @@ use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
 use shard::{Control, Message, NvmeMessage, Shard};
 use sim::Chance;
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Backend, DiskId, DiskOp, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
 
@@ -454,12 +454,12 @@ impl Session {
 }
 
 /// What a receive that is out brings, if it brings anything; `over`: the other end has left.
-fn receive(pool: &Pool, end: &mut End, over: bool, loans: bool) -> Option<(RecvOp, Came)> {
+fn receive(pool: &Pool, end: &mut End, over: bool, loans: bool) -> Option<(RecvOp, Received)> {
     if end.left {
-        return Some((end.recv.take()?, Came::Cancelled));
+        return Some((end.recv.take()?, Received::Cancelled));
     }
     let Some(segment) = end.inbox.front_mut() else {
-        return if over { Some((end.recv.take()?, Came::End)) } else { None };
+        return if over { Some((end.recv.take()?, Received::End)) } else { None };
     };
     let mut op = end.recv.take()?;
     if loans {
@@ -468,7 +468,7 @@ fn receive(pool: &Pool, end: &mut End, over: bool, loans: bool) -> Option<(RecvO
         pages.copy_from(0, &segment[..len]);
         segment.drain(..len);
         end.inbox.pop_front_if_empty();
-        return Some((op, Came::Loaned(pages.freeze())));
+        return Some((op, Received::Loaned(pages.freeze())));
     }
     let mut taken = 0;
     if let Some(direct) = &mut op.direct {
@@ -491,7 +491,7 @@ fn receive(pool: &Pool, end: &mut End, over: bool, loans: bool) -> Option<(RecvO
     }
     segment.drain(..taken);
     end.inbox.pop_front_if_empty();
-    Some((op, Came::Bytes(taken)))
+    Some((op, Received::Bytes(taken)))
 }
 
 trait PopEmpty {

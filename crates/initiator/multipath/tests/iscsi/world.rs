@@ -10,7 +10,7 @@ use endpoint::{
     Accepted, Arrival, Departure, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, Sockets, pump,
 };
 use shard::{Message, Shard};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 use testkit::iscsi_target::Script;
@@ -328,16 +328,16 @@ impl<S: Sockets> World<S> {
 }
 
 /// What a receive that is out brings, if it brings anything.
-fn receive(pool: &Pool, end: &mut End, gone: bool, over: bool) -> Option<(RecvOp, Came)> {
+fn receive(pool: &Pool, end: &mut End, gone: bool, over: bool) -> Option<(RecvOp, Received)> {
     if end.inbox.is_empty() && !gone && !over {
         return None;
     }
     let mut op = end.recv.take()?;
     if gone {
-        return Some((op, if end.left { Came::Cancelled } else { Came::Failed(RESET) }));
+        return Some((op, if end.left { Received::Cancelled } else { Received::Failed(RESET) }));
     }
     if end.inbox.is_empty() {
-        return Some((op, Came::End));
+        return Some((op, Received::End));
     }
     let mut taken = 0;
     if let Some(direct) = &mut op.direct {
@@ -356,7 +356,7 @@ fn receive(pool: &Pool, end: &mut End, gone: bool, over: bool) -> Option<(RecvOp
         op.stage = Some(stage);
         taken += rest;
     }
-    Some((op, Came::Bytes(taken)))
+    Some((op, Received::Bytes(taken)))
 }
 
 fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {

@@ -11,7 +11,7 @@ use blockwire_multipath::{Event, Path, Why};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use endpoint::{Dialled, LinkId, Sockets};
 use nvme::Nqn;
-use stream::{Came, RecvOp};
+use stream::{Received, RecvOp};
 use volume::{IoId, Op, Span};
 
 use crate::settings;
@@ -85,7 +85,7 @@ impl<P: Sockets> World<P> {
         while let Some((link, _)) = self.path.poll_leave() {
             (moved, self.wires[link.0 as usize].is_open) = (true, false);
             if let Some(op) = self.wires[link.0 as usize].recv.take() {
-                self.host(|path, cx| path.handle_recv(cx, link, op, Came::Cancelled));
+                self.host(|path, cx| path.handle_recv(cx, link, op, Received::Cancelled));
             }
         }
         while self.path.poll_ready().is_some() {}
@@ -118,7 +118,7 @@ impl<P: Sockets> World<P> {
         if self.closes && moved {
             let op = self.wires[at].recv.take().unwrap();
             self.wires[at].is_open = false;
-            self.host(|path, cx| path.handle_recv(cx, link, op, Came::End));
+            self.host(|path, cx| path.handle_recv(cx, link, op, Received::End));
             return true;
         }
         self.serve(at);
@@ -129,7 +129,7 @@ impl<P: Sockets> World<P> {
         let mut page = self.pool.take_sg(Class::Wire, bytes.len()).unwrap();
         page.copy_from(0, &bytes);
         let op = self.wires[at].recv.take().unwrap();
-        self.host(|path, cx| path.handle_recv(cx, link, op, Came::Loaned(page.freeze())));
+        self.host(|path, cx| path.handle_recv(cx, link, op, Received::Loaned(page.freeze())));
         true
     }
 
@@ -444,7 +444,7 @@ fn a_controller_that_closes_amid_authentication_may_have_refused_and_before_it_h
         } else {
             let op = world.wires[0].recv.take().unwrap();
             world.wires[0].is_open = false;
-            world.host(|path, cx| path.handle_recv(cx, LinkId(0), op, Came::End));
+            world.host(|path, cx| path.handle_recv(cx, LinkId(0), op, Received::End));
         }
         let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
             Event::Down(why) => Some(why),

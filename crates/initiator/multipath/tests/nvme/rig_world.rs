@@ -13,7 +13,7 @@ use endpoint::{
     Sockets, Work, pump,
 };
 use shard::{Control, Exports, Message, NvmeMessage, Shard};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp, IoId, Op, Ram, RamDisk};
 
 use testkit::target;
@@ -104,15 +104,15 @@ fn put(inbox: &mut VecDeque<u8>, op: &SendOp) {
 
 impl End {
     /// What a receive that is out brings, if it brings something now.
-    fn fill(&mut self, pool: &Pool) -> Option<(RecvOp, Came)> {
+    fn fill(&mut self, pool: &Pool) -> Option<(RecvOp, Received)> {
         if self.gone {
-            return Some((self.recv.take()?, Came::Cancelled));
+            return Some((self.recv.take()?, Received::Cancelled));
         }
         if self.inbox.is_empty() {
             let how = self.over.filter(|_| !self.told)?;
             let op = self.recv.take()?;
             self.told = true;
-            return Some((op, how.map_or_else(Came::Failed, |()| Came::End)));
+            return Some((op, how.map_or_else(Received::Failed, |()| Received::End)));
         }
         let mut op = self.recv.take()?;
         let mut taken = 0;
@@ -131,7 +131,7 @@ impl End {
             op.stage = Some(stage);
             taken += rest;
         }
-        Some((op, Came::Bytes(taken)))
+        Some((op, Received::Bytes(taken)))
     }
 }
 

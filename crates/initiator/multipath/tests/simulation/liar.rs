@@ -5,7 +5,7 @@ use std::time::Duration;
 use blockwire_multipath::{AnyPath, Claim, Event, Path, Protocol};
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
 /// The bug.
@@ -50,7 +50,7 @@ impl Sockets for Liar {
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         self.inner.handle_dialled(cx, id, how);
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.inner.handle_recv(cx, link, op, came);
     }
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {

@@ -4,7 +4,7 @@ use blockwire_multipath::{Client, Path};
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use shard::{Message, Shard};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub enum Node<P> {
@@ -46,7 +46,7 @@ impl<P: Path> Endpoint for Node<P> {
             Node::Host(_) => panic!("nobody tells a host anything"),
         }
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         either!(self, end => end.handle_recv(cx, link, op, came));
     }
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {

@@ -49,7 +49,7 @@ pub use request::{
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
+use stream::{Close, Connection, Link, Received, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
 pub use task::R2T_MAX;
 use task::Task;
 use window::Window;
@@ -384,7 +384,7 @@ impl Connection for TargetSession {
         cx: &mut Cx<'_>,
         link: Link,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, usize::from(link.0), op, came);
         self.tidy(cx);

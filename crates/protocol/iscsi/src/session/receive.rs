@@ -13,7 +13,7 @@ use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len}
 use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Sg, SgMut};
 use std::ops::Range;
-use stream::{Came, Direct, Link, RecvOp, Tag};
+use stream::{Direct, Link, Received, RecvOp, Tag};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,25 +61,25 @@ impl TargetSession {
         cx: &mut Cx<'_>,
         at: usize,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), LinkFault> {
         let Some(link) = self.links.get_mut(at) else { return Ok(()) };
         link.rx.out = false;
         let bytes = match &came {
-            Came::Bytes(n) => *n,
-            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+            Received::Bytes(n) => *n,
+            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
         let placed = op.direct.map_or(0, |direct| self.take_back(at, direct, bytes));
         let link = &mut self.links[at];
         match came {
-            Came::Bytes(n) => {
+            Received::Bytes(n) => {
                 if let (Some(stage), true) = (op.stage, n > placed) {
                     link.rx.inlet.put_stage(stage, n - placed);
                 }
             }
-            Came::Loaned(pages) => link.rx.inlet.put_loaned(pages),
-            Came::Cancelled => {}
-            Came::End | Came::Failed(_) => {
+            Received::Loaned(pages) => link.rx.inlet.put_loaned(pages),
+            Received::Cancelled => {}
+            Received::End | Received::Failed(_) => {
                 self.fail_link(cx, at);
                 return Ok(());
             }

@@ -36,7 +36,8 @@ use receive::Rx;
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{
-    Came, Close, Connection, Inlet, Link, Outbox, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent,
+    Close, Connection, Inlet, Link, Outbox, Received, RecvOp, SendOp, Slab, Tag, TagIndex, Target,
+    TargetEvent,
 };
 pub use task::R2T_MAX;
 use task::{Source, Task};
@@ -294,7 +295,7 @@ impl Connection for ControllerQueue {
         cx: &mut Cx<'_>,
         _link: Link,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, op, came);
         self.tidy();

@@ -15,7 +15,7 @@ use buf::{Cx, SgMut, Time};
 use nvme::Status;
 use nvme::planted::{Bug, planted};
 use std::ops::Range;
-use stream::{Came, Direct, Inlet, RecvOp, Tag};
+use stream::{Direct, Inlet, Received, RecvOp, Tag};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Whether parsing goes on.
@@ -134,22 +134,22 @@ impl ControllerQueue {
     }
 
     /// Takes a receive back.
-    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), LinkFault> {
+    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Received) -> Result<(), LinkFault> {
         self.rx.out = false;
         let bytes = match &came {
-            Came::Bytes(n) => *n,
-            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+            Received::Bytes(n) => *n,
+            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
         let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
         match came {
-            Came::Bytes(n) => {
+            Received::Bytes(n) => {
                 if let (Some(stage), true) = (op.stage, n > placed) {
                     self.rx.inlet.put_stage(stage, n - placed);
                 }
             }
-            Came::Loaned(pages) => self.rx.inlet.put_loaned(pages),
-            Came::Cancelled => {}
-            Came::End | Came::Failed(_) => {
+            Received::Loaned(pages) => self.rx.inlet.put_loaned(pages),
+            Received::Cancelled => {}
+            Received::End | Received::Failed(_) => {
                 self.fail();
                 return Ok(());
             }

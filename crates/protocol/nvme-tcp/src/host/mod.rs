@@ -25,7 +25,9 @@ use outgoing::{DIGEST_SEGMENT_MAX, Out};
 use receive::Rx;
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Host, HostEvent, Link, Outbox, RecvOp, SendOp, Slab, Tag, TagIndex};
+use stream::{
+    Close, Connection, Host, HostEvent, Link, Outbox, Received, RecvOp, SendOp, Slab, Tag, TagIndex,
+};
 
 #[cfg(test)]
 mod tests;
@@ -205,7 +207,7 @@ impl Connection for HostQueue {
         cx: &mut Cx<'_>,
         _link: Link,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, op, came);
         self.tidy();

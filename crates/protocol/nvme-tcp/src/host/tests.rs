@@ -27,14 +27,14 @@ impl Delivery {
         Delivery { chunks: vec![usize::MAX], at: 0, loaned: false }
     }
 
-    fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Came) {
+    fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Received) {
         let most = self.chunks[self.at % self.chunks.len()].max(1);
         self.at += 1;
         if self.loaned {
             let n = most.min(inbox.len()).min(100_000);
             let mut page = pool.take_sg(Class::Wire, n).unwrap();
             page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Came::Loaned(page.freeze()));
+            return (op, Received::Loaned(page.freeze()));
         }
         let mut n = 0;
         if let Some(direct) = &mut op.direct {
@@ -52,7 +52,7 @@ impl Delivery {
             n += rest;
             op.stage = Some(stage);
         }
-        (op, Came::Bytes(n))
+        (op, Received::Bytes(n))
     }
 }
 
@@ -108,14 +108,14 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
         if self.queue.poll_shut().is_some() {
             self.shut = true;
             if let Some(op) = self.op.take() {
-                self.note(|queue| queue.handle_recv(cx, LINK, op, Came::Cancelled));
+                self.note(|queue| queue.handle_recv(cx, LINK, op, Received::Cancelled));
             }
         }
     }
 
     fn hang_up(&mut self, cx: &mut Cx<'_>) {
         if let Some(op) = self.op.take().or_else(|| self.queue.poll_recv(cx, LINK)) {
-            self.note(|queue| queue.handle_recv(cx, LINK, op, Came::End));
+            self.note(|queue| queue.handle_recv(cx, LINK, op, Received::End));
         }
         self.take_shut(cx);
     }

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use buf::{Errno, Time};
 use endpoint::{Arrival, Departure, Dial, Dialled, Driver, LinkId, ShardId};
-use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
 use crate::base::Base;
@@ -242,7 +242,7 @@ impl<M> Epoll<M> {
             }
             Err(e) => {
                 op.stage = None;
-                self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Failed(e)));
+                self.base.events.push_back(Event::Recv(link_of(tag), op, Received::Failed(e)));
             }
         }
     }
@@ -343,7 +343,7 @@ impl<M> Epoll<M> {
             self.base.has_closed();
         }
         if let Some(op) = link.recv.take() {
-            self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
+            self.base.events.push_back(Event::Recv(link_of(tag), op, Received::Cancelled));
         }
         if link.send.is_some() {
             self.sent(tag, Err(Errno(libc::ECANCELED)));
@@ -362,7 +362,7 @@ impl<M> Driver<M> for Epoll<M> {
                 at.recv = Some(op);
                 self.receive_soon(tag);
             }
-            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Came::Cancelled)),
+            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Received::Cancelled)),
         }
     }
 
@@ -402,7 +402,7 @@ impl<M> Driver<M> for Epoll<M> {
         at.phase = Phase::Leaving(how);
         at.closes = true;
         if let Some(op) = recv {
-            self.base.events.push_back(Event::Recv(link, op, Came::Cancelled));
+            self.base.events.push_back(Event::Recv(link, op, Received::Cancelled));
         }
         self.base.closes(tag);
         if at_rest {

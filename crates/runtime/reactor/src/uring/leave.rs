@@ -9,7 +9,7 @@ use buf::Errno;
 use endpoint::Departure;
 use io_uring::opcode;
 use io_uring::types::Fd;
-use stream::{Came, Tag};
+use stream::{Received, Tag};
 
 use super::{Phase, Receiving, Uring, kind};
 use crate::mail::Incoming;
@@ -91,7 +91,7 @@ impl<M> Uring<'_, M> {
     pub(super) fn cancel_recv(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         if let Some(op) = link.recv.take_starved() {
-            self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
+            self.base.events.push_back(Event::Recv(link_of(tag), op, Received::Cancelled));
         } else if let Receiving::Out(slot) = link.recv {
             self.cancel(kind::RECV, slot);
         }

@@ -25,7 +25,7 @@ use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ShardId};
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, cqueue, opcode};
-use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
 use crate::base::Base;
@@ -271,7 +271,7 @@ impl<M> Driver<M> for Uring<'_, M> {
                 assert!(matches!(at.recv, Receiving::Nothing), "one receive at a time per link");
                 self.receive(tag, op);
             }
-            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Came::Cancelled)),
+            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Received::Cancelled)),
         }
     }
 

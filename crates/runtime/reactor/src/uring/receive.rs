@@ -6,7 +6,7 @@ use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::os::fd::AsRawFd;
-use stream::{Came, RecvOp, Tag};
+use stream::{Received, RecvOp, Tag};
 
 use super::ring::Completion;
 use super::stages::{self, STAGE_LEN};
@@ -116,9 +116,9 @@ impl<M> Uring<'_, M> {
             Err(e) => {
                 op.stage = None;
                 let came = match e {
-                    Errno(libc::ECANCELED) => Came::Cancelled,
-                    _ if !is_open => Came::Cancelled,
-                    e => Came::Failed(e),
+                    Errno(libc::ECANCELED) => Received::Cancelled,
+                    _ if !is_open => Received::Cancelled,
+                    e => Received::Failed(e),
                 };
                 self.base.events.push_back(Event::Recv(link_of(tag), op, came));
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use buf::{Buf, BufMut, Class, Cx, Errno, Sg, SgMut, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use smallvec::SmallVec;
-use stream::{Came, Direct, Piece, RecvOp, SendOp, Slab};
+use stream::{Direct, Piece, Received, RecvOp, SendOp, Slab};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
 /// Send the payload back.
@@ -301,7 +301,7 @@ impl Endpoint for TestEnd {
         }
     }
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         let conn = self.links.get_mut(&link).expect("a link that is known");
         assert!(std::mem::take(&mut conn.recv_out), "a receive came back twice");
         let mut direct_len = 0;
@@ -310,7 +310,7 @@ impl Endpoint for TestEnd {
             conn.payload = Some((direct.data, direct.want.start));
         }
         match came {
-            Came::Bytes(n) => {
+            Received::Bytes(n) => {
                 assert!(n > 0);
                 let direct = n.min(direct_len);
                 if let Some((_, have)) = &mut conn.payload {
@@ -327,12 +327,12 @@ impl Endpoint for TestEnd {
                     None => assert_eq!(n, direct),
                 }
             }
-            Came::Loaned(_) => panic!("no world of ours lends"),
-            Came::End => conn.ended = true,
-            Came::Cancelled => {
+            Received::Loaned(_) => panic!("no world of ours lends"),
+            Received::End => conn.ended = true,
+            Received::Cancelled => {
                 assert!(op.stage.is_none());
             }
-            Came::Failed(_) => {
+            Received::Failed(_) => {
                 conn.ended = true;
                 conn.out.clear();
                 conn.then = Some(Departure::Abort);

@@ -11,7 +11,7 @@ use nvme_tcp::wire::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, digest,
 };
 use nvme_tcp::{ControllerQueue, QueueLimits, QueueSize};
-use stream::{Came, Connection, Link, RecvOp, Tag, Target, TargetEvent};
+use stream::{Connection, Link, Received, RecvOp, Tag, Target, TargetEvent};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -164,7 +164,7 @@ impl Scene {
         let came = if self.loaned {
             let mut page = self.pool.take_sg(Class::Wire, most).unwrap();
             page.copy_from(0, &self.inbox.drain(..most).collect::<Vec<_>>());
-            Came::Loaned(page.freeze())
+            Received::Loaned(page.freeze())
         } else {
             let mut n = 0;
             if let Some(direct) = &mut op.direct {
@@ -179,7 +179,7 @@ impl Scene {
                 stage.copy_from_slice(&self.inbox.drain(..rest).collect::<Vec<_>>());
                 op.stage = Some(stage);
             }
-            Came::Bytes(n + rest)
+            Received::Bytes(n + rest)
         };
         let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, came));
         true
@@ -191,7 +191,7 @@ impl Scene {
             self.shut = true;
             self.inbox.clear();
             if let Some(op) = self.op.take() {
-                let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Came::Failed(Errno(104))));
+                let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Received::Failed(Errno(104))));
             }
             self.serve();
         }
@@ -288,7 +288,7 @@ impl Scene {
             let op = self.op.take().or_else(|| self.with(|queue, cx| queue.poll_recv(cx, LINK)));
             match op {
                 Some(op) => {
-                    let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Came::End));
+                    let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Received::End));
                 }
                 // It waits for a place: the server never gives one, so the connection is closed.
                 None => self.with(|queue, cx| queue.close(cx, stream::Close::Now)),

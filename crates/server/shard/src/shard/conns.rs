@@ -10,7 +10,7 @@ use iscsi::login::Cause;
 use iscsi::session::{LinkFault, TargetSession};
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::NexusKey;
-use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
+use stream::{Connection, Link, Received, RecvOp, SendOp, Tag};
 
 use super::Shard;
 use super::nvme::{NvmeLine, Queue};
@@ -196,11 +196,11 @@ impl Shard {
         }
     }
 
-    pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Came) {
+    pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
         let bytes = match &came {
-            Came::Bytes(bytes) => *bytes,
-            Came::Loaned(sg) => sg.len(),
-            Came::End | Came::Cancelled | Came::Failed(_) => 0,
+            Received::Bytes(bytes) => *bytes,
+            Received::Loaned(sg) => sg.len(),
+            Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
         let Some(owner) = self.links.recv_back(id, bytes) else {
             return self.remotes.handle_recv(cx, id, op, came);

@@ -27,7 +27,7 @@ use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use iscsi::wire::Tsih;
 use scsi_server::Server;
-use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
+use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::DiskOp;
 
 use crate::backoff::BackOff;
@@ -233,7 +233,7 @@ impl Endpoint for Shard {
         self.take_message(cx, message);
     }
 
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.conn_recv(cx, link, op, came);
     }
 

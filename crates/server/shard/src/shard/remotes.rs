@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
-use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers, earliest};
+use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId};
 
 use super::{LogLine, Shard};
@@ -185,7 +185,7 @@ impl Remotes {
         self.touch(owned.of);
     }
 
-    pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+    pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.with(link, |remote| remote.handle_recv(cx, link, op, came));
     }
 

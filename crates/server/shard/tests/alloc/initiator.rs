@@ -5,7 +5,7 @@ use iscsi::initiator::{InitiatorLimits, InitiatorSession, Request, Response, Scs
 use iscsi::negotiate::Digest;
 use iscsi::session::Cdb;
 use iscsi::wire::{ScsiStatus, TaskAttribute};
-use stream::{Came, Connection, Host, HostEvent, Link};
+use stream::{Connection, Host, HostEvent, Link, Received};
 
 use crate::world::World;
 use testkit::alloc;
@@ -64,7 +64,7 @@ impl Side {
                     op.stage = Some(stage);
                     at += rest;
                 }
-                self.session.handle_recv(cx, LINK, op, Came::Bytes(at - from)).unwrap();
+                self.session.handle_recv(cx, LINK, op, Received::Bytes(at - from)).unwrap();
                 self.session.resume(cx).unwrap();
             }
             while let Some(event) = self.session.poll_event() {

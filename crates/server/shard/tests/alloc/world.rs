@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use blockwire_shard::{Message, Shard};
 use buf::{Class, Cx, Entropy, Pool, Time};
 use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{DiskKind, DiskOp};
 
 use testkit::alloc::counted;
@@ -171,7 +171,7 @@ impl World {
             taken += rest;
         }
         let link = LinkId(at as u64);
-        self.with(|shard, cx| shard.handle_recv(cx, link, op, Came::Bytes(taken)));
+        self.with(|shard, cx| shard.handle_recv(cx, link, op, Received::Bytes(taken)));
         true
     }
 

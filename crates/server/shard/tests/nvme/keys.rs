@@ -8,7 +8,7 @@ use blockwire_shard::{Control, ControllerVerdict, Message, NvmeMessage, Report, 
 use buf::{Class, Cx, Entropy, Errno, Pool, Time};
 use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{
     Abort, Adoption, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core,
     Standing, View, VolumeId,
@@ -124,7 +124,7 @@ impl Alone {
         bytes.iter().zip(stage.iter_mut()).for_each(|(byte, place)| *place = *byte);
         op.stage = Some(stage);
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.shard.handle_recv(&mut cx, LinkId(at as u64), op, Came::Bytes(bytes.len()));
+        self.shard.handle_recv(&mut cx, LinkId(at as u64), op, Received::Bytes(bytes.len()));
         for times in 0..100 {
             while self.shard.turn(&mut cx) {}
             if self.shard.poll_timeout().is_none_or(|due| due > cx.now) {
@@ -164,14 +164,14 @@ impl Alone {
         stage.set_len(len);
         wire.to_shard.drain(..len).zip(stage.iter_mut()).for_each(|(byte, place)| *place = byte);
         op.stage = Some(stage);
-        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Came::Bytes(len)));
+        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Received::Bytes(len)));
         true
     }
 
     /// The connection is lost.
     fn reset(&mut self, at: usize) {
         let op = self.hands.wires[at].recv.take().expect("a receive is out");
-        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Came::Failed(Errno(104))));
+        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Received::Failed(Errno(104))));
         assert!(self.hands.wires[at].gone);
     }
 

@@ -9,7 +9,7 @@ use endpoint::ListenerId;
 use nvme::{Sqe, Status};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use sim::{Chance, Peer, PeerEnd, World};
-use stream::{Came, Close, Connection, Direct, Host, HostEvent, Link, RecvOp, Tag};
+use stream::{Close, Connection, Direct, Host, HostEvent, Link, Received, RecvOp, Tag};
 
 const LINK: Link = Link(0);
 
@@ -240,7 +240,7 @@ impl Queue {
             self.wants_shut = true;
             self.inbox.clear();
             if let Some(op) = self.op.take() {
-                let _ = self.with(now, |queue, cx| queue.handle_recv(cx, LINK, op, Came::Cancelled));
+                let _ = self.with(now, |queue, cx| queue.handle_recv(cx, LINK, op, Received::Cancelled));
             }
             return true;
         }
@@ -250,7 +250,7 @@ impl Queue {
         let Some(op) = self.op.take() else { return false };
         if self.inbox.is_empty() {
             if over {
-                let _ = self.with(now, |queue, cx| queue.handle_recv(cx, LINK, op, Came::End));
+                let _ = self.with(now, |queue, cx| queue.handle_recv(cx, LINK, op, Received::End));
                 return true;
             }
             self.op = Some(op);
@@ -263,7 +263,7 @@ impl Queue {
     }
 
     /// A chance part of what has come, where it belongs.
-    fn fill(&mut self, mut op: RecvOp) -> (RecvOp, Came) {
+    fn fill(&mut self, mut op: RecvOp) -> (RecvOp, Received) {
         let most = match self.chance.below(3) {
             0 => self.chance.between(1, self.inbox.len() as u64) as usize,
             _ => self.inbox.len(),
@@ -288,7 +288,7 @@ impl Queue {
             op.stage = Some(stage);
             took += rest;
         }
-        (op, Came::Bytes(took))
+        (op, Received::Bytes(took))
     }
 
     fn transmit(&mut self, world: &mut World<Shard>, now: Time) -> bool {

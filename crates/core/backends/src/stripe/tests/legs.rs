@@ -131,7 +131,7 @@ impl Sockets for Slow {
         None
     }
     fn handle_dialled(&mut self, _cx: &mut Cx<'_>, _id: DialId, _how: Result<Dialled, Errno>) {}
-    fn handle_recv(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _op: RecvOp, _came: Came) {}
+    fn handle_recv(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _op: RecvOp, _came: Received) {}
     fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _how: Result<(), Errno>) {}
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _op: SendOp) {}
     fn poll_ready(&mut self) -> Option<LinkId> {

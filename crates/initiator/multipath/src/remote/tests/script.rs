@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
-use stream::{Came, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp};
 use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
 
 use super::super::{RemoteVolume, Terms};
@@ -45,7 +45,7 @@ impl Sockets for Scripted {
         None
     }
     fn handle_dialled(&mut self, _: &mut Cx<'_>, _: DialId, _: Result<Dialled, Errno>) {}
-    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Came) {}
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
     fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
     fn poll_ready(&mut self) -> Option<LinkId> {

@@ -38,7 +38,7 @@ pub use request::{
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Slab, Tag, TagIndex};
+use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Slab, Tag, TagIndex};
 pub use targets::{ADDRESSES_MAX, TARGETS_MAX, TargetRecord, Targets};
 
 /// Requests other than SCSI commands that may be in work at once.
@@ -332,7 +332,7 @@ impl Connection for InitiatorSession {
         cx: &mut Cx<'_>,
         link: Link,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, usize::from(link.0), op, came);
         self.tidy();

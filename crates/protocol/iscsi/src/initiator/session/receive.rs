@@ -9,7 +9,7 @@ use crate::wire::{BHS_LEN, Bhs, DataIn, NopIn, Opcode, Pdu, R2t, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
 use std::ops::Range;
-use stream::{Came, Direct, Inlet, Link, RecvOp, Tag};
+use stream::{Direct, Inlet, Link, Received, RecvOp, Tag};
 
 /// Most notices that wait to be taken: parsing waits for room.
 const NOTICES_MAX: usize = 64;
@@ -60,13 +60,13 @@ impl InitiatorSession {
         cx: &mut Cx<'_>,
         at: usize,
         op: RecvOp,
-        came: Came,
+        came: Received,
     ) -> Result<(), LinkFault> {
         let Some(link) = self.links.get_mut(at) else { return Ok(()) };
         link.rx.out = false;
         let bytes = match &came {
-            Came::Bytes(n) => *n,
-            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+            Received::Bytes(n) => *n,
+            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
         let placed = op.direct.map_or(0, |direct| self.take_back(at, direct, bytes));
         let link = &mut self.links[at];
@@ -74,14 +74,14 @@ impl InitiatorSession {
             return Ok(());
         }
         match came {
-            Came::Bytes(n) => {
+            Received::Bytes(n) => {
                 if let (Some(stage), true) = (op.stage, n > placed) {
                     link.rx.inlet.put_stage(stage, n - placed);
                 }
             }
-            Came::Loaned(pages) => link.rx.inlet.put_loaned(pages),
-            Came::Cancelled => {}
-            Came::End | Came::Failed(_) => {
+            Received::Loaned(pages) => link.rx.inlet.put_loaned(pages),
+            Received::Cancelled => {}
+            Received::End | Received::Failed(_) => {
                 match &link.phase {
                     Phase::Login(login) if login.is_proving() => self.fail_login(at, Failure::CutShort),
                     _ => self.lose_link(at),

@@ -247,13 +247,13 @@ impl Pair {
         true
     }
 
-    fn fill(&mut self, at: usize, mut op: RecvOp, most: usize) -> (RecvOp, Came) {
+    fn fill(&mut self, at: usize, mut op: RecvOp, most: usize) -> (RecvOp, Received) {
         let inbox = &mut self.ends[at].inbox;
         if self.loaned {
             let n = most.min(inbox.len()).min(100_000);
             let mut page = self.pool.take_sg(Class::Wire, n).unwrap();
             page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Came::Loaned(page.freeze()));
+            return (op, Received::Loaned(page.freeze()));
         }
         let mut n = 0;
         if let Some(direct) = &mut op.direct {
@@ -275,7 +275,7 @@ impl Pair {
             n += rest;
             op.stage = Some(stage);
         }
-        (op, Came::Bytes(n))
+        (op, Received::Bytes(n))
     }
 
     fn send(&mut self, at: usize) -> bool {
@@ -305,7 +305,7 @@ impl Pair {
             let (op, stuck) = (end.op.take(), std::mem::take(&mut end.stuck));
             self.with_cx(|session, cx| {
                 if let Some(op) = op {
-                    session.handle_recv(cx, link, op, Came::Cancelled).unwrap();
+                    session.handle_recv(cx, link, op, Received::Cancelled).unwrap();
                 }
                 for op in stuck {
                     session.handle_written(cx, link, Err(Errno(32)));
@@ -321,7 +321,7 @@ impl Pair {
         let link = Link(at as u16);
         let op = self.ends[at].op.take().or_else(|| self.with_cx(|session, cx| session.poll_recv(cx, link)));
         if let Some(op) = op {
-            let result = self.with_cx(|session, cx| session.handle_recv(cx, link, op, Came::End));
+            let result = self.with_cx(|session, cx| session.handle_recv(cx, link, op, Received::End));
             self.note(result);
         }
         self.pump();

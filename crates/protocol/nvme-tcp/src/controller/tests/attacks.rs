@@ -47,15 +47,15 @@ fn attack_54_ten_thousand_handshakes_that_go_at_once() {
         let mut stage = pool.take(Class::Wire, 128).unwrap();
         stage.copy_from_slice(request.as_bytes());
         op.stage = Some(stage);
-        queue.handle_recv(&mut cx, LINK, op, Came::Bytes(128)).unwrap();
+        queue.handle_recv(&mut cx, LINK, op, Received::Bytes(128)).unwrap();
         let answer = queue.poll_send(&mut cx, LINK).unwrap();
         let op = queue.poll_recv(&mut cx, LINK).unwrap();
         // Every other host resets while ICResp is being sent.
         if round % 2 == 0 {
             queue.handle_written(&mut cx, LINK, Err(Errno(104)));
-            queue.handle_recv(&mut cx, LINK, op, Came::Failed(Errno(104))).unwrap();
+            queue.handle_recv(&mut cx, LINK, op, Received::Failed(Errno(104))).unwrap();
         } else {
-            queue.handle_recv(&mut cx, LINK, op, Came::End).unwrap();
+            queue.handle_recv(&mut cx, LINK, op, Received::End).unwrap();
             queue.handle_written(&mut cx, LINK, Ok(()));
         }
         assert_eq!(queue.poll_shut(), Some(LINK));

@@ -316,13 +316,13 @@ impl Pair {
         true
     }
 
-    fn fill(&mut self, mut op: RecvOp, most: usize) -> (RecvOp, Came) {
+    fn fill(&mut self, mut op: RecvOp, most: usize) -> (RecvOp, Received) {
         let inbox = &mut self.inbox;
         if self.loaned {
             let n = most.min(inbox.len()).min(100_000);
             let mut page = self.pool.take_sg(Class::Wire, n).unwrap();
             page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Came::Loaned(page.freeze()));
+            return (op, Received::Loaned(page.freeze()));
         }
         let mut n = 0;
         if let Some(direct) = &mut op.direct {
@@ -344,7 +344,7 @@ impl Pair {
             n += rest;
             op.stage = Some(stage);
         }
-        (op, Came::Bytes(n))
+        (op, Received::Bytes(n))
     }
 
     fn send(&mut self) -> bool {
@@ -372,7 +372,7 @@ impl Pair {
             let (op, stuck) = (self.op.take(), std::mem::take(&mut self.stuck));
             self.with_cx(|queue, cx| {
                 if let Some(op) = op {
-                    queue.handle_recv(cx, LINK, op, Came::Cancelled).unwrap();
+                    queue.handle_recv(cx, LINK, op, Received::Cancelled).unwrap();
                 }
                 for op in stuck {
                     queue.handle_written(cx, LINK, Err(Errno(32)));
@@ -386,7 +386,7 @@ impl Pair {
     /// The host's TCP connection is gone.
     pub fn hang_up(&mut self) {
         if let Some(op) = self.op.take().or_else(|| self.with_cx(|queue, cx| queue.poll_recv(cx, LINK))) {
-            let result = self.with_cx(|queue, cx| queue.handle_recv(cx, LINK, op, Came::End));
+            let result = self.with_cx(|queue, cx| queue.handle_recv(cx, LINK, op, Received::End));
             self.note(result);
         }
         self.pump();

@@ -159,7 +159,7 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
     let op = lied.side.queue.poll_recv(cx!(lied), LINK).unwrap();
     let mut page = lied.pool.take_sg(Class::Wire, 128).unwrap();
     page.copy_from(0, &ic_resp(0, &[]));
-    let came = Came::Loaned(page.freeze());
+    let came = Received::Loaned(page.freeze());
     let result = lied.side.queue.handle_recv(cx!(lied), LINK, op, came);
     assert_eq!(result, Err(LinkFault::Fatal(AT_TYPE)));
     for (at, byte, fatal) in [

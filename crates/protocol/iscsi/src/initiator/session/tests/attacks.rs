@@ -402,7 +402,7 @@ fn attack_94_the_end_of_the_stream_at_every_byte() {
             let mut liar = Liar::with(digest, |_| ()).reads(6);
             liar.feed(&bytes[..end]);
             let op = liar.end.op.take().unwrap();
-            liar.host.handle_recv(cx!(liar), Link(0), op, Came::End).unwrap();
+            liar.host.handle_recv(cx!(liar), Link(0), op, Received::End).unwrap();
             liar.turn();
             assert!(liar.closed, "{end}");
             let (response, data) = liar.outcome();

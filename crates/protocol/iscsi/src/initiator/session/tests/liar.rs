@@ -146,7 +146,7 @@ impl Liar {
                 moved = true;
             }
             if self.host.poll_shut().is_some() {
-                self.end.shut(&mut self.host, link, cx!(self), Came::Cancelled);
+                self.end.shut(&mut self.host, link, cx!(self), Received::Cancelled);
                 moved = true;
             }
             while let Some(event) = self.host.poll_event() {

@@ -26,14 +26,14 @@ impl Delivery {
         Delivery { chunks: vec![usize::MAX], at: 0, loaned: false }
     }
 
-    pub fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Came) {
+    pub fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Received) {
         let most = self.chunks[self.at % self.chunks.len()].max(1);
         self.at += 1;
         if self.loaned {
             let n = most.min(inbox.len()).min(100_000);
             let mut page = pool.take_sg(Class::Wire, n).unwrap();
             page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Came::Loaned(page.freeze()));
+            return (op, Received::Loaned(page.freeze()));
         }
         let mut n = 0;
         if let Some(direct) = &mut op.direct {
@@ -51,7 +51,7 @@ impl Delivery {
             n += rest;
             op.stage = Some(stage);
         }
-        (op, Came::Bytes(n))
+        (op, Received::Bytes(n))
     }
 }
 
@@ -95,7 +95,7 @@ impl End {
         (bytes, moved)
     }
 
-    pub fn shut<C: Connection>(&mut self, side: &mut C, link: Link, cx: &mut Cx<'_>, came: Came)
+    pub fn shut<C: Connection>(&mut self, side: &mut C, link: Link, cx: &mut Cx<'_>, came: Received)
     where
         C::LinkFault: core::fmt::Debug,
     {
@@ -281,7 +281,7 @@ impl Wire {
             self.targets[0].end.inbox.extend(bytes);
             answered += usize::from(answered < answers && self.log_in(0));
         }
-        self.ends[0].shut(&mut self.host, Link(0), cx!(self), Came::End);
+        self.ends[0].shut(&mut self.host, Link(0), cx!(self), Received::End);
         self.take_events();
     }
 
@@ -289,7 +289,7 @@ impl Wire {
         let mut any = false;
         while let Some(link) = self.host.poll_shut() {
             let at = usize::from(link.0);
-            self.ends[at].shut(&mut self.host, link, cx!(self), Came::Cancelled);
+            self.ends[at].shut(&mut self.host, link, cx!(self), Received::Cancelled);
             any = true;
         }
         while let Some(event) = self.host.poll_event() {
@@ -321,7 +321,7 @@ impl Wire {
         while let Some(link) = target.poll_shut() {
             let of = |end: &TargetEnd| end.link == Some(link);
             let at = self.targets.iter().position(of).unwrap();
-            self.targets[at].end.shut(target, link, cx!(self), Came::Cancelled);
+            self.targets[at].end.shut(target, link, cx!(self), Received::Cancelled);
         }
         moved
     }
@@ -454,7 +454,7 @@ impl Wire {
         let link = Link(at as u16);
         let end = &mut self.ends[at];
         if let Some(op) = end.op.take().or_else(|| self.host.poll_recv(cx!(self), link)) {
-            self.host.handle_recv(cx!(self), link, op, Came::End).unwrap();
+            self.host.handle_recv(cx!(self), link, op, Received::End).unwrap();
         }
         self.take_events();
     }
