@@ -21,7 +21,7 @@ const SYSTEM: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// Whether a nexus outlives the process that has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum Nexus {
     /// A nexus of this process alone: several may use one target side by side.
     #[default]
     Passing,
@@ -38,7 +38,7 @@ pub enum Standing {
 ///
 /// # Errors
 /// If the machine has no identity, and none can be kept.
-pub(crate) fn who(standing: Standing, entropy: [u8; 3]) -> Result<Who, Error> {
+pub(crate) fn who(standing: Nexus, entropy: [u8; 3]) -> Result<Who, Error> {
     let machine = || machine(&SYSTEM.map(Path::new), &kept_in());
     who_by(Path::new("/etc"), machine, standing, entropy)
 }
@@ -48,7 +48,7 @@ pub(crate) fn who(standing: Standing, entropy: [u8; 3]) -> Result<Who, Error> {
 fn who_by(
     etc: &Path,
     machine: impl Fn() -> Result<Vec<u8>, Error>,
-    standing: Standing,
+    standing: Nexus,
     entropy: [u8; 3],
 ) -> Result<Who, Error> {
     let uuid = || machine().map(|machine| uuid_of(&machine));
@@ -75,12 +75,12 @@ fn who_by(
     #[expect(clippy::expect_used, reason = "uuid_of sets version bits, and parse_uuid refuses zero")]
     let host_id = HostId::new(host_id).expect("its version makes it differ from zero");
     let isid = match standing {
-        Standing::Passing => entropy,
-        Standing::Lasting => {
+        Nexus::Passing => entropy,
+        Nexus::Lasting => {
             let lasting: [u8; 32] = Sha256::digest([b"isid".as_slice(), &uuid()?].concat()).into();
             [lasting[0], lasting[1], lasting[2]]
         }
-        Standing::Inherited(isid) => isid,
+        Nexus::Inherited(isid) => isid,
     };
     Ok(Who { initiator, host, host_id, isid })
 }
@@ -221,10 +221,10 @@ mod tests {
     #[test]
     fn a_machine_keeps_its_names() {
         let who = |standing, entropy| super::who(standing, entropy).unwrap();
-        let (one, two) = (who(Standing::Lasting, [1, 2, 3]), who(Standing::Lasting, [4, 5, 6]));
+        let (one, two) = (who(Nexus::Lasting, [1, 2, 3]), who(Nexus::Lasting, [4, 5, 6]));
         assert_eq!((&one.initiator, one.host_id, one.isid), (&two.initiator, two.host_id, two.isid));
-        assert_eq!(who(Standing::Passing, [4, 5, 6]).isid, [4, 5, 6]);
-        assert_eq!(who(Standing::Inherited([7, 8, 9]), [4, 5, 6]).isid, [7, 8, 9]);
+        assert_eq!(who(Nexus::Passing, [4, 5, 6]).isid, [4, 5, 6]);
+        assert_eq!(who(Nexus::Inherited([7, 8, 9]), [4, 5, 6]).isid, [7, 8, 9]);
     }
 
     #[test]
@@ -237,16 +237,16 @@ mod tests {
             ("nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b5f4a6e-0001-4000-8000-000000000001"),
             ("nvme/hostid", "6b5f4a6e-0001-4000-8000-000000000001"),
         ] {
-            assert!(who(Standing::Passing).is_err(), "{file} is not there yet");
+            assert!(who(Nexus::Passing).is_err(), "{file} is not there yet");
             let path = etc.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let named = who(Standing::Passing).unwrap();
+        let named = who(Nexus::Passing).unwrap();
         assert_eq!((named.initiator.as_str(), named.isid), ("iqn.1993-08.org.debian:01:abc", [1, 2, 3]));
-        assert_eq!(who(Standing::Inherited([7, 8, 9])).unwrap().isid, [7, 8, 9]);
+        assert_eq!(who(Nexus::Inherited([7, 8, 9])).unwrap().isid, [7, 8, 9]);
         // No file says this, and by chance it would be another one each time.
-        assert!(who(Standing::Lasting).is_err());
+        assert!(who(Nexus::Lasting).is_err());
     }
 
     #[test]

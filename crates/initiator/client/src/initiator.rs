@@ -11,7 +11,7 @@ use reactor::{Config, Inline, IoChoice, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
 
 use crate::error::{Error, Kind, unserved};
-use crate::identity::{self, Standing};
+use crate::identity::{self, Nexus};
 use crate::name::{Name, stripe_uuid};
 use crate::secret;
 
@@ -35,8 +35,8 @@ pub struct Settings {
     /// processor. 0: never.
     pub poll_ns_max: u64,
     /// Which nexus targets see.
-    pub standing: Standing,
-    /// The paths of a process that is gone ([`Initiator::trails`]), with [`Standing::Inherited`]: a path to the same
+    pub standing: Nexus,
+    /// The paths of a process that is gone ([`Initiator::trails`]), with [`Nexus::Inherited`]: a path to the same
     /// place is the same nexus again, and any other path is another one, in whatever order they are opened.
     pub inherited: Vec<Trail>,
     /// Longest time for a volume to open, beside what its URL says.
@@ -51,7 +51,7 @@ impl Default for Settings {
             io: IoChoice::Auto,
             memory: 64 << 20,
             poll_ns_max: 0,
-            standing: Standing::Passing,
+            standing: Nexus::Passing,
             inherited: Vec::new(),
             open_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(2),
@@ -678,7 +678,7 @@ mod tests {
         let mut first = Initiator::new(Settings::default()).unwrap();
         assert_eq!(numbers(&mut first, &[1, 2]), [0, 1]);
         let inherited = first.trails.iter().flat_map(|(_, trails)| trails.clone()).collect();
-        let standing = Standing::Inherited(first.who().isid);
+        let standing = Nexus::Inherited(first.who().isid);
         let mut second = Initiator::new(Settings { standing, inherited, ..Settings::default() }).unwrap();
         // Not that of another path's session, which it would end.
         assert_eq!(numbers(&mut second, &[3, 2, 1]), [2, 1, 0]);

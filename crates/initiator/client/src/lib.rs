@@ -45,7 +45,7 @@ mod plain;
 mod secret;
 
 pub use error::{Error, Kind};
-pub use identity::Standing as Nexus;
+pub use identity::Nexus;
 pub use initiator::{Initiator, Settings, Trail, resolve, secrets};
 pub use look::{Discovered, Examined, Found, discover, examine};
 pub use multipath::trace;
