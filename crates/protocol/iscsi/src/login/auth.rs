@@ -66,7 +66,7 @@ impl Auth {
     }
 
     /// The initiator steps on: without a method, only a policy that asks nobody lets it pass.
-    pub(super) fn settle(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
+    pub(super) fn end_security_stage(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
         match (&self, policy) {
             (Auth::AwaitMethod, AuthPolicy::None | AuthPolicy::Optional(_) | AuthPolicy::Dispensable(_)) => {
                 *self = Auth::Done(None);

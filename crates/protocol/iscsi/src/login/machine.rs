@@ -294,7 +294,7 @@ impl Login {
         if security {
             n.auth.handle(&n.access.auth, &pairs, entropy, &mut out)?;
         } else {
-            n.auth.settle(&n.access.auth)?;
+            n.auth.end_security_stage(&n.access.auth)?;
             n.keys.declare(&mut out)?;
         }
         let wanted = flags.contains(LoginFlags::TRANSIT).then_some(flags.next());
@@ -421,7 +421,7 @@ impl Negotiating {
     ) -> Result<Option<Stage>, Cause> {
         let Some(next) = wanted else { return Ok(None) };
         if stage == Stage::SECURITY {
-            self.auth.settle(&self.access.auth)?;
+            self.auth.end_security_stage(&self.access.auth)?;
             if !self.auth.is_done() {
                 // The initiator would go on, the authentication would not. A step that brought nothing was
                 // refused before; full feature phase may not even be asked for once CHAP began.

@@ -72,7 +72,7 @@ impl TargetSession {
         } else if let (true, Some(sense)) = (wanted, wrong) {
             self.doom(cx, tag, Death::Sense(sense));
         }
-        self.settle(cx, tag);
+        self.advance_task(cx, tag);
     }
 
     /// The immediate data of a task that has no other, if all of it lies in the stage and its digest is
@@ -109,11 +109,11 @@ impl TargetSession {
         let Some(transfer) = task.transfer() else { return };
         let Some(place) = Place::new(at, into, transfer.edtl) else { return };
         transfer.places.push(place);
-        self.settle(cx, tag);
+        self.advance_task(cx, tag);
     }
 
     /// Brings a task forward after data came, a place was given, or it began to end.
-    pub(super) fn settle(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    pub(super) fn advance_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         if matches!(task.state, State::Live) {
             self.give_full_places(tag);

@@ -47,7 +47,7 @@ impl ControllerQueue {
         } else {
             self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
-        self.settle(cx, tag);
+        self.advance_task(cx, tag);
     }
 
     /// An H2CData is whole.
@@ -64,7 +64,7 @@ impl ControllerQueue {
         } else {
             self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
-        self.settle(cx, tag);
+        self.advance_task(cx, tag);
     }
 
     /// The server places data of a task.
@@ -73,11 +73,11 @@ impl ControllerQueue {
         let Some(place) = Place::new(at, into, task.len) else { return };
         task.places.push(place);
         self.placed(cx.now);
-        self.settle(cx, tag);
+        self.advance_task(cx, tag);
     }
 
     /// Brings a task forward after data came, a place was given, or it began to end.
-    fn settle(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    fn advance_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         if matches!(task.state, State::Live) {
             while let Some((at, data)) = task.full_place() {

@@ -117,7 +117,7 @@ impl Server {
             if stops {
                 controller.forget();
             }
-            self.settle(cntlid);
+            self.end_if_queues_gone(cntlid);
         }
         if starts || stops || shuts {
             self.arm(cntlid);
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// A controller whose I/O queues are gone has ended its reset, its shutdown, or itself.
-    pub(super) fn settle(&mut self, cntlid: u16) {
+    pub(super) fn end_if_queues_gone(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         if !controller.members.is_empty() && !planted(Bug::ResetHasty) {
             return;
@@ -165,7 +165,7 @@ impl Server {
             self.steps.push_back(Step::EndQueue { queue: controller.admin });
         }
         self.arm(cntlid);
-        self.settle(cntlid);
+        self.end_if_queues_gone(cntlid);
     }
 
     /// The admin queue is closed: what waits on it ends, and so does the association.
@@ -178,7 +178,7 @@ impl Server {
         let retired = std::mem::take(&mut controller.waiting);
         self.steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
         self.end_association(cntlid, Gone::Closed);
-        self.settle(cntlid);
+        self.end_if_queues_gone(cntlid);
     }
 
     /// The host has shown that it is there.

@@ -137,7 +137,7 @@ impl Server {
         }
         self.reported(cx, cntlid, queue_slot, None);
         self.arm(cntlid);
-        self.settle(cntlid);
+        self.end_if_queues_gone(cntlid);
     }
 
     /// A queue has reported, or never will: log pages that waited for it may be answered.
