@@ -28,7 +28,7 @@ mod tests;
 
 pub use admin::auth::Authentication;
 pub use admin::controller_list::ControllerList;
-pub use exec::at_once::AtOnce;
+pub use exec::fast_path::FastPath;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use queue_message::{ControllerEvent, Counters, FAILURES_MAX, Failure, QueueMessage, Report};
 pub use server::{Server, VolumeInfo};

@@ -28,7 +28,7 @@ mod tests;
 mod unit;
 
 pub use attention::Attentions;
-pub use exec::at_once::AtOnce;
+pub use exec::fast_path::FastPath;
 pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
 pub use order::TaskAttribute;
 pub use server::{Arrived, Server};

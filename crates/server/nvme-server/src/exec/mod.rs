@@ -3,10 +3,10 @@
 //! [`start`] judges what the command says and either refuses it or makes it a task. What comes back
 //! (payload, the end of an operation) goes through [`data`] and [`done`].
 
-pub(crate) mod at_once;
 mod block;
 pub(crate) mod copy;
 mod dataset;
+pub(crate) mod fast_path;
 pub(crate) mod flush;
 pub(crate) mod fused;
 mod list;

@@ -208,7 +208,7 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     let (mut world, host) = disk();
     let key = CommandKey { queue: host.key, tag: 7 };
     let now = world.now;
-    let ask = |world: &mut World, sqe: &Sqe, data_out| world.server(host).at_once(now, key, sqe, data_out);
+    let ask = |world: &mut World, sqe: &Sqe, data_out| world.server(host).fast_path(now, key, sqe, data_out);
     let mut read = transfer(Opcode::READ, 8, 2);
     read.dptr.length = U32::new(1024);
     let write = transfer_with(Opcode::WRITE, 8, 2, Transfer::FUA);
@@ -218,7 +218,7 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     let plain_write = ask(&mut world, &write, 1024).expect("a plain write");
     assert_eq!((plain_write.bytes, plain_write.write), (1024, Some(volume::Durability::Stable)));
     for what in [plain, plain_write] {
-        world.server(host).count_at_once(host.key, &what);
+        world.server(host).count_fast_path(host.key, &what);
     }
     let counters = world.server(host).report(host.key).counters;
     assert_eq!(
@@ -235,8 +235,8 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     assert_eq!(ask(&mut world, &write, 512), None, "not all of it comes");
     let reader = world.host_on(0, 0xb, 1, [entry(0, true)].into());
     let key = CommandKey { queue: reader.key, tag: 8 };
-    assert!(world.server(reader).at_once(now, key, &read, 0).is_some());
-    assert_eq!(world.server(reader).at_once(now, key, &write, 1024), None);
+    assert!(world.server(reader).fast_path(now, key, &read, 0).is_some());
+    assert_eq!(world.server(reader).fast_path(now, key, &write, 1024), None);
 }
 
 /// What Read with FUA gives must not be in a cache alone (NVM command set §3.2.4).

@@ -6,10 +6,10 @@
 //! operation, an answer from the volume's home) goes through [`data`], [`done`] and [`answered`].
 
 mod access;
-pub(crate) mod at_once;
 mod block;
 pub(crate) mod compare;
 pub(crate) mod copy;
+pub(crate) mod fast_path;
 pub(crate) mod flush;
 pub(crate) mod identify;
 mod judge;

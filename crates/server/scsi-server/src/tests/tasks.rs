@@ -275,13 +275,13 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
         data_out,
     };
     let (read, write): (&'static [u8], &'static [u8]) = (Vec::from(read).leak(), Vec::from(write).leak());
-    let plain = world.server(host).at_once(host.key, &arrived(read, 1024, 0)).expect("a plain read");
+    let plain = world.server(host).fast_path(host.key, &arrived(read, 1024, 0)).expect("a plain read");
     assert_eq!((plain.volume, plain.bytes, plain.write), (VolumeId(0), 1024, None));
     assert_eq!(plain.span, volume::Span { lba: 8, blocks: 2 });
-    let plain = world.server(host).at_once(host.key, &arrived(write, 0, 1024)).expect("a plain write");
+    let plain = world.server(host).fast_path(host.key, &arrived(write, 0, 1024)).expect("a plain write");
     assert_eq!((plain.bytes, plain.write), (1024, Some(volume::Durability::Cached)));
     let fua: &'static [u8] = &[0x2a, 0x08, 0, 0, 0, 8, 0, 0, 2, 0];
-    let plain = world.server(host).at_once(host.key, &arrived(fua, 0, 1024)).expect("a plain write");
+    let plain = world.server(host).fast_path(host.key, &arrived(fua, 0, 1024)).expect("a plain write");
     assert_eq!(plain.write, Some(volume::Durability::Stable));
     let none: &'static [u8] = &[0x28, 0, 0, 0, 0, 8, 0, 0, 0, 0];
     let reserved: &'static [u8] = &[0x28, 0x20, 0, 0, 0, 8, 0, 0, 2, 0];
@@ -296,24 +296,24 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
         Arrived { attr: TaskAttribute(5), ..arrived(read, 1024, 0) },
         Arrived { lun: [0, 1, 0, 0, 0, 0, 0, 0], ..arrived(read, 1024, 0) },
     ] {
-        assert_eq!(world.server(host).at_once(host.key, &refused), None, "{refused:?}");
+        assert_eq!(world.server(host).fast_path(host.key, &refused), None, "{refused:?}");
     }
     // A unit attention is told first.
-    assert_eq!(world.server(fresh).at_once(fresh.key, &arrived(read, 1024, 0)), None);
+    assert_eq!(world.server(fresh).fast_path(fresh.key, &arrived(read, 1024, 0)), None);
     // So long as an ORDERED task is at work, others wait for their turn.
     world.disks.hold.set(true);
     world.start_as(host, &UNIT, TaskAttribute::ORDERED, write, &[2; 1024], 0);
     world.run();
-    assert_eq!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)), None);
+    assert_eq!(world.server(host).fast_path(host.key, &arrived(read, 1024, 0)), None);
     world.disks.hold.set(false);
     world.run();
-    assert!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)).is_some());
+    assert!(world.server(host).fast_path(host.key, &arrived(read, 1024, 0)).is_some());
     // Who may only read writes nothing.
     let luns = vec![LunEntry { lun: 0, volume: VolumeId(0), read_only: true }];
     world.server(host).change_luns(host.key, luns);
     world.refused(host, &TUR, &[], 0, 0x06_3f0e);
-    assert_eq!(world.server(host).at_once(host.key, &arrived(write, 0, 1024)), None);
-    assert!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)).is_some());
+    assert_eq!(world.server(host).fast_path(host.key, &arrived(write, 0, 1024)), None);
+    assert!(world.server(host).fast_path(host.key, &arrived(read, 1024, 0)).is_some());
 }
 
 #[test]

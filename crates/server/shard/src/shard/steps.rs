@@ -168,7 +168,7 @@ impl Shard {
         key: TaskKey,
         arrived: &Arrived<'_>,
     ) -> bool {
-        let Some(now) = self.server.at_once(key.nexus, arrived) else { return false };
+        let Some(now) = self.server.fast_path(key.nexus, arrived) else { return false };
         let Some(Kind::Session(session)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
             return false;
         };

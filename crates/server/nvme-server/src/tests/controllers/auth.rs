@@ -73,11 +73,11 @@ fn each_queue_authenticates_before_it_is_served() {
         let read = transfer(Opcode::READ, 0, 1);
         let key = CommandKey { queue: queue.key, tag: 9 };
         let now = world.now;
-        assert_eq!(world.server(queue).at_once(now, key, &read, 0), None);
+        assert_eq!(world.server(queue).fast_path(now, key, &read, 0), None);
         assert_eq!(world.command(queue, &read, &[]), Status::AUTHENTICATION_REQUIRED.final_());
         assert!(world.authenticate(queue, SECRET, group));
         assert_eq!(world.command(queue, &read, &[]), Status::SUCCESS);
-        assert!(world.server(queue).at_once(now, key, &read, 0).is_some());
+        assert!(world.server(queue).fast_path(now, key, &read, 0).is_some());
         // Once more, while it is served.
         assert!(world.authenticate(queue, SECRET, group));
         world.pass(100);

@@ -185,7 +185,7 @@ impl Shard {
         sqe: &Sqe,
         data_out: u32,
     ) -> bool {
-        let Some(now) = self.nvme.server.at_once(cx.now, key, sqe, data_out) else { return false };
+        let Some(now) = self.nvme.server.fast_path(cx.now, key, sqe, data_out) else { return false };
         let Some(Kind::Queue(queue)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
             return false;
         };
@@ -208,7 +208,7 @@ impl Shard {
                 }
             }
         }
-        self.nvme.server.count_at_once(key.queue, &now);
+        self.nvme.server.count_fast_path(key.queue, &now);
         queue.proto.respond(cx, tag, Completion::SUCCESS);
         true
     }

@@ -17,7 +17,7 @@ use crate::step::NexusKey;
 /// A command that may be carried out at once, if the volume's gate can. It ends with GOOD and has then
 /// moved all of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtOnce {
+pub struct FastPath {
     /// The volume.
     pub volume: VolumeId,
     /// Its blocks; at least one.
@@ -33,7 +33,7 @@ impl Server {
     /// ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended and the
     /// server need not hear of it; if not, [`Server::start`] it.
     #[must_use]
-    pub fn at_once(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<AtOnce> {
+    pub fn fast_path(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<FastPath> {
         let state = self.state(nexus);
         let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
         let at = state.find(u16::try_from(lun.number()).ok()?)?;
@@ -53,6 +53,6 @@ impl Server {
         let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
         // A read that is to be made stable first takes two steps.
         let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
-        fits.then(|| AtOnce { volume: entry.volume, span: block::span(transfer), bytes, write })
+        fits.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
     }
 }

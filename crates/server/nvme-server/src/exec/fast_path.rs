@@ -14,7 +14,7 @@ use crate::step::{CommandKey, QueueKey};
 /// A command that may be carried out at once, if the volume's gate can. It ends with success and has
 /// then moved all of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtOnce {
+pub struct FastPath {
     /// The volume.
     pub volume: VolumeId,
     /// Its blocks; at least one.
@@ -28,10 +28,10 @@ pub struct AtOnce {
 impl Server {
     /// Whether a command is a plain read or write of which nobody need hear. If the gate can carry it
     /// out ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended: say so
-    /// with [`Server::count_at_once`], and answer it with success. If not, [`Server::start`] it.
+    /// with [`Server::count_fast_path`], and answer it with success. If not, [`Server::start`] it.
     #[must_use]
     #[inline]
-    pub fn at_once(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<AtOnce> {
+    pub fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<FastPath> {
         let queue = self.queue(key.queue);
         let heard = now < queue.attention || queue.needs_no_ear(now);
         let free = heard && queue.half.is_none() && queue.aborting.is_empty();
@@ -50,12 +50,12 @@ impl Server {
         // A read that is to be made stable first takes two steps.
         let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
         let may = may && !(write.is_none() && stable);
-        may.then(|| AtOnce { volume: entry.volume, span: block::span(transfer), bytes, write })
+        may.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
     }
 
     /// A command was carried out at once.
     #[inline]
-    pub fn count_at_once(&mut self, queue: QueueKey, what: &AtOnce) {
+    pub fn count_fast_path(&mut self, queue: QueueKey, what: &FastPath) {
         let counters = &mut self.queue_mut(queue).counters;
         match what.write {
             None => {
