@@ -205,6 +205,7 @@ impl ControllerQueue {
         let deadline = Some(cx.now + limits.handshake_timeout);
         let mut queue = Self::with(cx, limits, parked.terms, Phase::Connect, inlet, deadline);
         let cid = parked.connect.cid.get();
+        #[expect(clippy::unreachable, reason = "the table is new")]
         let Ok(tag) = queue.tasks.insert(Task::new(cid, Source::None, 0)) else {
             unreachable!("an empty table has room")
         };

@@ -235,7 +235,7 @@ impl Writer<'_> {
         pdu.common.plen = U32::new(pdo as u32 + len + trailer);
         self.header(pdu.as_bytes());
         if pdo > end {
-            self.batch.put(&[0; 128][..pdo - end]);
+            self.batch.put(crate::wire::padding(pdo - end));
         }
         self.read_bytes += u64::from(len);
         if self.terms.data_digest {

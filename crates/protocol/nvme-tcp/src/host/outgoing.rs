@@ -2,13 +2,15 @@
 
 use super::command::{Command, Data};
 use super::{HostQueue, RETRY};
-use crate::wire::{CapsuleCmd, DIGEST_LEN, Fatal, Flags, H2cData, IcReq, PduType, TermReq, Terms};
+use crate::wire::{
+    CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, H2cData, IcReq, PduType, TermReq, Terms,
+};
 use buf::crc32c::Crc32c;
 use buf::{Cx, Sg};
 use std::ops::Range;
 use stream::{Batch, SendOp, Slab, Tag};
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest H2CData with a data digest of memory that may change: it is copied, and must fit a batch. Other
 /// memory goes in PDUs as long as the controller takes: nvmet of Linux takes the digest of a PDU for that of
@@ -146,24 +148,26 @@ impl Writer<'_> {
         let terms = self.terms;
         let end = header.len() + if terms.header_digest { DIGEST_LEN } else { 0 };
         let with_data_digest = terms.data_digest && carried.is_some();
-        let flags = Flags(header[1])
-            .with(Flags::HEADER_DIGEST, terms.header_digest)
-            .with(Flags::DATA_DIGEST, with_data_digest);
-        header[1] = flags.0;
         let mut plen = end;
         let mut pdo = end;
         if let Some((_, range)) = &carried {
             pdo = end.next_multiple_of(usize::from(terms.controller_alignment));
-            header[3] = pdo as u8;
             plen = pdo + range.len() + if with_data_digest { DIGEST_LEN } else { 0 };
         }
-        header[4..8].copy_from_slice(U32::new(plen as u32).as_bytes());
+        if let Ok((common, _)) = CommonHeader::mut_from_prefix(header) {
+            common.flags = common
+                .flags
+                .with(Flags::HEADER_DIGEST, terms.header_digest)
+                .with(Flags::DATA_DIGEST, with_data_digest);
+            common.pdo = if carried.is_some() { pdo as u8 } else { common.pdo };
+            common.plen = U32::new(plen as u32);
+        }
         self.batch.put(header);
         if terms.header_digest {
             self.batch.put(&crate::wire::digest(header));
         }
         if pdo > end {
-            self.batch.put(&[0; 128][..pdo - end]);
+            self.batch.put(crate::wire::padding(pdo - end));
         }
         let Some((data, range)) = carried else { return };
         if with_data_digest {

@@ -181,9 +181,9 @@ impl HostQueue {
         let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
         if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
             let (header, rest) = bytes.split_at(frame.header.into());
-            let sum = &rest[..DIGEST_LEN];
-            if sum != wire::digest(header) {
-                let fatal = Fatal::header_digest(sum.try_into().unwrap_or_default());
+            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(Step::Stop) };
+            if *sum != wire::digest(header) {
+                let fatal = Fatal::header_digest(*sum);
                 return Err(self.violate_at(cx, fatal, frame));
             }
         }

@@ -121,6 +121,14 @@ impl CommonHeader {
     }
 }
 
+/// What stands between a header and its data at most: both alignments are 128 bytes at most.
+const PADDING: [u8; 128] = [0; 128];
+
+/// So much of it.
+pub(crate) fn padding(len: usize) -> &'static [u8] {
+    PADDING.get(..len).unwrap_or(&PADDING)
+}
+
 /// The digest of `bytes` as it stands on the wire.
 pub fn digest(bytes: &[u8]) -> [u8; DIGEST_LEN] {
     let mut crc = Crc32c::new();
