@@ -146,7 +146,7 @@ fn main() {
     // What lies beyond the end never reaches the backend.
     let beyond = run(Op::Read(Span { lba: 1 << 30, blocks: 1 }), Payload::In(memory(0)));
     assert!(beyond.result.is_err());
-    println!("a volume of 4 TiB, of which one block is kept: byte {:#x}", block[0]);
+    println!("a volume of 4 TiB with one block in memory: byte {:#x}", block[0]);
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use client::{Initiator, Settings, Standing};
 use volume::RamDisk;
 
-#[expect(dead_code, reason = "a program of its own, of which only `serve` is used here")]
+#[expect(dead_code, reason = "a program of its own; only `serve` is used here")]
 mod serve;
 
 fn main() -> Result<(), Box<dyn Error>> {

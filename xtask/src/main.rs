@@ -13,6 +13,7 @@ mod licences;
 mod links;
 mod markdown;
 mod metadata;
+mod plain;
 mod style;
 
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
-//! Cheap marks of unfinished or unportable work, over all files that git knows.
+//! Cheap marks of unfinished or unportable work, over all files that git knows; and words and sentences that make a
+//! text hard to read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Report;
+use crate::{Report, plain};
 
 /// A file longer than this asks to be cut; it is told, not refused.
 const LONG_FILE: usize = 600;
@@ -19,6 +20,7 @@ pub fn check(root: &Path) -> Result<Report, String> {
     for file in tracked_files(root)? {
         let Ok(text) = std::fs::read_to_string(root.join(&file)) else { continue };
         findings.extend(path_findings(&file, &text, &machine));
+        findings.extend(plain::findings(&file, &text));
         if file.extension().is_some_and(|extension| extension == "rs") {
             findings.extend(mark_findings(&file, &text));
             findings.extend(log_findings(&file, &text));

@@ -54,7 +54,7 @@ pub struct WriteArgs {
     /// How much; all there is unless given
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub length: Option<u64>,
-    /// Whence; from standard input unless given
+    /// Where the bytes come from; standard input unless given
     #[arg(long, short, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Also to what somebody seems to use: a volume that is attached here or reserved by another host

@@ -53,7 +53,7 @@ fn judge(record: &Record, plan: &Plan) {
         assert_eq!(point.mean_latency().is_some(), tells, "{what}: a latency that is not told is none");
         let idle = run.target.as_ref().and_then(|side| side.idle_polls);
         let polls = ["blockwire", "spdk-iscsi", "spdk-nvmf"].contains(&point.target.as_str());
-        assert_eq!(idle.is_some(), polls, "{what}: who tells how long it polled in vain");
+        assert_eq!(idle.is_some(), polls, "{what}: who tells how long it polled without work");
         let idle = run.initiator.as_ref().and_then(|side| side.idle_polls);
         let is_ours = point.initiator.starts_with("blockwire");
         assert_eq!(idle.is_some(), is_ours, "{what}: among initiators ours alone tells");

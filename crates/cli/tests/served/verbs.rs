@@ -168,7 +168,7 @@ fn a_copy_that_was_ended_goes_on() {
     fs::write(journal, state.to_string()).unwrap();
     let told = json(&["copy", source, &iscsi, "--resume", journal, "--verify", "--json"]);
     let moved = told["written"].as_u64().unwrap() + told["zeroed"].as_u64().unwrap();
-    assert!(moved <= 13 << 20, "it began anew: {told}");
+    assert!(moved <= 13 << 20, "it began again: {told}");
     assert!(!Path::new(journal).exists());
     let other = serde_json::json!({ "from": "x", "to": uuid, "bytes": 1, "done": 0 });
     fs::write(journal, other.to_string()).unwrap();

@@ -1,7 +1,7 @@
 //! When each of many wants to be called, without asking all of them every turn.
 //!
 //! Its own `poll_timeout` is the truth; the heap holds for each a time that is not later: its
-//! note. A time that passed in vain is simply looked up again, so traffic that pushes a deadline back
+//! note. A time that passed with nothing to do is simply looked up again, so traffic that pushes a deadline back
 //! costs nothing. Times later than the note, from before a deadline moved forward, mean nothing and
 //! are dropped when they come up.
 

@@ -324,8 +324,8 @@ impl Home {
         self.remarks.pop_front()
     }
 
-    /// The volume goes, and nothing of it is in flight: every ask that has no answer yet is refused, so that nobody
-    /// waits for one for ever.
+    /// The volume goes, and nothing of it is in flight: every ask that has no answer yet is refused, so none
+    /// is waited for without end.
     #[must_use]
     pub fn dissolve(mut self) -> Vec<Answer> {
         let gone = Err(Refusal::NotReady(Why::Removed));

@@ -224,7 +224,7 @@ fn a_mark_and_a_fence_do_not_wait_for_each_other() {
     daemon.settle();
     assert_eq!(daemon.answer_to(preempt), Some(Ok(())));
     let done = daemon.done.iter().find(|done| done.id.0 == mark).expect("an end");
-    assert_eq!(done.result, Err(Refusal::Conflict.into()), "admitted anew, under the preempt");
+    assert_eq!(done.result, Err(Refusal::Conflict.into()), "admitted again, under the preempt");
     assert!(daemon.home.view().bad.is_empty());
 }
 

@@ -174,7 +174,7 @@ fn a_file_with_all_forms() {
     assert_eq!(
         volumes,
         ["sdb=/dev/sdb,cache=off", "ramdisk1=ram:16M", "ramdisk2=null:16M", "ramdisk1-2=ram:32M,ro=on"],
-        "a device is one volume, whoever shares it"
+        "a device is one volume, whatever target shares it"
     );
     assert_eq!(second.luns.iter().map(|lun| lun.volume.as_str()).collect::<Vec<_>>(), ["sdb", "ramdisk1-2"]);
     let auth = first.auth.as_ref().unwrap();

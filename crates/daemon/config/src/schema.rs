@@ -110,7 +110,7 @@ pub const VOLUME: Section = Section {
             "uuid",
             "UUID",
             "kept in the state directory",
-            "Identity shown to initiators. Without it a file keeps the one that it was given, and so does a device of which the system tells a serial number; a device without one gets a fresh identity, and loses its reservations, when it is set up again or the machine starts again, and a RAM volume at each start.",
+            "Identity shown to initiators. Without it a file keeps the one that it was given, and so does a device whose serial number the system tells; a device without one gets a fresh identity, and loses its reservations, when it is set up again or the machine starts again, and a RAM volume at each start.",
         ),
         key(
             "cache",

@@ -307,7 +307,7 @@ pub struct ShardReport {
     pub polls_useful: u64,
     /// Times that it found none.
     pub polls_idle: u64,
-    /// Nanoseconds spent polling before there was work, or in vain.
+    /// Nanoseconds spent polling, whether work came or not.
     #[serde(default)]
     pub poll_ns: u64,
     /// Bytes received.

@@ -465,7 +465,7 @@ fn refuse_unknown_device(wish: &Wish, via: Via, is_known: bool) -> Result<(), Fa
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "{} says nothing of such a device, so it is not known whose it was and of which volume: name the control \
+        "{} says nothing of such a device, so neither its user nor its volume is known: name the control \
          socket that it was attached with (--control); --force recovers it as the volume of this URL",
         wish.dir.display()
     )))

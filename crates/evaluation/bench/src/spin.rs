@@ -114,7 +114,7 @@ mod tests {
         for _ in 0..10 {
             spin.poll(|| false);
         }
-        assert_eq!(spin.waits.polls_idle, 1, "one poll in vain outweighs two hits");
+        assert_eq!(spin.waits.polls_idle, 1, "one idle poll outweighs two hits");
         assert!(spin.waits.polls_idle_ns >= 50_000);
     }
 

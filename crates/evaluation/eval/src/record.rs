@@ -150,7 +150,7 @@ pub struct Side {
     pub process: (f64, f64),
     /// Resident bytes of the processes at the end.
     pub resident: u64,
-    /// Seconds of the above that were spent looking for work in vain, where the system tells.
+    /// Seconds of the above that were of idle polling, where the system tells.
     #[serde(default)]
     pub idle_polls: Option<f64>,
     /// How many seconds late it was looked at, at most, if that is too late for what was seen to be of the time of

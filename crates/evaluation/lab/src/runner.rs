@@ -164,7 +164,7 @@ impl Runner<'_> {
             let before = at.checked_sub(1).and_then(|before| steps.get(before));
             if let Some(before) = before.filter(|_| course.allowance.is_over()) {
                 record.notes.push(format!(
-                    "{at} of {} loads were done, of which the last was {}: there was no time for more",
+                    "{at} of {} loads were done, the last was {}: there was no time for more",
                     steps.len(),
                     what(before)
                 ));

@@ -24,7 +24,7 @@ pub struct Watch {
     cores: Vec<u32>,
     ticks: f64,
     page: u64,
-    /// Who says what the system did in vain.
+    /// Who says how long the system polled without work.
     polls: Option<Arc<dyn Polls>>,
 }
 
@@ -67,7 +67,7 @@ impl Watch {
         Watch { place, pids, cores, ticks: ticks as f64, page, polls: None }
     }
 
-    /// The same watch, which also asks the system itself how long it looked for work in vain.
+    /// The same watch, which also asks the system itself how long it polled without work.
     #[must_use]
     pub fn asking(self, polls: Option<Arc<dyn Polls>>) -> Watch {
         Watch { polls, ..self }

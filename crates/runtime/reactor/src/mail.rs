@@ -47,7 +47,7 @@ pub(crate) enum Letter<M> {
     },
 }
 
-/// Whence a link comes.
+/// Where a link comes from.
 pub(crate) enum Incoming<M> {
     Accepted(Accepted),
     Moved(M),

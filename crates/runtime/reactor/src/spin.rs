@@ -119,7 +119,7 @@ mod tests {
             }
             spin.slept(100_000);
         }
-        assert!(polled < 60, "polled {polled} times in vain");
+        assert!(polled < 60, "polled {polled} times without work");
     }
 
     #[test]

@@ -241,7 +241,7 @@ pub struct World<E: Endpoint> {
     /// Messages to no shard: to the control plane, which is the test.
     outside: Vec<(ShardId, E::Message)>,
     pub(crate) listeners: BTreeMap<SocketAddr, Listening>,
-    /// Whence peers connect, and the processor that takes in what they send.
+    /// Where peers connect from, and the processor that takes in what they send.
     comers: Option<(IpAddr, u32)>,
 }
 
@@ -325,7 +325,7 @@ impl<E: Endpoint> World<E> {
         std::mem::take(&mut self.outside)
     }
 
-    /// Whence peers connect from now on, not over loopback, and the processor that takes in what they send.
+    /// Where peers connect from, from now on, not over loopback, and the processor that takes in what they send.
     pub fn set_comers(&mut self, from: IpAddr, cpu: u32) {
         self.comers = Some((from, cpu));
     }

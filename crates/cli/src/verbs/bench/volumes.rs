@@ -50,7 +50,7 @@ pub(super) struct Volumes {
     /// For each volume: how many operations it has, and those that wait for it to take more. They are at most
     /// as many as the workers have out.
     queues: Vec<(usize, VecDeque<Io>)>,
-    /// Operations that waited in vain: their volume takes none any more.
+    /// Operations that waited, and that their volume does not take any more.
     refused: VecDeque<Io>,
 }
 

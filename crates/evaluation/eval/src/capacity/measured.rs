@@ -80,7 +80,7 @@ pub fn series(record: &Record) -> Vec<Series> {
     all
 }
 
-/// What an I/O cost one side: its processes, without the time that they polled in vain, which is what there was no work
+/// What an I/O cost one side: its processes, without the time of their idle polls, which is what there was no work
 /// for, and its part of what interrupts took on its machine.
 fn cost(
     point: &Point,

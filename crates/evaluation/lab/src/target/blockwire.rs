@@ -148,7 +148,7 @@ impl Polls for Shards {
     }
 }
 
-/// Seconds in which all shards together polled before there was work, or in vain.
+/// Seconds in which all shards together polled, whether work came or not.
 fn idle(text: &str) -> Option<f64> {
     let shards: Value = serde_json::from_str(text).ok()?;
     let polled = |shard: &Value| shard.get("poll_ns")?.as_u64();

@@ -79,7 +79,7 @@ pub struct Setup<'a> {
     pub dir: &'a Path,
 }
 
-/// A system that tells how long it has looked for work in vain.
+/// A system that tells how long it has polled without work.
 pub trait Polls: Debug + Send + Sync {
     /// Seconds since it was started, over all its threads; `None`: it does not tell now.
     fn idle_seconds(&self) -> Option<f64>;
@@ -106,7 +106,7 @@ pub struct Serving {
     pub scratch: Option<Arc<Scratch>>,
     /// Whether its processes do not end when asked.
     pub is_stubborn: bool,
-    /// Who says how long it looked for work in vain, if it tells.
+    /// Who says how long it polled without work, if it tells.
     pub polls: Option<Arc<dyn Polls>>,
 }
 

@@ -1,7 +1,7 @@
 //! SPDK's targets: `iscsi_tgt` and `nvmf_tgt`, configured by JSON as they start.
 //!
 //! They poll: each of their cores is used whole for as long as they run, and they say how much of that was
-//! in vain ([`Polls`]). Memory is taken without huge pages, which need no set-up of the machine.
+//! idle ([`Polls`]). Memory is taken without huge pages, which need no set-up of the machine.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

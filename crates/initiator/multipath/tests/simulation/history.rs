@@ -329,7 +329,7 @@ impl History {
         let until = self.world.now() + QUEUE_TIMEOUT + PATIENCE;
         while !done(self) {
             let (seed, now) = (self.plan.seed, self.world.now());
-            assert!(now < until, "seed {seed}: waited in vain for {what}: {:?}", self.flights);
+            assert!(now < until, "seed {seed}: waited too long for {what}: {:?}", self.flights);
             self.step(Duration::from_millis(500));
             self.take();
             self.world.heard();

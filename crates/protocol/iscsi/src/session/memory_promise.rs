@@ -25,7 +25,7 @@ const SHARE: usize = 4;
 const REVIEW: Duration = Duration::from_secs(1);
 
 /// Memory set aside for a session. Where the session is still to come, it is held from before its login is
-/// answered, so that nobody is let in to what cannot be kept.
+/// answered, so that no initiator is let in to what cannot be kept.
 #[derive(Debug)]
 pub struct MemoryPromise {
     pool: Pool,

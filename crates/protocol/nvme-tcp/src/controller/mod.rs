@@ -248,7 +248,7 @@ impl ControllerQueue {
         self.size
     }
 
-    /// Which memory the data of a write is to be taken from, so that nobody waits for each other: what
+    /// Which memory the data of a write is to be taken from, so that no two wait for each other: what
     /// stands in the stream already comes from what was set aside for it when the queue was opened, and
     /// must not wait behind data that is still to be asked for.
     pub fn memory_class(&self, tag: Tag) -> Class {

@@ -48,7 +48,7 @@ impl fmt::Display for SecretError {
             Self::Base64 => f.write_str("the part between the last two colons is no base64"),
             Self::Length(len) => write!(f, "the secret has {len} bytes, and may have 32, 48 or 64"),
             Self::Checksum => {
-                f.write_str("the secret's checksum is wrong: a character was mistyped or lost; copy it anew")
+                f.write_str("the secret's checksum is wrong: a character was mistyped or lost; copy it again")
             }
         }
     }

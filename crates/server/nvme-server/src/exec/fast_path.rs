@@ -26,7 +26,7 @@ pub struct FastPath {
 }
 
 impl Server {
-    /// Whether a command is a plain read or write of which nobody need hear. If the gate can carry it
+    /// Whether a command is a plain read or write that needs no task. If the gate can carry it
     /// out ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended: say so
     /// with [`Server::count_fast_path`], and answer it with success. If not, [`Server::start`] it.
     #[must_use]

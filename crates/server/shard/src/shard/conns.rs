@@ -119,14 +119,14 @@ pub(super) struct SessionLink {
 pub enum LogLine {
     /// A login failed.
     LoginFailed {
-        /// Whence.
+        /// Where it came from.
         peer: SocketAddr,
         /// Why; `None`: the peer went away or took too long.
         cause: Option<Cause>,
     },
     /// An initiator is in.
     LoggedIn {
-        /// Whence.
+        /// Where it came from.
         peer: SocketAddr,
         /// Who.
         initiator: Arc<str>,

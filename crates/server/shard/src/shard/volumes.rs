@@ -60,7 +60,7 @@ impl Front {
         }
     }
 
-    /// Whether the stop has to flush it. Where a peer holds it, that may wait for the peer in vain: so only
+    /// Whether the stop has to flush it. Where a peer holds it, the peer may never let go: so only
     /// if there is something to lose.
     fn wants_flush(&self) -> bool {
         self.remote.is_none() || self.unflushed && self.gate.view().geometry.write_cache

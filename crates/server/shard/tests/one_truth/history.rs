@@ -213,7 +213,7 @@ impl History {
                 return;
             }
             let seed = self.plan.seed;
-            assert!(self.world.now() < limit, "seed {seed}: waited in vain for {what}: {}", self.open());
+            assert!(self.world.now() < limit, "seed {seed}: waited too long for {what}: {}", self.open());
             self.step();
         }
     }

@@ -140,7 +140,7 @@ impl History {
         let limit = self.world.now() + PATIENCE;
         while !done(self) {
             let seed = self.plan.seed;
-            assert!(self.world.now() < limit, "seed {seed}: waited in vain for {what}: {:?}", self.open());
+            assert!(self.world.now() < limit, "seed {seed}: waited too long for {what}: {:?}", self.open());
             self.poll();
             let until = self.world.now() + Duration::from_millis(1);
             self.world.step(until);

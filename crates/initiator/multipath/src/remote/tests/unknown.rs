@@ -110,7 +110,7 @@ fn a_path_that_has_not_heard_of_a_growth_does_not_take_it_back() {
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
     assert!(rig.volume.is_read_only(), "which is new");
     rig.say(0, Event::Changed(Arc::new(Portrait { access: Access::NonOptimized, ..grown.clone() })));
-    assert!(rig.volume.is_read_only(), "of which the first has said nothing new");
+    assert!(rig.volume.is_read_only(), "the first path has said nothing new of it");
     // What it says again is so.
     rig.say(1, Event::Changed(Arc::new(Portrait { geometry: grown.geometry, ..other })));
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);

@@ -203,7 +203,7 @@ fn a_secret_that_changes_holds_for_queues_that_connect_later() {
     let (mut world, host) = world(Group::Null);
     let auth = |secret| Authentication { credentials: credentials(secret), policy: policy(Group::Null) };
     let other = Some(Arc::new(auth(OTHER)));
-    assert!(!world.server(host).change_authentication(2, &other), "who has not proved it begins anew");
+    assert!(!world.server(host).change_authentication(2, &other), "who has not proved it begins again");
     assert!(world.authenticate(host, SECRET, Group::Null));
     assert!(world.server(host).change_authentication(2, &other));
     assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);

@@ -21,7 +21,7 @@ use crate::shard::{LogLine, Shard};
 pub(super) struct Leave {
     /// How many controllers the subsystem may have.
     pub(super) controllers: u16,
-    /// Whence, and how many controllers that source may have, if that is bounded.
+    /// Where it came from, and how many controllers that source may have, if that is bounded.
     pub(super) source: Option<(IpAddr, u16)>,
     /// Whether the host has still to prove who it is.
     pub(super) proves: bool,

@@ -13,7 +13,7 @@ use nvme_tcp::LinkFault;
 pub enum NvmeLine {
     /// A connection ended before it became a queue.
     NotConnected {
-        /// Whence.
+        /// Where it came from.
         peer: SocketAddr,
         /// Who to whom, if it said: host and subsystem.
         names: Option<(Nqn, Nqn)>,
@@ -22,7 +22,7 @@ pub enum NvmeLine {
     },
     /// A host has a controller.
     Connected {
-        /// Whence.
+        /// Where it came from.
         peer: SocketAddr,
         /// Who.
         host: Nqn,
@@ -44,7 +44,7 @@ pub enum NvmeLine {
     },
     /// A peer broke the protocol.
     LinkFault {
-        /// Whence.
+        /// Where it came from.
         peer: SocketAddr,
         /// Who, if it is connected.
         host: Option<Nqn>,
