@@ -789,7 +789,7 @@ fn drop_while_held(daemon: &Daemon, volume: &str, busy: std::sync::MutexGuard<'_
     daemon.answer(Request::VolumeDelete { name: "beside".into(), force: true }).unwrap();
 }
 
-/// What the engine refuses is undone by whoever asked: its file is read, cut and closed.
+/// What the engine refuses is undone by whatever program asked: its file is read, cut and closed.
 #[test]
 fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else() {
     let Fixture { root, engine, daemon } = fixture();
