@@ -136,7 +136,9 @@ impl Controllers {
         if let Some(source) = source {
             *self.sources.entry((claim.subsystem.clone(), source)).or_default() += 1;
         }
-        self.load[usize::from(shard.0)] += 1;
+        if let Some(load) = self.load.get_mut(usize::from(shard.0)) {
+            *load += 1;
+        }
         let (subsystem, host) = (claim.subsystem.clone(), claim.host.clone());
         let (host_id, limit) = (claim.host_id, claim.limit);
         self.entries.insert(cntlid, Entry { subsystem, host, host_id, limit, source, bound: false });
@@ -199,14 +201,15 @@ impl Controllers {
 
     fn free_number(&mut self, shard: u16) -> Option<u16> {
         let shards = self.load.len() as u16;
-        let mut number = self.last[usize::from(shard)];
+        let last = self.last.get_mut(usize::from(shard))?;
+        let mut number = *last;
         for _ in 0..=CNTLID_MAX / shards {
             number = match number.checked_add(shards) {
                 Some(next) if next <= CNTLID_MAX => next,
                 Some(_) | None => shard,
             };
             if number != 0 && !self.entries.contains_key(&number) {
-                self.last[usize::from(shard)] = number;
+                *last = number;
                 return Some(number);
             }
         }
@@ -217,7 +220,9 @@ impl Controllers {
     pub fn gone(&mut self, cntlid: u16) {
         let Some(entry) = self.entries.remove(&cntlid) else { return };
         let shard = usize::from(cntlid) % self.load.len();
-        self.load[shard] -= 1;
+        if let Some(load) = self.load.get_mut(shard) {
+            *load = load.saturating_sub(1);
+        }
         if let Some(source) = entry.source {
             let key = (entry.subsystem.clone(), source);
             if let Some(count) = self.sources.get_mut(&key) {

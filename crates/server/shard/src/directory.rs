@@ -187,10 +187,11 @@ impl Directory {
     }
 
     fn claim_new(&mut self, claim: Claim, rules: Rules<'_>, orders: &mut Vec<Order>) {
-        match self.by_name.get(&claim.name) {
+        let tsih = self.by_name.get(&claim.name);
+        // Both maps hold the same sessions.
+        match tsih.and_then(|tsih| Some((tsih, self.by_tsih.get_mut(tsih)?))) {
             None => self.create(claim, orders),
-            Some(tsih) => {
-                let entry = self.by_tsih.get_mut(tsih).expect("both maps hold the same sessions");
+            Some((tsih, entry)) => {
                 if !entry.yields_to(&claim, rules) {
                     return orders.push(answer(&claim, Verdict::NotTheirs));
                 }
@@ -228,7 +229,7 @@ impl Directory {
             return;
         };
         let shard = self.best(claim.from.0, &claim.wish, &[]).unwrap_or(claim.from.0);
-        self.load[usize::from(shard.0)] += 1;
+        self.count(shard, 1);
         orders.push(answer(&claim, Verdict::Granted { tsih, shard, new: true }));
         self.by_name.insert(claim.name.clone(), tsih);
         let entry = Entry {
@@ -257,6 +258,12 @@ impl Directory {
         }
     }
 
+    fn count(&mut self, shard: ShardId, more: i32) {
+        if let Some(load) = self.load.get_mut(usize::from(shard.0)) {
+            *load = load.saturating_add_signed(more);
+        }
+    }
+
     fn best(&self, near: ShardId, wish: &Wish, refused: &[ShardId]) -> Option<ShardId> {
         let order = wish.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
         order.into_iter().find(|shard| !refused.contains(shard))
@@ -278,8 +285,8 @@ impl Directory {
             self.gone(tsih, orders);
             return orders.push(answer(Verdict::Full));
         };
-        self.load[usize::from(old.0)] -= 1;
-        self.load[usize::from(shard.0)] += 1;
+        self.count(old, -1);
+        self.count(shard, 1);
         if let Some(entry) = self.by_tsih.get_mut(&tsih) {
             entry.shard = shard;
         }
@@ -290,7 +297,7 @@ impl Directory {
     pub fn gone(&mut self, tsih: Tsih, orders: &mut Vec<Order>) {
         let Some(entry) = self.by_tsih.remove(&tsih) else { return };
         self.by_name.remove(&entry.name);
-        self.load[usize::from(entry.shard.0)] -= 1;
+        self.count(entry.shard, -1);
         if let Some(successor) = entry.successor {
             self.create(successor, orders);
         }

@@ -60,7 +60,7 @@ impl Links {
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
         }
-        self.slots[at] = Some(Entry {
+        let entry = Entry {
             id,
             owner,
             recv_out: false,
@@ -70,7 +70,10 @@ impl Links {
             departed: false,
             ready: false,
             moved: Moved::default(),
-        });
+        };
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = Some(entry);
+        }
     }
 
     /// Whose it is, as long as it is asked for operations.
@@ -168,13 +171,10 @@ impl Links {
 
     /// Forgets it if it has departed and nothing is out.
     pub(crate) fn remove_settled(&mut self, id: LinkId) -> Option<Owner> {
-        let entry = self.entry(id)?;
-        if !entry.departed || entry.recv_out || entry.sends_out > 0 {
-            return None;
-        }
-        let owner = entry.owner;
-        self.slots[Self::at(id)] = None;
-        Some(owner)
+        let slot = self.slots.get_mut(Self::at(id))?;
+        let over =
+            |entry: &mut Entry| entry.id == id && entry.departed && !entry.recv_out && entry.sends_out == 0;
+        slot.take_if(over).map(|entry| entry.owner)
     }
 }
 

@@ -144,9 +144,9 @@ impl LoginLink {
         match came {
             Received::Bytes(_) => self.unparsed.extend_from_slice(op.stage.as_deref().unwrap_or_default()),
             Received::Loaned(pages) => {
-                let had = self.unparsed.len();
-                self.unparsed.resize(had + pages.len(), 0);
-                pages.copy_to(0, &mut self.unparsed[had..]);
+                let mut bytes = vec![0; pages.len()];
+                pages.copy_to(0, &mut bytes);
+                self.unparsed.append(&mut bytes);
             }
             Received::End | Received::Cancelled | Received::Failed(_) => return self.over(None),
         }
@@ -163,13 +163,15 @@ impl LoginLink {
                     Err(step) => return self.take(*step),
                 },
             };
-            if self.unparsed.len() < BHS_LEN + padded {
+            let whole = BHS_LEN + padded;
+            // The padding is behind the data.
+            let Some(data) = self.unparsed.get(BHS_LEN..whole).and_then(|data| data.get(..bhs.data_len()))
+            else {
                 return;
-            }
+            };
             self.judged = None;
-            let data = &self.unparsed[BHS_LEN..BHS_LEN + bhs.data_len()];
             let step = self.machine.handle_request(&bhs, data, cx.entropy);
-            self.unparsed.drain(..BHS_LEN + padded);
+            self.unparsed.drain(..whole);
             self.take(step);
         }
     }
@@ -219,11 +221,10 @@ impl LoginLink {
             return None;
         }
         let pdu = self.to_send.front()?;
-        let len = BHS_LEN + padded_len(pdu.text.len()).expect("a login text is short");
+        let len = BHS_LEN + padded_len(pdu.text.len())?;
         let mut head = cx.pool.take(Class::Wire, len)?;
-        head.fill(0);
-        head[..BHS_LEN].copy_from_slice(pdu.bhs.bytes());
-        head[BHS_LEN..BHS_LEN + pdu.text.len()].copy_from_slice(&pdu.text);
+        let bytes = pdu.bhs.bytes().iter().chain(&pdu.text).copied().chain(std::iter::repeat(0));
+        head.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
         self.to_send.pop_front();
         self.sending = true;
         self.in_kernel += 1;
@@ -243,14 +244,14 @@ impl LoginLink {
         if self.sending || self.in_kernel > 0 || !self.to_send.is_empty() {
             return;
         }
-        if let Phase::Ending(_) = self.phase {
-            let Phase::Ending(ending) = std::mem::replace(&mut self.phase, Phase::Over) else {
-                unreachable!()
-            };
-            self.event = Some(match *ending {
-                Ending::Established(established) => LoginEvent::Done(established),
-                Ending::Refused(cause) => LoginEvent::Over(Some(cause)),
-            });
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Ending(ending) => {
+                self.event = Some(match *ending {
+                    Ending::Established(established) => LoginEvent::Done(established),
+                    Ending::Refused(cause) => LoginEvent::Over(Some(cause)),
+                });
+            }
+            phase => self.phase = phase,
         }
     }
 }

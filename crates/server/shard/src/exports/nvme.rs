@@ -291,7 +291,7 @@ impl SubsystemExport {
 
     /// The rule for a host of this name and identifier that comes from an address.
     pub fn rule(&self, host: &str, id: HostId, source: IpAddr) -> Option<&HostRule> {
-        self.rule_at(host, id, source).map(|at| &self.rules[at])
+        self.rule_at(host, id, source).and_then(|at| self.rules.get(at))
     }
 
     /// Its place among the rules.

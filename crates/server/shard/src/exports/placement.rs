@@ -88,14 +88,15 @@ impl Wish {
     /// The shards that may, the best first, where each carries as much as `load` says. Of those that carry the
     /// same the one with the least `rank` comes first.
     pub(crate) fn order(&self, load: &[u32], rank: impl Fn(ShardId) -> u32) -> Vec<ShardId> {
-        let carries = |shard: ShardId| load[usize::from(shard.0)];
+        let carries = |shard: ShardId| load.get(usize::from(shard.0)).copied().unwrap_or(0);
         let all = (0..load.len() as u16).map(ShardId);
         let mut order: Vec<ShardId> = all.filter(|shard| self.allows(*shard)).collect();
         order.sort_by_key(|shard| (carries(*shard), rank(*shard)));
-        let Some(at) = order.iter().position(|shard| Some(*shard) == self.queue) else { return order };
-        let (most, least) = (u64::from(carries(order[at])), u64::from(carries(order[0])));
-        if self.strict || 2 * most <= 3 * least {
-            order[..=at].rotate_right(1);
+        let Some(queue) = self.queue.filter(|queue| order.contains(queue)) else { return order };
+        let (most, least) = (u64::from(carries(queue)), order.first().map_or(0, |shard| carries(*shard)));
+        if self.strict || 2 * most <= 3 * u64::from(least) {
+            order.retain(|shard| *shard != queue);
+            order.insert(0, queue);
         }
         order
     }
@@ -149,13 +150,14 @@ impl Exports {
     }
 
     fn bind(&self, rule: Option<usize>) -> Bind {
-        rule.map_or(Bind::default(), |at| self.placement[at].bind)
+        rule.and_then(|at| self.placement.get(at)).map_or(Bind::default(), |rule| rule.bind)
     }
 
     /// Where somebody may be served, and where best, given a random number.
     pub(crate) fn wish(&self, comer: &Comer<'_>, draw: u64) -> Wish {
         let rule = self.placement(comer);
-        let mut wish = Wish { among: rule.map(|at| self.placement[at].shards.clone()), ..Wish::default() };
+        let among = rule.and_then(|at| self.placement.get(at)).map(|rule| rule.shards.clone());
+        let mut wish = Wish { among, ..Wish::default() };
         let queue = || {
             let at = self.cores.iter().position(|core| Some(*core) == comer.by.cpu)?;
             Some(ShardId(at as u16)).filter(|shard| wish.allows(*shard))
@@ -166,9 +168,11 @@ impl Exports {
             Bind::Balanced if comer.is_local() => {}
             Bind::Balanced => wish.queue = queue(),
             Bind::Random => {
-                if let Some(shards) = &wish.among {
-                    let at = (draw % shards.len() as u64) as usize;
-                    wish.among = Some(Arc::from(&shards[at..=at]));
+                if let Some(shards) = &wish.among
+                    && let Some(at) = draw.checked_rem(shards.len() as u64)
+                    && let Some(shard) = shards.get(at as usize)
+                {
+                    wish.among = Some(Arc::from([*shard]));
                 }
             }
         }

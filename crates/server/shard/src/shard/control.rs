@@ -173,8 +173,9 @@ impl Shard {
 
     pub(super) fn settled(&mut self, id: u64) {
         let Some(at) = self.waiting.settling.iter().position(|(known, _)| *known == id) else { return };
-        self.waiting.settling[at].1 -= 1;
-        if self.waiting.settling[at].1 == 0 {
+        let Some((_, left)) = self.waiting.settling.get_mut(at) else { return };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
             self.waiting.settling.remove(at);
             self.report(id, Report::Done);
         }

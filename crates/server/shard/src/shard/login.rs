@@ -245,12 +245,13 @@ impl Shard {
         match verdict {
             Verdict::Granted { tsih, shard, new } => {
                 entering.grant = Some((shard, tsih, new));
-                if new {
-                    let room = entering.room;
-                    self.post(shard, Message::AskRoom(tsih, room, self.id, token));
-                } else {
-                    let Some(cid) = entering.cid else { unreachable!("a claim names its connection") };
-                    self.post(shard, Message::AskWindow(tsih, cid, self.id, token));
+                match entering.cid {
+                    Some(cid) if !new => self.post(shard, Message::AskWindow(tsih, cid, self.id, token)),
+                    // A claim names its connection.
+                    Some(_) | None => {
+                        let room = entering.room;
+                        self.post(shard, Message::AskRoom(tsih, room, self.id, token));
+                    }
                 }
             }
             Verdict::NoSuchSession => {
@@ -268,7 +269,7 @@ impl Shard {
     pub(super) fn room(&mut self, token: u64, room: Result<(), LoginStatus>) {
         let tag = Tag::from_bits(token);
         let Some(entering) = self.entering(tag) else { return };
-        let Some((_, tsih, _)) = entering.grant else { unreachable!("room is asked for what was granted") };
+        let Some((_, tsih, _)) = entering.grant else { return };
         let wanted = entering.login.awaits_answer();
         match room {
             // Every session starts with a window of one command; it opens as far as memory was set aside
@@ -389,8 +390,9 @@ impl Shard {
     fn enter(&mut self, cx: &mut Cx<'_>, tag: Tag, established: Established) {
         let Some(Conn { kind: Kind::Login(entering), .. }) = self.conns.remove(tag) else { return };
         self.logins -= 1;
-        let Some((shard, _, new)) = entering.grant else { unreachable!("a login ends after its grant") };
         let (id, accepted) = (entering.id, entering.login.accepted);
+        // A login ends after its grant.
+        let Some((shard, _, new)) = entering.grant else { return self.depart(id, Departure::Abort) };
         let rest = entering.login.into_rest();
         let baggage = Baggage { established, accepted, new, rest };
         if shard == self.id {

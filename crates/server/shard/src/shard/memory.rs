@@ -156,8 +156,14 @@ impl Shard {
                 self.fronts.submit(cx, &self.server.nexus(task.nexus).nexus, volume, io);
                 None
             }
-            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),
-            Step::Cancel { .. } | Step::Ask { .. } | Step::Managed { .. } => unreachable!("needs no memory"),
+            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } | Step::Cancel { .. } => {
+                self.run_step(cx, step);
+                None
+            }
+            Step::Ask { .. } | Step::Managed { .. } => {
+                self.run_step(cx, step);
+                None
+            }
         }
     }
 
@@ -188,18 +194,24 @@ impl Shard {
                 self.nvme.server.retry(cx, command);
                 None
             }
-            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),
-            Step::Cancel { .. } | Step::Ask { .. } | Step::QueueMessage { .. } => {
-                unreachable!("needs no memory")
+            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } | Step::Cancel { .. } => {
+                self.run_nvme_step(cx, step);
+                None
             }
-            Step::EndQueue { .. }
-            | Step::ControllerGone { .. }
-            | Step::Compute { .. }
-            | Step::Forget { .. } => {
-                unreachable!("needs no memory")
+            Step::Ask { .. }
+            | Step::QueueMessage { .. }
+            | Step::EndQueue { .. }
+            | Step::ControllerGone { .. } => {
+                self.run_nvme_step(cx, step);
+                None
             }
-            Step::Proven { .. } | Step::Unproven { .. } | Step::ListControllers { .. } => {
-                unreachable!("needs no memory")
+            Step::Compute { .. } | Step::Forget { .. } | Step::ListControllers { .. } => {
+                self.run_nvme_step(cx, step);
+                None
+            }
+            Step::Proven { .. } | Step::Unproven { .. } => {
+                self.run_nvme_step(cx, step);
+                None
             }
         }
     }

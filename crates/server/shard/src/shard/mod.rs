@@ -215,6 +215,16 @@ impl Shard {
     }
 }
 
+/// Puts something in a table whose places are given out densely by another.
+fn set_slot<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
+    if table.len() <= at {
+        table.resize_with(at + 1, || None);
+    }
+    if let Some(slot) = table.get_mut(at) {
+        *slot = Some(value);
+    }
+}
+
 impl Endpoint for Shard {
     type Message = Message;
 

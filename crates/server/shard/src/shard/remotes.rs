@@ -15,11 +15,11 @@ use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId};
 
-use super::{LogLine, Shard};
+use super::{LogLine, Shard, set_slot};
 use crate::message::{CONTROL, Message};
 
-/// Most remote volumes of a shard, among them those that are being parted from.
-const REMOTES_MAX: usize = 65_536;
+/// No bound that a table in memory can meet.
+const REMOTES_MAX: usize = u32::MAX as usize;
 /// How long a remote that is dropped may take to part from its peers.
 const PARTING: Duration = Duration::from_secs(2);
 
@@ -119,6 +119,7 @@ impl Remotes {
     }
 
     /// Takes a remote on: its name here, and what its gate gets.
+    #[expect(clippy::panic, reason = "2^32 remote volumes do not fit into memory")]
     pub(super) fn add(
         &mut self,
         volume: VolumeId,
@@ -222,11 +223,7 @@ impl Remotes {
         let (_, of, inner) = self.dialling.swap_remove(at);
         let Some(entry) = self.entries.get(of) else { return how.ok().map(|dialled| dialled.link) };
         if let Ok(Dialled { link, .. }) = how {
-            let at = link.0 as u32 as usize;
-            if self.links.len() <= at {
-                self.links.resize(at + 1, None);
-            }
-            self.links[at] = Some(Owned { link, of, left: false });
+            set_slot(&mut self.links, link.0 as u32 as usize, Owned { link, of, left: false });
         }
         entry.shared.borrow_mut().remote.handle_dialled(cx, inner, how);
         self.touch(of);

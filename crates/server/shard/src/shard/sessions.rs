@@ -21,7 +21,7 @@ use volume::{AskId, Identity, Nexus};
 use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
 use super::login::{comer, promise};
 use super::present::volumes_of;
-use super::{DIRECTORY, Shard};
+use super::{DIRECTORY, Shard, set_slot};
 use crate::links::Owner;
 use crate::message::{Baggage, Message, Traffic};
 
@@ -116,16 +116,16 @@ impl Shard {
         };
         let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
         let Ok(tag) = self.conns.insert(conn) else {
-            unreachable!("the directory grants no more sessions than a shard can hold")
+            // The directory grants no more sessions than a shard can hold.
+            if let Some(nexus) = nexus {
+                self.server.close_nexus(nexus);
+            }
+            return None;
         };
         self.sessions.insert(established.tsih, tag);
         *self.promised_to.entry(initiator.clone()).or_default() += promised;
         if let Some(nexus) = nexus {
-            let at = nexus.0 as usize;
-            if self.nexuses.len() <= at {
-                self.nexuses.resize(at + 1, None);
-            }
-            self.nexuses[at] = Some(tag);
+            set_slot(&mut self.nexuses, nexus.0 as usize, tag);
             self.tell_presence(nexus);
         }
         self.say(LogLine::LoggedIn { peer: baggage.accepted.peer, initiator, target });
@@ -428,7 +428,9 @@ impl Shard {
 
     fn close_nexus(&mut self, nexus: NexusKey) {
         self.server.close_nexus(nexus);
-        self.nexuses[nexus.0 as usize] = None;
+        if let Some(slot) = self.nexuses.get_mut(nexus.0 as usize) {
+            *slot = None;
+        }
     }
 
     /// Forgets a session that has ended and whose links are all gone.
@@ -455,7 +457,7 @@ fn arrived(scsi: &ScsiCommand, data_out: u32) -> Arrived<'_> {
 fn refuse_bidirectional() -> ScsiResult {
     let mut sense = [0; scsi::Sense::LEN_MAX];
     let len = scsi::Sense::INVALID_OPCODE.encode(false, &mut sense);
-    ScsiResult::check_condition(&sense[..len], 0)
+    ScsiResult::check_condition(sense.get(..len).unwrap_or_default(), 0)
 }
 
 fn management(task: &TaskManagement) -> Option<Management> {

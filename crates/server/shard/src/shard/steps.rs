@@ -257,7 +257,7 @@ fn result(reply: &Reply) -> ScsiResult {
             false => said.encode(reply.descriptor, &mut bytes),
             true => said.encode_deferred(reply.descriptor, &mut bytes),
         };
-        sense.extend_from_slice(&bytes[..len]);
+        sense.extend(bytes.into_iter().take(len));
     }
     let Reply { status, transferred, fence, .. } = *reply;
     ScsiResult { status: ScsiStatus(status.0), qualifier: 0, sense, transferred, fence }

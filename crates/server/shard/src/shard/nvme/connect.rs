@@ -109,7 +109,9 @@ impl Shard {
         }
         let mut load = vec![0; usize::from(self.shards)];
         for shard in self.nvme.server.queue_shards(cntlid) {
-            load[usize::from(shard.0)] += 1;
+            if let Some(load) = load.get_mut(usize::from(shard.0)) {
+                *load += 1;
+            }
         }
         let shard = place_of(&joining.wish, self.id, joining.join.qid, &load);
         joining.join.shard = Core(shard.0);
@@ -172,23 +174,26 @@ impl Shard {
     pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let id = self.id;
         let Some(queue) = self.queue(conn) else { return };
-        let Stage::Granted(granted) = &queue.stage else { return };
-        if granted.1 != id && !queue.proto.can_park() {
-            return;
-        }
-        let Stage::Granted(granted) = std::mem::replace(&mut queue.stage, Stage::Over) else {
-            unreachable!("matched above")
+        let granted = match std::mem::replace(&mut queue.stage, Stage::Over) {
+            Stage::Granted(granted) if granted.1 == id || queue.proto.can_park() => granted,
+            stage => {
+                queue.stage = stage;
+                return;
+            }
         };
         let (applicant, shard, grant) = *granted;
         if shard == id {
             return self.open_queue(cx, conn, applicant, grant);
         }
         let Some(Conn { kind: Kind::Queue(queue), .. }) = self.conns.remove(conn) else {
-            unreachable!("it was here")
+            return self.give_back(grant);
         };
         self.logins -= usize::from(queue.counted);
         let (link, accepted) = (queue.id, queue.accepted);
-        let Some(parked) = queue.proto.park() else { unreachable!("asked above") };
+        let Some(parked) = queue.proto.park() else {
+            self.give_back(grant);
+            return self.depart(link, Departure::Abort);
+        };
         let (connect, names) = (applicant.connect, applicant.names);
         let baggage = NvmeBaggage { parked, accepted, connect, names, grant };
         let message = Message::Nvme(NvmeMessage::Link(Box::new(baggage)));
@@ -210,13 +215,12 @@ impl Shard {
 /// where their bytes come in, as long as its others are in balance (`load`: how many of them each shard has).
 fn place_of(wish: &Wish, home: ShardId, qid: u16, load: &[u32]) -> ShardId {
     let shards = load.len() as u32;
-    let turn = match &wish.among {
-        Some(among) => {
-            let own = among.iter().position(|shard| *shard == home).unwrap_or_default();
-            among[(own + usize::from(qid)) % among.len()]
-        }
-        None => ShardId(((u32::from(home.0) + u32::from(qid)) % shards) as u16),
-    };
+    let of_all = ShardId(((u32::from(home.0) + u32::from(qid)) % shards) as u16);
+    let turn = wish.among.as_ref().and_then(|among| {
+        let own = among.iter().position(|shard| *shard == home).unwrap_or_default();
+        among.iter().cycle().nth((own + usize::from(qid)).checked_rem(among.len())?).copied()
+    });
+    let turn = turn.unwrap_or(of_all);
     if wish.queue.is_none() {
         return turn;
     }

@@ -20,7 +20,7 @@ use super::offer::{affordable, left};
 use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage, comer};
 use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
 use crate::message::{Joined, NvmeBaggage, QueueGrant};
-use crate::shard::Shard;
+use crate::shard::{Shard, set_slot};
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
 const ADMIN_IN_CAPSULE: u32 = 8192;
@@ -68,11 +68,7 @@ impl Shard {
                 return self.refuse_connect(cx, conn, tag, refusal.into(), cause);
             }
         };
-        let at = key.0 as usize;
-        if self.nvme.conns.len() <= at {
-            self.nvme.conns.resize(at + 1, None);
-        }
-        self.nvme.conns[at] = Some(conn);
+        set_slot(&mut self.nvme.conns, key.0 as usize, conn);
         let completion = self.nvme.server.connected(key);
         let Some(queue) = self.queue(conn) else { return };
         queue.key = Some(key);
@@ -134,7 +130,8 @@ impl Shard {
         // Its queues go round the shards that a rule leaves it.
         let comer = comer(&applicant.names, &accepted);
         let rule = self.exports.placement(&comer);
-        let shards = rule.map_or(self.shards, |at| self.exports.placement[at].shards.len() as u16);
+        let rule = rule.and_then(|at| self.exports.placement.get(at));
+        let shards = rule.map_or(self.shards, |rule| rule.shards.len() as u16);
         let shards = self.exports.wish(&comer, 0).breadth(shards);
         spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, shards);
         let size = QueueSize {
