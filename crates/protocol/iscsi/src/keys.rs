@@ -1,7 +1,7 @@
 //! The table of all text keys (RFC 7143 §13 and §12, RFC 7144): who may send each, when, and how it is
 //! negotiated. [`negotiate`](crate::negotiate) acts on this table and names no key itself.
 
-use crate::negotiate::{Digest, Limits, Params, TaskReporting};
+use crate::params::{Digest, Limits, Params, TaskReporting};
 
 /// Every key that RFC 7143 names, those of CHAP included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

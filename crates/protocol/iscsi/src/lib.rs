@@ -12,6 +12,7 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod negotiate;
+mod params;
 pub mod session;
 pub mod text;
 pub mod wire;
