@@ -118,7 +118,9 @@ impl Queue {
         if self.slots.len() <= at {
             self.slots.resize(at + 1, u32::MAX);
         }
-        self.slots[at] = slot;
+        if let Some(place) = self.slots.get_mut(at) {
+            *place = slot;
+        }
         if self.live == 0 {
             self.busy_since = now;
         }

@@ -132,7 +132,9 @@ impl Server {
             }
         };
         let is_admin = spec.qid == 0;
-        self.queues[at] = Some(Queue::new(spec));
+        if let Some(place) = self.queues.get_mut(at) {
+            *place = Some(Queue::new(spec));
+        }
         let key = QueueKey(at as u32);
         self.guard(key);
         if !is_admin {
@@ -160,7 +162,8 @@ impl Server {
 
     fn forget_if_done(&mut self, key: QueueKey) {
         let done = |queue: &mut Queue| queue.closing && queue.live == 0;
-        let Some(mut queue) = self.queues[key.0 as usize].take_if(done) else { return };
+        let place = self.queues.get_mut(key.0 as usize);
+        let Some(mut queue) = place.and_then(|place| place.take_if(done)) else { return };
         if queue.spec.qid != 0 {
             let report = queue.report(self.now);
             self.note_gone(key, &queue.spec, !queue.ended, report);
@@ -191,13 +194,21 @@ impl Server {
     }
 
     #[inline]
+    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
     pub(crate) fn queue(&self, key: QueueKey) -> &Queue {
-        self.queues[key.0 as usize].as_ref().expect("a queue key is used while the queue is open")
+        self.queues
+            .get(key.0 as usize)
+            .and_then(Option::as_ref)
+            .expect("a queue key is used while the queue is open")
     }
 
     #[inline]
+    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
     pub(crate) fn queue_mut(&mut self, key: QueueKey) -> &mut Queue {
-        self.queues[key.0 as usize].as_mut().expect("a queue key is used while the queue is open")
+        self.queues
+            .get_mut(key.0 as usize)
+            .and_then(Option::as_mut)
+            .expect("a queue key is used while the queue is open")
     }
 
     /// A queue, if it is open.
@@ -231,6 +242,10 @@ impl Server {
     }
 
     /// The shard's memory.
+    #[expect(
+        clippy::expect_used,
+        reason = "every queue is opened with the memory, and commands come by queues"
+    )]
     pub(crate) fn pool(&self) -> &Pool {
         self.pool.as_ref().expect("a queue was opened with the memory")
     }
@@ -452,8 +467,10 @@ impl Server {
     pub(crate) fn complete(&mut self, slot: u32, completion: Completion) {
         let task = self.tasks.get(slot);
         let command = task.key;
-        let queue = self.queues[command.queue.0 as usize].as_mut().expect("a command's queue is open");
-        queue.count(self.now, task, completion);
+        // A command's queue is open: this is `queue_mut`, which would borrow the task too.
+        if let Some(queue) = self.queues.get_mut(command.queue.0 as usize).and_then(Option::as_mut) {
+            queue.count(self.now, task, completion);
+        }
         self.remove(slot);
         let completion = self.delayed(command.queue, completion);
         self.steps.push_back(Step::Respond { command, completion });

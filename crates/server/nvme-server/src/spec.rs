@@ -216,7 +216,7 @@ impl QueueSpec {
             Some(entry) if entry.nsid == nsid => Some(entry),
             Some(_) | None => {
                 let at = self.namespaces.binary_search_by_key(&nsid, |entry| entry.nsid).ok()?;
-                Some(&self.namespaces[at])
+                self.namespaces.get(at)
             }
         }
     }

@@ -193,7 +193,11 @@ impl Server {
                     self.steps.push_back(Step::Send { command: key, at: 0, data });
                     (Completion::SUCCESS, given.then)
                 }
-                None => unreachable!("memory was looked for"),
+                // Memory was looked for before.
+                None => {
+                    let failed = nvme::auth::Explanation::PAYLOAD;
+                    (Status::COMMAND_INTERRUPTED.into(), Then::End(failed))
+                }
             },
         };
         self.answer_guarded(key, cid, completion);

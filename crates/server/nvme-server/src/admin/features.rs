@@ -114,16 +114,21 @@ impl Features {
 
     /// Whether the host waits before it tries a command again for as long as its status says (ACRE).
     pub(crate) fn delays_retries(&self) -> bool {
-        self.behavior[0] == 1
+        self.behavior.first() == Some(&1)
     }
 
     fn mask(&self, nsid: u32) -> u8 {
-        self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid).map_or(0, |at| self.masks[at].1)
+        let place = self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid);
+        place.ok().and_then(|at| self.masks.get(at)).map_or(0, |(_, mask)| *mask)
     }
 
     fn set_mask(&mut self, nsid: u32, mask: u8) {
         match self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid) {
-            Ok(at) => self.masks[at].1 = mask,
+            Ok(at) => {
+                if let Some((_, known)) = self.masks.get_mut(at) {
+                    *known = mask;
+                }
+            }
             Err(at) => self.masks.insert(at, (nsid, mask)),
         }
     }
@@ -197,7 +202,9 @@ fn value(
     let dword = match get.fid {
         Fid::ARBITRATION => features.arbitration,
         Fid::POWER_MANAGEMENT => features.power,
-        Fid::TEMPERATURE_THRESHOLD => features.thresholds[threshold(get.argument)?],
+        Fid::TEMPERATURE_THRESHOLD => {
+            *features.thresholds.get(threshold(get.argument)?).ok_or(Status::INVALID_FIELD.final_())?
+        }
         Fid::ERROR_RECOVERY => features.error_recovery,
         Fid::VOLATILE_WRITE_CACHE => 1,
         Fid::NUMBER_OF_QUEUES if current => queues(controller.granted),
@@ -308,7 +315,8 @@ impl Controller {
             Fid::POWER_MANAGEMENT => self.features.power = set.value & 0xff,
             Fid::TEMPERATURE_THRESHOLD => {
                 let every = if set.value >> 16 & 15 == 15 { set.value & !(15 << 16) } else { set.value };
-                self.features.thresholds[threshold(every)?] = set.value & 0xffff;
+                let place = self.features.thresholds.get_mut(threshold(every)?);
+                *place.ok_or(Status::INVALID_FIELD.final_())? = set.value & 0xffff;
             }
             // DULBE: reads of deallocated blocks are no errors here.
             Fid::ERROR_RECOVERY if set.value & 1 << 16 != 0 => return invalid,
@@ -335,15 +343,15 @@ impl Controller {
 
     /// Feature 07h: as many queues as asked for, submission and completion alike, up to the limit.
     fn grant_queues(&mut self, value: u32) -> Result<Outcome, Status> {
-        let asked = [value & 0xffff, value >> 16];
-        if asked.contains(&0xffff) {
+        let (submission, completion) = (value & 0xffff, value >> 16);
+        if submission == 0xffff || completion == 0xffff {
             return Err(Status::INVALID_FIELD.final_());
         }
         // What is connected keeps its numbers (NVMe Base §5.27.1.5).
         if self.members.iter().any(|member| member.proven) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.final_());
         }
-        let least = asked[0].min(asked[1]) as u16 + 1;
+        let least = submission.min(completion) as u16 + 1;
         self.granted = least.min(self.spec.limits.queues);
         let completion = Completion { result: queues(self.granted).into(), ..Completion::SUCCESS };
         Ok(Outcome::Done(completion))
@@ -384,14 +392,16 @@ pub(super) fn data(
 ) -> Result<Outcome, Status> {
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     if set.fid == Fid::TIMESTAMP {
-        let mut bytes = [0; 8];
-        data.copy_to(0, &mut bytes[..6]);
-        controller.features.timestamp = Some((u64::from_le_bytes(bytes), now));
+        let mut bytes = [0; 6];
+        data.copy_to(0, &mut bytes);
+        let [a, b, c, d, e, f] = bytes;
+        controller.features.timestamp = Some((u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), now));
     } else {
         let mut bytes = vec![0; HOST_BEHAVIOR_LEN];
         data.copy_to(0, &mut bytes);
         // ACRE says 0 or 1; extended formats (LBAFEE) are not offered.
-        if bytes[0] > 1 || bytes[2] != 0 {
+        let at = |place: usize| bytes.get(place).copied().unwrap_or(0);
+        if at(0) > 1 || at(2) != 0 {
             return Err(Status::INVALID_FIELD.final_());
         }
         controller.features.behavior = bytes;

@@ -156,10 +156,9 @@ fn cut(whole: &[u8], page: GetLogPage) -> Result<Outcome, Status> {
         return Err(Status::INVALID_FIELD.final_());
     }
     // Both are bounded: the offset by the page, the length by the longest transfer.
-    let rest = &whole[page.offset as usize..];
+    let rest = whole.get(page.offset as usize..).unwrap_or_default();
     let mut piece = vec![0; page.len as usize];
-    let len = rest.len().min(piece.len());
-    piece[..len].copy_from_slice(&rest[..len]);
+    piece.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
     Ok(Outcome::bytes(piece))
 }
 

@@ -126,10 +126,15 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
             server.tell_events(cntlid);
         }
         Wait::RoomForList(found, from) => controller_list::give(server, cx, cntlid, (key, cid), found, from),
-        Wait::Event | Wait::Feature(_) | Wait::Ask(_) | Wait::Abort { .. } => {
-            unreachable!("looked for above")
+        // None of these waits for memory.
+        Wait::Event
+        | Wait::Feature(_)
+        | Wait::Ask(_)
+        | Wait::Abort { .. }
+        | Wait::Reports { .. }
+        | Wait::ControllerList { .. } => {
+            conclude(server, cx.pool, key, cid, Err(Status::INTERNAL_ERROR));
         }
-        Wait::Reports { .. } | Wait::ControllerList { .. } => unreachable!("looked for above"),
     }
 }
 
@@ -233,16 +238,15 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
     let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
     let outcome = match waiting.on {
         Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
+        // Only features ask for data.
         Wait::Event
         | Wait::Ask(_)
         | Wait::Abort { .. }
         | Wait::Reports { .. }
-        | Wait::ControllerList { .. } => {
-            unreachable!("only features ask for data")
-        }
-        Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForList(..) => {
-            unreachable!("only features ask for data")
-        }
+        | Wait::ControllerList { .. }
+        | Wait::Room(_)
+        | Wait::RoomForPage(_)
+        | Wait::RoomForList(..) => Err(Status::INTERNAL_ERROR),
     };
     conclude(server, cx.pool, key, waiting.cid, outcome);
 }

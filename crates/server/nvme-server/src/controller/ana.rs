@@ -79,8 +79,10 @@ impl Server {
             };
             match groups.binary_search_by_key(&entry.ana_group, |group| group.id) {
                 Ok(at) => {
-                    groups[at].state = together(groups[at].state, state);
-                    groups[at].nsids.push(entry.nsid);
+                    if let Some(group) = groups.get_mut(at) {
+                        group.state = together(group.state, state);
+                        group.nsids.push(entry.nsid);
+                    }
                 }
                 Err(at) => {
                     let group = Group { id: entry.ana_group, changes: 0, state, nsids: vec![entry.nsid] };

@@ -205,7 +205,7 @@ impl Controller {
     /// The namespace of this number.
     pub(crate) fn namespace(&self, nsid: u32) -> Option<&NamespaceEntry> {
         let at = self.namespaces.binary_search_by_key(&nsid, |entry| entry.nsid).ok()?;
-        Some(&self.namespaces[at])
+        self.namespaces.get(at)
     }
 
     /// A slot for a queue that has still to prove something. They go round, so that a late message finds

@@ -99,6 +99,7 @@ fn judge(server: &Server, slot: u32, words: Copy, data: &Sg) -> Result<Copying, 
     Ok(Copying { sources, at: 0, copied: 0, to: words.lba, piece: 0, writing: false, stable: words.fua })
 }
 
+#[expect(clippy::unreachable, reason = "only Copy's own steps ask, and a Copy stays one until it ends")]
 fn copying(server: &mut Server, slot: u32) -> &mut Copying {
     match &mut server.tasks.get_mut(slot).job {
         Job::Copy(copying) => copying,
@@ -120,7 +121,7 @@ fn read(server: &mut Server, slot: u32) {
         return server.complete(slot, Completion::SUCCESS);
     };
     let blocks = (source.blocks - copy.copied).min(u64::from(PIECE / logical));
-    let source = if planted(Bug::CopyShifted) { &copy.sources[0] } else { source };
+    let source = if planted(Bug::CopyShifted) { copy.sources.first().unwrap_or(source) } else { source };
     let span = Span { lba: source.lba + copy.copied, blocks };
     (copy.piece, copy.writing) = (blocks, false);
     // At most `PIECE`.
@@ -144,7 +145,7 @@ pub(super) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failu
     }
     copy.to += piece;
     copy.copied += piece;
-    if copy.copied == copy.sources[copy.at].blocks {
+    if copy.sources.get(copy.at).is_none_or(|source| copy.copied == source.blocks) {
         (copy.at, copy.copied) = (copy.at + 1, 0);
     }
     read(server, slot);

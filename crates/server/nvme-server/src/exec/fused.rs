@@ -69,6 +69,7 @@ fn miss(server: &mut Server, first: u32) {
     server.stop_all(&[(first, key)], Ending::Status(Status::ABORTED_MISSING_FUSED.final_()));
 }
 
+#[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
 fn half(server: &Server, slot: u32) -> &Half {
     match &server.tasks.get(slot).job {
         Job::Half(half) => half,
@@ -76,6 +77,7 @@ fn half(server: &Server, slot: u32) -> &Half {
     }
 }
 
+#[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
 fn half_mut(server: &mut Server, slot: u32) -> &mut Half {
     match &mut server.tasks.get_mut(slot).job {
         Job::Half(half) => half,
@@ -179,7 +181,10 @@ pub(super) fn data(server: &mut Server, slot: u32, data: Sg) {
 
 /// The pair's operation has ended, or the flush after it.
 pub(super) fn done(server: &mut Server, first: u32, result: Result<Outcome, Failure>) {
-    let second = half(server, first).mate.expect("a pair runs while it is whole");
+    // A pair runs while it is whole.
+    let Some(second) = half(server, first).mate else {
+        return server.complete(first, Status::INTERNAL_ERROR.final_().into());
+    };
     match result {
         Ok(_) if std::mem::take(&mut half_mut(server, second).stable) => {
             half_mut(server, first).done = true;
@@ -204,9 +209,10 @@ fn both(server: &mut Server, first: u32, status: Status) {
 }
 
 fn end_pair(server: &mut Server, first: u32, of_first: Status, of_second: Status) {
-    let second = half_mut(server, first).mate.take().expect("a pair ends while it is whole");
-    half_mut(server, second).mate = None;
+    let second = half_mut(server, first).mate.take();
     server.complete(first, of_first.into());
+    let Some(second) = second else { return };
+    half_mut(server, second).mate = None;
     server.complete(second, of_second.into());
 }
 

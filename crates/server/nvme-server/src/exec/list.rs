@@ -30,7 +30,8 @@ pub(super) fn receive(
 /// The bytes of a list; at most `N` of them, zeroes where it has fewer.
 pub(super) fn bytes<const N: usize>(list: &Sg) -> [u8; N] {
     let mut bytes = [0; N];
-    let len = N.min(list.len());
-    list.copy_to(0, &mut bytes[..len]);
+    if let Some(into) = bytes.get_mut(..list.len().min(N)) {
+        list.copy_to(0, into);
+    }
     bytes
 }

@@ -104,7 +104,8 @@ fn data_of_other(server: &mut Server, slot: u32, data: Sg) {
     let sqe = match &server.tasks.get(slot).job {
         Job::Half(_) => return fused::data(server, slot, data),
         Job::List(sqe) => **sqe,
-        job => unreachable!("{job:?} asks for no data"),
+        // No other asks for data.
+        _ => return server.complete(slot, Status::INTERNAL_ERROR.into()),
     };
     match sqe.opcode {
         Opcode::DATASET_MANAGEMENT => dataset::ranges(server, slot, &sqe, &data),
@@ -141,7 +142,8 @@ fn done_other(server: &mut Server, slot: u32, done: Done) {
         (_, Err(failure)) => {
             server.complete(slot, status::of(failure).into());
         }
-        (job, Ok(_)) => unreachable!("{job:?} has no operation, or an answer of its own"),
+        // All others have no operation, or an answer of their own.
+        (_, Ok(_)) => server.complete(slot, Status::INTERNAL_ERROR.into()),
     }
 }
 

@@ -14,7 +14,7 @@ use nvme::reservation::{
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::reservation::{self, Action, Key, Kind, RegisterMode, Reservations};
 use volume::{Ask, Identity, Nexus, Refusal, VolumeId};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::{list, place};
 use crate::server::Server;
@@ -100,9 +100,7 @@ fn acquire(words: Acquire, list: &[u8; 16]) -> Option<Action> {
 }
 
 fn release(words: Release, list: &[u8; 16]) -> Option<Action> {
-    let mut current = [0; 8];
-    current.copy_from_slice(&list[..8]);
-    let key = Some(Key(u64::from_le_bytes(current)));
+    let key = list.first_chunk().map(|current| Key(u64::from_le_bytes(*current)));
     Some(match words.action {
         ReleaseAction::Release => Action::Release { key, kind: Kind::from_nvme(words.kind)? },
         ReleaseAction::Clear => Action::Clear { key },
@@ -209,11 +207,8 @@ pub(crate) fn shown_id(identity: &Identity) -> [u8; 16] {
             let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             });
-            let mut id = [0; 16];
-            id[..6].copy_from_slice(isid);
-            id[6..8].copy_from_slice(&port.0.to_be_bytes());
-            id[8..].copy_from_slice(hash.to_be().as_bytes());
-            id
+            let isid = isid.iter().fold(0_u128, |sum, byte| sum << 8 | u128::from(*byte));
+            (isid << 80 | u128::from(port.0) << 64 | u128::from(hash)).to_be_bytes()
         }
     }
 }
