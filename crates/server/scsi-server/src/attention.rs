@@ -37,8 +37,9 @@ impl Attentions {
     /// Takes one condition back, wherever it stands: what it tells was told otherwise.
     pub fn withdraw(&mut self, code: Additional) {
         if let Some(at) = self.pending.iter().position(|pending| *pending == Some(code)) {
-            self.pending[at..].rotate_left(1);
-            self.pending[PENDING_MAX - 1] = None;
+            let behind = self.pending.get_mut(at..).unwrap_or_default();
+            behind.rotate_left(1);
+            behind.last_mut().into_iter().for_each(|last| *last = None);
         }
     }
 

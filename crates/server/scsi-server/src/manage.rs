@@ -9,6 +9,7 @@ use scsi::lun::Address;
 use scsi::sense::Sense;
 use volume::{Abort, Adoption, Ask, AskId, Cause, IoId, Refusal, VolumeId};
 
+use crate::nexus::LunEntry;
 use crate::server::Server;
 use crate::status;
 use crate::step::{Managed, Management, NexusKey, Step, TaskKey};
@@ -42,19 +43,18 @@ impl Server {
                 }
                 None => self.managed(key, Managed::NoTask),
             },
-            Management::AbortTaskSet(unit) => self.on_unit(key, unit, |server, at| {
-                let lun = server.nexus(nexus).luns[at].lun;
+            Management::AbortTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { lun, .. }| {
                 server.end_tasks(key, |task| task.key.nexus == nexus && task.lun == lun, &[]);
             }),
-            Management::ClearTaskSet(unit) => self.on_unit(key, unit, |server, at| {
+            Management::ClearTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { volume, .. }| {
                 let by = server.nexus(nexus).nexus.identity.clone();
-                let volume = server.nexus(nexus).luns[at].volume;
                 server.end_tasks(key, |_| false, &[(volume, Ask::ClearTasks { by })]);
             }),
-            Management::LogicalUnitReset(unit) => self.on_unit(key, unit, |server, at| {
-                let volume = server.nexus(nexus).luns[at].volume;
-                server.end_tasks(key, |_| false, &[(volume, Ask::Reset)]);
-            }),
+            Management::LogicalUnitReset(unit) => {
+                self.on_unit(key, unit, |server, LunEntry { volume, .. }| {
+                    server.end_tasks(key, |_| false, &[(volume, Ask::Reset)]);
+                })
+            }
             // NORMACA is 0: there never is an auto contingent allegiance.
             Management::ClearAca(unit) => {
                 self.on_unit(key, unit, |server, _| server.managed(key, Managed::NotSupported));
@@ -77,13 +77,14 @@ impl Server {
                 let found = self.live(nexus, tag).is_some();
                 self.managed(key, found_or_not(found));
             }
-            Management::QueryTaskSet(unit) => self.on_unit(key, unit, |server, at| {
-                let lun = server.nexus(nexus).luns[at].lun;
+            Management::QueryTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { lun, .. }| {
                 let found = server.tasks.iter().any(|(_, task)| task.key.nexus == nexus && task.lun == lun);
                 server.managed(key, found_or_not(found));
             }),
-            Management::QueryAsyncEvent(unit) => self.on_unit(key, unit, |server, at| {
-                let found = server.state(nexus).luns[at].attentions.first().is_some();
+            Management::QueryAsyncEvent(unit) => self.on_unit(key, unit, |server, LunEntry { lun, .. }| {
+                let state = server.state(nexus);
+                let state = state.find(lun).and_then(|at| state.luns.get(at));
+                let found = state.is_some_and(|state| state.attentions.first().is_some());
                 server.managed(key, found_or_not(found));
             }),
         }
@@ -94,8 +95,9 @@ impl Server {
     pub fn commands_cleared(&mut self, nexus: NexusKey, unit: [u8; 8]) {
         let Some(Address::Unit(lun)) = Address::parse(&unit) else { return };
         let state = self.state_mut(nexus);
-        if let Some(at) = u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)) {
-            state.luns[at].attentions.raise(Sense::COMMANDS_CLEARED_BY_TRANSPORT.code);
+        let place = u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun));
+        if let Some(lun) = place.and_then(|at| state.luns.get_mut(at)) {
+            lun.attentions.raise(Sense::COMMANDS_CLEARED_BY_TRANSPORT.code);
         }
     }
 
@@ -115,14 +117,14 @@ impl Server {
         volumes
     }
 
-    fn on_unit(&mut self, key: TaskKey, unit: [u8; 8], act: impl FnOnce(&mut Self, usize)) {
+    fn on_unit(&mut self, key: TaskKey, unit: [u8; 8], act: impl FnOnce(&mut Self, LunEntry)) {
         let state = self.state(key.nexus);
         let at = match Address::parse(&unit) {
             Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
             Some(Address::WellKnown(_)) | None => None,
         };
-        match at {
-            Some(at) => act(self, at),
+        match at.and_then(|at| state.spec.luns.get(at)).copied() {
+            Some(entry) => act(self, entry),
             None => self.managed(key, Managed::NoUnit),
         }
     }

@@ -132,7 +132,9 @@ impl NexusState {
         if self.slots.len() <= at {
             self.slots.resize(at + 1, u32::MAX);
         }
-        self.slots[at] = slot;
+        if let Some(place) = self.slots.get_mut(at) {
+            *place = slot;
+        }
     }
 
     /// Where a task may be: the caller checks.
@@ -148,7 +150,7 @@ impl NexusState {
     /// What is kept of the LUN that a task came by, if it is still there.
     pub(crate) fn lun(&mut self, lun: u16, serial: u32) -> Option<&mut LunState> {
         let at = self.find(lun)?;
-        let state = &mut self.luns[at];
+        let state = self.luns.get_mut(at)?;
         (state.serial == serial).then_some(state)
     }
 

@@ -109,7 +109,9 @@ impl Server {
                 self.nexuses.len() - 1
             }
         };
-        self.nexuses[at] = Some(state);
+        if let Some(place) = self.nexuses.get_mut(at) {
+            *place = Some(state);
+        }
         NexusKey(at as u32)
     }
 
@@ -121,7 +123,9 @@ impl Server {
     }
 
     pub(crate) fn close_agent(&mut self, key: NexusKey) {
-        self.nexuses[key.0 as usize] = None;
+        if let Some(place) = self.nexuses.get_mut(key.0 as usize) {
+            *place = None;
+        }
     }
 
     /// Enters a task of the server's own, that goes on whatever becomes of the task at `slot` or of its
@@ -168,7 +172,9 @@ impl Server {
         if let Some(agent) = self.state(key).agent {
             self.close_agent(agent);
         }
-        self.nexuses[key.0 as usize] = None;
+        if let Some(place) = self.nexuses.get_mut(key.0 as usize) {
+            *place = None;
+        }
     }
 
     /// Who a nexus is.
@@ -176,12 +182,20 @@ impl Server {
         &self.state(key).spec
     }
 
+    #[expect(clippy::expect_used, reason = "a key names its nexus until the nexus and its tasks are gone")]
     pub(crate) fn state(&self, key: NexusKey) -> &NexusState {
-        self.nexuses[key.0 as usize].as_ref().expect("a nexus key is used while the nexus is open")
+        self.nexuses
+            .get(key.0 as usize)
+            .and_then(Option::as_ref)
+            .expect("a nexus key is used while the nexus is open")
     }
 
+    #[expect(clippy::expect_used, reason = "a key names its nexus until the nexus and its tasks are gone")]
     pub(crate) fn state_mut(&mut self, key: NexusKey) -> &mut NexusState {
-        self.nexuses[key.0 as usize].as_mut().expect("a nexus key is used while the nexus is open")
+        self.nexuses
+            .get_mut(key.0 as usize)
+            .and_then(Option::as_mut)
+            .expect("a nexus key is used while the nexus is open")
     }
 
     /// What is kept of a LUN, if neither the nexus nor the LUN has gone meanwhile.
@@ -194,6 +208,10 @@ impl Server {
     }
 
     /// The logical unit of a task that goes on.
+    #[expect(
+        clippy::expect_used,
+        reason = "when a unit goes, its tasks are told to end, and do nothing more"
+    )]
     pub(crate) fn unit_of(&self, slot: u32) -> &Unit {
         let volume = self.tasks.get(slot).volume;
         self.unit(volume).expect("when a unit goes, its tasks are told to end")
@@ -205,6 +223,7 @@ impl Server {
     }
 
     /// The shard's memory, while a command is being worked on.
+    #[expect(clippy::expect_used, reason = "the first command brings the memory")]
     pub(crate) fn pool(&self) -> &Pool {
         self.pool.as_ref().expect("a command came with the memory")
     }
@@ -215,12 +234,12 @@ impl Server {
         match exec::route(self, key, &arrived) {
             exec::Route::Unit { command, at, attribute } => {
                 let task = self.task(key, command, at, attribute, &arrived);
-                let Some(slot) = self.tasks.insert(task) else {
+                let Some(slot) = task.and_then(|task| self.tasks.insert(task)) else {
                     return self.answer(key, Reply::plain(Status::TASK_SET_FULL));
                 };
                 let state = self.state_mut(key.nexus);
                 state.remember(key, slot);
-                if state.luns[at].order.arrive(slot, attribute) {
+                if state.luns.get_mut(at).is_some_and(|lun| lun.order.arrive(slot, attribute)) {
                     exec::start(self, slot);
                 }
             }
@@ -238,15 +257,15 @@ impl Server {
         at: usize,
         attribute: Attribute,
         arrived: &Arrived<'_>,
-    ) -> Task {
+    ) -> Option<Task> {
         let state = self.state(key.nexus);
-        let entry = state.spec.luns[at];
-        Task {
+        let (entry, serial) = (state.spec.luns.get(at)?, state.luns.get(at)?.serial);
+        Some(Task {
             key,
             volume: entry.volume,
             io_volume: entry.volume,
             lun: entry.lun,
-            serial: state.luns[at].serial,
+            serial,
             attribute,
             command,
             data_in: arrived.data_in,
@@ -255,7 +274,7 @@ impl Server {
             phase: Phase::Queued,
             ending: Ending::No,
             job: Job::Plain,
-        }
+        })
     }
 
     /// Payload that a [`Step::Receive`] asked for is here.
@@ -378,8 +397,8 @@ impl Server {
         state.luns = fresh;
         for (known, lun_state) in old {
             let kept = luns.iter().position(|new| new.lun == known.lun && new.volume == known.volume);
-            if let Some(at) = kept {
-                state.luns[at] = lun_state;
+            if let Some(lun) = kept.and_then(|at| state.luns.get_mut(at)) {
+                *lun = lun_state;
             }
         }
         for lun in &mut state.luns {
@@ -394,8 +413,10 @@ impl Server {
         for (slot, task) in self.tasks.select(|_, task| task.key.nexus == key) {
             let Task { lun, serial, .. } = *self.tasks.get(slot);
             let state = self.state(key);
-            match state.find(lun).filter(|at| state.luns[*at].serial == serial) {
-                Some(at) => self.tasks.get_mut(slot).read_only = state.spec.luns[at].read_only,
+            let place =
+                state.find(lun).filter(|at| state.luns.get(*at).is_some_and(|lun| lun.serial == serial));
+            match place.and_then(|at| state.spec.luns.get(at)).map(|entry| entry.read_only) {
+                Some(read_only) => self.tasks.get_mut(slot).read_only = read_only,
                 None => gone.push((slot, task)),
             }
         }
@@ -428,8 +449,8 @@ impl Server {
     fn remove(&mut self, slot: u32) -> Task {
         exec::copy::forget(self, slot);
         let task = self.tasks.remove(slot);
-        let state = self.nexuses[task.key.nexus.0 as usize].as_mut().expect("a task's nexus is open");
-        if let Some(LunState { order, .. }) = state.lun(task.lun, task.serial) {
+        let state = self.nexuses.get_mut(task.key.nexus.0 as usize).and_then(Option::as_mut);
+        if let Some(LunState { order, .. }) = state.and_then(|state| state.lun(task.lun, task.serial)) {
             order.leave(slot, task.attribute);
             while let Some(next) = order.next() {
                 self.ready.push_back((next, self.tasks.get(next).key));

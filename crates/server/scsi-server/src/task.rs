@@ -135,12 +135,14 @@ impl Tasks {
             }
             None => return None,
         };
-        self.slots[at as usize].task = Some(task);
-        self.places[at as usize] = self.live.len() as u32;
+        let (slot, place) = (self.slots.get_mut(at as usize)?, self.places.get_mut(at as usize)?);
+        slot.task = Some(task);
+        *place = self.live.len() as u32;
         self.live.push(at);
         Some(at)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "the server names a slot only while it holds a task")]
     pub(crate) fn io_id(&self, at: u32) -> IoId {
         IoId(u64::from(self.slots[at as usize].generation) << 32 | u64::from(at))
     }
@@ -157,14 +159,27 @@ impl Tasks {
         (task.key == key).then_some(at)
     }
 
+    #[expect(clippy::expect_used, reason = "the server names a slot only while it holds a task")]
     pub(crate) fn get(&self, at: u32) -> &Task {
-        self.slots[at as usize].task.as_ref().expect("a slot named by the server holds a task")
+        self.slots
+            .get(at as usize)
+            .and_then(|slot| slot.task.as_ref())
+            .expect("a slot named by the server holds a task")
     }
 
+    #[expect(clippy::expect_used, reason = "the server names a slot only while it holds a task")]
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut Task {
-        self.slots[at as usize].task.as_mut().expect("a slot named by the server holds a task")
+        self.slots
+            .get_mut(at as usize)
+            .and_then(|slot| slot.task.as_mut())
+            .expect("a slot named by the server holds a task")
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        reason = "the server names a slot only while it holds a task"
+    )]
     pub(crate) fn remove(&mut self, at: u32) -> Task {
         let slot = &mut self.slots[at as usize];
         slot.generation = slot.generation.wrapping_add(1) & GENERATION;
@@ -178,7 +193,7 @@ impl Tasks {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Task)> {
-        self.live.iter().filter_map(|at| Some((*at, self.slots[*at as usize].task.as_ref()?)))
+        self.live.iter().filter_map(|at| Some((*at, self.slots.get(*at as usize)?.task.as_ref()?)))
     }
 
     /// The tasks of which `which` holds, by slot and name.

@@ -87,7 +87,8 @@ pub(crate) fn seen(server: &mut Server, slot: u32) {
     let task = server.tasks.get_mut(slot);
     match (std::mem::replace(&mut task.job, Job::Plain), task.command) {
         (Job::Seen(data), scsi::Command::Read(transfer)) => give_read(server, slot, transfer, *data),
-        (job, command) => unreachable!("{command:?} has seen nothing: {job:?}"),
+        // Only READ has such a job.
+        _ => server.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
@@ -158,7 +159,8 @@ pub(crate) fn verified_write(server: &mut Server, slot: u32, verify: Verify, dat
 /// WRITE AND VERIFY has written: looks at what stands there now.
 pub(crate) fn look_again(server: &mut Server, slot: u32, payload: Payload) {
     let scsi::Command::WriteAndVerify(verify) = server.tasks.get(slot).command else {
-        unreachable!("only WRITE AND VERIFY looks again")
+        // Only WRITE AND VERIFY looks again.
+        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let data = payload.into_sg();
     let span = Span { lba: verify.lba, blocks: blocks_of(server, slot, &data) };

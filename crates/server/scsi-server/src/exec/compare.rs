@@ -64,7 +64,8 @@ pub(crate) fn data(server: &mut Server, slot: u32, verify: Verify, data: Sg) {
 pub(crate) fn next(server: &mut Server, slot: u32, payload: Payload) {
     let logical = u64::from(server.unit_of(slot).view.geometry.logical);
     let Job::CompareOne(compare) = &mut server.tasks.get_mut(slot).job else {
-        unreachable!("a pattern is compared")
+        // No other compares a pattern.
+        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let pattern = payload.into_sg();
     let blocks = compare.rest.blocks.min(pattern.len() as u64 / logical);

@@ -249,6 +249,7 @@ fn admit(server: &Server, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<
     unit.view.admit(&spec.nexus, op)
 }
 
+#[expect(clippy::unreachable, reason = "only a copy's own steps ask, and its task stays one until it ends")]
 fn copying(server: &mut Server, slot: u32) -> &mut Copying {
     match &mut server.tasks.get_mut(slot).job {
         Job::Copy(copying) => copying,
@@ -287,7 +288,8 @@ fn next(server: &mut Server, slot: u32) {
 pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
     let nexus = server.tasks.get(slot).key.nexus;
     let copy = copying(server, slot);
-    let (run, done, chunk) = (copy.runs[copy.at], copy.done, copy.chunk);
+    let (run, done, chunk) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk);
+    let Some(run) = run else { return lost(server, slot) };
     match (std::mem::replace(&mut copy.stage, Stage::Read), result) {
         (Stage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
             copy.swaps += 1;
@@ -310,7 +312,8 @@ pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failu
 /// The source is read: the destination follows.
 fn write(server: &mut Server, slot: u32, data: Sg) {
     let copy = copying(server, slot);
-    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let (run, done, chunk, name) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk, copy.name);
+    let Some(run) = run else { return lost(server, slot) };
     let skip = (run.source_at + done) % logical(server, run.source);
     let (_, span) = spans(server, &run, done, chunk);
     if span.blocks * logical(server, run.destination) != chunk {
@@ -340,8 +343,9 @@ fn moved(server: &Server, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
 /// Reads the block that a part is to change.
 fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
     let copy = copying(server, slot);
-    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let (run, done, chunk, name) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk, copy.name);
     copy.stage = Stage::Old(part);
+    let Some(run) = run else { return lost(server, slot) };
     let (_, span) = spans(server, &run, done, chunk);
     let want = logical(server, run.destination) as u32;
     server.submit_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
@@ -350,7 +354,8 @@ fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
 /// Swaps the block for what it becomes, if it is still the same.
 fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
     let copy = copying(server, slot);
-    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let (run, done, chunk, name) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk, copy.name);
+    let Some(run) = run else { return lost(server, slot) };
     let block = logical(server, run.destination);
     let lead = ((run.destination_at + done) % block) as usize;
     let Some(mut both) = server.pool().take(Class::Solicited, 2 * block as usize) else {
@@ -359,11 +364,16 @@ fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
     let (before, after) = both.split_at_mut(block as usize);
     old.copy_to(0, before);
     after.copy_from_slice(before);
-    after[lead..lead + part.len()].copy_from_slice(&part);
+    after.iter_mut().skip(lead).zip(&part).for_each(|(to, byte)| *to = *byte);
     let (_, span) = spans(server, &run, done, chunk);
     copying(server, slot).stage = Stage::Swap(part);
     let payload = Payload::Out(both.freeze().into());
     server.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
+}
+
+/// A copy is at no run, which never is while a chunk is under way.
+fn lost(server: &mut Server, slot: u32) {
+    fail(server, slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
 }
 
 fn fail(server: &mut Server, slot: u32, reply: Reply) {

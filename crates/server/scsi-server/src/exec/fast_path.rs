@@ -37,7 +37,7 @@ impl Server {
         let state = self.state(nexus);
         let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
         let at = state.find(u16::try_from(lun.number()).ok()?)?;
-        let (entry, lun) = (&state.spec.luns[at], &state.luns[at]);
+        let (entry, lun) = (state.spec.luns.get(at)?, state.luns.get(at)?);
         let simple = Attribute::parse(arrived.attr) == Some(Attribute::Simple);
         if !simple || !lun.order.is_open() || lun.attentions.first().is_some() || lun.deferred.is_some() {
             return None;

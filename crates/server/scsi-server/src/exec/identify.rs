@@ -143,5 +143,5 @@ pub(crate) fn elsewhere(
 pub(crate) fn put_sense(sense: &Sense, descriptor: bool, w: &mut Writer<'_>) {
     let mut bytes = [0; Sense::LEN_MAX];
     let len = sense.encode(descriptor, &mut bytes);
-    w.put(&bytes[..len]);
+    w.put(bytes.get(..len).unwrap_or(&bytes));
 }

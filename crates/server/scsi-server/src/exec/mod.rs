@@ -66,9 +66,10 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
         Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
         Some(Address::WellKnown(_)) | None => None,
     };
-    let unit = place.and_then(|at| Some((at, server.unit(state.spec.luns[at].volume)?)));
+    let unit = place.and_then(|at| Some((at, server.unit(state.spec.luns.get(at)?.volume)?)));
     let Some((at, unit)) = unit else {
-        let is_away = place.is_some_and(|at| state.spec.luns[at].volume == VolumeId::AWAY);
+        let is_away =
+            place.and_then(|at| state.spec.luns.get(at)).is_some_and(|entry| entry.volume == VolumeId::AWAY);
         return match address {
             Some(Address::WellKnown(REPORT_LUNS)) => elsewhere(arrived.cdb, Place::WellKnown),
             _ if is_away => elsewhere(arrived.cdb, Place::Away),
@@ -80,13 +81,15 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     let refused = |sense| Route::Refused(Reply { descriptor, ..Reply::check(sense) });
     // SAM-5 §5.14: INQUIRY, REPORT LUNS and REQUEST SENSE report no unit attention.
     let exempt = matches!(arrived.cdb.first(), Some(0x03 | 0x12 | 0xa0));
-    if !exempt && let Some(code) = server.state_mut(key.nexus).luns[at].attentions.take() {
+    let lun = if exempt { None } else { server.state_mut(key.nexus).luns.get_mut(at) };
+    if let Some(code) = lun.and_then(|lun| lun.attentions.take()) {
         // It may tell of tasks that others have ended: no answer of one of them may come behind it.
         let reply = Reply::check(Sense::new(SenseKey::UNIT_ATTENTION, code));
         return Route::Refused(Reply { descriptor, fence: true, ..reply });
     }
     // Likewise of deferred errors (SPC-4 §4.5.5); what is refused by one is not executed.
-    if !exempt && let Some(sense) = server.state_mut(key.nexus).luns[at].deferred.take() {
+    let lun = if exempt { None } else { server.state_mut(key.nexus).luns.get_mut(at) };
+    if let Some(sense) = lun.and_then(|lun| lun.deferred.take()) {
         return Route::Refused(Reply { descriptor, deferred: true, ..Reply::check(sense) });
     }
     match (parsed, Attribute::parse(arrived.attr)) {
@@ -205,7 +208,8 @@ pub(crate) fn data(server: &mut Server, slot: u32, data: Sg) {
         Command::ReserveOut(out) => reserve::list(server, slot, out, &data),
         Command::ExtendedCopy { .. } => copy::list(server, slot, &data),
         Command::Sanitize(sanitize) => sanitize::list(server, slot, sanitize, &data),
-        command => unreachable!("{command:?} asks for no data"),
+        // No other asks for data.
+        _ => server.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
@@ -231,7 +235,8 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
         (Job::CompareOne(_), Ok(_)) => compare::next(server, slot, payload),
         (Job::Usage(_), Ok(outcome)) => usage::counted(server, slot, outcome),
         (Job::Eject, Ok(_)) => power::eject(server, slot),
-        (Job::Asks(_), Ok(_)) => unreachable!("asks are no operations"),
+        // Asks are no operations.
+        (Job::Asks(_), Ok(_)) => server.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn request_sense(server: &mut Server, slot: u32, descriptor: bool, al
     let task = server.tasks.get(slot);
     let (key, lun) = (task.key, task.lun);
     let state = server.state_mut(key.nexus);
-    let pending = state.find(lun).and_then(|at| state.luns[at].attentions.take());
+    let pending = state.find(lun).and_then(|at| state.luns.get_mut(at)?.attentions.take());
     let unit = server.unit_of(slot);
     let sense = match pending {
         Some(code) => Sense::new(SenseKey::UNIT_ATTENTION, code),
@@ -54,7 +54,8 @@ pub(crate) fn log_sense(server: &mut Server, slot: u32, request: LogSense) {
 /// Answers a LOG SENSE.
 pub(crate) fn log(server: &mut Server, slot: u32, resources: Option<Resources>) {
     let Command::LogSense(request) = server.tasks.get(slot).command else {
-        unreachable!("only LOG SENSE counts blocks")
+        // Only LOG SENSE counts blocks.
+        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let values = Values { temperature: None, resources };
     server.report(slot, usize::from(request.allocation), |_, w| log::sense(&request, &values, w));
@@ -104,7 +105,7 @@ pub(crate) fn read_buffer(server: &mut Server, slot: u32, access: BufferAccess) 
             EchoAccess::Data(len) => {
                 let state = server.state(server.tasks.get(slot).key.nexus);
                 let echo = state.echo.as_ref().ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
-                w.put(&echo[..echo.len().min(usize::from(len))]);
+                w.put(echo.get(..usize::from(len)).unwrap_or(echo));
             }
         }
         Ok(())

@@ -74,7 +74,8 @@ fn action(nexus: &NexusSpec, out: ReserveOut, bytes: &[u8]) -> Result<Action, Se
         PrOutAction::Clear => Action::Clear { key },
         PrOutAction::Preempt => Action::Preempt { key, victim, kind: kind()?, abort: false },
         PrOutAction::PreemptAndAbort => Action::Preempt { key, victim, kind: kind()?, abort: true },
-        PrOutAction::RegisterAndMove => unreachable!("has a list of its own"),
+        // It has a list of its own.
+        PrOutAction::RegisterAndMove => return Err(Sense::INTERNAL_TARGET_FAILURE),
     })
 }
 

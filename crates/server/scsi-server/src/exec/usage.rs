@@ -45,7 +45,9 @@ fn look(server: &mut Server, slot: u32, from: u64) {
 /// Some extents are known.
 pub(crate) fn counted(server: &mut Server, slot: u32, outcome: Outcome) {
     let geometry = server.unit_of(slot).view.geometry;
-    let Job::Usage(usage) = &mut server.tasks.get_mut(slot).job else { unreachable!("usage is counted") };
+    let Job::Usage(usage) = &mut server.tasks.get_mut(slot).job else {
+        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+    };
     let before = usage.next;
     if let Outcome::Extents(extents) = &outcome {
         for extent in extents {
