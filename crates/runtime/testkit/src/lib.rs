@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`alloc`] | an allocator that counts what a thread asks of it |
 //! | [`corpus`] | the stored seeds of the fuzzers |
+//! | [`delivery`] | how bytes that have come get into a receive |
 //! | `fuzz` | what the fuzzers, the stored seeds and the property tests do with bytes |
 //! | `target` | what a target serves: one volume, as a logical unit and as a namespace |
 //! | `iscsi_host`, `nvme_host` | scripted hosts: they keep the rules, and check those that a target must keep |
@@ -17,6 +18,7 @@
 
 pub mod alloc;
 pub mod corpus;
+pub mod delivery;
 pub mod fuzz;
 #[cfg(feature = "shard")]
 pub mod iscsi_host;

@@ -9,8 +9,9 @@ use blockwire_multipath::{Claim, Event, Fate, Path, Why};
 use volume::reservation::{Action, Key};
 use volume::{Durability, IoId, Op, Outcome};
 
-use crate::world::{self, World};
+use crate::world::World;
 use crate::{next, run, settings, span, up};
+use testkit::delivery;
 use testkit::iscsi_target::{Answer, Script, honest};
 use testkit::target;
 
@@ -81,12 +82,12 @@ fn rigged() -> (Rc<Unit>, World<IscsiPath>) {
 }
 
 fn reads(world: &mut World<IscsiPath>) {
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     assert_eq!(run(world, Op::Read(span(0, 1)), room).0, Ok(Outcome::Complete));
 }
 
 fn writes(world: &mut World<IscsiPath>) -> Result<(), ()> {
-    let data = world::data(&world.pool, &[1; 512]);
+    let data = delivery::filled(&world.pool, &[1; 512]);
     let op = Op::Write(span(0, 1), Durability::Cached);
     world.with(|path, cx| path.submit(cx, IoId(8), op, data)).map_err(drop)
 }
@@ -117,7 +118,7 @@ fn that_another_unit_stands_there_is_not_missed_when_a_question_of_ours_hears_it
         unit.says(0x28, if opcode == 0x12 { IDENTITY } else { MEDIUM });
         unit.says(opcode, IDENTITY);
         unit.uuid.set(8);
-        let room = world::room(&world.pool, 512);
+        let room = delivery::room(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
         let mut down = None;
         world.run(Duration::from_secs(20), |world| {
@@ -183,7 +184,7 @@ fn no_reservation_is_changed_on_another_unit() {
             unit.says(0x28, IDENTITY);
             // It takes a while to say who it is.
             (0..20).for_each(|_| unit.says(0x12, Answer::Status(0x08)));
-            let room = world::room(&world.pool, 512);
+            let room = delivery::room(&world.pool, 512);
             world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
             world.settle();
             assert!(clears(&mut world, 10).is_err(), "nor is one taken on");
@@ -245,7 +246,7 @@ fn a_unit_that_is_busy_without_end_does_not_keep_the_path_unsure_for_ever() {
     let (unit, mut world) = rigged();
     unit.says(0x28, IDENTITY);
     (0..100_000).for_each(|_| unit.says(0x12, Answer::Status(0x08)));
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     let (mut down, begun) = (None, world.now);
     world.run(Duration::from_secs(120), |world| {

@@ -9,8 +9,9 @@ use buf::Payload;
 use endpoint::Leave;
 use volume::{Durability, IoId, Op, Outcome};
 
-use crate::world::{self, World};
+use crate::world::World;
 use crate::{next, run, settings, span, up};
+use testkit::delivery;
 use testkit::iscsi_target::{Answer, Script, honest};
 use testkit::target;
 
@@ -33,10 +34,10 @@ fn silent(elsewhere: &[SocketAddr], timeouts: Timeouts) -> World<IscsiPath> {
     let mut world = crate::world(Settings { timeouts, ..settings() }, &patient());
     world.path.fence_by(elsewhere.to_vec());
     up(&mut world);
-    let old = world::data(&world.pool, &[1; 512]);
+    let old = delivery::filled(&world.pool, &[1; 512]);
     assert_eq!(run(&mut world, Op::Write(span(8, 1), Durability::Cached), old).0, Ok(Outcome::Complete));
     world.hold();
-    let stale = world::data(&world.pool, &[2; 512]);
+    let stale = delivery::filled(&world.pool, &[2; 512]);
     world
         .with(|path, cx| path.submit(cx, IoId(9), Op::Write(span(8, 1), Durability::Cached), stale))
         .unwrap();
@@ -68,10 +69,10 @@ fn fenced(world: &mut World<IscsiPath>) -> Duration {
 fn content(world: &mut World<IscsiPath>) -> u8 {
     world.deaf.clear();
     up(world);
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     let (how, payload) = run(world, Op::Read(span(8, 1)), room);
     assert_eq!(how, Ok(Outcome::Complete));
-    world::bytes(payload)[0]
+    delivery::bytes_of(payload)[0]
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_e
     let mut world = crate::world(settings(), &target::Terms::default());
     world.script = Some(Script::new(|cdb| if cdb[0] == 0x2a { Answer::Silence } else { honest(cdb) }));
     up(&mut world);
-    let data = world::data(&world.pool, &[1; 512]);
+    let data = delivery::filled(&world.pool, &[1; 512]);
     world.with(|path, cx| path.submit(cx, IoId(9), Op::Write(span(0, 1), Durability::Cached), data)).unwrap();
     world.settle();
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));

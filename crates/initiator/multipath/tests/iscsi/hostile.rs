@@ -11,8 +11,9 @@ use iscsi::name::TargetAddress;
 use iscsi::wire::{AsyncEvent, AsyncMessage, Isid, Itt, NopIn, Pdu, TmfResponseCode, Ttt};
 use volume::{Access, Durability, Extent, IoId, Op, Outcome};
 
-use crate::world::{self, World};
+use crate::world::World;
 use crate::{next, run, settings, span, up};
+use testkit::delivery;
 use testkit::iscsi_target::{Answer, Script, honest};
 use testkit::target;
 
@@ -227,10 +228,10 @@ fn attention_and_waiting_without_end_come_to_an_end() {
     ] {
         let mut world = but_for(0x28, None, None, answer.clone());
         up(&mut world);
-        let room = world::room(&world.pool, 1024);
+        let room = delivery::room(&world.pool, 1024);
         let (how, payload) = run(&mut world, Op::Read(span(4, 2)), room);
         assert_eq!(how, Err(fate.to_owned()), "{answer:?}");
-        assert!(world::bytes(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
+        assert!(delivery::bytes_of(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
     }
 }
 
@@ -240,7 +241,7 @@ fn a_closed_path_says_so_before_its_operations_end() {
     for (sense, access) in [(0x040c, Access::Inaccessible), (0x040a, Access::Transition)] {
         let mut world = but_for(0x28, None, None, Answer::Check(2, sense));
         up(&mut world);
-        let room = world::room(&world.pool, 512);
+        let room = delivery::room(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
         let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
         assert_eq!(portrait.access, access);
@@ -280,7 +281,7 @@ fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
         assert_eq!((geometry.blocks, geometry.logical, portrait.access), (1000, 4096, Access::Optimized));
         // What it does not tell any more is as it was.
         state.set(false);
-        let room = world::room(&world.pool, 4096);
+        let room = delivery::room(&world.pool, 4096);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
         for _ in 0..2 {
             if let Event::Changed(portrait) = next(&mut world) {
@@ -295,9 +296,9 @@ fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
 fn a_path_that_has_not_heard_of_a_growth_asks_the_target() {
     let mut world = against(Script::new(honest));
     up(&mut world);
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     assert_eq!(run(&mut world, Op::Read(span(1500, 1)), room).0, Ok(Outcome::Complete));
-    let room = world::room(&world.pool, 1024);
+    let room = delivery::room(&world.pool, 1024);
     let how = run(&mut world, Op::Read(span(u64::MAX, 2)), room).0;
     assert_eq!(how, Err("Failed(Refused(OutOfRange))".to_owned()));
 }
@@ -313,7 +314,7 @@ fn a_closed_path_is_looked_at_when_no_other_serves() {
     }));
     up(&mut world);
     *open.borrow_mut() = false;
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     assert!(run(&mut world, Op::Read(span(0, 1)), room).0.is_err());
     world.run(Duration::from_secs(60), |_| false);
     *open.borrow_mut() = true;
@@ -331,7 +332,7 @@ fn an_answered_write_that_was_lost_fails_the_next_flush() {
         _ => honest(cdb),
     }));
     up(&mut world);
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     assert_eq!(run(&mut world, Op::Read(span(0, 1)), room).0, Ok(Outcome::Complete));
     assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Err("Failed(Failed(Sync))".to_owned()));
     assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
@@ -349,9 +350,9 @@ fn a_lost_write_that_is_told_to_a_question_of_ours_fails_the_next_flush_too() {
     }));
     up(&mut world);
     *deferred.borrow_mut() = Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     while deferred.borrow().is_some() {
-        let room = world::room(&world.pool, 512);
+        let room = delivery::room(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(1, 1)), room)).ok();
         world.settle();
     }
@@ -397,7 +398,7 @@ fn a_lost_write_is_told_to_every_flush_that_was_in_work_and_to_a_stable_write_th
     let (mut world, deferred) = script();
     up(&mut world);
     *deferred.borrow_mut() = sense();
-    let payload = world::data(&world.pool, &[1; 512]);
+    let payload = delivery::filled(&world.pool, &[1; 512]);
     let (how, _) = run(&mut world, Op::Write(span(0, 1), Durability::Stable), payload);
     assert_eq!(how, Err("Failed(Failed(Sync))".to_owned()));
 }
@@ -414,7 +415,7 @@ fn a_write_of_which_the_target_means_more_blocks_than_we_do_is_not_done() {
             pdu[44..48].copy_from_slice(&3584_u32.to_be_bytes());
         }
     }));
-    let payload = world::data(&world.pool, &[1; 512]);
+    let payload = delivery::filled(&world.pool, &[1; 512]);
     let (how, _) = run(&mut world, Op::Write(span(0, 1), Durability::Cached), payload);
     assert_eq!(how, Err("Failed(Failed(Internal))".to_owned()));
 }
@@ -432,7 +433,7 @@ fn a_compare_and_write_that_was_ended_amid_its_work_is_not_done_again() {
             _ => honest(cdb),
         }));
         up(&mut world);
-        let payload = world::data(&world.pool, &[1; 1024]);
+        let payload = delivery::filled(&world.pool, &[1; 1024]);
         let (how, _) = run(&mut world, Op::CompareAndWrite(span(0, 1)), payload);
         if how == Err("Failed(Refused(Unsupported))".to_owned()) {
             panic!("the target can");
@@ -455,7 +456,7 @@ fn a_port_that_is_offline_is_looked_at_again_and_others_are_used() {
     }));
     up(&mut world);
     *offline.borrow_mut() = true;
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     let mut undone = false;
     while !undone {
@@ -477,7 +478,7 @@ fn a_port_that_is_offline_is_looked_at_again_and_others_are_used() {
 #[test]
 fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
     let write = |world: &mut World<IscsiPath>| {
-        let payload = world::data(&world.pool, &[1; 512]);
+        let payload = delivery::filled(&world.pool, &[1; 512]);
         world
             .with(|path, cx| path.submit(cx, IoId(7), Op::Write(span(0, 1), Durability::Cached), payload))
             .unwrap();
@@ -523,7 +524,7 @@ fn who_waits_for_ever_waits_on() {
     let mut world = crate::world(settings, &target::Terms::default());
     world.script = Some(Script::new(|cdb| if cdb[0] == 0x28 { Answer::Silence } else { honest(cdb) }));
     up(&mut world);
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     assert!(!world.run(Duration::from_secs(100_000), |world| world.path.poll_event().is_some()));
     world.with(|path, cx| path.cancel(cx, IoId(7)));
@@ -579,7 +580,7 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
     }));
     up(&mut world);
     *state.borrow_mut() = (true, 9, 0xff);
-    let room = world::room(&world.pool, 512);
+    let room = delivery::room(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     let (mut told, mut read) = (false, false);
     while !told || !read {
@@ -590,7 +591,7 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
         }
     }
     *state.borrow_mut() = (true, 8, 0xff);
-    let payload = world::data(&world.pool, &[1; 512]);
+    let payload = delivery::filled(&world.pool, &[1; 512]);
     world
         .with(|path, cx| path.submit(cx, IoId(8), Op::Write(span(0, 1), Durability::Cached), payload))
         .unwrap();
@@ -630,10 +631,10 @@ fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_los
             }));
             let mut world = against(script);
             up(&mut world);
-            let room = world::room(&world.pool, 512);
+            let room = delivery::room(&world.pool, 512);
             let (how, payload) = run(&mut world, Op::Read(span(0, 1)), room);
             assert_eq!(how, Ok(Outcome::Complete), "the answer had come: {kind} {bad:x}");
-            assert!(world::bytes(payload).iter().all(|byte| *byte == 0x5a));
+            assert!(delivery::bytes_of(payload).iter().all(|byte| *byte == 0x5a));
 
             let Event::Down(Why::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
             up(&mut world);

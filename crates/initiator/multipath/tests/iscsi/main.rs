@@ -16,6 +16,7 @@ use buf::Payload;
 use endpoint::{ShardId, Sockets};
 use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
+use testkit::delivery;
 use testkit::target;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
@@ -113,14 +114,14 @@ fn what_is_written_is_read() {
         [(0, 1, Durability::Cached), (8, 8, Durability::Stable), (100, 2048, Durability::Cached)]
     {
         let content: Vec<u8> = (0..blocks * 512).map(|at| (at * 7 + lba) as u8).collect();
-        let payload = world::data(&world.pool, &content);
+        let payload = delivery::filled(&world.pool, &content);
         let (how, payload) = run(&mut world, Op::Write(span(lba, blocks), durability), payload);
         assert_eq!(how, Ok(Outcome::Complete));
         assert_eq!(payload.len(), content.len());
-        let room = world::room(&world.pool, content.len());
+        let room = delivery::room(&world.pool, content.len());
         let (how, payload) = run(&mut world, Op::Read(span(lba, blocks)), room);
         assert_eq!(how, Ok(Outcome::Complete));
-        assert!(world::bytes(payload) == content);
+        assert!(delivery::bytes_of(payload) == content);
     }
     let (how, _) = run(&mut world, Op::Flush, Payload::None);
     assert_eq!(how, Ok(Outcome::Complete));
@@ -132,7 +133,7 @@ fn every_operation_has_its_command() {
     up(&mut world);
     let full = vec![0xa5; 16 * 512];
     let mut go = |op: Op, content: Option<&[u8]>| {
-        let payload = content.map_or(Payload::None, |bytes| world::data(&world.pool, bytes));
+        let payload = content.map_or(Payload::None, |bytes| delivery::filled(&world.pool, bytes));
         run(&mut world, op, payload).0
     };
     let done = Ok(Outcome::Complete);
@@ -222,11 +223,11 @@ fn reservations_are_taken_and_told() {
 fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
     let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
-    let payload = world::data(&world.pool, &[1; 65_536]);
+    let payload = delivery::filled(&world.pool, &[1; 65_536]);
     world
         .with(|path, cx| path.submit(cx, IoId(1), Op::Write(span(0, 128), Durability::Cached), payload))
         .unwrap();
-    let payload = world::room(&world.pool, 512);
+    let payload = delivery::room(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(2), Op::Read(span(0, 1)), payload)).unwrap();
     // The write's first bytes leave, then the connection breaks.
     world.send_only();
@@ -260,7 +261,7 @@ fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
 fn a_fence_that_no_login_brings_comes_by_time() {
     let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
-    let payload = world::data(&world.pool, &[1; 512]);
+    let payload = delivery::filled(&world.pool, &[1; 512]);
     world
         .with(|path, cx| path.submit(cx, IoId(1), Op::Write(span(0, 1), Durability::Cached), payload))
         .unwrap();
@@ -289,7 +290,7 @@ fn many_operations_are_in_work_at_once() {
     let (mut begun, mut left, mut most) = (0, 96, 0);
     while left > 0 {
         while begun < 96 {
-            let payload = world::room(&world.pool, 4096);
+            let payload = delivery::room(&world.pool, 4096);
             let op = Op::Read(span(begun * 8, 8));
             if world.with(|path, cx| path.submit(cx, IoId(begun), op, payload)).is_err() {
                 break;
@@ -310,7 +311,7 @@ fn what_is_submitted_before_ends_are_drained_ends_too() {
     let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
     let submit = |world: &mut World<IscsiPath>, id| {
-        let payload = world::room(&world.pool, 512);
+        let payload = delivery::room(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(id), Op::Read(span(id, 1)), payload)).unwrap();
     };
     (0..8).for_each(|id| submit(&mut world, id));

@@ -5,7 +5,8 @@ use blockwire_multipath::{AnyPath, Secrets, Url, Who};
 use iscsi::negotiate::{Digest, Limits, TaskReporting};
 use volume::{Durability, Op, Outcome};
 
-use super::{IscsiPath, run, settings, span, up, world, world_of};
+use super::{IscsiPath, run, settings, span, up, world_of};
+use testkit::delivery;
 use testkit::target;
 
 /// The path that a URL with these options makes.
@@ -29,15 +30,15 @@ fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
     let portrait = up(&mut world);
     let content: Vec<u8> = (0..300 << 10).map(|at| (at * 11 + at / 512) as u8).collect();
     let blocks = content.len() as u64 / 512;
-    let payload = world::data(&world.pool, &content);
+    let payload = delivery::filled(&world.pool, &content);
     assert_eq!(
         run(&mut world, Op::Write(span(3, blocks), Durability::Cached), payload).0,
         Ok(Outcome::Complete)
     );
-    let room = world::room(&world.pool, content.len());
+    let room = delivery::room(&world.pool, content.len());
     let (how, payload) = run(&mut world, Op::Read(span(3, blocks)), room);
     assert_eq!(how, Ok(Outcome::Complete));
-    assert!(world::bytes(payload) == content, "what is read is not what was written");
+    assert!(delivery::bytes_of(payload) == content, "what is read is not what was written");
     portrait.terms.clone()
 }
 

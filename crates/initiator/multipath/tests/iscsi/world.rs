@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use buf::{Class, Cx, Entropy, Errno, Payload, Pool, SgMut, Time};
+use buf::{Cx, Entropy, Errno, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, Sockets, pump,
 };
@@ -13,6 +13,7 @@ use shard::{Message, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
+use testkit::delivery::Delivery;
 use testkit::iscsi_target::Script;
 
 /// One end of a socket.
@@ -332,55 +333,12 @@ fn receive(pool: &Pool, end: &mut End, gone: bool, over: bool) -> Option<(RecvOp
     if end.inbox.is_empty() && !gone && !over {
         return None;
     }
-    let mut op = end.recv.take()?;
+    let op = end.recv.take()?;
     if gone {
         return Some((op, if end.left { Received::Cancelled } else { Received::Failed(RESET) }));
     }
     if end.inbox.is_empty() {
         return Some((op, Received::End));
     }
-    let mut taken = 0;
-    if let Some(direct) = &mut op.direct {
-        let now = direct.want.len().min(end.inbox.len());
-        for slice in direct.data.slices_mut(direct.want.start..direct.want.start + now) {
-            drain(&mut end.inbox, slice);
-        }
-        taken = now;
-    }
-    let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
-    let rest = end.inbox.len().min(op.stage_len);
-    if full && rest > 0 {
-        let mut stage = pool.take(Class::Wire, op.stage_len).expect("there is memory");
-        stage.set_len(rest);
-        drain(&mut end.inbox, &mut stage);
-        op.stage = Some(stage);
-        taken += rest;
-    }
-    Some((op, Received::Bytes(taken)))
-}
-
-fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
-    let len = into.len();
-    for (into, byte) in into.iter_mut().zip(from.drain(..len)) {
-        *into = byte;
-    }
-}
-
-/// Memory to be filled.
-pub fn room(pool: &Pool, len: usize) -> Payload {
-    Payload::In(pool.take_sg(Class::Solicited, len).expect("there is memory"))
-}
-
-/// Memory with these bytes.
-pub fn data(pool: &Pool, bytes: &[u8]) -> Payload {
-    let mut memory: SgMut = pool.take_sg(Class::Solicited, bytes.len()).expect("there is memory");
-    memory.copy_from(0, bytes);
-    Payload::Out(memory.freeze())
-}
-
-pub fn bytes(payload: Payload) -> Vec<u8> {
-    let sg = payload.into_sg();
-    let mut bytes = vec![0; sg.len()];
-    sg.copy_to(0, &mut bytes);
-    bytes
+    Some(Delivery::long_stages().fill(pool, op, &mut end.inbox))
 }

@@ -7,8 +7,9 @@ use blockwire_multipath::{Event, Fate, Path, Why};
 use buf::Payload;
 use volume::{Durability, Op, Span};
 
-use crate::world::{REFUSED, World, bytes};
+use crate::world::{REFUSED, World};
 use crate::{exports, settings, up};
+use testkit::delivery::bytes_of;
 
 const SPAN: Span = Span { lba: 0, blocks: 8 };
 
@@ -21,7 +22,7 @@ fn read(world: &mut World<NvmePath>) -> Vec<u8> {
     let room = world.room(4096);
     let (how, payload) = world.run(Op::Read(SPAN), room);
     how.unwrap();
-    bytes(payload)
+    bytes_of(payload)
 }
 
 /// How long until what was asked for is fenced.

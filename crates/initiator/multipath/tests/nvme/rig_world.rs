@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::{Event, Path};
-use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg, Time};
+use buf::{Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, ShardId,
     Sockets, Work, pump,
@@ -16,6 +16,7 @@ use shard::{Control, Exports, Message, NvmeMessage, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp, IoId, Op, Ram, RamDisk};
 
+use testkit::delivery::{self, Delivery};
 use testkit::target;
 
 /// Blocks of the volume.
@@ -114,34 +115,9 @@ impl End {
             self.told = true;
             return Some((op, how.map_or_else(Received::Failed, |()| Received::End)));
         }
-        let mut op = self.recv.take()?;
-        let mut taken = 0;
-        if let Some(direct) = &mut op.direct {
-            taken = direct.want.len().min(self.inbox.len());
-            for slice in direct.data.slices_mut(direct.want.start..direct.want.start + taken) {
-                drain(&mut self.inbox, slice);
-            }
-        }
-        let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
-        let rest = self.inbox.len().min(op.stage_len);
-        if full && rest > 0 {
-            let mut stage = pool.take(Class::Wire, op.stage_len).expect("there is memory");
-            stage.set_len(rest);
-            drain(&mut self.inbox, &mut stage);
-            op.stage = Some(stage);
-            taken += rest;
-        }
-        Some((op, Received::Bytes(taken)))
+        let op = self.recv.take()?;
+        Some(Delivery::long_stages().fill(pool, op, &mut self.inbox))
     }
-}
-
-fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
-    let len = into.len();
-    let (first, second) = from.as_slices();
-    let n = first.len().min(len);
-    into[..n].copy_from_slice(&first[..n]);
-    into[n..].copy_from_slice(&second[..len - n]);
-    from.drain(..len);
 }
 
 pub struct World<P> {
@@ -383,16 +359,12 @@ impl<P: Sockets> World<P> {
 
     /// Memory with these bytes.
     pub fn out(&self, bytes: &[u8]) -> Payload {
-        let mut memory = self.host_pool.take_sg(Class::Solicited, bytes.len()).unwrap();
-        memory.copy_from(0, bytes);
-        Payload::Out(memory.freeze())
+        delivery::filled(&self.host_pool, bytes)
     }
 
     /// Memory to be filled, that held something else.
     pub fn room(&self, len: usize) -> Payload {
-        let mut memory = self.host_pool.take_sg(Class::Solicited, len).unwrap();
-        memory.slices_mut(0..len).for_each(|slice| slice.fill(0xee));
-        Payload::In(memory)
+        delivery::room(&self.host_pool, len)
     }
 
     #[allow(dead_code)] // Who counts memory asks.
@@ -490,12 +462,4 @@ impl<P: Path> World<P> {
             }
         })
     }
-}
-
-/// The bytes of memory.
-pub fn bytes(payload: Payload) -> Vec<u8> {
-    let sg: Sg = payload.into_sg();
-    let mut bytes = vec![0; sg.len()];
-    sg.copy_to(0, &mut bytes);
-    bytes
 }

@@ -4,8 +4,9 @@ use blockwire_multipath::{AnyPath, Secrets, Url, Who};
 use nvme::{HostId, Nqn};
 use volume::{Durability, Op, Span};
 
-use crate::world::{World, bytes};
+use crate::world::World;
 use crate::{HOST, NvmePath, exports, settings};
+use testkit::delivery::bytes_of;
 use testkit::target;
 
 fn path(query: &str) -> NvmePath {
@@ -53,7 +54,7 @@ fn each_option_reaches_the_connect() {
             let room = world.room(content.len());
             let (how, payload) = world.run(Op::Read(span), room);
             how.unwrap();
-            assert!(bytes(payload) == content, "{query}: {blocks} blocks");
+            assert!(bytes_of(payload) == content, "{query}: {blocks} blocks");
         }
     }
 }

@@ -6,55 +6,13 @@ use buf::{Class, Entropy, Pool, Sg};
 use nvme::{Completion, FabricsType, Opcode, Status};
 use proptest::prelude::*;
 use stream::{Target, TargetEvent};
+use testkit::delivery::Delivery;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
 const DISK_LEN: usize = 1 << 20;
 const WRITE: Opcode = Opcode(1);
 const READ: Opcode = Opcode(2);
-
-/// How one direction of the wire delivers.
-#[derive(Clone, Debug)]
-struct Delivery {
-    /// At most so many bytes per receive, in turn.
-    chunks: Vec<usize>,
-    at: usize,
-    loaned: bool,
-}
-
-impl Delivery {
-    fn whole() -> Self {
-        Delivery { chunks: vec![usize::MAX], at: 0, loaned: false }
-    }
-
-    fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Received) {
-        let most = self.chunks[self.at % self.chunks.len()].max(1);
-        self.at += 1;
-        if self.loaned {
-            let n = most.min(inbox.len()).min(100_000);
-            let mut page = pool.take_sg(Class::Wire, n).unwrap();
-            page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Received::Loaned(page.freeze()));
-        }
-        let mut n = 0;
-        if let Some(direct) = &mut op.direct {
-            for slice in direct.data.slices_mut(direct.want.clone()) {
-                let len = slice.len().min(most - n).min(inbox.len());
-                slice[..len].iter_mut().zip(inbox.drain(..len)).for_each(|(to, from)| *to = from);
-                n += len;
-            }
-        }
-        let full = op.direct.as_ref().is_none_or(|direct| n == direct.want.len());
-        let rest = (most - n).min(inbox.len()).min(op.stage_len);
-        if full && rest > 0 {
-            let mut stage = pool.take(Class::Wire, rest).unwrap();
-            stage.iter_mut().zip(inbox.drain(..rest)).for_each(|(to, from)| *to = from);
-            n += rest;
-            op.stage = Some(stage);
-        }
-        (op, Received::Bytes(n))
-    }
-}
 
 /// One side: its receive that waits, and what is on the way to it.
 struct Side<Q> {
@@ -333,8 +291,8 @@ fn deliveries() -> impl Strategy<Value = Delivery> {
     let chunk = prop_oneof![1usize..9, 20usize..100, 500usize..70_000, Just(usize::MAX)];
     (prop::collection::vec(chunk, 1..6), any::<bool>()).prop_map(|(chunks, loaned)| Delivery {
         chunks,
-        at: 0,
         loaned,
+        ..Delivery::whole()
     })
 }
 

@@ -15,6 +15,8 @@ use stream::{Connection, Link, Received, RecvOp, Tag, Target, TargetEvent};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::delivery::Delivery;
+
 /// Longer inputs show nothing new.
 const INPUT_MAX: usize = 64 << 10;
 const LINK: Link = Link(0);
@@ -36,8 +38,7 @@ struct Scene {
     op: Option<RecvOp>,
     inbox: VecDeque<u8>,
     sent: Vec<u8>,
-    chunk: usize,
-    loaned: bool,
+    delivery: Delivery,
     shut: bool,
     closed: bool,
     /// Commands that have not ended.
@@ -64,8 +65,11 @@ impl Scene {
             op: None,
             inbox: VecDeque::new(),
             sent: Vec::new(),
-            chunk: 1 + (seed >> 4) as usize * 37 % 9000,
-            loaned: seed & 4 != 0,
+            delivery: Delivery {
+                chunks: vec![1 + (seed >> 4) as usize * 37 % 9000],
+                loaned: seed & 4 != 0,
+                ..Delivery::whole()
+            },
             shut: false,
             closed: false,
             live: BTreeSet::new(),
@@ -159,28 +163,8 @@ impl Scene {
         if self.inbox.is_empty() || self.op.is_none() {
             return false;
         }
-        let Some(mut op) = self.op.take() else { return false };
-        let most = self.chunk.min(self.inbox.len());
-        let came = if self.loaned {
-            let mut page = self.pool.take_sg(Class::Wire, most).unwrap();
-            page.copy_from(0, &self.inbox.drain(..most).collect::<Vec<_>>());
-            Received::Loaned(page.freeze())
-        } else {
-            let mut n = 0;
-            if let Some(direct) = &mut op.direct {
-                n = most.min(direct.want.len());
-                let bytes: Vec<u8> = self.inbox.drain(..n).collect();
-                direct.data.copy_from(direct.want.start, &bytes);
-            }
-            let full = op.direct.as_ref().is_none_or(|direct| n == direct.want.len());
-            let rest = if full { (most - n).min(op.stage_len) } else { 0 };
-            if rest > 0 {
-                let mut stage = self.pool.take(Class::Wire, rest).unwrap();
-                stage.copy_from_slice(&self.inbox.drain(..rest).collect::<Vec<_>>());
-                op.stage = Some(stage);
-            }
-            Received::Bytes(n + rest)
-        };
+        let Some(op) = self.op.take() else { return false };
+        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.inbox);
         let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, came));
         true
     }

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use blockwire_shard::{Message, Shard};
-use buf::{Class, Cx, Entropy, Pool, Time};
+use buf::{Cx, Entropy, Pool, Time};
 use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
-use stream::{Received, RecvOp, SendOp};
+use stream::{RecvOp, SendOp};
 use volume::{DiskKind, DiskOp};
 
 use testkit::alloc::counted;
+use testkit::delivery::Delivery;
 
 /// One socket.
 #[derive(Default)]
@@ -152,26 +153,10 @@ impl World {
         if wire.to_shard.is_empty() {
             return false;
         }
-        let Some(mut op) = wire.recv.take() else { return false };
-        let mut taken = 0;
-        if let Some(direct) = &mut op.direct {
-            let now = direct.want.len().min(wire.to_shard.len());
-            for slice in direct.data.slices_mut(direct.want.start..direct.want.start + now) {
-                drain(&mut wire.to_shard, slice);
-            }
-            taken = now;
-        }
-        let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
-        let rest = wire.to_shard.len().min(op.stage_len);
-        if full && rest > 0 {
-            let mut stage = self.pool.take(Class::Wire, op.stage_len).expect("there is memory");
-            stage.set_len(rest);
-            drain(&mut wire.to_shard, &mut stage);
-            op.stage = Some(stage);
-            taken += rest;
-        }
+        let Some(op) = wire.recv.take() else { return false };
+        let (op, came) = Delivery::long_stages().fill(&self.pool, op, &mut wire.to_shard);
         let link = LinkId(at as u64);
-        self.with(|shard, cx| shard.handle_recv(cx, link, op, Received::Bytes(taken)));
+        self.with(|shard, cx| shard.handle_recv(cx, link, op, came));
         true
     }
 
@@ -182,13 +167,4 @@ impl World {
             self.with(|shard, cx| shard.handle_timeout(cx));
         }
     }
-}
-
-fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
-    let len = into.len();
-    let (first, second) = from.as_slices();
-    let n = first.len().min(len);
-    into[..n].copy_from_slice(&first[..n]);
-    into[n..].copy_from_slice(&second[..len - n]);
-    from.drain(..len);
 }

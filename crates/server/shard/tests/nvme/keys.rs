@@ -16,6 +16,7 @@ use volume::{
 
 use crate::BLOCKS;
 use crate::host::{IO, Wanted, keys, reserve, transfer};
+use testkit::delivery::Delivery;
 use testkit::nvme_host::{Carrier, Ended, Pipe};
 use testkit::target;
 
@@ -157,14 +158,9 @@ impl Alone {
         if wire.to_shard.is_empty() {
             return false;
         }
-        let Some(mut op) = wire.recv.take() else { return false };
-        let len = wire.to_shard.len().min(op.stage_len);
-        assert!(op.direct.is_none() && len > 0, "what is sent here is short");
-        let mut stage = self.pool.take(Class::Wire, op.stage_len).expect("there is memory");
-        stage.set_len(len);
-        wire.to_shard.drain(..len).zip(stage.iter_mut()).for_each(|(byte, place)| *place = byte);
-        op.stage = Some(stage);
-        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Received::Bytes(len)));
+        let Some(op) = wire.recv.take() else { return false };
+        let (op, came) = Delivery::long_stages().fill(&self.pool, op, &mut wire.to_shard);
+        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, came));
         true
     }
 

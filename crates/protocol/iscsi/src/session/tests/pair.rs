@@ -6,6 +6,7 @@ use crate::wire::{
 };
 use buf::crc32c::crc32c;
 use buf::{Class, Entropy, Pool};
+use testkit::delivery::Delivery;
 
 pub const DISK_LEN: usize = 1 << 20;
 pub const CMD_SN: u32 = 0xffff_fffe;
@@ -67,13 +68,8 @@ pub struct Pair {
     pub violations: Vec<Fault>,
     /// Writes being received, with where they go.
     pub writes: Vec<(Tag, u32, u32)>,
-    /// At most so many bytes come per receive; the numbers are used in turn.
-    pub chunks: Vec<usize>,
-    chunk_at: usize,
-    /// The stage holds at most so many bytes.
-    pub stage_max: usize,
-    /// Everything comes as loaned pages.
-    pub loaned: bool,
+    /// How bytes come.
+    pub delivery: Delivery,
     /// Places are given this late: after so many turns.
     pub place_late: bool,
     late: Vec<(Tag, u32)>,
@@ -151,10 +147,7 @@ impl Pair {
             closed: false,
             violations: Vec::new(),
             writes: Vec::new(),
-            chunks: vec![usize::MAX],
-            chunk_at: 0,
-            stage_max: usize::MAX,
-            loaned: false,
+            delivery: Delivery::whole(),
             place_late: false,
             late: Vec::new(),
             at_hand: false,
@@ -239,43 +232,10 @@ impl Pair {
             return false;
         }
         let Some(op) = self.ends[at].op.take() else { return false };
-        let most = self.chunks[self.chunk_at % self.chunks.len()].max(1);
-        self.chunk_at += 1;
-        let (op, came) = self.fill(at, op, most);
+        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.ends[at].inbox);
         let result = self.with_cx(|session, cx| session.handle_recv(cx, link, op, came));
         self.note(result);
         true
-    }
-
-    fn fill(&mut self, at: usize, mut op: RecvOp, most: usize) -> (RecvOp, Received) {
-        let inbox = &mut self.ends[at].inbox;
-        if self.loaned {
-            let n = most.min(inbox.len()).min(100_000);
-            let mut page = self.pool.take_sg(Class::Wire, n).unwrap();
-            page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Received::Loaned(page.freeze()));
-        }
-        let mut n = 0;
-        if let Some(direct) = &mut op.direct {
-            for slice in direct.data.slices_mut(direct.want.clone()) {
-                let len = slice.len().min(most - n).min(inbox.len());
-                for (to, from) in slice[..len].iter_mut().zip(inbox.drain(..len)) {
-                    *to = from;
-                }
-                n += len;
-            }
-        }
-        let full = op.direct.as_ref().is_none_or(|direct| n == direct.want.len());
-        let rest = (most - n).min(inbox.len()).min(self.stage_max).min(op.stage_len);
-        if full && rest > 0 {
-            let mut stage = self.pool.take(Class::Wire, rest).unwrap();
-            for (to, from) in stage.iter_mut().zip(inbox.drain(..rest)) {
-                *to = from;
-            }
-            n += rest;
-            op.stage = Some(stage);
-        }
-        (op, Received::Bytes(n))
     }
 
     fn send(&mut self, at: usize) -> bool {

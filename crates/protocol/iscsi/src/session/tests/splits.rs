@@ -47,7 +47,10 @@ struct Outcome {
 
 /// One byte stream in, cut by `chunks`; the rest of the world as told.
 fn run(bytes: &[u8], digest: bool, chunks: &[usize], stage_max: usize, loaned: bool, late: bool) -> Outcome {
-    run_with(bytes, digest, chunks, stage_max, |pair| (pair.loaned, pair.place_late) = (loaned, late)).0
+    run_with(bytes, digest, chunks, stage_max, |pair| {
+        (pair.delivery.loaned, pair.place_late) = (loaned, late)
+    })
+    .0
 }
 
 fn run_with(
@@ -59,8 +62,8 @@ fn run_with(
 ) -> (Outcome, usize) {
     let link = LinkParams { header_digest: digest, data_digest: digest, ..link_params(0) };
     let mut pair = Pair::with(session_params(), link, SessionLimits { commands: 32, ..limits() });
-    pair.chunks = chunks.to_vec();
-    pair.stage_max = stage_max;
+    pair.delivery.chunks = chunks.to_vec();
+    pair.delivery.stage_max = stage_max;
     set(&mut pair);
     let sent = pair.talk(bytes);
     assert_eq!(pair.violations, []);
@@ -217,7 +220,7 @@ fn survive_in(bytes: &[u8], digest: bool, chunks: &[usize]) {
     let mut pair = Pair::with(session_params(), link, limits());
     pair.disk = vec![0; (1 << 20) + (16 << 20)];
     pair.bounded = true;
-    pair.chunks = chunks.to_vec();
+    pair.delivery.chunks = chunks.to_vec();
     let second = usize::from(pair.attach(link_params(1)).0);
     pair.feed(0, bytes);
     pair.feed(second, bytes);

@@ -77,7 +77,7 @@ fn payload_is_at_hand_if_it_is_whole_and_undamaged() {
         assert_eq!((pair.hands, pair.pool.usage().lent), (2, 0));
         // Cut off by the end of the stage it is filled up by the next receive; without all of its data it
         // is placed as ever.
-        pair.stage_max = 700;
+        pair.delivery.stage_max = 700;
         assert_eq!(pair.talk(&write_of(2, 20_000)).len(), 1);
         let more = digested(&write(3, 30_000, 8192), &[], &data[..1000], digest, digest);
         assert_eq!(pair.talk(&more)[0].op(), Opcode::R2T);
@@ -213,7 +213,7 @@ fn a_place_given_while_the_hold_is_out_gets_what_came() {
     let memory = pair.pool.take_sg(Class::Solicited, 8192).unwrap();
     pair.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
     pair.ends[0].inbox.extend(&bytes[1000..3000]);
-    pair.chunks = vec![700];
+    pair.delivery.chunks = vec![700];
     pair.pump_without_serving();
     pair.ends[0].inbox.extend(&bytes[3000..]);
     pair.pump_without_serving();

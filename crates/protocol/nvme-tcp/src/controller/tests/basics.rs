@@ -296,7 +296,7 @@ fn payload_is_at_hand_if_it_is_whole_and_undamaged() {
         assert_eq!((&pair.disk[..1000], &pair.disk[5000..6000]), (&data[..], &data[..]));
         assert_eq!((pair.at_hand, pair.queue.tasks_in_work(), pair.pool.usage().lent), (Some(2), 0, 0));
         // Cut off by the end of the stage it is filled up by the next receive.
-        pair.stage_max = 700;
+        pair.delivery.stage_max = 700;
         assert_eq!(pair.talk(&put(3, 20_000))[0].status(), Status::SUCCESS);
         assert_eq!((pair.at_hand, &pair.disk[20_000..21_000]), (Some(3), &data[..]));
         // What needs a third is placed as ever.

@@ -35,7 +35,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 fn delivery() -> impl Strategy<Value = Delivery> {
     let chunks = proptest::collection::vec(prop_oneof![1usize..70, 1usize..9000, 1usize..200_000], 1..20);
-    (chunks, any::<bool>()).prop_map(|(chunks, loaned)| Delivery { chunks, at: 0, loaned })
+    (chunks, any::<bool>()).prop_map(|(chunks, loaned)| Delivery { chunks, loaned, ..Delivery::whole() })
 }
 
 proptest! {

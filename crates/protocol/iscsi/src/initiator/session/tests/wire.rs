@@ -9,51 +9,9 @@ use crate::session::{self, Cdb, LinkParams, ScsiResult, SessionLimits, SessionPa
 use crate::wire::{BHS_LEN, Bhs, Isid, TaskAttribute, TmfResponseCode};
 use buf::{Class, Entropy, Pool, Sg, SgMut};
 use stream::{Target, TargetEvent};
+pub use testkit::delivery::Delivery;
 
 pub const DISK_LEN: usize = 1 << 20;
-
-/// How one direction of the wire delivers.
-#[derive(Clone, Debug)]
-pub struct Delivery {
-    /// At most so many bytes per receive, in turn.
-    pub chunks: Vec<usize>,
-    pub at: usize,
-    pub loaned: bool,
-}
-
-impl Delivery {
-    pub fn whole() -> Self {
-        Delivery { chunks: vec![usize::MAX], at: 0, loaned: false }
-    }
-
-    pub fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Received) {
-        let most = self.chunks[self.at % self.chunks.len()].max(1);
-        self.at += 1;
-        if self.loaned {
-            let n = most.min(inbox.len()).min(100_000);
-            let mut page = pool.take_sg(Class::Wire, n).unwrap();
-            page.copy_from(0, &inbox.drain(..n).collect::<Vec<_>>());
-            return (op, Received::Loaned(page.freeze()));
-        }
-        let mut n = 0;
-        if let Some(direct) = &mut op.direct {
-            for slice in direct.data.slices_mut(direct.want.clone()) {
-                let len = slice.len().min(most - n).min(inbox.len());
-                slice[..len].iter_mut().zip(inbox.drain(..len)).for_each(|(to, from)| *to = from);
-                n += len;
-            }
-        }
-        let full = op.direct.as_ref().is_none_or(|direct| n == direct.want.len());
-        let rest = (most - n).min(inbox.len()).min(op.stage_len);
-        if full && rest > 0 {
-            let mut stage = pool.take(Class::Wire, rest).unwrap();
-            stage.iter_mut().zip(inbox.drain(..rest)).for_each(|(to, from)| *to = from);
-            n += rest;
-            op.stage = Some(stage);
-        }
-        (op, Received::Bytes(n))
-    }
-}
 
 /// One side of one link.
 pub struct End {

@@ -1,0 +1,98 @@
+//! How bytes that have come get into a receive that waits for them: all at once or in pieces, into its
+//! memory, its stage or pages of the transport's.
+
+use std::collections::VecDeque;
+
+use buf::{Class, Payload, Pool};
+use stream::{Received, RecvOp};
+
+/// Most bytes that come as loaned pages at once.
+const LOAN_MAX: usize = 100_000;
+
+/// How one direction of a connection delivers.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// At most so many bytes per receive, in turn; none: as many as there are.
+    pub chunks: Vec<usize>,
+    pub at: usize,
+    /// Everything comes as loaned pages.
+    pub loaned: bool,
+    /// The stage holds at most so many bytes.
+    pub stage_max: usize,
+    /// Stages are as long as they may be, as the reactor's are; else as long as what they hold.
+    pub long_stages: bool,
+}
+
+impl Delivery {
+    /// As much as there is.
+    pub fn whole() -> Self {
+        Delivery { chunks: Vec::new(), at: 0, loaned: false, stage_max: usize::MAX, long_stages: false }
+    }
+
+    /// As the reactor does.
+    pub fn long_stages() -> Self {
+        Delivery { long_stages: true, ..Self::whole() }
+    }
+
+    /// Fills a receive with bytes of `inbox`, which are taken from it.
+    pub fn fill(&mut self, pool: &Pool, mut op: RecvOp, inbox: &mut VecDeque<u8>) -> (RecvOp, Received) {
+        let most = match self.chunks.len() {
+            0 => usize::MAX,
+            count => self.chunks[self.at % count].max(1),
+        };
+        self.at += 1;
+        if self.loaned {
+            let mut page = pool.take_sg(Class::Wire, most.min(inbox.len()).min(LOAN_MAX)).expect("memory");
+            page.slices_mut(0..page.len()).for_each(|slice| drain(inbox, slice));
+            return (op, Received::Loaned(page.freeze()));
+        }
+        let mut taken = 0;
+        if let Some(direct) = &mut op.direct {
+            taken = direct.want.len().min(most).min(inbox.len());
+            let now = direct.want.start..direct.want.start + taken;
+            direct.data.slices_mut(now).for_each(|slice| drain(inbox, slice));
+        }
+        let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
+        let rest = (most - taken).min(inbox.len()).min(self.stage_max).min(op.stage_len);
+        if full && rest > 0 {
+            let len = if self.long_stages { op.stage_len } else { rest };
+            let mut stage = pool.take(Class::Wire, len).expect("memory");
+            stage.set_len(rest);
+            drain(inbox, &mut stage);
+            op.stage = Some(stage);
+            taken += rest;
+        }
+        (op, Received::Bytes(taken))
+    }
+}
+
+fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
+    let len = into.len();
+    let (first, second) = from.as_slices();
+    let n = first.len().min(len);
+    into[..n].copy_from_slice(&first[..n]);
+    into[n..].copy_from_slice(&second[..len - n]);
+    from.drain(..len);
+}
+
+/// Memory with these bytes, for a write.
+pub fn filled(pool: &Pool, bytes: &[u8]) -> Payload {
+    let mut data = pool.take_sg(Class::Solicited, bytes.len()).expect("memory");
+    data.copy_from(0, bytes);
+    Payload::Out(data.freeze())
+}
+
+/// Memory for a read, that held something else.
+pub fn room(pool: &Pool, len: usize) -> Payload {
+    let mut data = pool.take_sg(Class::Solicited, len).expect("memory");
+    data.slices_mut(0..len).for_each(|slice| slice.fill(0xee));
+    Payload::In(data)
+}
+
+/// The bytes of memory.
+pub fn bytes_of(payload: Payload) -> Vec<u8> {
+    let sg = payload.into_sg();
+    let mut bytes = vec![0; sg.len()];
+    sg.copy_to(0, &mut bytes);
+    bytes
+}
