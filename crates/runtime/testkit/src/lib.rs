@@ -6,6 +6,7 @@
 //! | [`alloc`] | an allocator that counts what a thread asks of it |
 //! | [`corpus`] | the stored seeds of the fuzzers |
 //! | [`delivery`] | how bytes that have come get into a receive |
+//! | [`faulty`] | `FaultyBackend`: a backend that is good but for one thing |
 //! | `fuzz` | what the fuzzers, the stored seeds and the property tests do with bytes |
 //! | `target` | what a target serves: one volume, as a logical unit and as a namespace |
 //! | `iscsi_host`, `nvme_host` | scripted hosts: they keep the rules, and check those that a target must keep |
@@ -19,6 +20,7 @@
 pub mod alloc;
 pub mod corpus;
 pub mod delivery;
+pub mod faulty;
 pub mod fuzz;
 #[cfg(feature = "shard")]
 pub mod iscsi_host;
@@ -30,3 +32,5 @@ pub mod nvme_host;
 pub mod target;
 #[cfg(feature = "watch")]
 pub mod watch;
+
+pub use faulty::{Defect, FaultyBackend};

@@ -17,7 +17,7 @@ use volume::{
     VolumeId,
 };
 
-use crate::liar::Liar;
+use crate::faulty_path::FaultyPath;
 use crate::node::Node;
 use crate::plan::{DOORS, Plan, QUEUE_TIMEOUT, SPAN, address};
 
@@ -76,7 +76,7 @@ impl Tally {
 pub struct History {
     plan: Plan,
     chance: Chance,
-    world: World<Node<Liar>>,
+    world: World<Node<FaultyPath>>,
     disk: Arc<RamDisk>,
     volumes: Vec<Handle>,
     flights: Vec<BTreeMap<u64, Flight>>,

@@ -1,7 +1,7 @@
 //! Initiator and target in one simulated world: the shards that ship, on both ends of every connection.
 
+mod faulty_path;
 mod history;
-mod liar;
 mod node;
 mod plan;
 
@@ -9,8 +9,8 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use faulty_path::Defect;
 use history::{History, Tally};
-use liar::Lie;
 use plan::Plan;
 
 /// Many histories. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
@@ -82,7 +82,7 @@ fn histories_over_a_slow_disk_agree_with_one_volume() {
 #[test]
 fn a_fence_that_is_over_too_early_is_noticed() {
     let caught = (0..1000).find(|&seed| {
-        let plan = Plan { lie: Some(Lie::FencedEarly), ..Plan::slow(seed) };
+        let plan = Plan { defect: Some(Defect::FencedEarly), ..Plan::slow(seed) };
         catch_unwind(|| History::new(plan).play()).is_err()
     });
     println!("caught by seed {caught:?}");
@@ -92,12 +92,12 @@ fn a_fence_that_is_over_too_early_is_noticed() {
 /// Paths with a planted bug: each kind is noticed within a few histories.
 #[test]
 fn planted_bugs_are_caught() {
-    for lie in liar::LIES {
+    for defect in faulty_path::DEFECTS {
         let caught = (0..300).find(|&seed| {
-            let plan = Plan { lie: Some(lie), ..Plan::of(seed) };
+            let plan = Plan { defect: Some(defect), ..Plan::of(seed) };
             catch_unwind(|| History::new(plan).play()).is_err()
         });
-        println!("{lie:?}: caught by seed {caught:?}");
-        assert!(caught.is_some(), "{lie:?} goes unnoticed");
+        println!("{defect:?}: caught by seed {caught:?}");
+        assert!(caught.is_some(), "{defect:?} goes unnoticed");
     }
 }

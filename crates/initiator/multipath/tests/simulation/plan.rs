@@ -20,7 +20,7 @@ use shard::{Control, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
 use sim::{Chance, Config, World};
 use volume::{DiskId, Facts, Geometry, Home, PortId, Ram, RamDisk, Uuid};
 
-use crate::liar::{Liar, Lie};
+use crate::faulty_path::{Defect, FaultyPath};
 use crate::node::Node;
 use testkit::target;
 
@@ -75,7 +75,7 @@ pub struct Plan {
     pub steps: u32,
     /// The volume is a file, on a disk that takes up to this long for what it is given.
     pub disk_delay_max: Option<Duration>,
-    pub lie: Option<Lie>,
+    pub defect: Option<Defect>,
 }
 
 impl Plan {
@@ -106,7 +106,7 @@ impl Plan {
             cancel_permille: trouble(&mut chance, 30),
             steps: 160,
             disk_delay_max: None,
-            lie: None,
+            defect: None,
         }
     }
 
@@ -155,11 +155,11 @@ impl Plan {
         Arc::new(exports)
     }
 
-    pub fn shard(&self, id: ShardId) -> Node<Liar> {
+    pub fn shard(&self, id: ShardId) -> Node<FaultyPath> {
         Node::Target(Box::new(Shard::new(id, self.shards, self.exports())))
     }
 
-    pub fn world(&self, disk: &Arc<RamDisk>) -> World<Node<Liar>> {
+    pub fn world(&self, disk: &Arc<RamDisk>) -> World<Node<FaultyPath>> {
         let mut config = Config::new(self.seed);
         config.shards = self.shards + self.hosts.len() as u16;
         config.pool_bytes = 8 << 20;
@@ -179,7 +179,7 @@ impl Plan {
     }
 
     /// Puts the volume in, after a start of the target.
-    pub fn serve(&self, world: &mut World<Node<Liar>>, disk: &Arc<RamDisk>, uuid: Option<Uuid>) {
+    pub fn serve(&self, world: &mut World<Node<FaultyPath>>, disk: &Arc<RamDisk>, uuid: Option<Uuid>) {
         let (geometry, disk) = (disk.geometry(), disk.clone());
         let specs = match self.disk_delay_max {
             None => target::volume(self.shards, geometry, &[], None, move |_| Ram::new(disk.clone())),
@@ -212,7 +212,7 @@ impl Plan {
     }
 
     /// The paths of a host. Every session and every host has a name of its own.
-    pub fn paths(&self, host: usize) -> Vec<Liar> {
+    pub fn paths(&self, host: usize) -> Vec<FaultyPath> {
         let path = |(at, &door): (usize, &usize)| match DOORS[door].protocol {
             Protocol::Iscsi => {
                 let isid = Isid::random([1, 2, host as u8], at as u16);
@@ -239,7 +239,7 @@ impl Plan {
                 AnyPath::Nvme(Box::new(NvmePath::new(settings)))
             }
         };
-        self.hosts[host].iter().enumerate().map(path).map(|path| Liar::new(path, self.lie)).collect()
+        self.hosts[host].iter().enumerate().map(path).map(|path| FaultyPath::new(path, self.defect)).collect()
     }
 
     pub fn terms(&self) -> Terms {
@@ -252,9 +252,9 @@ impl Plan {
         }
     }
 
-    pub fn open(&self, world: &mut World<Node<Liar>>, host: usize) -> blockwire_multipath::Handle {
+    pub fn open(&self, world: &mut World<Node<FaultyPath>>, host: usize) -> blockwire_multipath::Handle {
         let (paths, terms) = (self.paths(host), self.terms());
-        let open = |node: &mut Node<Liar>, cx: &mut Cx<'_>| node.client().open(cx, paths, terms);
+        let open = |node: &mut Node<FaultyPath>, cx: &mut Cx<'_>| node.client().open(cx, paths, terms);
         world.act(self.host(host), open).expect("there is room")
     }
 }

@@ -7,7 +7,6 @@ mod history;
 mod host;
 mod judge;
 mod ledger;
-mod liar;
 mod nvme_side;
 mod plan;
 mod planted;

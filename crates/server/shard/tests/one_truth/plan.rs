@@ -10,8 +10,8 @@ use endpoint::ShardId;
 use sim::{Chance, Config, Disk, Faults, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
 
-use crate::liar::Liar;
 use testkit::target::{self, Terms};
+use testkit::{Defect, FaultyBackend};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 48;
@@ -38,6 +38,18 @@ pub enum Bug {
     DataOfAnother,
     /// Write Zeroes, Dataset Management and UNMAP do nothing.
     NothingDeallocated,
+}
+
+impl Bug {
+    /// What is wrong with the backend, if it is the backend's.
+    fn defect(self) -> Option<Defect> {
+        match self {
+            Bug::FenceNotAwaited => Some(Defect::EarlyWrite),
+            Bug::DataOfAnother => Some(Defect::DataOfAnother),
+            Bug::NothingDeallocated => Some(Defect::NothingDeallocated),
+            Bug::GuardsApart | Bug::PairsApart => None,
+        }
+    }
 }
 
 /// How data of writes is cut on its way.
@@ -255,12 +267,12 @@ impl Plan {
     }
 
     fn specs(&self, volume: usize, ram: &Arc<RamDisk>, saved: Option<&[u8]>) -> Vec<VolumeSpec> {
-        let bug = self.bug;
+        let defect = self.bug.and_then(Bug::defect);
         let id = VolumeId(volume as u64);
         if !self.file {
             let (geometry, ram) = (ram.geometry(), ram.clone());
             return target::numbered(id, self.shards, geometry, &[], saved, move |_| {
-                Liar::new(Ram::new(ram.clone()), bug)
+                FaultyBackend::new(Ram::new(ram.clone()), defect)
             });
         }
         let facts = FileFacts {
@@ -278,7 +290,7 @@ impl Plan {
         let file = Arc::new(FileDisk::new(disk(volume), &facts, self.shards).unwrap());
         let geometry = file.geometry();
         target::numbered(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
-            Liar::new(File::new(file.clone(), shard), bug)
+            FaultyBackend::new(File::new(file.clone(), shard), defect)
         })
     }
 

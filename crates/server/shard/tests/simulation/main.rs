@@ -6,7 +6,6 @@ mod copies;
 mod fences;
 mod history;
 mod leaving;
-mod liar;
 mod logins;
 mod model;
 mod placement;
@@ -27,6 +26,7 @@ use plan::Plan;
 use sim::{Config, PeerEnd, World};
 use testkit::iscsi_host::Initiator;
 use testkit::target::{self, Terms, wanted};
+use testkit::{Defect, faulty};
 use volume::{Ram, RamDisk};
 
 const BLOCKS: u64 = 4096;
@@ -186,22 +186,22 @@ fn histories_that_found_something_pass() {
 /// Backends with a planted bug: each kind is noticed within a few histories.
 #[test]
 fn planted_bugs_are_caught() {
-    liar::LIES.into_iter().for_each(is_caught);
+    faulty::DEFECTS.into_iter().for_each(is_caught);
 }
 
 /// The same for what is said to be stable and is not.
 #[test]
 fn planted_bugs_of_what_is_stable_are_caught() {
-    liar::LIES_OF_SYNCS.into_iter().for_each(is_caught);
+    faulty::DEFECTS_OF_SYNCS.into_iter().for_each(is_caught);
 }
 
-fn is_caught(lie: liar::Lie) {
+fn is_caught(defect: Defect) {
     let caught = (0..200).find(|&seed| {
-        let plan = Plan::of(seed).with(lie);
+        let plan = Plan::of(seed).with(defect);
         std::panic::catch_unwind(|| History::new(plan).play()).is_err()
     });
-    println!("{lie:?}: caught by seed {caught:?}");
-    assert!(caught.is_some(), "{lie:?} goes unnoticed");
+    println!("{defect:?}: caught by seed {caught:?}");
+    assert!(caught.is_some(), "{defect:?} goes unnoticed");
 }
 
 #[test]

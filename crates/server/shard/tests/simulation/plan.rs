@@ -10,9 +10,9 @@ use endpoint::ShardId;
 use sim::{Chance, Config, Disk, Faults, World};
 use volume::{DiskId, Ram, RamDisk};
 
-use crate::liar::{Liar, Lie};
 use crate::model::{COPIED, Value, fill};
 use testkit::target::{self, Terms};
+use testkit::{Defect, FaultyBackend};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 64;
@@ -54,7 +54,7 @@ pub struct Plan {
     pub copies: bool,
     pub steps: u32,
     /// A bug that is planted in the backend.
-    pub lie: Option<Lie>,
+    pub defect: Option<Defect>,
 }
 
 impl Plan {
@@ -98,7 +98,7 @@ impl Plan {
             tell_delay_max: Duration::from_micros(if unsafe_disk.permille(500) { 300 } else { 0 }),
             copies: file && seed % 3 == 1,
             steps: 100,
-            lie: None,
+            defect: None,
         }
     }
 
@@ -116,17 +116,17 @@ impl Plan {
 
     /// The same with a bug; one of what must be stable, on a disk that loses something.
     #[must_use]
-    pub fn with(self, lie: Lie) -> Self {
-        let plan = Plan { lie: Some(lie), ..self };
+    pub fn with(self, defect: Defect) -> Self {
+        let plan = Plan { defect: Some(defect), ..self };
         // Short, so that what is lost is not written over.
         let on_a_disk =
             Plan { file: true, write_cache: true, power_loss: true, crash: false, steps: 30, ..plan.clone() };
         let losing = Faults { short_permille: 100, lost_permille: 60, ..Faults::default() };
-        match lie {
-            Lie::BeginsClean => Plan { crash: true, ..on_a_disk },
-            Lie::ErrorEaten => Plan { faults: losing, ..on_a_disk },
-            Lie::StableErrorEaten => Plan { direct_align: Some(512), faults: losing, ..on_a_disk },
-            Lie::DisksApart => Plan { shards: 3, ..on_a_disk },
+        match defect {
+            Defect::BeginsClean => Plan { crash: true, ..on_a_disk },
+            Defect::ErrorEaten => Plan { faults: losing, ..on_a_disk },
+            Defect::StableErrorEaten => Plan { direct_align: Some(512), faults: losing, ..on_a_disk },
+            Defect::DisksApart => Plan { shards: 3, ..on_a_disk },
             _ => plan,
         }
     }
@@ -180,20 +180,20 @@ impl Plan {
             };
             let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
             let geometry = file.geometry();
-            let (lie, written) = (self.lie, Arc::default());
+            let (defect, written) = (self.defect, Arc::default());
             target::volume(shards, geometry, &[DISK], None, move |shard| {
-                let file = match lie {
-                    Some(Lie::DisksApart) => Arc::new(FileDisk::new(DISK, &facts, shards).unwrap()),
+                let file = match defect {
+                    Some(Defect::DisksApart) => Arc::new(FileDisk::new(DISK, &facts, shards).unwrap()),
                     _ => file.clone(),
                 };
-                Liar::new(File::new(file, shard), lie, Arc::clone(&written))
+                FaultyBackend::sharing(File::new(file, shard), defect, Arc::clone(&written))
             })
         } else {
             let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
             let geometry = ram.geometry();
-            let lie = self.lie;
+            let defect = self.defect;
             target::volume(shards, geometry, &[], None, move |_| {
-                Liar::new(Ram::new(ram.clone()), lie, Arc::default())
+                FaultyBackend::new(Ram::new(ram.clone()), defect)
             })
         };
         for (shard, spec) in (0..).zip(specs) {

@@ -1,4 +1,4 @@
-//! Paths with a planted bug: a simulation that does not notice them proves nothing.
+//! Paths with a defect: a simulation that does not notice it proves nothing.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
-/// The bug.
+/// The defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub enum Defect {
     /// One operation in forty never ends.
     Lost,
     /// One read in forty ends well without its data.
@@ -19,12 +19,12 @@ pub enum Lie {
     FencedEarly,
 }
 
-pub const LIES: [Lie; 2] = [Lie::Lost, Lie::Hollow];
+pub const DEFECTS: [Defect; 2] = [Defect::Lost, Defect::Hollow];
 
-/// A path that is honest but for one thing.
-pub struct Liar {
+/// A path that is good but for one thing.
+pub struct FaultyPath {
     inner: AnyPath,
-    lie: Option<Lie>,
+    defect: Option<Defect>,
     count: u32,
     /// A fence that is under way was said to be over; so it is to be told now.
     early: bool,
@@ -32,9 +32,9 @@ pub struct Liar {
     told: u32,
 }
 
-impl Liar {
-    pub fn new(inner: AnyPath, lie: Option<Lie>) -> Self {
-        Liar { inner, lie, count: 0, early: false, told: 0 }
+impl FaultyPath {
+    pub fn new(inner: AnyPath, defect: Option<Defect>) -> Self {
+        FaultyPath { inner, defect, count: 0, early: false, told: 0 }
     }
 
     fn strikes(&mut self) -> bool {
@@ -43,7 +43,7 @@ impl Liar {
     }
 }
 
-impl Sockets for Liar {
+impl Sockets for FaultyPath {
     fn poll_dial(&mut self) -> Option<Dial> {
         self.inner.poll_dial()
     }
@@ -82,7 +82,7 @@ impl Sockets for Liar {
     }
 }
 
-impl Path for Liar {
+impl Path for FaultyPath {
     fn protocol(&self) -> Protocol {
         self.inner.protocol()
     }
@@ -100,7 +100,7 @@ impl Path for Liar {
     }
     fn fence(&mut self, cx: &mut Cx<'_>) {
         self.inner.fence(cx);
-        self.early |= self.lie == Some(Lie::FencedEarly);
+        self.early |= self.defect == Some(Defect::FencedEarly);
     }
     fn portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
         self.inner.portals()
@@ -122,13 +122,13 @@ impl Path for Liar {
             self.told += 1;
             return Some(Event::Fenced);
         }
-        Some(match (self.lie, self.inner.poll_event()?) {
-            (Some(Lie::FencedEarly), Event::Fenced) if self.told > 0 => {
+        Some(match (self.defect, self.inner.poll_event()?) {
+            (Some(Defect::FencedEarly), Event::Fenced) if self.told > 0 => {
                 self.told -= 1;
                 return self.poll_event();
             }
-            (Some(Lie::Lost), Event::Done { .. }) if self.strikes() => return self.poll_event(),
-            (Some(Lie::Hollow), Event::Done { id, how: Ok(how), payload: Payload::In(mut sg) })
+            (Some(Defect::Lost), Event::Done { .. }) if self.strikes() => return self.poll_event(),
+            (Some(Defect::Hollow), Event::Done { id, how: Ok(how), payload: Payload::In(mut sg) })
                 if self.strikes() =>
             {
                 let len = sg.len();
