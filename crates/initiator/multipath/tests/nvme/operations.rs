@@ -30,7 +30,7 @@ fn a_path_identifies_reads_writes_and_flushes() {
         assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
         assert!(portrait.access == Access::Optimized && !portrait.read_only);
         assert_eq!(portrait.depth, u32::from(queues) * 31);
-        assert_eq!((portrait.product.as_str(), portrait.serial.as_str()), ("Volume 0", "7"));
+        assert_eq!((portrait.product.as_str(), portrait.serial.as_str()), ("Blockwire 0", "7"));
         for (lba, blocks) in [(0, 1), (7, 16), (100, 1024), (BLOCKS - 5, 5)] {
             let data = pattern(lba, blocks, 1);
             let write = Op::Write(span(lba, blocks), Durability::Stable);
