@@ -14,8 +14,6 @@ use volume::PortId;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::spec::ADMIN_ENTRIES_MAX;
-
 /// All that can be discovered at this daemon; there is a new one for each change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Book {
@@ -73,6 +71,9 @@ impl Book {
         }
     }
 }
+
+/// The most entries of an admin queue: what the discovery log offers (ASQSZ).
+pub const ADMIN_ENTRIES_MAX: u32 = 128;
 
 /// What the log says of an entry that is found there.
 fn record(entry: &Entry, at: SocketAddr) -> Record {

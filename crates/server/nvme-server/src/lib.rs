@@ -24,9 +24,12 @@
 )]
 
 mod admin;
+mod authentication;
 mod controller;
 pub mod discovery;
 mod exec;
+mod job;
+mod key;
 mod queue;
 mod queue_message;
 mod server;
@@ -37,14 +40,14 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use admin::auth::Authentication;
-pub use admin::controller_list::ControllerList;
+pub use authentication::Authentication;
+pub use discovery::ADMIN_ENTRIES_MAX;
 pub use exec::fast_path::FastPath;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use queue_message::{ControllerEvent, Counters, FAILURES_MAX, Failure, QueueMessage, Report};
 pub use server::{Server, VolumeInfo};
 pub use spec::{
-    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join,
-    KeepAlive, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
+    ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, KeepAlive, NAMESPACES_MAX,
+    NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
-pub use step::{CommandKey, ComputeId, Gone, QueueKey, Step};
+pub use step::{CommandKey, ComputeId, ControllerList, Gone, QueueKey, Step};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvme::{Completion, Status};
 use volume::Time;
 
-use crate::admin::auth::Guard;
+use crate::authentication::Guard;
 use crate::queue_message::{Counters, FAILURES_MAX, Failure, Report};
 use crate::spec::QueueSpec;
 use crate::step::CommandKey;

@@ -18,12 +18,13 @@ use volume::{
 use crate::admin;
 use crate::controller::Controllers;
 use crate::exec::{self, fused};
+use crate::job::Job;
 use crate::queue::Queue;
 use crate::queue_message::{Counters, Failure, Report};
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, ComputeId, QueueKey, Step};
-use crate::task::{Ending, Job, Phase, Tally, Task, Tasks};
+use crate::task::{Ending, Phase, Tally, Task, Tasks};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]

@@ -9,8 +9,7 @@ use nvme::fabrics::Connected;
 use nvme::{Completion, HostId, Nqn};
 use volume::{Nexus, Shard, VolumeId};
 
-use crate::admin::auth::Authentication;
-use crate::controller::KAS;
+use crate::authentication::Authentication;
 use crate::discovery::Book;
 
 /// An NVM subsystem, as every controller of it says.
@@ -57,6 +56,9 @@ pub struct NamespaceEntry {
     pub ana_group: u32,
 }
 
+/// The least unit of keep-alive timeouts, as Identify tells it in units of 100 ms (KAS).
+pub(crate) const KAS: u16 = 10;
+
 /// A host, as its Connect names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
@@ -81,9 +83,6 @@ pub struct ControllerLimits {
 
 /// The most I/O queues of one controller.
 pub const QUEUES_MAX: u16 = 128;
-
-/// The most entries of an admin queue: what the discovery log offers (ASQSZ).
-pub const ADMIN_ENTRIES_MAX: u32 = 128;
 
 /// What makes a controller a discovery controller.
 #[derive(Clone, Debug)]

@@ -1,30 +1,12 @@
 //! What the server wants done, as values.
 
-use crate::admin::controller_list::ControllerList;
 use buf::{Class, Sg};
-use nvme::Completion;
 use nvme::auth::Work;
+use nvme::{Completion, Nqn};
 use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
 
+pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
-
-/// Names a queue, admin or I/O, of this shard's server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueKey(pub u32);
-
-/// Names a command, from its start to its one ending step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CommandKey {
-    /// The queue that it came by.
-    pub queue: QueueKey,
-    /// The caller's own name for it, unique among the queue's live commands. The low 32 bits are a
-    /// dense index: tables as long as the largest are kept.
-    pub tag: u64,
-}
-
-/// Names a computation that was given out; no other of this shard's server has the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ComputeId(pub u64);
 
 /// Something for the caller to do.
 #[derive(Debug)]
@@ -154,6 +136,15 @@ pub enum Step {
         /// What ended it.
         why: Gone,
     },
+}
+
+/// Which controllers are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerList {
+    /// Those of this subsystem,
+    pub subsystem: Nqn,
+    /// and of them those that this namespace is attached to.
+    pub nsid: Option<u32>,
 }
 
 /// What ended a controller.

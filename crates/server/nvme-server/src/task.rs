@@ -1,12 +1,9 @@
 //! The commands that are being executed, from their arrival to their one ending step.
 
-use buf::Sg;
-use nvme::{Sqe, Status};
-use volume::{IoId, Op, VolumeId};
+use nvme::Status;
+use volume::{IoId, VolumeId};
 
-use crate::exec::copy::Copying;
-use crate::exec::flush::FlushAll;
-use crate::exec::fused::Half;
+use crate::job::Job;
 use crate::step::CommandKey;
 
 /// How many commands one shard executes at most; beyond it a command is to be tried again.
@@ -38,40 +35,6 @@ pub(crate) enum Ending {
     Silent,
     /// With this one.
     Status(Status),
-}
-
-/// What is to follow when what a command waits for is there. Rare ones are boxed, so that tasks stay
-/// small.
-#[derive(Debug)]
-pub(crate) enum Job {
-    /// The answer.
-    Plain,
-    /// The data that was read, and the answer.
-    Read,
-    /// Read with FUA: with what it has read, once that is being made stable.
-    ReadStable(Option<Box<Sg>>),
-    /// With the payload this operation, and with `true` a flush (FUA) after it.
-    Payload(Op, bool),
-    /// A flush (FUA), then the answer.
-    Flush,
-    /// Flushes of all namespaces.
-    FlushAll(Box<FlushAll>),
-    /// A half of a fused pair.
-    Half(Box<Half>),
-    /// With the payload, which is a list, whatever the command says.
-    List(Box<Sqe>),
-    /// Copy.
-    Copy(Box<Copying>),
-    /// A reservation report, which waits for memory.
-    Report,
-}
-
-impl Job {
-    /// Whether what its operation reads goes to the host, and is counted to what its link has under way.
-    #[inline]
-    pub(crate) fn reads_for_host(&self) -> bool {
-        matches!(self, Job::Read | Job::ReadStable(None))
-    }
 }
 
 /// How a command counts in its queue's counters.

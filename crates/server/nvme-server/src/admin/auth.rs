@@ -5,98 +5,20 @@
 //! at a time, and nothing else. What takes long leaves by [`Step::Compute`] and comes back by
 //! [`Server::computed`], under a number that no other work of this shard has.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use buf::{Cx, Sg, Time};
-use nvme::auth::{
-    Controller as Machine, Credentials, Group, Hash, MESSAGE_LEN_MAX, Outcome as Computed, Policy, Progress,
-    Stage, Then, transfer_len,
-};
+use buf::{Cx, Sg};
+use nvme::auth::{Group, Hash, MESSAGE_LEN_MAX, Outcome as Computed, Progress, Stage, Then, transfer_len};
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
 use super::memory;
+use crate::authentication::{Guard, Wait};
 use crate::controller::Due;
 use crate::queue_message::{ControllerEvent, Failure};
 use crate::server::Server;
 use crate::step::{CommandKey, ComputeId, Gone, QueueKey, Step};
 
-/// How long a host may take to authenticate a queue, or to authenticate it again.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
 /// A message is given with zeroes behind it up to the room there is, since a host may count bytes; up to
 /// this much, which no message reaches.
 const ROOM_MAX: u32 = 4096;
-
-/// What a host must prove before its queues serve it.
-#[derive(Clone, Debug)]
-pub struct Authentication {
-    /// Names and keys.
-    pub credentials: Credentials,
-    /// What may be used.
-    pub policy: Policy,
-}
-
-/// The authentication of a queue.
-pub(crate) struct Guard {
-    machine: Machine,
-    /// The command that waits, and for what.
-    waiting: Option<(CommandKey, u16, Wait)>,
-    /// Until when the host must have authenticated.
-    deadline: Option<Time>,
-    /// The host has authenticated once.
-    proven: bool,
-    /// Something was computed for it, or was to be.
-    cost: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    Data,
-    Work(ComputeId),
-    /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
-    Room {
-        len: u32,
-        room: u32,
-    },
-}
-
-impl std::fmt::Debug for Guard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("stage", &self.machine.stage()).finish_non_exhaustive()
-    }
-}
-
-impl Guard {
-    pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
-        let Authentication { credentials, policy } = Authentication::clone(what);
-        let machine = Machine::new(credentials, policy);
-        Guard { machine, waiting: None, deadline: None, proven: false, cost: false }
-    }
-
-    /// Whether commands are served.
-    pub(crate) fn is_open(&self) -> bool {
-        match self.machine.stage() {
-            Stage::Authenticated | Stage::Again => true,
-            Stage::Pending | Stage::Failed => false,
-        }
-    }
-
-    /// When the host must be done.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.deadline
-    }
-
-    /// Sets the deadline while something is due, and clears it when nothing is.
-    fn watch(&mut self, now: Time) {
-        match self.machine.stage() {
-            Stage::Authenticated => self.deadline = None,
-            Stage::Pending | Stage::Again | Stage::Failed => {
-                self.deadline.get_or_insert(now + PATIENCE);
-            }
-        }
-    }
-}
 
 /// Whether it is a command of authentication.
 pub(crate) fn is_authentication(sqe: &Sqe) -> bool {

@@ -5,22 +5,13 @@
 //! unique, and it never moves. Who is still to prove who it is, or is about to end, is on none.
 
 use buf::Cx;
+use nvme::Status;
 use nvme::identify::{self, Cns, Identify};
-use nvme::{Nqn, Status};
 
 use super::{Outcome, conclude, has_room, wait_for_room};
 use crate::controller::{Wait, Waiting};
 use crate::server::Server;
-use crate::step::{CommandKey, Step};
-
-/// Which controllers are asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControllerList {
-    /// Those of this subsystem,
-    pub subsystem: Nqn,
-    /// and of them those that this namespace is attached to.
-    pub nsid: Option<u32>,
-}
+use crate::step::{CommandKey, ControllerList, Step};
 
 /// Whether a list of controllers is asked for.
 pub(super) fn is_asked(identify: Identify) -> bool {

@@ -13,10 +13,10 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::Outcome;
-use crate::controller::{Controller, KAS, RETRY_DELAY, abort, ana, errors, events};
+use crate::controller::{Controller, RETRY_DELAY, abort, ana, errors, events};
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 use crate::server::{Server, Volume};
-use crate::spec::{NamespaceEntry, namespaces_max};
+use crate::spec::{KAS, NamespaceEntry, namespaces_max};
 use crate::status;
 
 /// Not listed: FFFFFFFEh and above name no namespace to begin a list behind.

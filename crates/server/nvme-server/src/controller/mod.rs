@@ -24,9 +24,9 @@ use nvme::fabrics::ConnectRefusal;
 use nvme::property::{Configuration, ControllerStatus, Shutdown};
 use volume::{AskId, Shard};
 
-use crate::admin::auth::Authentication;
 use crate::admin::features::Features;
 use crate::admin::logs::Snapshot;
+use crate::authentication::Authentication;
 use crate::queue_message::Counters;
 use crate::server::Server;
 use crate::spec::{ControllerSpec, Join, NamespaceEntry, QUEUES_MAX, QueueSpec, ordered};
@@ -35,9 +35,6 @@ use crate::step::{CommandKey, Gone, QueueKey};
 use ana::Ana;
 use errors::Errors;
 use events::Events;
-
-/// The least unit of keep-alive timeouts, as Identify tells it in units of 100 ms (KAS).
-pub(crate) const KAS: u16 = 10;
 
 /// The command retry delay (CRDT1) in units of 100 ms: after so long what kept a command from being
 /// executed, as too many others, should be over.

@@ -11,11 +11,12 @@ use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Op, Refusal, Span};
 
 use super::{place, submit};
+use crate::job::Job;
 use crate::server::{Server, Volume};
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::{Job, Tally};
+use crate::task::Tally;
 
 /// The longest Write Uncorrectable as Identify shows it (WUSL): a power of two of 4 KiB. So one command
 /// takes at most half of what a volume can remember ([`volume::BAD_BLOCKS_MAX`]).

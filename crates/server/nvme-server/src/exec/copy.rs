@@ -10,10 +10,10 @@ use zerocopy::FromBytes;
 
 use super::block::admit;
 use super::{flush, list, place};
+use crate::job::{Copying, Job};
 use crate::server::Server;
 use crate::status;
 use crate::step::CommandKey;
-use crate::task::Job;
 
 /// The most source ranges of one Copy (MSRC, which shows one less).
 pub const COPY_RANGES_MAX: u16 = 128;
@@ -23,24 +23,6 @@ pub const COPY_RANGE_BLOCKS_MAX: u16 = 32_768;
 pub const COPY_BLOCKS_MAX: u32 = 65_536;
 /// How much is copied at a time, in bytes.
 const PIECE: u32 = 256 << 10;
-
-/// A Copy on its way.
-#[derive(Debug)]
-pub(crate) struct Copying {
-    sources: Vec<Span>,
-    /// The source range that is being copied.
-    at: usize,
-    /// How many blocks of it are copied.
-    copied: u64,
-    /// Where the next block goes.
-    to: u64,
-    /// The piece on its way: its blocks.
-    piece: u64,
-    /// Whether it is read, and is now written.
-    writing: bool,
-    /// Whether all must be stable in the end (FUA).
-    stable: bool,
-}
 
 pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let words = Copy::of(sqe);

@@ -10,10 +10,10 @@ use zerocopy::FromBytes;
 
 use super::block::admit;
 use super::{list, place};
+use crate::job::Job;
 use crate::server::Server;
 use crate::status;
 use crate::step::CommandKey;
-use crate::task::Job;
 
 /// The longest list in bytes: 256 ranges.
 const RANGES_LEN: usize = 256 * size_of::<DatasetRange>();

@@ -7,22 +7,11 @@ use nvme::{Completion, Sqe, Status};
 use volume::{Failure, Op, Outcome, Refusal, VolumeId, Why};
 
 use super::place;
+use crate::job::{FlushAll, Job};
 use crate::server::Server;
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::Job;
-
-/// A Flush of all namespaces on its way: one volume after the other.
-#[derive(Debug)]
-pub(crate) struct FlushAll {
-    /// The volume whose turn it is.
-    pub(super) at: VolumeId,
-    /// Those that follow.
-    rest: Vec<VolumeId>,
-    /// The first failure.
-    failed: Option<Failure>,
-}
 
 pub(super) fn flush(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     if sqe.nsid.get() == NSID_ALL {

@@ -12,29 +12,15 @@ use buf::{Payload, Sg};
 use nvme::io::Transfer;
 use nvme::planted::{Bug, planted};
 use nvme::{Descriptor, Fuse, Opcode, Sqe, Status};
-use volume::{Failure, Fault, Op, Outcome, Span};
+use volume::{Failure, Fault, Op, Outcome};
 
 use super::block::{admit, measure, span};
 use super::place;
+use crate::job::{Half, Job};
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::{Ending, Job, Phase, Tally, Task};
-
-/// A half of a pair.
-#[derive(Debug)]
-pub(crate) struct Half {
-    span: Span,
-    /// The other half.
-    mate: Option<u32>,
-    data: Option<Sg>,
-    /// Of the second half: whether the write must be stable (FUA).
-    stable: bool,
-    /// The pair's operation is on its way; it runs under the first half's name.
-    running: bool,
-    /// It was done, and is being made stable.
-    done: bool,
-}
+use crate::task::{Ending, Phase, Tally, Task};
 
 /// A command that is part of a pair, or that follows a first half, or comes too late.
 pub(crate) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) {

@@ -3,10 +3,10 @@
 use buf::Sg;
 use nvme::{Sqe, Status};
 
+use crate::job::Job;
 use crate::server::Server;
 use crate::spec::NamespaceEntry;
 use crate::step::CommandKey;
-use crate::task::Job;
 
 /// The longest list in bytes: 256 ranges of 32.
 pub(super) const LIST_MAX: usize = 8192;

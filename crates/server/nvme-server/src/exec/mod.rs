@@ -20,11 +20,11 @@ use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{Done, Op, VolumeId};
 
 use crate::admin::fabrics;
+use crate::job::Job;
 use crate::server::{Server, Volume};
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, QueueKey};
-use crate::task::Job;
 
 /// Executes a command that is no part of a pair.
 #[inline]

@@ -17,10 +17,10 @@ use volume::{Ask, Identity, Nexus, Refusal, VolumeId};
 use zerocopy::FromBytes;
 
 use super::{list, place};
+use crate::job::Job;
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::Job;
 
 /// Register, Acquire and Release: their keys first.
 pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {

@@ -1,0 +1,83 @@
+//! What a host must prove to a queue, and how far it is (NVMe Base §8.3.5). Its commands are in `admin/auth.rs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::Time;
+use nvme::auth::{Controller as Machine, Credentials, Policy, Stage};
+
+use crate::key::{CommandKey, ComputeId};
+
+/// How long a host may take to authenticate a queue, or to authenticate it again.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a host must prove before its queues serve it.
+#[derive(Clone, Debug)]
+pub struct Authentication {
+    /// Names and keys.
+    pub credentials: Credentials,
+    /// What may be used.
+    pub policy: Policy,
+}
+
+/// The authentication of a queue.
+pub(crate) struct Guard {
+    pub(crate) machine: Machine,
+    /// The command that waits, and for what.
+    pub(crate) waiting: Option<(CommandKey, u16, Wait)>,
+    /// Until when the host must have authenticated.
+    pub(crate) deadline: Option<Time>,
+    /// The host has authenticated once.
+    pub(crate) proven: bool,
+    /// Something was computed for it, or was to be.
+    pub(crate) cost: bool,
+}
+
+/// What a command of authentication waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Data,
+    Work(ComputeId),
+    /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
+    Room {
+        len: u32,
+        room: u32,
+    },
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("stage", &self.machine.stage()).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
+        let Authentication { credentials, policy } = Authentication::clone(what);
+        let machine = Machine::new(credentials, policy);
+        Guard { machine, waiting: None, deadline: None, proven: false, cost: false }
+    }
+
+    /// Whether commands are served.
+    pub(crate) fn is_open(&self) -> bool {
+        match self.machine.stage() {
+            Stage::Authenticated | Stage::Again => true,
+            Stage::Pending | Stage::Failed => false,
+        }
+    }
+
+    /// When the host must be done.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Sets the deadline while something is due, and clears it when nothing is.
+    pub(crate) fn watch(&mut self, now: Time) {
+        match self.machine.stage() {
+            Stage::Authenticated => self.deadline = None,
+            Stage::Pending | Stage::Again | Stage::Failed => {
+                self.deadline.get_or_insert(now + PATIENCE);
+            }
+        }
+    }
+}

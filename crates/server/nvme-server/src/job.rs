@@ -1,0 +1,83 @@
+//! What is to follow in a command, and what it needs for that.
+
+use buf::Sg;
+use nvme::Sqe;
+use volume::{Failure, Op, Span, VolumeId};
+
+/// What is to follow when what a command waits for is there. Rare ones are boxed, so that tasks stay
+/// small.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// The answer.
+    Plain,
+    /// The data that was read, and the answer.
+    Read,
+    /// Read with FUA: with what it has read, once that is being made stable.
+    ReadStable(Option<Box<Sg>>),
+    /// With the payload this operation, and with `true` a flush (FUA) after it.
+    Payload(Op, bool),
+    /// A flush (FUA), then the answer.
+    Flush,
+    /// Flushes of all namespaces.
+    FlushAll(Box<FlushAll>),
+    /// A half of a fused pair.
+    Half(Box<Half>),
+    /// With the payload, which is a list, whatever the command says.
+    List(Box<Sqe>),
+    /// Copy.
+    Copy(Box<Copying>),
+    /// A reservation report, which waits for memory.
+    Report,
+}
+
+impl Job {
+    /// Whether what its operation reads goes to the host, and is counted to what its link has under way.
+    #[inline]
+    pub(crate) fn reads_for_host(&self) -> bool {
+        matches!(self, Job::Read | Job::ReadStable(None))
+    }
+}
+
+/// A Copy on its way.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    pub(crate) sources: Vec<Span>,
+    /// The source range that is being copied.
+    pub(crate) at: usize,
+    /// How many blocks of it are copied.
+    pub(crate) copied: u64,
+    /// Where the next block goes.
+    pub(crate) to: u64,
+    /// The piece on its way: its blocks.
+    pub(crate) piece: u64,
+    /// Whether it is read, and is now written.
+    pub(crate) writing: bool,
+    /// Whether all must be stable in the end (FUA).
+    pub(crate) stable: bool,
+}
+
+/// A Flush of all namespaces on its way: one volume after the other.
+#[derive(Debug)]
+pub(crate) struct FlushAll {
+    /// The volume whose turn it is.
+    pub(crate) at: VolumeId,
+    /// Those that follow.
+    pub(crate) rest: Vec<VolumeId>,
+    /// The first failure.
+    pub(crate) failed: Option<Failure>,
+}
+
+/// A half of a pair.
+#[derive(Debug)]
+pub(crate) struct Half {
+    pub(crate) span: Span,
+    /// The other half.
+    pub(crate) mate: Option<u32>,
+    pub(crate) data: Option<Sg>,
+    /// Of the second half: whether the write must be stable (FUA).
+    pub(crate) stable: bool,
+    /// The pair's operation is on its way; it runs under the first half's name.
+    pub(crate) running: bool,
+    /// It was done, and is being made stable.
+    pub(crate) done: bool,
+}
