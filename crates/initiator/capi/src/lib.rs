@@ -4,10 +4,23 @@
 //! [`state`]. Invariants: no call touches a handle of another thread; no panic crosses the border (`extern
 //! "C"` makes one end the process, and it must: memory of the caller's may be out).
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 mod abi;
 mod pieces;
 mod state;
 mod status;
+mod table;
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -462,7 +475,13 @@ pub unsafe extern "C" fn bw_cancel(of: *mut Volume, id: u64) -> c_int {
 /// # Safety
 /// As for [`bw_submit`].
 unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64, offset: u64) -> c_int {
-    let name = ["read", "write", "flush", "discard", "write zeroes"][op as usize];
+    let name = match op {
+        abi::BW_READ => "read",
+        abi::BW_WRITE => "write",
+        abi::BW_FLUSH => "flush",
+        abi::BW_DISCARD => "discard",
+        _ => "write zeroes",
+    };
     // SAFETY: as demanded.
     code(unsafe { volume(of) }.and_then(|(state, handle)| {
         if len == 0 && op != abi::BW_FLUSH {

@@ -19,6 +19,7 @@ use volume::Epoch;
 use crate::abi::{self, Completion};
 use crate::pieces::{Piece, each_piece};
 use crate::status::{Status, of_failure, said, usage};
+use crate::table::Table;
 
 /// Commands of one operation in flight.
 const AHEAD: u32 = 16;
@@ -106,10 +107,8 @@ pub struct State {
     pub(crate) thread: u64,
     lender: Lender,
     pub(crate) volumes: Vec<Opened>,
-    tasks: Vec<Option<Task>>,
-    tasks_free: Vec<u32>,
-    commands: Vec<Option<Command>>,
-    commands_free: Vec<u32>,
+    tasks: Table<Task>,
+    commands: Table<Command>,
     /// Loans that are over and that nobody has been told of.
     loans_over: VecDeque<u64>,
     /// Tasks that wait for room on their volume.
@@ -130,10 +129,8 @@ impl State {
             thread,
             lender: Lender::new(),
             volumes: Vec::new(),
-            tasks: Vec::new(),
-            tasks_free: Vec::new(),
-            commands: Vec::new(),
-            commands_free: Vec::new(),
+            tasks: Table::new(),
+            commands: Table::new(),
             loans_over: VecDeque::new(),
             stalled: VecDeque::new(),
             completed: VecDeque::new(),
@@ -182,14 +179,13 @@ impl State {
             failure: None,
             turn: self.turns,
         };
-        let at = place(&mut self.tasks, &mut self.tasks_free, task);
+        let id = u64::from(task.turn) << 32;
+        let at = self.tasks.insert(task);
+        let id = id | u64::from(at);
         self.advance(at);
-        let task = self.tasks[at as usize].as_ref().expect("it has just begun");
-        let id = u64::from(task.turn) << 32 | u64::from(at);
-        if task.out == 0 {
+        if self.tasks.get(at).is_none_or(|task| task.out == 0) {
             self.stalled.retain(|stalled| *stalled != at);
-            self.tasks[at as usize] = None;
-            self.tasks_free.push(at);
+            self.tasks.remove(at);
             return Err(said(
                 Status::AGAIN,
                 "as many operations are in work as can be: poll, then submit again",
@@ -231,7 +227,7 @@ impl State {
     /// Submits as many of a task's commands as there is room for.
     fn advance(&mut self, at: u32) {
         loop {
-            let Some(task) = &mut self.tasks[at as usize] else { return };
+            let Some(task) = self.tasks.get_mut(at) else { return };
             let is_flush = matches!(task.what, What::Flush);
             let more = if is_flush { task.next == 0 } else { task.next < task.end && task.failure.is_none() };
             if !more || task.out >= AHEAD {
@@ -244,12 +240,12 @@ impl State {
             let (volume, what, turn) = (task.volume, task.what, task.turn);
             let span = Span { lba: (task.offset + begin) / task.block, blocks: len / task.block };
             let command = Command { task: at, turn, ended: false, lent: 0 };
-            let number = place(&mut self.commands, &mut self.commands_free, command);
+            let number = self.commands.insert(command);
             let id = IoId(u64::from(turn) << 32 | u64::from(number));
             let (op, payload, loans) = self.lend(at, what, span, begin as usize, len as usize, id);
             match self.initiator.submit(volume, Io { id, epoch: Epoch(0), op, payload }) {
                 Ok(()) => {
-                    if let Some(command) = &mut self.commands[number as usize] {
+                    if let Some(command) = self.commands.get_mut(number) {
                         command.lent = loans;
                     }
                     self.unsent = true;
@@ -257,9 +253,8 @@ impl State {
                 Err(back) => {
                     // The loan ends with it; that is not told to the task, which takes the step back.
                     drop(back);
-                    self.commands[number as usize] = None;
-                    self.commands_free.push(number);
-                    if let Some(task) = &mut self.tasks[at as usize] {
+                    self.commands.remove(number);
+                    if let Some(task) = self.tasks.get_mut(at) {
                         (task.next, task.out) = (begin, task.out - 1);
                     }
                     // No loan of this command may be left that another with its name would be told of. Those of
@@ -288,7 +283,7 @@ impl State {
         len: usize,
         id: IoId,
     ) -> (Op, Payload, u32) {
-        let pieces = self.tasks[task as usize].as_ref().and_then(|task| task.pieces.as_deref());
+        let pieces = self.tasks.get(task).and_then(|task| task.pieces.as_deref());
         match what {
             What::Read(data) => {
                 let (mut memory, mut loans) = (SgMut::new(), 0);
@@ -318,14 +313,14 @@ impl State {
     /// Takes what has ended, of every volume.
     pub(crate) fn gather(&mut self) {
         for at in 0..self.volumes.len() {
-            let handle = self.volumes[at].handle;
+            let Some(&Opened { handle, stage, .. }) = self.volumes.get(at) else { break };
             while let Some(done) = self.initiator.poll_done(handle) {
                 let failure = done.result.as_ref().err().copied();
                 // The loan ends here, unless the kernel still has it.
                 drop(done.payload);
                 self.command_ended(done.id.0, failure);
             }
-            if self.volumes[at].stage == Stage::Opening {
+            if stage == Stage::Opening {
                 self.look_whether_open(at);
             }
         }
@@ -340,7 +335,8 @@ impl State {
 
     /// A volume is open when it can be used, as for who waits for it; and not for ever about to be.
     fn look_whether_open(&mut self, at: usize) {
-        let (initiator, opened) = (&mut self.initiator, &mut self.volumes[at]);
+        let initiator = &mut self.initiator;
+        let Some(opened) = self.volumes.get_mut(at) else { return };
         while let Some(news) = initiator.poll_news(opened.handle) {
             match news {
                 News::Open => opened.is_open = true,
@@ -369,7 +365,7 @@ impl State {
     fn take_returned(&mut self) {
         while let Some(token) = self.loans_over.pop_front().or_else(|| self.lender.poll_returned()) {
             let Some(number) = self.named(token) else { continue };
-            if let Some(command) = &mut self.commands[number] {
+            if let Some(command) = self.commands.get_mut(number) {
                 command.lent -= 1;
             }
             self.command_over(number);
@@ -377,29 +373,28 @@ impl State {
     }
 
     /// The command of this name, if it is still there.
-    fn named(&self, id: u64) -> Option<usize> {
-        let number = (id & u64::from(u32::MAX)) as usize;
-        let command = self.commands.get(number)?.as_ref()?;
+    fn named(&self, id: u64) -> Option<u32> {
+        let number = id as u32;
+        let command = self.commands.get(number)?;
         (u64::from(command.turn) == id >> 32).then_some(number)
     }
 
     fn command_ended(&mut self, id: u64, failure: Option<Failure>) {
         let Some(number) = self.named(id) else { return };
-        let Some(command) = &mut self.commands[number] else { return };
+        let Some(command) = self.commands.get_mut(number) else { return };
         command.ended = true;
-        if let (Some(task), Some(failure)) = (&mut self.tasks[command.task as usize], failure) {
+        if let (Some(task), Some(failure)) = (self.tasks.get_mut(command.task), failure) {
             task.failure.get_or_insert(failure);
         }
         self.command_over(number);
     }
 
-    fn command_over(&mut self, number: usize) {
-        let Some(command) = self.commands[number].filter(|command| command.ended && command.lent == 0) else {
+    fn command_over(&mut self, number: u32) {
+        if self.commands.get(number).is_none_or(|command| !command.ended || command.lent > 0) {
             return;
-        };
-        self.commands[number] = None;
-        self.commands_free.push(number as u32);
-        if let Some(task) = &mut self.tasks[command.task as usize] {
+        }
+        let Some(command) = self.commands.remove(number) else { return };
+        if let Some(task) = self.tasks.get_mut(command.task) {
             task.out -= 1;
         }
         self.advance(command.task);
@@ -408,14 +403,13 @@ impl State {
 
     /// Ends a task of which nothing is out and nothing is left to do.
     fn settle(&mut self, at: u32) {
-        let Some(task) = &self.tasks[at as usize] else { return };
+        let Some(task) = self.tasks.get(at) else { return };
         if task.out > 0 || task.next < task.end && task.failure.is_none() {
             return;
         }
         let id = u64::from(task.turn) << 32 | u64::from(at);
         let (volume, whom, failure) = (task.volume, task.whom, task.failure);
-        self.tasks[at as usize] = None;
-        self.tasks_free.push(at);
+        self.tasks.remove(at);
         self.stalled.retain(|stalled| *stalled != at);
         match whom {
             For::Call => self.returned.push((id, failure)),
@@ -502,15 +496,15 @@ impl State {
     /// Asks that an operation end early.
     pub(crate) fn cancel(&mut self, volume: Handle, id: u64) {
         let (at, turn) = (id as u32, (id >> 32) as u32);
-        let named = self.tasks.get_mut(at as usize).and_then(Option::as_mut);
+        let named = self.tasks.get_mut(at);
         let Some(task) = named.filter(|task| task.turn == turn && task.volume == volume) else { return };
         if task.next < task.end {
             // What was not begun is not begun any more.
             task.failure.get_or_insert(Failure::Failed(Fault::Aborted));
         }
-        for (number, command) in self.commands.iter().enumerate() {
-            if command.is_some_and(|command| command.task == at && !command.ended) {
-                self.initiator.cancel(volume, IoId(u64::from(turn) << 32 | number as u64));
+        for number in self.commands.numbers() {
+            if self.commands.get(number).is_some_and(|command| command.task == at && !command.ended) {
+                self.initiator.cancel(volume, IoId(u64::from(turn) << 32 | u64::from(number)));
             }
         }
         self.unsent = true;
@@ -521,31 +515,30 @@ impl State {
         let Some(at) = self.volumes.iter().position(|opened| opened.handle == volume) else { return Ok(()) };
         let grace = self.initiator.settings().close_timeout;
         let begun = Instant::now();
-        while self.volumes[at].stage == Stage::Open && self.is_busy(volume) && begun.elapsed() < grace {
+        let stage = |this: &Self| this.opened(volume).map(|opened| opened.stage);
+        while stage(self) == Some(Stage::Open) && self.is_busy(volume) && begun.elapsed() < grace {
             self.turn(Some(grace.saturating_sub(begun.elapsed())));
             self.gather();
         }
-        let closed = if self.volumes[at].stage == Stage::Open {
+        let closed = if stage(self) == Some(Stage::Open) {
             self.initiator.close(volume)
         } else {
             self.initiator.forget(volume);
             Ok(())
         };
         // What had not ended never will: only its memory is still to come back.
-        for number in 0..self.commands.len() {
-            let Some(command) = &mut self.commands[number] else { continue };
-            if let Some(task) =
-                self.tasks[command.task as usize].as_mut().filter(|task| task.volume == volume)
-            {
+        for number in self.commands.numbers() {
+            let Some(command) = self.commands.get_mut(number) else { continue };
+            if let Some(task) = self.tasks.get_mut(command.task).filter(|task| task.volume == volume) {
                 task.failure.get_or_insert(Failure::Failed(Fault::Aborted));
                 command.ended = true;
                 self.command_over(number);
             }
         }
-        for task in 0..self.tasks.len() {
-            if let Some(waiting) = self.tasks[task].as_mut().filter(|task| task.volume == volume) {
+        for task in self.tasks.numbers() {
+            if let Some(waiting) = self.tasks.get_mut(task).filter(|task| task.volume == volume) {
                 waiting.failure.get_or_insert(Failure::Failed(Fault::Aborted));
-                self.settle(task as u32);
+                self.settle(task);
             }
         }
         self.take_returned();
@@ -566,7 +559,7 @@ impl State {
     }
 
     fn is_busy(&self, volume: Handle) -> bool {
-        self.tasks.iter().flatten().any(|task| task.volume == volume)
+        self.tasks.iter().any(|task| task.volume == volume)
     }
 }
 
@@ -576,20 +569,6 @@ impl Drop for State {
         for opened in self.volumes.drain(..) {
             // SAFETY: as in `close`.
             drop(unsafe { Box::from_raw(opened.at.as_ptr()) });
-        }
-    }
-}
-
-/// Puts something at a free place.
-fn place<T>(places: &mut Vec<Option<T>>, free: &mut Vec<u32>, what: T) -> u32 {
-    match free.pop() {
-        Some(at) => {
-            places[at as usize] = Some(what);
-            at
-        }
-        None => {
-            places.push(Some(what));
-            (places.len() - 1) as u32
         }
     }
 }

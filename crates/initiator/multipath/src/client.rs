@@ -420,7 +420,8 @@ impl<P: Path> Endpoint for Client<P> {
 
     fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<Nothing>) {
         match how {
-            Arrival::Accepted(_) => unreachable!("a client listens nowhere"),
+            // A client listens nowhere, so nothing is accepted.
+            Arrival::Accepted(_) => {}
             Arrival::Moved(nothing) => match nothing {},
         }
     }
@@ -596,7 +597,9 @@ impl<P: Path> Endpoint for Client<P> {
                 self.links.resize(at + 1, None);
             }
             let gone = self.slots.get(tag).is_none();
-            self.links[at] = Some(Owned { link: dialled.link, volume: tag, left: gone });
+            if let Some(owned) = self.links.get_mut(at) {
+                *owned = Some(Owned { link: dialled.link, volume: tag, left: gone });
+            }
             if gone {
                 return self.cuts.push_back(dialled.link);
             }

@@ -6,6 +6,17 @@
 //! never lets a retry overtake a write whose fate is unknown: the path that lost it is fenced first.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 mod alone;
 mod any;

@@ -176,7 +176,8 @@ impl IscsiPath {
             Response::Lost(_) | Response::TargetFailure => {
                 self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
             }
-            Response::Task(_) | Response::Targets(_) => unreachable!("a SCSI command has a SCSI answer"),
+            // The session gives a SCSI command a SCSI answer. What became of any other is not known.
+            Response::Task(_) | Response::Targets(_) => self.finish_claim(tag, Err(Fate::Unknown)),
         }
     }
 

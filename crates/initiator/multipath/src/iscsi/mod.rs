@@ -198,7 +198,8 @@ impl IscsiPath {
         if self.owners.len() <= tag.slot() {
             self.owners.resize(tag.slot() + 1, (tag, Owner::Nobody));
         }
-        let before = std::mem::replace(&mut self.owners[tag.slot()], (tag, owner));
+        let Some(slot) = self.owners.get_mut(tag.slot()) else { return };
+        let before = std::mem::replace(slot, (tag, owner));
         if before.1 != Owner::Nobody {
             self.ended.push(before);
         }

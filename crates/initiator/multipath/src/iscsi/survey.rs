@@ -359,11 +359,8 @@ fn absent(data: &[u8]) -> Complaint {
         .collect();
     match numbers.as_slice() {
         [] => "the target shows us no logical unit; let its access rules give us one".to_owned(),
-        some if some.len() > LISTED_MAX => {
-            format!(
-                "the target has no logical unit of this number, but {} and more",
-                some[..LISTED_MAX].join(", ")
-            )
+        [some @ .., _more] if some.len() >= LISTED_MAX => {
+            format!("the target has no logical unit of this number, but {} and more", some.join(", "))
         }
         some => format!("the target has no logical unit of this number, but {}", some.join(", ")),
     }

@@ -40,7 +40,8 @@ impl Texts {
     pub(super) fn take(&mut self, trace: &mut Trace, at: Time, step: &LoginStep) {
         let (connection, stage) = (step.cid.value(), stage_name(step.flags.current()));
         let by = if step.is_answer { Side::Target } else { Side::Us };
-        let kept = &mut self.0[usize::from(step.is_answer)];
+        let [ours, theirs] = &mut self.0;
+        let kept = if step.is_answer { theirs } else { ours };
         if kept.len() + step.text.len() <= TEXT_MAX {
             kept.extend_from_slice(&step.text);
         }

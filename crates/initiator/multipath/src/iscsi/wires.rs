@@ -76,7 +76,9 @@ impl Nexus {
         if self.wires.len() <= at {
             self.wires.resize(at + 1, None);
         }
-        self.wires[at] = Some(Wire { socket, listed: false, left: false });
+        if let Some(wire) = self.wires.get_mut(at) {
+            *wire = Some(Wire { socket, listed: false, left: false });
+        }
     }
 
     /// The link that a socket is.

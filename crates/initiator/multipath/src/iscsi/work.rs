@@ -141,7 +141,13 @@ impl IscsiPath {
             cancelled: false,
             vouches,
         };
-        let Ok(tag) = self.works.insert(work) else { unreachable!("counted before") };
+        let tag = match self.works.insert(work) {
+            Ok(tag) => tag,
+            Err(work) => {
+                self.write_lost |= work.vouches;
+                return Err((work.op, work.payload));
+            }
+        };
         self.go_on(cx, tag);
         // A window that is closed pushes back, unless something has come of the operation already.
         let untouched = |work: &Work| matches!(work.state, State::Due(_)) && work.pauses == 0;
@@ -286,7 +292,8 @@ impl IscsiPath {
                 Some(Fate::Unknown) => self.finish_unknown(tag),
                 Some(_) | None => self.repeat_damaged(cx, tag),
             },
-            Response::Task(_) | Response::Targets(_) => unreachable!("a SCSI command has a SCSI answer"),
+            // The session gives a SCSI command a SCSI answer. What became of any other is not known.
+            Response::Task(_) | Response::Targets(_) => self.finish_unknown(tag),
         }
     }
 

@@ -349,7 +349,10 @@ pub(super) fn serial(controller: &ControllerFacts, namespace: &NamespaceFacts, s
 /// The state of paths of this group, by the log; a group that is not in it does not serve. Nor does any by a log
 /// that has more groups than the controller (`most`): what it says of one cannot be told from what it makes up.
 pub(super) fn access(log: &[u8], group: u32, most: u32) -> Access {
-    let count = log.get(8..10).map_or(0, |count| u32::from(u16::from_le_bytes([count[0], count[1]])));
+    let count = match log.get(8..10) {
+        Some(&[low, high]) => u32::from(u16::from_le_bytes([low, high])),
+        Some(_) | None => 0,
+    };
     // Of more groups than are read it is not known how many there are.
     if most < ANA_GROUPS_MAX && count > most {
         return Access::Inaccessible;
@@ -370,8 +373,8 @@ pub(super) fn ready_within(capabilities: &Capabilities, settings: &Settings) -> 
 
 /// Text of a fixed field: printable ASCII, without what fills it; anything else shows as `?`.
 pub(super) fn text(field: &[u8]) -> String {
-    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
-    let text = field[..end].iter().map(|&byte| if (b' '..=b'~').contains(&byte) { byte.into() } else { '?' });
+    let said = field.iter().take_while(|&&byte| byte != 0);
+    let text = said.map(|&byte| if (b' '..=b'~').contains(&byte) { byte.into() } else { '?' });
     text.collect::<String>().trim().to_owned()
 }
 

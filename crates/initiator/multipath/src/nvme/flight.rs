@@ -207,12 +207,11 @@ impl Known {
         if both.len() != 2 * half {
             return Plan::Refused(Fault::Internal.into(), payload);
         }
-        let parts = [(Opcode::COMPARE, 0..half), (Opcode::WRITE, half..2 * half)];
-        let mut number = 0;
-        let pair = parts.map(|(opcode, part)| {
+        let [first, second] = FUSED;
+        let parts = [(Opcode::COMPARE, first, 0..half), (Opcode::WRITE, second, half..2 * half)];
+        let pair = parts.map(|(opcode, fused, part)| {
             let mut sqe = self.transfer(opcode, span.lba, span.blocks as u32, 0);
-            sqe.flags = FUSED[number];
-            number += 1;
+            sqe.flags = fused;
             (sqe, Payload::Out(both.slice(part)))
         });
         Plan::Pair(pair, both.clone())
@@ -258,7 +257,7 @@ impl Known {
         let room = usize::from(limits.ranges).min(spans.len() - at + 1);
         // Long spans take several ranges, so ask for what there may be, and cut what is not used.
         let wanted =
-            spans[at..].iter().map(|span| span.blocks.div_ceil(limits.range_blocks.into())).sum::<u64>();
+            spans.iter().skip(at).map(|span| span.blocks.div_ceil(limits.range_blocks.into())).sum::<u64>();
         let room = usize::from(limits.ranges).min(usize::try_from(wanted).unwrap_or(room).max(1));
         let mut list = cx.pool.take_sg(Class::Wire, room * RANGE)?;
         let (mut ranges, mut left) = (0, limits.blocks);

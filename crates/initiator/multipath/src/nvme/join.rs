@@ -137,8 +137,13 @@ impl Joining {
 
     /// Sends what is next, if there is memory for it.
     pub(super) fn go(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
-        let Step::Short(next) = std::mem::replace(&mut self.step, Step::Over) else {
-            unreachable!("only who has something to send is asked to")
+        let next = match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Short(next) => next,
+            // It has nothing to send.
+            other => {
+                self.step = other;
+                return Progress::Going;
+            }
         };
         let (sqe, len) = match &next {
             Next::Connect => (self.connect.sqe(), ConnectData::LEN as usize),
@@ -293,12 +298,11 @@ impl Joining {
         }
         let progress = match payload {
             Payload::In(message) => {
-                let mut bytes = [0; MESSAGE_LEN_MAX];
                 let message = message.freeze();
-                let len = message.len().min(bytes.len());
-                message.copy_to(0, &mut bytes[..len]);
-                self.say_message(cx, around.trace, &bytes[..len]);
-                side.receive(&bytes[..len])
+                let mut bytes = vec![0; message.len().min(MESSAGE_LEN_MAX)];
+                message.copy_to(0, &mut bytes);
+                self.say_message(cx, around.trace, &bytes);
+                side.receive(&bytes)
             }
             Payload::Out(_) | Payload::None => side.sent(),
         };

@@ -31,15 +31,19 @@ impl Lane {
 
     /// A command was started for an operation.
     pub(super) fn put(&mut self, command: Tag, flight: Tag) {
-        let free = self.places(command).find(|&at| self.flights[at].is_none());
-        self.flights[free.expect("no more commands than the window")] = Some((command, flight));
-        self.busy += 1;
+        // There are no more commands than the window.
+        let free = self.places(command).find(|&at| self.flights.get(at).is_some_and(Option::is_none));
+        if let Some(place) = free.and_then(|at| self.flights.get_mut(at)) {
+            *place = Some((command, flight));
+            self.busy += 1;
+        }
     }
 
     /// The operation of a command that has ended.
     pub(super) fn take(&mut self, command: Tag) -> Option<Tag> {
-        let at = self.places(command).find(|&at| self.flights[at].is_some_and(|(of, _)| of == command))?;
-        let (_, flight) = self.flights[at].take()?;
+        let is = |at: &usize| matches!(self.flights.get(*at), Some(Some((of, _))) if *of == command);
+        let at = self.places(command).find(is)?;
+        let (_, flight) = self.flights.get_mut(at)?.take()?;
         self.busy -= 1;
         Some(flight)
     }
@@ -68,11 +72,12 @@ impl Lanes {
     /// in turn.
     pub(super) fn choose(&mut self, commands: usize) -> Option<&mut Lane> {
         let count = self.list.len();
-        let turn = self.next;
-        let at = (0..count)
-            .map(|step| (turn + step) % count)
-            .filter(|&at| self.list[at].room() >= commands)
-            .min_by_key(|&at| self.list[at].busy)?;
+        // There may have been more before.
+        let turn = self.next.checked_rem(count)?;
+        let (before, behind) = self.list.split_at_checked(turn)?;
+        let in_turn = behind.iter().zip(turn..).chain(before.iter().zip(0..));
+        let (_, at) =
+            in_turn.filter(|(lane, _)| lane.room() >= commands).min_by_key(|(lane, _)| lane.busy)?;
         self.next = (at + 1) % count;
         self.list.get_mut(at)
     }

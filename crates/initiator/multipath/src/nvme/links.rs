@@ -310,7 +310,7 @@ impl Links {
             return Some(told);
         }
         for at in 0..self.list.len() {
-            let linked = &mut self.list[at];
+            let Some(linked) = self.list.get_mut(at) else { break };
             if !linked.lively {
                 continue;
             }

@@ -77,7 +77,7 @@ impl NvmePath {
             }
             Plan::One(sqe, payload) => {
                 let Ok(tag) = self.flights.insert(flight(Work::Last, Payload::None)) else {
-                    unreachable!("there is room")
+                    return Err((op, payload));
                 };
                 match self.links.submit(cx, who, sqe, payload) {
                     Ok(command) => self.sent(tag, who, command),
@@ -89,7 +89,10 @@ impl NvmePath {
             }
             Plan::Pair(pair, whole) => {
                 let flight = Flight { pair: Some(whole), ..flight(Work::Last, Payload::None) };
-                let Ok(tag) = self.flights.insert(flight) else { unreachable!("there is room") };
+                let tag = match self.flights.insert(flight) {
+                    Ok(tag) => tag,
+                    Err(flight) => return Err((op, flight.pair.map_or(Payload::None, Payload::Out))),
+                };
                 // Both or none: their queue has room for both, or it is gone.
                 for (sqe, half) in pair {
                     match self.links.submit(cx, who, sqe, half) {
@@ -99,12 +102,14 @@ impl NvmePath {
                 }
                 self.finish_if_over(tag);
             }
-            Plan::Work(work) => {
-                let Ok(tag) = self.flights.insert(flight(work, Payload::None)) else {
-                    unreachable!("there is room")
-                };
-                self.go_on(cx, tag);
-            }
+            Plan::Work(work) => match self.flights.insert(flight(work, Payload::None)) {
+                Ok(tag) => self.go_on(cx, tag),
+                Err(flight) => self.events.push_back(Event::Done {
+                    id: flight.id,
+                    how: Err(Fate::NotDone(RETRY)),
+                    payload: Payload::None,
+                }),
+            },
         }
         self.watch_operations(cx.now);
         Ok(())
@@ -135,7 +140,7 @@ impl NvmePath {
             stage: Stage::Working,
             parked: false,
         };
-        let Ok(tag) = self.flights.insert(flight) else { unreachable!("there is room") };
+        let Ok(tag) = self.flights.insert(flight) else { return Err(claim) };
         self.go_on(cx, tag);
         self.watch_operations(cx.now);
         Ok(())
@@ -308,23 +313,22 @@ impl NvmePath {
         let (Some(known), Some(flight)) = (self.known, self.flights.get(tag)) else { return };
         let wanted = flight.stage.is_cancelled();
         let admin = self.admin();
-        for at in 0..self.lanes.list.len() {
-            let who = self.lanes.list[at].who;
-            let Some(command) = self.lanes.list[at].commands(tag).next() else { continue };
-            let Some(cid) = self.links.core(who).and_then(|core| core.cid(command)) else { continue };
-            let most = usize::from(known.controller.aborts).min(4);
-            let until = Some(cx.now + self.settings.times.command);
-            let abort = (admin::abort(who.qid, cid), 0);
-            let sent = self.errands.count(|errand| *errand == Errand::Abort) < most
-                && self.errands.send(cx, &mut self.links, admin, abort, (Errand::Abort, until));
-            if let (Some(flight), true) = (self.flights.get_mut(tag), sent) {
-                flight.stage = Stage::Aborting { wanted };
-                flight.until = cx.now + self.settings.times.abort;
-            }
-            if !sent {
-                self.scan = earliest(self.scan, Some(cx.now + ABORT_PAUSE));
-            }
-            return;
+        let in_work = self.lanes.list.iter().find_map(|lane| {
+            let command = lane.commands(tag).next()?;
+            Some((lane.who, self.links.core(lane.who)?.cid(command)?))
+        });
+        let Some((who, cid)) = in_work else { return };
+        let most = usize::from(known.controller.aborts).min(4);
+        let until = Some(cx.now + self.settings.times.command);
+        let abort = (admin::abort(who.qid, cid), 0);
+        let sent = self.errands.count(|errand| *errand == Errand::Abort) < most
+            && self.errands.send(cx, &mut self.links, admin, abort, (Errand::Abort, until));
+        if let (Some(flight), true) = (self.flights.get_mut(tag), sent) {
+            flight.stage = Stage::Aborting { wanted };
+            flight.until = cx.now + self.settings.times.abort;
+        }
+        if !sent {
+            self.scan = earliest(self.scan, Some(cx.now + ABORT_PAUSE));
         }
     }
 

@@ -73,12 +73,13 @@ impl Asked {
                 release.put(&mut sqe);
             }
         }
-        let len = if matches!(sqe.opcode, Opcode::RESERVATION_RELEASE) { 8 } else { 16 };
-        let mut memory = cx.pool.take_sg(Class::Wire, len)?;
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&keys[0].to_le_bytes());
-        bytes[8..].copy_from_slice(&keys[1].to_le_bytes());
-        memory.copy_from(0, &bytes[..len]);
+        let has_both = !matches!(sqe.opcode, Opcode::RESERVATION_RELEASE);
+        let mut memory = cx.pool.take_sg(Class::Wire, if has_both { 16 } else { 8 })?;
+        let [first, second] = keys;
+        memory.copy_from(0, &first.to_le_bytes());
+        if has_both {
+            memory.copy_from(8, &second.to_le_bytes());
+        }
         Some((sqe, Payload::Out(memory.freeze())))
     }
 

@@ -220,14 +220,14 @@ impl NvmePath {
         who: QueueId,
         act: impl FnOnce(&mut Joining, &mut Cx<'_>, Surroundings<'_>) -> Progress,
     ) {
-        let Some(at) = self.joins.iter().position(|joining| joining.who == who) else { return };
+        let Some(joining) = self.joins.iter_mut().find(|joining| joining.who == who) else { return };
         let around = around(&self.settings, &mut self.links, &mut self.trace);
-        let progress = act(&mut self.joins[at], cx, around);
+        let progress = act(joining, cx, around);
         match progress {
-            Progress::Going if self.joins[at].is_short() => self.retry_at(cx.now + RETRY),
+            Progress::Going if joining.is_short() => self.retry_at(cx.now + RETRY),
             Progress::Going => {}
             Progress::Up(connected) => {
-                self.joins.swap_remove(at);
+                self.joins.retain(|joining| joining.who != who);
                 self.joined(cx, who, connected);
             }
             Progress::Failed(why) => self.fall(cx, why),
@@ -489,7 +489,8 @@ impl NvmePath {
 
     fn up(&mut self, cx: &mut Cx<'_>) {
         let (Some(controller), Some(namespace)) = (self.found.controller, self.found.namespace) else {
-            unreachable!("queues are dialled when both are known")
+            // Queues are dialled when both are known.
+            return self.fall(cx, words::lie("it has not said what it is".to_owned()));
         };
         // Without a shape nothing is sent, and one block is what every command carries.
         let transfer = namespace.shape.map_or(1, |shape| shape.transfer_blocks());
@@ -503,19 +504,18 @@ impl NvmePath {
         self.events.reserve(self.lanes.window() * 2);
         self.state = State::Up;
         self.arm(cx);
-        let portrait = Arc::new(self.paint());
-        self.portrait = Some(portrait.clone());
-        self.events.push_back(Event::Up(portrait));
+        if let Some(portrait) = self.paint().map(Arc::new) {
+            self.portrait = Some(portrait.clone());
+            self.events.push_back(Event::Up(portrait));
+        }
     }
 
-    /// The portrait as things stand.
-    pub(super) fn paint(&self) -> Portrait {
-        let (Some(known), found) = (self.known, &self.found) else {
-            unreachable!("who is up knows what is there")
-        };
+    /// The portrait as things stand; `None`: the path has not been up in this association.
+    pub(super) fn paint(&self) -> Option<Portrait> {
+        let (known, found) = (self.known?, &self.found);
         let namespace = found.namespace.unwrap_or(known.namespace);
         let controller = known.controller;
-        Portrait {
+        Some(Portrait {
             uuid: claims::uuid(&found.identifiers),
             // Compare and write is a pair of commands in one queue.
             geometry: namespace.shape.map(|shape| volume::Geometry {
@@ -528,7 +528,7 @@ impl NvmePath {
             serial: claims::serial(&controller, &namespace, &found.identifiers),
             depth: self.lanes.window() as u32,
             terms: self.portrait_terms(&known, &namespace),
-        }
+        })
     }
 
     fn portrait_terms(&self, known: &Known, namespace: &NamespaceFacts) -> Vec<(String, String)> {

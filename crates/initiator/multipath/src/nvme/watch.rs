@@ -438,7 +438,7 @@ impl NvmePath {
 
     /// Tells what differs from the portrait that was told last.
     fn changed(&mut self) {
-        let portrait = self.paint();
+        let Some(portrait) = self.paint() else { return };
         if self.portrait.as_deref() != Some(&portrait) {
             let portrait = Arc::new(portrait);
             self.portrait = Some(portrait.clone());

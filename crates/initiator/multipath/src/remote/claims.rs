@@ -113,13 +113,14 @@ impl<P: Path> RemoteVolume<P> {
             self.uneasy = true;
             return;
         }
-        if !first.begun {
-            let todo = if first.registers() { Some(self.registering() & !first.done) } else { self.acting() };
-            // The path that holds the reservation is down.
-            let Some(todo) = todo else { return };
-            (self.claims[0].todo, self.claims[0].begun) = (todo, true);
-        }
-        let first = &mut self.claims[0];
+        let todo = match first.begun {
+            true => Some(first.todo),
+            false if first.registers() => Some(self.registering() & !first.done),
+            false => self.acting(),
+        };
+        // The path that holds the reservation is down.
+        let (Some(todo), Some(first)) = (todo, self.claims.first_mut()) else { return };
+        (first.todo, first.begun) = (todo, true);
         if first.todo == 0 {
             // The paths that were left are down: those that have done it suffice, and they join when they are up.
             let lost = first.absent.unwrap_or(PATH_LOST);

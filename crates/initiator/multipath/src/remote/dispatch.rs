@@ -51,11 +51,23 @@ impl<P: Path> RemoteVolume<P> {
         };
         let plain = !meets && self.queue.is_empty() && !matches!(task.op, Op::Flush);
         let way = if plain { self.choose() } else { None };
-        let Ok(tag) = self.tasks.insert(task) else { unreachable!("room was looked for") };
+        let tag = match self.tasks.insert(task) {
+            Ok(tag) => tag,
+            Err(task) => return self.no_room(task, payload),
+        };
         match way {
             Some(way) => self.give(cx, tag, way, payload),
             None => self.set_aside(cx, tag, payload, meets),
         }
+    }
+
+    /// [`Self::refuses`] has looked for room, so this is for the compiler.
+    #[cold]
+    fn no_room(&mut self, task: Task, payload: Payload) {
+        if task.op.is_write() {
+            self.order.leave(&task.op);
+        }
+        self.done.push_back(Done { id: task.id, result: Err(Refusal::Busy.into()), payload });
     }
 
     #[inline]
@@ -90,10 +102,10 @@ impl<P: Path> RemoteVolume<P> {
 
     /// What does not go to a path at once.
     fn set_aside(&mut self, cx: &mut Cx<'_>, tag: Tag, payload: Payload, meets: bool) {
-        let task = self.tasks.get_mut(tag).expect("just inserted");
+        let is_held = meets && self.is_blocked(tag);
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         task.payload = payload;
-        if meets && self.is_blocked(tag) {
-            let task = self.tasks.get_mut(tag).expect("just inserted");
+        if is_held {
             task.at = At::Held;
             self.held.push_back(tag);
         } else {
@@ -115,7 +127,7 @@ impl<P: Path> RemoteVolume<P> {
         let mut chosen: Option<(usize, u32)> = None;
         for step in 0..count {
             let at = (self.turn + step) % count;
-            let way = &self.ways[usize::from(self.best[at])];
+            let Some(way) = self.best.get(at).map(|&best| &self.ways[usize::from(best)]) else { break };
             if !way.has_room() {
                 continue;
             }
@@ -132,14 +144,14 @@ impl<P: Path> RemoteVolume<P> {
         }
         let (at, _) = chosen?;
         self.turn = at + 1;
-        Some(self.best[at])
+        self.best.get(at).copied()
     }
 
     /// Gives an operation to a path that has room.
     #[inline]
     fn give(&mut self, cx: &mut Cx<'_>, tag: Tag, to: u8, payload: Payload) {
         let way = &mut self.ways[usize::from(to)];
-        let task = self.tasks.get_mut(tag).expect("a task that is given is there");
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         let (op, payload) = if payload.len() as u64 > way.most || task.long.is_some() {
             task.cut(way.most, payload)
         } else {
@@ -194,7 +206,8 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     pub(super) fn postpone(&mut self, until: Time, tag: Tag) {
-        self.tasks.get_mut(tag).expect("who waits is there").at = At::Later;
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.at = At::Later;
         self.later.push(std::cmp::Reverse((until, tag.to_bits())));
         self.uneasy = true;
     }
@@ -205,7 +218,7 @@ impl<P: Path> RemoteVolume<P> {
         if self.has(super::Bug::NoOrder) {
             return false;
         }
-        let task = self.tasks.get(tag).expect("who asks is there");
+        let Some(task) = self.tasks.get(tag) else { return false };
         let mine = |number: u64, op: &Op| number < task.number && op.is_write() && overlap(op, &task.op);
         self.ghosts.iter().any(|ghost| mine(ghost.number, &ghost.op))
             || self.tasks.iter().any(|(_, other)| mine(other.number, &other.op))
@@ -218,12 +231,13 @@ impl<P: Path> RemoteVolume<P> {
         }
         for _ in 0..self.held.len() {
             let Some(tag) = self.held.pop_front() else { break };
-            let Some(task) = self.tasks.get(tag) else { continue };
+            let is_blocked = self.is_blocked(tag);
+            let Some(task) = self.tasks.get_mut(tag) else { continue };
             debug_assert_eq!(task.at, At::Held);
-            if self.is_blocked(tag) {
+            if is_blocked {
                 self.held.push_back(tag);
             } else {
-                self.tasks.get_mut(tag).expect("found above").at = At::Queued;
+                task.at = At::Queued;
                 self.queue.push_back(tag);
             }
         }
@@ -246,7 +260,7 @@ impl<P: Path> RemoteVolume<P> {
             }
             let Some(way) = self.choose() else { return };
             self.queue.pop_front();
-            let task = self.tasks.get_mut(tag).expect("found above");
+            let Some(task) = self.tasks.get_mut(tag) else { continue };
             let payload = std::mem::take(&mut task.payload);
             self.give(cx, tag, way, payload);
         }
@@ -263,10 +277,12 @@ impl<P: Path> RemoteVolume<P> {
             todo &= todo.wrapping_neg();
         }
         if todo == 0 {
-            let way = self.choose().unwrap_or(self.best[0]);
+            let Some(way) = self.choose().or(self.best.first().copied()) else {
+                return self.queue.push_front(tag);
+            };
             todo = 1 << way;
         }
-        let task = self.tasks.get_mut(tag).expect("found before");
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         task.at = At::Flush { todo, out: 0 };
         task.since = self.cached;
         (task.again, task.declined, task.failure) = (false, false, None);
@@ -403,8 +419,8 @@ impl<P: Path> RemoteVolume<P> {
         let way = &mut self.ways[from];
         way.in_work -= 1;
         way.depth = way.window;
-        let task = self.tasks.get_mut(tag).expect("found by the caller");
-        let At::Flush { todo, mut out } = task.at else { unreachable!("matched by the caller") };
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let At::Flush { todo, mut out } = task.at else { return };
         out &= !(1 << from);
         task.at = At::Flush { todo, out };
         let mut after = Duration::ZERO;
@@ -431,7 +447,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Ends a flush that has no leg left, or begins it again.
     fn settle_flush(&mut self, cx: &mut Cx<'_>, tag: Tag, after: Duration) {
-        let task = self.tasks.get_mut(tag).expect("found by the caller");
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         if !matches!(task.at, At::Flush { todo: 0, out: 0 }) {
             return;
         }
@@ -473,7 +489,7 @@ impl<P: Path> RemoteVolume<P> {
             let id = self.tasks.get(tag).expect("found by the caller").id;
             self.done.push_back(Done { id, result: Ok(Outcome::Complete), payload: Payload::None });
         }
-        let task = self.tasks.get_mut(tag).expect("found by the caller");
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         task.payload = payload;
         task.tries += 1;
         task.at = At::Queued;
@@ -511,7 +527,7 @@ impl<P: Path> RemoteVolume<P> {
         let waited = matches!(task.at, At::Queued | At::Later);
         if let At::Doubt(way, generation) = task.at {
             // It may still land: what overlaps it goes on waiting.
-            let task = self.tasks.remove(tag).expect("found above");
+            let Some(task) = self.tasks.remove(tag) else { return };
             self.ghosts.push(Ghost { way, generation, number: task.number, op: task.op });
             return self.done.push_back(Done { id: task.id, result: Err(failure), payload });
         }
@@ -537,7 +553,7 @@ impl<P: Path> RemoteVolume<P> {
     /// Ends an operation.
     #[inline]
     pub(super) fn finish(&mut self, tag: Tag, result: Result<Outcome, Failure>, payload: Payload) {
-        let task = self.tasks.remove(tag).expect("found by the caller");
+        let Some(task) = self.tasks.remove(tag) else { return };
         if task.op.is_write() {
             self.order.leave(&task.op);
             self.release |= !self.held.is_empty();
@@ -606,7 +622,9 @@ impl<P: Path> RemoteVolume<P> {
             else {
                 continue;
             };
-            self.tasks.get_mut(tag).expect("just found").cancelled = true;
+            if let Some(task) = self.tasks.get_mut(tag) {
+                task.cancelled = true;
+            }
             match at {
                 At::Queued | At::Held | At::Later => self.give_up(tag, ABORTED),
                 At::Way(way) => {

@@ -341,7 +341,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         freed.sort_unstable_by_key(|(number, _)| *number);
         for (_, tag) in freed {
-            let task = self.tasks.get_mut(tag).expect("just found");
+            let Some(task) = self.tasks.get_mut(tag) else { continue };
             let payload = std::mem::take(&mut task.payload);
             let once = matches!(task.op, Op::CompareAndWrite(_));
             task.at = At::Queued;

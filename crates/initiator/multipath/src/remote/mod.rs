@@ -56,7 +56,7 @@ use claims::Claiming;
 use joining::Witnesses;
 use long::Long;
 use order::Order;
-use way::Way;
+use way::{Way, Ways};
 
 /// What the volume did to it.
 const PATH_LOST: Failure = Failure::Failed(Fault::PathLost);
@@ -145,7 +145,7 @@ pub struct RemoteVolume<P> {
     identity: Option<Identity>,
     /// What the volume is like, of the path that told something new of it last; its geometry is known.
     portrait: Option<Arc<Portrait>>,
-    ways: Vec<Way<P>>,
+    ways: Ways<P>,
     /// Paths that may be used, of the best state that any has.
     best: SmallVec<[u8; 8]>,
     /// Where in `best` the next choice begins.
@@ -229,13 +229,19 @@ struct VolumeNews {
 
 /// Tells each path by which portals others reach its target.
 fn introduce<P: Path>(paths: &mut [P]) {
-    for at in 0..paths.len() {
-        let Some((target, own)) = paths[at].portals() else { continue };
+    let elsewhere = |path: &P| {
+        let (target, own) = path.portals()?;
         let others = paths.iter().filter_map(Path::portals).filter(|(name, _)| *name == target);
         let mut elsewhere: Vec<SocketAddr> = others.flat_map(|(_, portals)| portals).copied().collect();
         elsewhere.retain(|portal| !own.contains(portal));
         elsewhere.dedup();
-        paths[at].fence_by(elsewhere);
+        Some(elsewhere)
+    };
+    let known: Vec<_> = paths.iter().map(elsewhere).collect();
+    for (path, elsewhere) in paths.iter_mut().zip(known) {
+        if let Some(elsewhere) = elsewhere {
+            path.fence_by(elsewhere);
+        }
     }
 }
 
@@ -247,7 +253,7 @@ impl<P: Path> RemoteVolume<P> {
         let in_work = terms.in_work.clamp(1, IN_WORK_MAX);
         let mut paths = paths;
         introduce(&mut paths);
-        let ways: Vec<_> = paths.into_iter().map(|path| Way::new(path, cx.now)).collect();
+        let ways = Ways::new(paths.into_iter().map(|path| Way::new(path, cx.now)).collect());
         let all = u32::MAX >> (PATHS_MAX - ways.len());
         let mut volume = RemoteVolume {
             terms,
@@ -290,7 +296,7 @@ impl<P: Path> RemoteVolume<P> {
             #[cfg(test)]
             bug: None,
         };
-        for way in &mut volume.ways {
+        for way in volume.ways.iter_mut() {
             way.path.connect(cx);
         }
         volume.set_wake();
@@ -340,12 +346,12 @@ impl<P: Path> RemoteVolume<P> {
 
     /// The state of a path.
     pub fn path_info(&self, path: usize) -> Option<PathInfo> {
-        Some(self.ways.get(path)?.info())
+        Some(self.ways.iter().nth(path)?.info())
     }
 
     /// A path itself, to look at.
     pub fn path(&self, path: usize) -> Option<&P> {
-        Some(&self.ways.get(path)?.path)
+        Some(&self.ways.iter().nth(path)?.path)
     }
 
     /// Operations that were taken on and have not ended.

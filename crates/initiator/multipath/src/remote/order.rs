@@ -35,6 +35,7 @@ impl Order {
 
     /// Notes a write; true if it may overlap another that was noted.
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "a bucket is a number of 11 bits")]
     pub(super) fn enter(&mut self, op: &Op) -> bool {
         let mut meets = self.wide > 0;
         match buckets(op) {
@@ -56,6 +57,7 @@ impl Order {
 
     /// A write that was noted has ended.
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "a bucket is a number of 11 bits")]
     pub(super) fn leave(&mut self, op: &Op) {
         self.all -= 1;
         match buckets(op) {

@@ -1,5 +1,6 @@
 //! One of a volume's paths, as the volume keeps it.
 
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,47 @@ pub(super) enum State {
 
 /// How long a path that is in transition while the volume is opened may be.
 const TRANSITION_MAX: Duration = Duration::from_secs(30);
+
+/// A volume's paths, each by its number. Invariant: they are as many as when the volume was opened, and whatever names
+/// one (bits, `best`, links, dials) has its number from here.
+#[derive(Debug)]
+pub(super) struct Ways<P>(Vec<Way<P>>);
+
+impl<P> Ways<P> {
+    pub(super) fn new(ways: Vec<Way<P>>) -> Self {
+        Ways(ways)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Way<P>> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Way<P>> {
+        self.0.iter_mut()
+    }
+}
+
+impl<P> Index<usize> for Ways<P> {
+    type Output = Way<P>;
+
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "see the invariant")]
+    fn index(&self, at: usize) -> &Way<P> {
+        &self.0[at]
+    }
+}
+
+impl<P> IndexMut<usize> for Ways<P> {
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "see the invariant")]
+    fn index_mut(&mut self, at: usize) -> &mut Way<P> {
+        &mut self.0[at]
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Way<P> {

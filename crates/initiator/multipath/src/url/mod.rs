@@ -108,7 +108,7 @@ impl Protocol {
 impl Url {
     /// Whether `text` means to be one: it begins with a scheme of ours.
     pub fn is_meant(text: &str) -> bool {
-        [Protocol::Iscsi, Protocol::Nvme].iter().any(|protocol| starts(text, *protocol))
+        [Protocol::Iscsi, Protocol::Nvme].iter().any(|protocol| after_scheme(text, *protocol).is_some())
     }
 
     /// Reads one URL.
@@ -152,8 +152,9 @@ impl Url {
         let mut rest = text;
         while !rest.is_empty() {
             // A comma that is followed by anything else belongs to the URL.
-            let ends = rest.match_indices(',').find(|(at, _)| scheme(&rest[at + 1..]).is_ok());
-            let (one, after) = ends.map_or((rest, ""), |(at, _)| (&rest[..at], &rest[at + 1..]));
+            let mut commas =
+                rest.match_indices(',').filter_map(|(at, _)| rest.get(..at).zip(rest.get(at + 1..)));
+            let (one, after) = commas.find(|(_, after)| scheme(after).is_ok()).unwrap_or((rest, ""));
             urls.push(Url::parse(one)?);
             rest = after;
         }
@@ -215,16 +216,17 @@ impl fmt::Display for Url {
     }
 }
 
-fn starts(text: &str, protocol: Protocol) -> bool {
+/// What stands behind the scheme of this protocol.
+fn after_scheme(text: &str, protocol: Protocol) -> Option<&str> {
     let scheme = protocol.scheme();
-    let Some((start, rest)) = text.split_at_checked(scheme.len()) else { return false };
-    start.eq_ignore_ascii_case(scheme) && rest.starts_with("://")
+    let (start, rest) = text.split_at_checked(scheme.len())?;
+    rest.strip_prefix("://").filter(|_| start.eq_ignore_ascii_case(scheme))
 }
 
 fn scheme(text: &str) -> Result<(Protocol, &str), UrlError> {
     for protocol in [Protocol::Iscsi, Protocol::Nvme] {
-        if starts(text, protocol) {
-            return Ok((protocol, &text[protocol.scheme().len() + 3..]));
+        if let Some(rest) = after_scheme(text, protocol) {
+            return Ok((protocol, rest));
         }
     }
     let wrong = match text.split_once("://") {

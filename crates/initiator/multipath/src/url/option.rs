@@ -440,8 +440,9 @@ fn host_id(text: &str) -> Result<HostId, &'static str> {
     if digits.len() != 32 {
         return Err(WANT);
     }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = digit(pair[0]).zip(digit(pair[1])).map(|(high, low)| high << 4 | low).ok_or(WANT)?;
+    let (pairs, _) = digits.as_chunks::<2>();
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low).ok_or(WANT)?;
     }
     HostId::new(bytes).ok_or(WANT)
 }
