@@ -48,6 +48,8 @@ mod bad;
 mod by_volume;
 mod change;
 mod facts;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 mod gate;
 mod guard;
 mod home;
@@ -57,8 +59,6 @@ mod notice;
 mod ram;
 mod record;
 pub mod reservation;
-#[cfg(any(test, feature = "rig"))]
-pub mod rig;
 mod shared;
 mod truth;
 mod view;

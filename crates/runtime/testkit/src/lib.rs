@@ -6,6 +6,7 @@
 //! | [`alloc`] | an allocator that counts what a thread asks of it |
 //! | [`corpus`] | the stored seeds of the fuzzers |
 //! | [`delivery`] | how bytes that have come get into a receive |
+//! | [`FakeBackend`] | a disk in memory that does as a test says: holds operations up, fails them |
 //! | [`faulty`] | `FaultyBackend`: a backend that is good but for one thing |
 //! | `fuzz` | what the fuzzers, the stored seeds and the property tests do with bytes |
 //! | `target` | what a target serves: one volume, as a logical unit and as a namespace |
@@ -34,3 +35,4 @@ pub mod target;
 pub mod watch;
 
 pub use faulty::{Defect, FaultyBackend};
+pub use volume::fake::{FakeBackend, FakeControls};

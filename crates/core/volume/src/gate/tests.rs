@@ -357,8 +357,8 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
     let cure = Op::Write(span(3, 1), Durability::Cached);
     for (op, parts) in [(sanitize, 2), (cure, 2)] {
         let mut world = World::new();
-        let hand = crate::rig::Hand::default();
-        let backend = crate::rig::Holding::new(Ram::new(disk.clone()), geometry, hand.clone());
+        let hand = crate::fake::FakeControls::default();
+        let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), geometry, hand.clone());
         let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
         let standing = crate::Standing { bad: Arc::new(bad), ..(*View::of(geometry)).clone() };
         let mut gate = Gate::new(Shard(0), Shared::new(1), View::from(standing), Box::new(backend));
@@ -397,8 +397,8 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
 #[test]
 fn a_fence_does_not_wait_until_a_write_is_stable() {
     let disk = Arc::new(RamDisk::new(64, 64, 512, 4096));
-    let (mut world, hand) = (World::new(), crate::rig::Hand::default());
-    let backend = crate::rig::Holding::new(Ram::new(disk.clone()), disk.geometry(), hand.clone());
+    let (mut world, hand) = (World::new(), crate::fake::FakeControls::default());
+    let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), disk.geometry(), hand.clone());
     let mut gate = Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(backend));
     hand.hold.set(true);
     hand.keeps_ends.set(true);

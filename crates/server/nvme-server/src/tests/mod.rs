@@ -18,7 +18,7 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
-use volume::rig::{Hand, Holding};
+use testkit::{FakeBackend, FakeControls};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
     Shard, Shared, Uuid, VolumeId,
@@ -80,7 +80,7 @@ pub(super) struct World {
     moving: HashMap<Started, Moving>,
     tag: u64,
     /// What is done to the disks, and what reached them.
-    pub(super) disks: Hand,
+    pub(super) disks: FakeControls,
     /// While set, hosts send no data.
     pub(super) withhold: bool,
     /// Powers are computed; else they wait, and what waits is kept.
@@ -125,7 +125,7 @@ impl World {
             mail: VecDeque::new(),
             moving: HashMap::new(),
             tag: 0,
-            disks: Hand::default(),
+            disks: FakeControls::default(),
             withhold: false,
             computes: true,
             uncomputed: Vec::new(),
@@ -166,7 +166,7 @@ impl World {
         shared.set_gauge(disk.gauge());
         let home = Home::restore(facts.clone(), geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = Holding::new(Ram::new(disk.clone()), geometry, self.disks.clone());
+            let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
             core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend)));
             core.server

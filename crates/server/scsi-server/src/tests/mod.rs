@@ -19,7 +19,7 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use scsi::Status;
 use scsi::sense::Sense;
-use volume::rig::{Hand, Holding};
+use testkit::{FakeBackend, FakeControls};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
     Shard, Shared, Uuid, VolumeId,
@@ -98,7 +98,7 @@ pub(super) struct World {
     transfers: HashMap<Started, Transfer>,
     tag: u64,
     /// What is done to the disks, and what reached them.
-    pub(super) disks: Hand,
+    pub(super) disks: FakeControls,
     /// While set, initiators send no data.
     pub(super) withhold: bool,
 }
@@ -126,7 +126,7 @@ impl World {
             mail: VecDeque::new(),
             transfers: HashMap::new(),
             tag: 0,
-            disks: Hand::default(),
+            disks: FakeControls::default(),
             withhold: false,
         }
     }
@@ -162,7 +162,7 @@ impl World {
         let shared = Shared::new(shards);
         let home = Home::restore(facts, geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = Holding::new(Ram::new(disk.clone()), geometry, self.disks.clone());
+            let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
             let gate = Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend));
             core.gates.push(gate);

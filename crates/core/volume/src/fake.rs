@@ -1,4 +1,4 @@
-//! What tests of the servers above need of a volume: a disk that does as it is told. With feature `rig`
+//! What tests of the servers above need of a volume: a disk that does as it is told. With feature `fake`
 //! only, which nothing but tests turns on.
 #![allow(clippy::unreachable, reason = "a test that asks for what it does not have shall end")]
 
@@ -12,9 +12,9 @@ use crate::backend::{Backend, DiskOp, Geometry};
 use crate::io::{Done, Fault, Io, IoId, Op, Span};
 use crate::ram::Ram;
 
-/// What a test does to its disks, and learns of them. Clones are the same hand.
+/// What a test does to its disks, and learns of them. Clones control the same disks.
 #[derive(Clone, Debug, Default)]
-pub struct Hand {
+pub struct FakeControls {
     /// While set, disks keep what they are given.
     pub hold: Rc<Cell<bool>>,
     /// While set, disks keep the writes that they are given.
@@ -36,9 +36,9 @@ pub struct Hand {
 /// A RAM disk whose operations can be held up, and whose flushes and writes can fail; what is held does not listen
 /// to cancels.
 #[derive(Debug)]
-pub struct Holding {
+pub struct FakeBackend {
     inner: Ram,
-    hand: Hand,
+    controls: FakeControls,
     held: VecDeque<Io>,
     ended: VecDeque<Done>,
     written: VecDeque<IoId>,
@@ -46,12 +46,12 @@ pub struct Holding {
     geometry: Geometry,
 }
 
-impl Holding {
+impl FakeBackend {
     /// The disk `inner`, which shows itself as `geometry`.
-    pub fn new(inner: Ram, geometry: Geometry, hand: Hand) -> Self {
-        Holding {
+    pub fn new(inner: Ram, geometry: Geometry, controls: FakeControls) -> Self {
+        FakeBackend {
             inner,
-            hand,
+            controls,
             held: VecDeque::new(),
             ended: VecDeque::new(),
             written: VecDeque::new(),
@@ -62,12 +62,12 @@ impl Holding {
 
     fn give(&mut self, cx: &mut Cx<'_>, io: Io) {
         let fault = match &io.op {
-            Op::Flush if self.hand.sync_fails.get() => Some(Fault::Sync),
-            Op::Flush => self.hand.flushes_end.get(),
+            Op::Flush if self.controls.sync_fails.get() => Some(Fault::Sync),
+            Op::Flush => self.controls.flushes_end.get(),
             Op::Write(span, _) => {
-                let unwritable = self.hand.unwritable.get();
+                let unwritable = self.controls.unwritable.get();
                 let here = unwritable.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 }));
-                here.map(Fault::Unwritable).or(self.hand.writes_end.get())
+                here.map(Fault::Unwritable).or(self.controls.writes_end.get())
             }
             _ => None,
         };
@@ -80,19 +80,19 @@ impl Holding {
     }
 }
 
-impl Backend for Holding {
+impl Backend for FakeBackend {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
 
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
-        self.hand.kinds.borrow_mut().push(io.op.clone());
+        self.controls.kinds.borrow_mut().push(io.op.clone());
         let is_write = matches!(io.op, Op::Write(..));
-        if self.hand.hold.get() && self.hand.keeps_ends.get() && is_write {
+        if self.controls.hold.get() && self.controls.keeps_ends.get() && is_write {
             self.written.push_back(io.id);
             self.inner.submit(cx, io);
             self.kept.extend(self.inner.poll_done());
-        } else if self.hand.hold.get() || (is_write && self.hand.hold_writes.get()) {
+        } else if self.controls.hold.get() || (is_write && self.controls.hold_writes.get()) {
             self.held.push_back(io);
         } else {
             self.give(cx, io);
@@ -102,7 +102,7 @@ impl Backend for Holding {
     fn cancel(&mut self, _id: IoId) {}
 
     fn poll_done(&mut self) -> Option<Done> {
-        if !self.hand.hold.get() && !self.hand.hold_writes.get() && !self.held.is_empty() {
+        if !self.controls.hold.get() && !self.controls.hold_writes.get() && !self.held.is_empty() {
             let pool = Pool::new(1 << 20);
             let mut entropy = Entropy::new([9; 32]);
             let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
@@ -110,7 +110,7 @@ impl Backend for Holding {
                 self.give(&mut cx, io);
             }
         }
-        if !self.hand.hold.get() {
+        if !self.controls.hold.get() {
             self.ended.append(&mut self.kept);
         }
         self.ended.pop_front().or_else(|| self.inner.poll_done())
