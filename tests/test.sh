@@ -174,6 +174,7 @@ guests() {
     say "on $world:"
     IO=$world tests/guest/guest.sh
     IO=$world tests/guest/guest.sh -k bookworm-backports
+    IO=$world tests/guest/away.sh
     IO=$world tests/guest/nvme.sh -c 4 -q 4 -m 32
     IO=$world tests/guest/nvme.sh -c 1 -q 1 -m 8
     IO=$world tests/guest/nvme.sh -k bookworm-backports

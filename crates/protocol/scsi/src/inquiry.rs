@@ -9,8 +9,6 @@ pub struct Peripheral(pub u8);
 impl Peripheral {
     /// A direct access block device that is there.
     pub const DISK: Peripheral = Peripheral(0x00);
-    /// One whose medium is not connected for now (qualifier 001b).
-    pub const DISK_AWAY: Peripheral = Peripheral(0x20);
     /// A well known logical unit (device type 1Eh).
     pub const WELL_KNOWN: Peripheral = Peripheral(0x1e);
     /// No such logical unit, and never one (qualifier 011b, type 1Fh).

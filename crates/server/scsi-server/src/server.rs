@@ -384,8 +384,9 @@ impl Server {
         self.stop_all(&victims, Ending::Check(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
     }
 
-    /// Changes what a nexus reaches. If the inventory changed, it is told; tasks that came by a LUN
-    /// that is not there any more end.
+    /// Changes what a nexus reaches. If the inventory changed, it is told; of a unit whose volume was away, that it
+    /// says more of itself now (Linux reads its size and names again for that). Tasks that came by a LUN that is not
+    /// there any more end.
     pub fn change_luns(&mut self, key: NexusKey, luns: Vec<LunEntry>) {
         if self.nexus(key).luns == luns {
             return;
@@ -396,9 +397,12 @@ impl Server {
             std::mem::take(&mut state.spec.luns).into_iter().zip(std::mem::take(&mut state.luns)).collect();
         state.luns = fresh;
         for (known, lun_state) in old {
-            let kept = luns.iter().position(|new| new.lun == known.lun && new.volume == known.volume);
-            if let Some(lun) = kept.and_then(|at| state.luns.get_mut(at)) {
-                *lun = lun_state;
+            let mut slots = luns.iter().zip(&mut state.luns);
+            let Some((new, slot)) = slots.find(|(new, _)| new.lun == known.lun) else { continue };
+            if new.volume == known.volume {
+                *slot = lun_state;
+            } else if known.volume == VolumeId::AWAY {
+                slot.attentions.raise(Sense::INQUIRY_DATA_HAS_CHANGED.code);
             }
         }
         for lun in &mut state.luns {

@@ -12,7 +12,6 @@ use super::{Place, vpd};
 use crate::nexus::NexusSpec;
 use crate::server::{Arrived, Server};
 use crate::step::{NexusKey, Reply, TaskKey};
-use crate::unit::Unit;
 
 /// INQUIRY of a logical unit.
 pub(crate) fn inquiry(server: &mut Server, slot: u32, inquiry: Inquiry) {
@@ -20,7 +19,7 @@ pub(crate) fn inquiry(server: &mut Server, slot: u32, inquiry: Inquiry) {
         let (nexus, unit) = (server.nexus_of(slot), server.unit_of(slot));
         match inquiry.page {
             None => {
-                standard(nexus, Peripheral::DISK, Some(unit), w);
+                standard(nexus, Peripheral::DISK, unit.spec.removable, w);
                 Ok(())
             }
             Some(page) => vpd::page(nexus, unit, page, w),
@@ -28,18 +27,19 @@ pub(crate) fn inquiry(server: &mut Server, slot: u32, inquiry: Inquiry) {
     });
 }
 
-fn standard(nexus: &NexusSpec, peripheral: Peripheral, unit: Option<&Unit>, w: &mut Writer<'_>) {
+fn standard(nexus: &NexusSpec, peripheral: Peripheral, removable: bool, w: &mut Writer<'_>) {
     let product = &nexus.product;
-    let port_groups = match (unit, nexus.explicit_alua) {
-        (None, _) => PortGroupSupport::None,
-        (Some(_), false) => PortGroupSupport::Implicit,
-        (Some(_), true) => PortGroupSupport::Both,
+    let is_disk = peripheral == Peripheral::DISK;
+    let port_groups = match (is_disk, nexus.explicit_alua) {
+        (false, _) => PortGroupSupport::None,
+        (true, false) => PortGroupSupport::Implicit,
+        (true, true) => PortGroupSupport::Both,
     };
     let data = StandardInquiry {
         peripheral,
-        removable: unit.is_some_and(|unit| unit.spec.removable),
+        removable,
         port_groups,
-        third_party_copy: unit.is_some(),
+        third_party_copy: is_disk,
         multi_port: nexus.ports.len() > 1,
         vendor: product.vendor.as_bytes(),
         product: product.product.as_bytes(),
@@ -101,14 +101,16 @@ pub(crate) fn elsewhere(
 ) {
     let (peripheral, sense) = match place {
         Place::WellKnown => (Peripheral::WELL_KNOWN, Sense::NO_SENSE),
-        Place::Away => (Peripheral::DISK_AWAY, Sense::BECOMING_READY),
+        // A disk that becomes ready. Linux makes no disk of qualifier 001b and does not ask again; of this it makes
+        // one, which it asks for a while whether it is ready.
+        Place::Away => (Peripheral::DISK, Sense::BECOMING_READY),
         Place::Nowhere => (Peripheral::NONE, Sense::LOGICAL_UNIT_NOT_SUPPORTED),
     };
     let data = match command {
         Command::Inquiry(Inquiry { page, allocation }) => {
             server.parameters(usize::from(allocation), |server, w| match page {
                 None => {
-                    standard(server.nexus(key.nexus), peripheral, None, w);
+                    standard(server.nexus(key.nexus), peripheral, false, w);
                     Ok(())
                 }
                 Some(page) => vpd::page_elsewhere(server.nexus(key.nexus), peripheral, page, w),

@@ -337,7 +337,26 @@ fn a_logical_unit_whose_volume_is_away_is_not_taken_for_none() {
     }
     let inquiry =
         |world: &mut World, lun| world.command_on(host, lun, &[0x12, 0, 0, 0, 36, 0], &[], 36).data[0];
-    assert_eq!((inquiry(&mut world, 5), inquiry(&mut world, 6)), (0x20, 0x7f));
+    assert_eq!((inquiry(&mut world, 5), inquiry(&mut world, 6)), (0x00, 0x7f), "a disk, and none");
     let luns = world.command_on(host, 0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64).data;
     assert_eq!(luns.len(), 8 + 2 * 8, "it is in the inventory");
+}
+
+/// A host that has logged in meanwhile has made a disk of it, without size and names. It drives such disks as
+/// it found them: with path states and copies between disks.
+#[test]
+fn a_host_hears_that_a_volume_is_there_that_was_away_when_it_logged_in() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    let host = world.host(0, "iqn.host", &[0]);
+    let standard = |world: &mut World| world.command_on(host, 0, &[0x12, 0, 0, 0, 96, 0], &[], 96).data;
+    let there = standard(&mut world);
+    let entry = |volume| vec![LunEntry { lun: 0, volume, read_only: false }];
+    world.server(host).change_luns(host.key, entry(VolumeId::AWAY));
+    assert_eq!(standard(&mut world), there, "what Linux reads once");
+    assert_eq!(world.command_on(host, 0, &TUR, &[], 0).code(), 0x02_0401);
+    world.server(host).change_luns(host.key, entry(VolumeId(0)));
+    let told = [(); 2].map(|()| world.command_on(host, 0, &TUR, &[], 0).code());
+    assert_eq!(told, [0x06_3f03, 0x06_3f0e]);
+    world.good(host, &TUR, &[], 0);
 }
