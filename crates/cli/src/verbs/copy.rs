@@ -12,14 +12,14 @@ use buf::{Payload, SgMut};
 use clap::Args;
 use client::{Done, Durability, Initiator, IoId, Op, Settings};
 
-use super::ends::{Aim, End, Run, is_zero, start};
-use super::journal::Journal;
-use super::place::Key;
-use super::progress::Progress;
 use super::{say, set_up};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::size::human;
+use transfer::ends::{Aim, End, Run, is_zero, start};
+use transfer::journal::Journal;
+use transfer::place::Key;
+use transfer::progress::Progress;
 
 /// Stretches in flight.
 const AHEAD: usize = 16;

@@ -50,7 +50,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         Ok(Some(claims)) => json!({
             "generation": claims.generation,
             "persists": claims.persists,
-            "type": claims.held.map(super::reserve::type_word),
+            "type": claims.held.map(transfer::claims::type_word),
             "registrations": claims.registrations.iter().map(super::reserve::registration_json).collect::<Vec<_>>(),
         }),
         Ok(None) => Value::Null,

@@ -4,25 +4,20 @@
 //! session behind, and says in its exit code which kind of failure it met.
 
 mod attach;
-mod bench;
 mod copy;
 mod discover;
-mod ends;
-mod eval;
 mod info;
-mod journal;
-mod place;
 mod plain;
-mod progress;
 mod reserve;
 mod verify;
-
-use std::io::{self, Write};
 
 use clap::Subcommand;
 use client::{Initiator, Settings};
 
 use crate::exit::{Exit, Failure};
+
+use eval_verbs::{bench, eval};
+use process::stdout::say;
 
 pub use bench::sort_words;
 
@@ -111,16 +106,6 @@ pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
 
 fn set_up(settings: Settings) -> Result<Initiator, Failure> {
     Ok(Initiator::new(settings)?)
-}
-
-/// Prints to standard output; a reader that has gone is no failure of ours.
-fn say(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(crate::shown::lines(text).as_bytes()).and_then(|()| io::stdout().flush()) {
-        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("standard output: {why}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A size of the command line.

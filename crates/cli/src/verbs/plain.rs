@@ -12,11 +12,11 @@ use clap::Args;
 use client::{Geometry, Settings};
 use rustix::io::Errno;
 
-use super::ends::refuse_used;
-use super::place::{self, Key, Place};
 use super::{say, set_up, size};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
+use transfer::ends::refuse_used;
+use transfer::place::{self, Key, Place};
 
 /// Bytes that are moved at a time; a multiple of every block size.
 const STRETCH: usize = 4 << 20;

@@ -3,8 +3,9 @@
 use clap::{Args, ValueEnum};
 use client::{Claim, Claims, Nexus, Registration, Settings};
 use serde_json::{Value, json};
-use volume::Identity;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+
+use transfer::claims::{type_word, who};
 
 use super::{say, set_up};
 use crate::called::Called;
@@ -61,12 +62,6 @@ impl Type {
             Type::ExclusiveAccessAll => Kind::ExclusiveAccessAll,
         }
     }
-}
-
-/// The word for a type that is held.
-pub fn type_word(kind: Kind) -> String {
-    let word = Type::value_variants().iter().find(|word| word.kind() == kind);
-    word.and_then(ValueEnum::to_possible_value).map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// `reserve`
@@ -209,17 +204,6 @@ fn still_held(report: &Claims) -> Option<String> {
     report.registrations.iter().find(held).map(|one| who(&one.identity))
 }
 
-/// Whose a registration is.
-pub fn who(identity: &Identity) -> String {
-    match identity {
-        Identity::Initiator { name, isid, .. } => {
-            let isid: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("{name},i,0x{isid}")
-        }
-        Identity::Host(id) => format!("host {}", uuid::Uuid::from_bytes(*id)),
-    }
-}
-
 /// A registration.
 pub fn registration_json(registration: &Registration) -> Value {
     json!({
@@ -240,7 +224,7 @@ fn report_json(report: &Claims) -> Value {
 }
 
 fn table(report: &Claims) -> String {
-    let held = report.held.map_or_else(|| "none".to_owned(), type_word);
+    let held = report.held.map_or("none", type_word);
     let persists = match report.persists {
         Some(true) => ", survives a restart",
         Some(false) => ", ends with the target",
@@ -261,6 +245,8 @@ fn table(report: &Claims) -> String {
 
 #[cfg(test)]
 mod tests {
+    use volume::Identity;
+
     use super::*;
 
     #[test]
@@ -298,8 +284,8 @@ mod tests {
 
     #[test]
     fn every_type_has_its_word() {
-        let words: Vec<String> = Type::value_variants().iter().map(|word| type_word(word.kind())).collect();
-        assert_eq!(words[2], "write-exclusive-registrants");
-        assert!(words.iter().all(|word| !word.is_empty()));
+        for one in Type::value_variants() {
+            assert_eq!(one.to_possible_value().unwrap().get_name(), type_word(one.kind()));
+        }
     }
 }

@@ -3,12 +3,12 @@
 use clap::Args;
 use client::{Initiator, Settings};
 
-use super::ends::End;
-use super::progress::Progress;
 use super::{say, set_up};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::size::human;
+use transfer::ends::End;
+use transfer::progress::Progress;
 
 /// Bytes that are compared at a time.
 const STRETCH: usize = 4 << 20;

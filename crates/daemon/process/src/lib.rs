@@ -10,3 +10,4 @@ pub mod log;
 pub mod owned;
 pub mod paths;
 pub mod shown;
+pub mod stdout;

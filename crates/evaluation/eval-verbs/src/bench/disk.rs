@@ -22,8 +22,8 @@ use rustix::fs::OFlags;
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp};
 
-use super::super::place::{self, Key, Place};
-use crate::exit::Failure;
+use process::exit::Failure;
+use transfer::place::{self, Key, Place};
 
 /// How a file is named; devices are named by their paths in `/dev`.
 const FILE: &str = "file:";

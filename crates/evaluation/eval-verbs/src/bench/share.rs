@@ -18,8 +18,8 @@ use super::BenchArgs;
 use super::disk::{Disks, Opened};
 use super::status::Cell;
 use super::volumes::{Ended, Volumes};
-use crate::exit::Failure;
-use crate::plan::IoWorld;
+use config::plan::IoWorld;
+use process::exit::Failure;
 
 pub(super) type Share = Vec<(Tally, u64, Option<String>)>;
 

@@ -8,10 +8,10 @@ use clap::Args;
 use eval::capacity::{Fit, Load, Miss, Need, Series, headers, is_asked, misses, series};
 use serde_json::{Value, json};
 
-use super::super::{say, size};
 use super::records::read;
-use crate::exit::{Exit, Failure};
-use crate::size::exact;
+use config::size::{self, exact};
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// Links that are sold, in bits per second.
 const LINKS: [f64; 3] = [100e9, 200e9, 400e9];
@@ -37,7 +37,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "RATE", default_value = "100G", value_parser = decimal)]
     link: f64,
     /// Bytes of an I/O: 4K (binary)
-    #[arg(long, value_name = "SIZE", value_parser = size, required_unless_present = "check")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present = "check")]
     io: Option<u64>,
     /// I/Os per second: 2.9M (decimal)
     #[arg(long, value_name = "RATE", value_parser = decimal, required_unless_present = "check")]

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::ends::End;
-use crate::exit::Failure;
-use crate::state::identity::Key as Identity;
-use crate::store::device_key;
+use crate::ends::End;
+use engine::state::identity::Key as Identity;
+use engine::store::device_key;
+use process::exit::Failure;
 
 /// How long a lock is waited for: anyone who looks what a new device is holds it for a moment.
 const LOCK_WAIT: Duration = Duration::from_millis(500);

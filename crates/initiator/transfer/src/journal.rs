@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::place::{Key, directory_of, sync_directory};
-use crate::exit::Failure;
-use crate::store::fill_random;
+use crate::place::{Key, directory_of, sync_directory};
+use engine::store::fill_random;
+use process::exit::Failure;
 
 /// A journal is a few hundred bytes; what is longer is none.
 const LEN_MAX: u64 = 64 << 10;

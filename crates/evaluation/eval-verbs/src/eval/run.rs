@@ -14,10 +14,10 @@ use eval::preset::{Kind, Pace, Pairing, Preset, Room, Scale, Wire, plan};
 use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
-use super::super::say;
 use super::list::find;
 use super::signals;
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// `eval run`
 #[derive(Debug, Args)]

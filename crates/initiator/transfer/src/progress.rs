@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::size::human;
+use config::size::human;
 
 /// How often it is drawn.
 const EACH: Duration = Duration::from_millis(200);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use eval::record::Record;
 
-use crate::exit::Failure;
+use process::exit::Failure;
 
 /// What a record is called in the directory of its run.
 pub const RECORD: &str = "record.json";

@@ -11,9 +11,9 @@ use client::{Handle, Initiator, Io, IoId, Op, Span};
 use eval::fio::{Direction, Job};
 use eval::load::Shape;
 
-use super::super::ends;
 use super::disk::{self, Disks};
-use crate::exit::Failure;
+use process::exit::Failure;
+use transfer::ends;
 
 /// How many volumes are opened at a time: as many as can log in to a target of ours together when its memory is
 /// nearly promised, since it offers each login a quarter of what is left.
@@ -336,7 +336,7 @@ impl std::fmt::Debug for Local {
 impl Local {
     fn new(size: &str) -> Result<Local, Failure> {
         let bytes =
-            crate::size::parse(size).map_err(|why| Failure::usage(format!("{LOCAL}{size}: {why}")))?;
+            config::size::parse(size).map_err(|why| Failure::usage(format!("{LOCAL}{size}: {why}")))?;
         let bytes = usize::try_from(bytes).map_err(|_| Failure::usage(format!("{LOCAL}{size}: too much")))?;
         // Written once, so that its pages are there.
         Ok(Local {

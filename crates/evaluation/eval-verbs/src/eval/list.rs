@@ -7,9 +7,9 @@ use eval::preset::{PRESETS, Preset, takes, word};
 use eval::published::{Figure, Paper, Slip, check, published};
 use serde_json::{Value, json};
 
-use super::super::say;
-use crate::exit::{Exit, Failure};
-use crate::suggest;
+use multipath::suggest;
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// Figures of a preset that are shown unless it was asked for by name.
 const SHOWN: usize = 3;

@@ -16,7 +16,7 @@ mod stream;
 
 use clap::{Args, Subcommand};
 
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
 
 /// `eval`
 #[derive(Debug, Args)]

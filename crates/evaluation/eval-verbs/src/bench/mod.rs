@@ -22,10 +22,10 @@ use self::share::run_share;
 use self::status::Cell;
 use self::table::{Outcome, json, table};
 pub use self::words::sort_words;
-use super::say;
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
-use crate::plan::IoWorld;
+use config::plan::IoWorld;
+use control::called::Called;
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// `bench`
 #[derive(Debug, Args)]

@@ -13,10 +13,10 @@ use client::{Geometry, Handle, Initiator, Io, IoId, Op, Span};
 use rustix::fs::OFlags;
 use volume::Epoch;
 
-use super::place::{self, Key, Place};
-use super::reserve::{type_word, who};
-use crate::attached::{note, same};
-use crate::exit::Failure;
+use crate::claims::{type_word, who};
+use crate::place::{self, Key, Place};
+use process::exit::Failure;
+use recovery::{note, same};
 
 /// Most bytes that are moved at a time.
 const STRETCH: u64 = 1 << 20;
@@ -471,7 +471,7 @@ mod tests {
         const TMPFS: u64 = 0x0102_1994;
         let dir = tempfile::tempdir().unwrap();
         let end = sparse(&dir.path().join("disk"));
-        let mut initiator = crate::verbs::set_up(client::Settings::default()).unwrap();
+        let mut initiator = Initiator::new(client::Settings::default()).unwrap();
         end.settle(&mut initiator).unwrap();
         let End::File { file, .. } = &end else { panic!("it is a file") };
         // There is nothing else where a file of memory could be read from.
@@ -489,7 +489,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         let (end, planned) = (sparse(&path), 8 << 20);
-        let mut initiator = crate::verbs::set_up(client::Settings::default()).unwrap();
+        let mut initiator = Initiator::new(client::Settings::default()).unwrap();
         assert!(end.run(&mut initiator, 0, planned, planned).unwrap().is_data);
         // Its tail is a hole as it should be.
         let tail = end.run(&mut initiator, 7 << 20, planned, planned).unwrap();

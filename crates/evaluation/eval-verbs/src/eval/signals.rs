@@ -12,7 +12,7 @@ use std::thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
 
 /// The signal that came first, if any.
 #[derive(Clone, Debug, Default)]

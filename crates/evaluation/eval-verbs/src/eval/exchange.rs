@@ -7,10 +7,10 @@ use eval::export::{Database, Tool, export as written};
 use eval::import::{About, import as taken};
 use eval::record::{Record, SCHEMA};
 
-use super::super::say;
 use super::list::find;
 use super::records::RECORD;
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// Tools that files are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

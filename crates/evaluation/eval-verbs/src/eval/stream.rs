@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::super::say;
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// `eval stream`
 #[derive(Debug, Args)]

@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 use eval::record::Record;
 use eval::report::{csv, html, markdown};
 
-use super::super::say;
 use super::records::read;
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// Forms of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -9,9 +9,9 @@ use eval::difference::{Difference, Pair, Verdict};
 use eval::record::Record;
 use serde_json::json;
 
-use super::super::say;
 use super::records::read;
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
+use process::stdout::say;
 
 /// `eval compare`
 #[derive(Debug, Args)]
