@@ -8,12 +8,15 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    daemon::STATES,
     iscsictl::{self, IscsictlArgs},
-    serve::args::{NamedSpec, ServeArgs, named_spec},
-    size, suggest,
     verbs::RemoteVerb,
 };
+use config::size;
+use engine::{
+    daemon::STATES,
+    serve::args::{NamedSpec, ServeArgs, named_spec},
+};
+use multipath::suggest;
 
 /// Verbs that the contract names and that do not exist yet.
 pub const VERBS_LATER: [&str; 3] = ["plan", "apply", "upgrade"];

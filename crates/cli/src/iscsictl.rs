@@ -7,14 +7,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{
-    cli::Daemon,
-    control::{Answer, Request, client},
-    exit::Failure,
-    output,
-    paths::Paths,
+use crate::{cli::Daemon, output};
+use control::{
+    Answer, Request, client,
     report::{SessionReport, SettingsReport, line},
 };
+use process::{exit::Failure, paths::Paths};
 
 /// What stands behind the options in help.
 pub const HELP: &str = "\
@@ -220,7 +218,7 @@ fn configured(args: &IscsictlArgs, meant: Meant, ask: &Ask<'_>) -> Result<String
             let known: Vec<String> = one.settings.iter().map(|setting| setting.key.clone()).collect();
             one.settings.retain(|setting| setting.key == *key);
             if one.settings.is_empty() {
-                let hint = crate::suggest::hint(key, known.iter().map(String::as_str));
+                let hint = multipath::suggest::hint(key, known.iter().map(String::as_str));
                 return Err(Failure::usage(format!("{} is set to no \"{key}\"{hint}", one.target)));
             }
         }
@@ -280,7 +278,7 @@ fn lines(args: &IscsictlArgs, ask: &Ask<'_>) -> Result<String, Failure> {
     let Answer::Lines(mut lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
     if lines.is_empty() {
         let why = "the daemon was started with no --chiscsi and no --policy; `blockwire target list` shows its targets";
-        return Err(Failure::new(crate::exit::Exit::NothingFound, why));
+        return Err(Failure::new(process::exit::Exit::NothingFound, why));
     }
     if args.globals {
         lines.retain(|line| line.block == "global");

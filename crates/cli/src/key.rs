@@ -10,7 +10,9 @@ use std::{
 
 use nvme::auth::{Hash, Secret};
 
-use crate::{cli::KeyHash, exit::Failure, store};
+use crate::cli::KeyHash;
+use engine::store;
+use process::exit::Failure;
 
 /// Draws a secret into a new file.
 pub fn draw(hash: KeyHash, path: &Path) -> Result<(), Failure> {

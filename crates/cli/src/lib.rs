@@ -1,6 +1,6 @@
-//! The binary, as a library: command line, configuration, control socket, state directory.
+//! The command line as a library: what is parsed, what each verb does, what is printed, exit codes.
 //!
-//! `serve` is: arguments and files → one checked [`plan::Plan`] → [`engine`] → the shards.
+//! Invariant: nothing is decided here that a daemon or an initiator could decide; verbs ask the crates below.
 
 #![forbid(unsafe_code)]
 
@@ -10,12 +10,3 @@ pub mod key;
 pub mod output;
 pub mod run;
 pub mod verbs;
-
-pub use ::{config, control, engine};
-pub use chelsio as chiscsi;
-pub use config::{name, network, plan, size, spec};
-pub use control::{called, report};
-pub use engine::{daemon, dataplane, descriptors, serve, state, store};
-pub use multipath::suggest;
-pub use process::{exit, log, owned, paths, shown};
-pub use recovery as attached;

@@ -4,7 +4,8 @@
 
 use std::process::ExitCode;
 
-use blockwire::{dataplane::shards, run::run};
+use blockwire::run::run;
+use engine::dataplane::shards;
 
 fn main() -> ExitCode {
     ExitCode::from(run(std::env::args_os(), shards::start) as u8)

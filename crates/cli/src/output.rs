@@ -2,15 +2,15 @@
 
 mod truth;
 
-use crate::{
-    control::Answer,
+use config::size::human;
+use control::{
+    Answer,
     report::{
         ConnectionReport, NegotiatedReport, SessionReport, ShardReport, StatusReport, TargetReport,
         VolumeReport,
     },
-    shown,
-    size::human,
 };
+use process::shown;
 
 /// The text of an answer, with its last line end.
 pub fn text(answer: &Answer) -> String {
@@ -32,11 +32,11 @@ fn plain(answer: &Answer) -> String {
         Answer::Targets(targets) => target_table(targets),
         Answer::Target(target) => target_card(target),
         Answer::Switched(list) => {
-            let line = |one: &crate::report::SwitchReport| format!("{}: {}\n", one.target, one.done);
+            let line = |one: &control::report::SwitchReport| format!("{}: {}\n", one.target, one.done);
             if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() }
         }
         Answer::Settings(list) => list.iter().map(settings).collect(),
-        Answer::Lines(list) => crate::report::line::text(list),
+        Answer::Lines(list) => control::report::line::text(list),
         Answer::SessionEnded { id } => format!("session {id:#x} is being ended\n"),
         Answer::Sessions(sessions) => session_table(sessions),
         Answer::Connections(connections) => connection_table(connections),
@@ -231,7 +231,7 @@ fn target_card(target: &TargetReport) -> String {
 }
 
 /// As a block of the file from which it may have come.
-fn settings(one: &crate::report::SettingsReport) -> String {
+fn settings(one: &control::report::SettingsReport) -> String {
     let mut out = String::from("target:\n");
     for setting in &one.settings {
         out.push_str(&format!("\t{}={}\n", setting.key, setting.value));
@@ -429,7 +429,9 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::report::{ExportReport, NamespaceExportReport, PathReport, ReservationReport, StandingReport};
+    use control::report::{
+        ExportReport, NamespaceExportReport, PathReport, ReservationReport, StandingReport,
+    };
 
     fn volume(name: &str) -> VolumeReport {
         VolumeReport {

@@ -20,14 +20,20 @@ use crate::{
         Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
         Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
-    control::{Answer, Request, client},
+    iscsictl, key, output, verbs,
+};
+use control::{Answer, Request, client};
+use engine::{
+    Stop,
     daemon::Ending,
-    engine::Stop,
-    exit::{Exit, Failure},
-    iscsictl, key, log, output,
-    paths::Paths,
     serve::{StartEngine, args::ServeArgs, serve},
-    shown, suggest, verbs,
+};
+use multipath::suggest;
+use process::{
+    exit::{Exit, Failure},
+    log,
+    paths::Paths,
+    shown,
 };
 
 /// Does what `args` say and gives the exit code; `start` starts the data path for `serve`.

@@ -1,7 +1,7 @@
 //! Reservations, paths, subsystems and hosts for people.
 
 use super::{card, or_dash, table};
-use crate::report::{
+use control::report::{
     HostReport, PathReport, RegistrantReport, ReservationReport, StandingReport, SubsystemReport,
 };
 

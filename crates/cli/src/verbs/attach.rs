@@ -16,14 +16,14 @@ use signal_hook::{
 };
 
 use super::say;
-use crate::attached::note::{self, Found, Note, Standing, millis};
-use crate::attached::users;
-use crate::attached::{self, Attachment, End, Opened, TIMEOUT_MAX, Wanted, Wish};
-use crate::called::Called;
-use crate::control::{AttachRequest, Request, client};
-use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::paths::Paths;
+use control::called::Called;
+use control::{AttachRequest, Request, client};
+use process::exit::{Exit, Failure};
+use process::paths::Paths;
+use recovery::note::{self, Found, Note, Standing, millis};
+use recovery::users;
+use recovery::{Attachment, End, Opened, TIMEOUT_MAX, Wanted, Wish};
 
 /// How long a device may be in use by who only looks at it.
 const PASSING: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ pub struct AttachArgs {
     /// How: ublk (a block device of the kernel's), fuse (a file, and a loop device over it where that is
     /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
     /// The best that the machine offers unless given
-    #[arg(long, value_name = "WAY", value_parser = attached::via)]
+    #[arg(long, value_name = "WAY", value_parser = recovery::via)]
     pub via: Option<Via>,
     /// The directory (fuse), socket (nbd, vhost-user) or device (ublk: /dev/ublkbN) to make; one of its own
     /// unless given
@@ -174,7 +174,7 @@ fn dirs(control: Option<&Path>) -> Vec<PathBuf> {
 }
 
 fn list(args: &AttachArgs) -> Result<Exit, Failure> {
-    let found = attached::all(&dirs(args.control.as_deref()))?;
+    let found = recovery::all(&dirs(args.control.as_deref()))?;
     if args.json {
         let all: Vec<_> = found.iter().map(listed).collect();
         say(&format!("{:#}\n", serde_json::json!(all)))?;
@@ -220,7 +220,7 @@ fn listed(found: &Found) -> serde_json::Value {
 
 /// Ends an attachment, and waits until it is gone.
 pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
-    let found = attached::find(&dirs(args.control.as_deref()), &args.name)?;
+    let found = recovery::find(&dirs(args.control.as_deref()), &args.name)?;
     end(&found, args.now)?;
     if args.json {
         let Note { url, via, ways, uuid, .. } = &found.note;
@@ -236,7 +236,7 @@ fn end(found: &Found, now: bool) -> Result<(), Failure> {
         refuse_if_used(found)?;
     }
     if found.standing != Standing::Serving {
-        return attached::give_up(found);
+        return recovery::give_up(found);
     }
     if let (Some(control), Some(way)) = (&note.control, note.ways.first()) {
         let request = Request::Detach { way: way.clone(), now };
@@ -290,7 +290,7 @@ fn refuse_if_used(found: &Found) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attached::TIMEOUT;
+    use recovery::TIMEOUT;
 
     #[test]
     fn the_time_out_that_help_names_is_the_default() {

@@ -13,9 +13,9 @@ use clap::Args;
 use client::{Done, Durability, Initiator, IoId, Op, Settings};
 
 use super::{say, set_up};
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
-use crate::size::human;
+use config::size::human;
+use control::called::Called;
+use process::exit::{Exit, Failure};
 use transfer::ends::{Aim, End, Run, is_zero, start};
 use transfer::journal::Journal;
 use transfer::place::Key;

@@ -8,8 +8,8 @@ use client::{Found, Protocol};
 use serde_json::json;
 
 use super::say;
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
+use control::called::Called;
+use process::exit::{Exit, Failure};
 
 /// `discover`
 #[derive(Debug, Args)]

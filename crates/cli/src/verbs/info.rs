@@ -8,9 +8,9 @@ use client::{Claim, PathInfo, Protocol, Settings, Standing};
 use serde_json::{Value, json};
 
 use super::{say, set_up};
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
-use crate::size::human;
+use config::size::human;
+use control::called::Called;
+use process::exit::{Exit, Failure};
 
 /// How long paths may take to say what the volume is like.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);

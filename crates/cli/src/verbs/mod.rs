@@ -14,7 +14,7 @@ mod verify;
 use clap::Subcommand;
 use client::{Initiator, Settings};
 
-use crate::exit::{Exit, Failure};
+use process::exit::{Exit, Failure};
 
 use eval_verbs::{bench, eval};
 use process::stdout::say;
@@ -77,7 +77,7 @@ stays as it was. All is flushed before it returns. What URLs may say: `blockwire
     Detach(attach::DetachArgs),
     /// Hold on to an attachment whose holder is killed; `attach` starts it
     #[command(hide = true)]
-    Keep(crate::attached::KeepArgs),
+    Keep(recovery::KeepArgs),
     /// Put load on remote volumes, in fio's words, and measure
     Bench(bench::BenchArgs),
     /// Evaluate targets and initiators as papers do, and show what came of it
@@ -98,7 +98,7 @@ pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Reserve(args) => reserve::reserve(args),
         RemoteVerb::Attach(args) => attach::attach(args),
         RemoteVerb::Detach(args) => attach::detach(args),
-        RemoteVerb::Keep(args) => crate::attached::keep(args),
+        RemoteVerb::Keep(args) => recovery::keep(args),
         RemoteVerb::Bench(args) => bench::bench(args),
         RemoteVerb::Eval(args) => eval::act(args),
     }
@@ -110,7 +110,7 @@ fn set_up(settings: Settings) -> Result<Initiator, Failure> {
 
 /// A size of the command line.
 fn size(text: &str) -> Result<u64, String> {
-    crate::size::parse(text).map_err(|why| why.to_string())
+    config::size::parse(text).map_err(|why| why.to_string())
 }
 
 #[cfg(test)]

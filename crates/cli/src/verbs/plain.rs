@@ -13,8 +13,8 @@ use client::{Geometry, Settings};
 use rustix::io::Errno;
 
 use super::{say, set_up, size};
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
+use control::called::Called;
+use process::exit::{Exit, Failure};
 use transfer::ends::refuse_used;
 use transfer::place::{self, Key, Place};
 

@@ -8,8 +8,8 @@ use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use transfer::claims::{type_word, who};
 
 use super::{say, set_up};
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
+use control::called::Called;
+use process::exit::{Exit, Failure};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,9 +4,9 @@ use clap::Args;
 use client::{Initiator, Settings};
 
 use super::{say, set_up};
-use crate::called::Called;
-use crate::exit::{Exit, Failure};
-use crate::size::human;
+use config::size::human;
+use control::called::Called;
+use process::exit::{Exit, Failure};
 use transfer::ends::End;
 use transfer::progress::Progress;
 
