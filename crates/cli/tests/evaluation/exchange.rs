@@ -12,7 +12,14 @@ fn fio_reads_what_is_written_for_it() {
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     for preset in list.as_array().unwrap() {
         let id = preset["id"].as_str().unwrap();
+        // What it asks for is what it takes: the names of all volumes.
         let line = ["eval", "export", id, "--as", "fio", "--out", "x.fio"];
+        let (_, err, code) = said(&blockwire(root.path(), &line));
+        assert_eq!((code, root.path().join("x.fio").exists()), (Some(2), false), "{id}: {err}");
+        let named = err.split_ascii_whitespace().filter(|word| word.starts_with("'v"));
+        let names: Vec<String> = named.map(|word| word.trim_matches('\'').to_owned()).collect();
+        let mut line = line.to_vec();
+        line.extend(names.iter().flat_map(|name| ["--map", name.as_str()]));
         let (_, err, code) = said(&blockwire(root.path(), &line));
         if id == "demartek-oltp" {
             assert_eq!(code, Some(2));
@@ -24,6 +31,7 @@ fn fio_reads_what_is_written_for_it() {
         let fio = fio.expect("fio is installed by tests/setup.sh attach");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert!(fio.status.success(), "{id}: {}{}", text(&fio.stdout), text(&fio.stderr));
+        std::fs::remove_file(root.path().join("x.fio")).unwrap();
     }
 }
 

@@ -3,14 +3,18 @@
 //! Invariant: a word of a command reaches the program as it stands, wherever it runs; nothing is
 //! expanded by a shell on the way.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Failure;
-use crate::process::HELD;
+use crate::process::{HELD, within};
 use crate::scratch::Scratch;
 
 /// Where a command runs.
@@ -40,6 +44,11 @@ pub struct Machine {
     /// Its clock ticks per second and bytes per page; this machine's until [`Place::settle`].
     pub units: (u64, u64),
 }
+
+/// How long a command may take: making a file system or a database on a slow volume is the longest.
+const RUN: Duration = Duration::from_secs(600);
+/// How long what a command has said may take to come after its end.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Options of ssh under which nothing is asked of a person, and a dead machine is given up.
 const SSH: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"];
@@ -88,6 +97,19 @@ impl Machine {
             .process_group(0)
             .status();
     }
+}
+
+/// All that comes, when it has.
+fn all_of(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (to, all) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut from) = from {
+            let _ = from.read_to_end(&mut bytes);
+        }
+        let _ = to.send(bytes);
+    });
+    all
 }
 
 /// A command line for a shell, whose process first says its id.
@@ -144,6 +166,11 @@ impl Place {
     /// # Errors
     /// If it cannot be run, or fails: what it said.
     pub fn run_with(&self, words: &[&str], input: &[u8]) -> Result<String, Failure> {
+        self.run_within(RUN, words, input)
+    }
+
+    /// The same with a time of its own. What does not end within it is killed.
+    pub(crate) fn run_within(&self, time: Duration, words: &[&str], input: &[u8]) -> Result<String, Failure> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let whole = match self {
             Place::Ssh(machine) => [machine.words(), vec!["--".to_owned(), script(&words)]].concat(),
@@ -158,18 +185,39 @@ impl Place {
             .process_group(0)
             .spawn()
             .map_err(|why| failed(&why))?;
-        if let Some(mut stdin) = child.stdin.take() {
+        if let (Some(mut stdin), false) = (child.stdin.take(), input.is_empty()) {
+            let input = input.to_vec();
             // A command that does not read what it is given is judged by how it ends.
-            let _ = stdin.write_all(input);
+            std::thread::spawn(move || stdin.write_all(&input));
         }
-        let output = child.wait_with_output().map_err(|why| failed(&why))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said =
-                if said.trim().is_empty() { output.status.to_string() } else { said.trim().to_owned() };
+        let (out, err) = (all_of(child.stdout.take()), all_of(child.stderr.take()));
+        let mut status = Ok(None);
+        if !within(time, || {
+            status = child.try_wait();
+            !matches!(status, Ok(None))
+        }) {
+            if let Ok(group) = i32::try_from(child.id())
+                && let Some(group) = Pid::from_raw(group)
+            {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            within(LAST, || !matches!(child.try_wait(), Ok(None)));
+            return Err(failed(&format!("it did not end within {} s", time.as_secs())));
+        }
+        let Some(status) = status.map_err(|why| failed(&why))? else {
+            return Err(failed(&"it has no end"));
+        };
+        // What it has started may hold its output open.
+        let text = |from: Receiver<Vec<u8>>| {
+            String::from_utf8_lossy(&from.recv_timeout(LAST).unwrap_or_default()).into_owned()
+        };
+        if !status.success() {
+            let said = text(err);
+            let said = if said.trim().is_empty() { status.to_string() } else { said.trim().to_owned() };
             return Err(failed(&said));
         }
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = out.recv_timeout(LAST).map_err(|_| failed(&"its output stays open after its end"))?;
+        let text = String::from_utf8_lossy(&text).into_owned();
         Ok(match self {
             Place::Ssh(_) => text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned()),
             _ => text,
@@ -325,6 +373,7 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn words_come_through_a_shell_unchanged() {
@@ -340,6 +389,19 @@ mod tests {
         assert!(why.to_string().contains("no such luck"), "{why}");
         let why = Place::Here.run(&["/does/not/exist"]).unwrap_err();
         assert!(why.to_string().contains("/does/not/exist"), "{why}");
+    }
+
+    /// As one that waits for a target that does not answer.
+    #[test]
+    fn a_command_that_does_not_end_is_never_waited_for_without_end() {
+        let begun = Instant::now();
+        let time = Duration::from_millis(50);
+        let why = Place::Here.run_within(time, &["sh", "-c", "sleep 600; exit"], b"").unwrap_err();
+        assert!(why.to_string().contains("did not end"), "{why}");
+        // Nor one that reads nothing.
+        let why = Place::Here.run_within(time, &["sleep", "600"], &vec![0; 1 << 20]).unwrap_err();
+        assert!(why.to_string().contains("did not end"), "{why}");
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

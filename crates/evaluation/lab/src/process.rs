@@ -18,6 +18,8 @@ use crate::place::{Place, quoted};
 
 /// How long a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long a signal may take, over ssh to a machine that does not answer, too.
+const SIGNAL: Duration = Duration::from_secs(20);
 /// How long the last that it says is listened to.
 const LAST: Duration = Duration::from_millis(500);
 /// Lines that are remembered for a message when it fails.
@@ -266,15 +268,12 @@ impl Process {
             return;
         }
         self.signal("TERM");
-        let until = Instant::now() + GRACE;
-        while self.is_alive() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        within(GRACE, || !self.is_alive());
         if self.is_alive() {
             self.signal("KILL");
             let _ = self.child.kill();
         }
-        let _ = self.child.wait();
+        self.reap();
     }
 
     /// Ends it at once: for programs that do not end when asked.
@@ -283,17 +282,37 @@ impl Process {
             self.signal("KILL");
         }
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.reap();
+    }
+
+    /// Waits for the end of what was killed, but not for ever: one that waits for a disk without an answer ends
+    /// when it has one.
+    fn reap(&mut self) {
+        within(GRACE, || !matches!(self.child.try_wait(), Ok(None)));
     }
 
     fn signal(&self, signal: &str) {
-        let _ = self.place.run(&["kill", "-s", signal, &self.pid.to_string()]);
+        let _ = self.place.run_within(SIGNAL, &["kill", "-s", signal, &self.pid.to_string()], b"");
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Waits until something is so, but no longer than a time; whether it is.
+pub(crate) fn within(time: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if is_so() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -474,6 +493,14 @@ mod tests {
             assert!(Instant::now() < until, "it is gone");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn what_a_kill_does_not_end_is_never_waited_for_without_end() {
+        let begun = Instant::now();
+        assert!(!within(Duration::from_millis(50), || false));
+        assert!(within(Duration::from_secs(600), || true));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

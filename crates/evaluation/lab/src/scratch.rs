@@ -120,6 +120,10 @@ impl std::hash::Hash for Scratch {
     }
 }
 
+fn failed(what: &Path, why: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {why}: set TMPDIR to a directory that can be written", what.display()))
+}
+
 /// Digits that nobody can foretell.
 ///
 /// # Errors
@@ -148,16 +152,16 @@ impl Scratch {
 
     /// Makes one in a directory that others may write to.
     pub(crate) fn make(parent: &Path) -> Result<Scratch, Failure> {
-        let failed = |what: &Path, why: &dyn std::fmt::Display| {
-            Failure::new(format!("{}: {why}: set TMPDIR to a directory that can be written", what.display()))
-        };
         let parent = parent.canonicalize().map_err(|why| failed(parent, &why))?;
-        let token = random_digits()?;
+        Scratch::make_for(&parent, random_digits()?)
+    }
+
+    fn make_for(parent: &Path, token: String) -> Result<Scratch, Failure> {
         let path = parent.join(format!("{DIRECTORY}{token}"));
         // Not under its own name before it is locked: a run that begins now must not take it for a dead one's.
         let fresh = parent.join(format!("{DIRECTORY}{token}.new"));
+        std::fs::DirBuilder::new().mode(0o700).create(&fresh).map_err(|why| failed(&fresh, &why))?;
         let made = (|| {
-            std::fs::DirBuilder::new().mode(0o700).create(&fresh)?;
             let new =
                 |name: &str| File::options().write(true).create_new(true).mode(0o600).open(fresh.join(name));
             let (mut marker, list) = (new(MARKER)?, new(LIST)?);
@@ -166,7 +170,14 @@ impl Scratch {
             std::fs::rename(&fresh, &path)?;
             Ok::<_, std::io::Error>((marker, list))
         })();
-        let (marker, list) = made.map_err(|why| failed(&fresh, &why))?;
+        let (marker, list) = made.map_err(|why| {
+            // Only what was just made can be in it.
+            for name in [MARKER, LIST] {
+                let _ = std::fs::remove_file(fresh.join(name));
+            }
+            let _ = std::fs::remove_dir(&fresh);
+            failed(&fresh, &why)
+        })?;
         Ok(Scratch { path, token, list: Mutex::new(list), next: AtomicU32::new(0), _marker: marker })
     }
 
@@ -239,5 +250,23 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // What cannot be removed now stays on the list, for the next run.
         let _ = remains::take_down(&self.path, &self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A later run does not know it for one of ours.
+    #[test]
+    fn a_directory_that_cannot_be_made_whole_never_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = "0123456789abcdef";
+        let taken = dir.path().join(format!("{DIRECTORY}{token}"));
+        std::fs::create_dir_all(taken.join("full")).unwrap();
+        Scratch::make_for(dir.path(), token.to_owned()).unwrap_err();
+        let left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        assert!(left.eq([taken.clone()]));
+        assert!(taken.join("full").exists());
     }
 }

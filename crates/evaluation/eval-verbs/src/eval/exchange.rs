@@ -8,7 +8,7 @@ use eval::import::{About, import as taken};
 use eval::record::{Record, SCHEMA};
 
 use super::list::find;
-use super::records::RECORD;
+use super::records::{self, RECORD};
 use process::exit::{Exit, Failure};
 use process::stdout::say;
 
@@ -40,12 +40,11 @@ enum Databases {
 /// `eval export`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The file is what one initiator machine does; volumes are v0, v1 ... and stand for /dev/sdb, /dev/sdc ... unless \
-they are mapped.
+    after_help = "The file is what one initiator machine does. It writes to the volumes v0, v1 ..., so each is named with --map.
 
 Examples:
-  blockwire eval export t6-100g-sweep --as fio --out sweep.fio
-  blockwire eval export demartek-vdbench --as vdbench --map v0=/dev/nvme1n1 --map v1=/dev/nvme2n1
+  blockwire eval export quick --as fio --map v0=/dev/nvme1n1 --out quick.fio
+  blockwire eval export quick --as vdbench --map v0=/dev/nvme1n1
   blockwire eval export quick --as fio --map v0=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
   blockwire eval export demartek-oltp --as hammerdb --database mariadb --out oltp.tcl"
 )]
@@ -134,10 +133,18 @@ pub struct ImportArgs {
     /// Directory for the record [default: standard output]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Replace the record that is in the directory
+    #[arg(long, requires = "out")]
+    force: bool,
 }
 
 /// Makes one record of all files.
 pub fn import(args: &ImportArgs) -> Result<Exit, Failure> {
+    if let Some(directory) = &args.out
+        && !args.force
+    {
+        records::refuse_taken(directory)?;
+    }
     let preset = args.preset.as_deref().map(find).transpose()?;
     let about = About {
         target: args.target.clone(),

@@ -9,6 +9,22 @@ use process::exit::Failure;
 /// What a record is called in the directory of its run.
 pub const RECORD: &str = "record.json";
 
+/// Refuses a directory that holds a record already: hours of a run may be in it.
+///
+/// # Errors
+/// If there is one, or that cannot be told.
+pub fn refuse_taken(directory: &Path) -> Result<(), Failure> {
+    let path = directory.join(RECORD);
+    match path.symlink_metadata() {
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(why) => Err(Failure::failed(format!("{}: {why}", path.display()))),
+        Ok(_) => Err(Failure::usage(format!(
+            "{} is the record of another run: name another directory with --out, or replace it with --force",
+            path.display()
+        ))),
+    }
+}
+
 /// Reads a record: a file, or a directory that holds one.
 ///
 /// # Errors

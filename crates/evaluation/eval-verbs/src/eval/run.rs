@@ -15,7 +15,7 @@ use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
 use super::list::find;
-use super::signals;
+use super::{records, signals};
 use process::exit::{Exit, Failure};
 use process::stdout::say;
 
@@ -70,7 +70,10 @@ pub struct RunArgs {
     /// Machines that initiators run on, as ssh knows them
     #[arg(long, value_name = "HOST", value_delimiter = ',', requires = "target_address")]
     pub initiator_host: Vec<String>,
-    /// ssh and its options
+    /// Replace the record and the reports that are in the directory
+    #[arg(long, requires = "out")]
+    pub force: bool,
+    /// ssh and its options. A password has no place here: let it use a key, or sshpass -f FILE
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub ssh: String,
     /// Print the record as JSON instead of tables
@@ -103,6 +106,12 @@ fn scale(text: &str) -> Result<Scale, String> {
 pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let preset = find(&args.preset)?;
     refuse_passwords(&args.url)?;
+    refuse_a_password_for_ssh(&args.ssh)?;
+    if let Some(dir) = &args.out
+        && !args.force
+    {
+        records::refuse_taken(dir)?;
+    }
     let ended = signals::obey()?;
     for what in lab::remains::remove() {
         let _ = writeln!(io::stderr(), "removed what a killed evaluation left: {what}");
@@ -161,9 +170,41 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     Ok(exit.unwrap_or(Exit::Success))
 }
 
-/// What was typed, as a shell takes it. It holds no secret: URLs with one are refused.
+/// What was typed, as a shell takes it. It holds no secret: URLs with one are refused, and of what stands for ssh
+/// only the program is told.
 fn command(words: impl Iterator<Item = OsString>) -> String {
-    words.map(|word| lab::place::quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    let program = |text: &str| {
+        let mut words = text.split_ascii_whitespace();
+        let program = words.next().unwrap_or_default().to_owned();
+        if words.next().is_some() { format!("{program} ...") } else { program }
+    };
+    let mut is_ssh = false;
+    let told = words.map(|word| {
+        let word = word.to_string_lossy().into_owned();
+        let told = match word.strip_prefix("--ssh=") {
+            _ if is_ssh => program(&word),
+            Some(value) => format!("--ssh={}", program(value)),
+            None => word.clone(),
+        };
+        is_ssh = !is_ssh && word == "--ssh";
+        lab::place::quoted(&told)
+    });
+    told.collect::<Vec<_>>().join(" ")
+}
+
+/// It would stand in the arguments of a process for as long as the run takes.
+fn refuse_a_password_for_ssh(ssh: &str) -> Result<(), Failure> {
+    let mut words = ssh.split_ascii_whitespace();
+    let is_sshpass = words.any(|word| word.rsplit('/').next() == Some("sshpass"));
+    // Its own options end at the program that it starts.
+    let mut options = words.take_while(|word| word.starts_with('-'));
+    if is_sshpass && options.any(|word| word.starts_with("-p")) {
+        return Err(Failure::usage(
+            "--ssh: every user of this machine would see the password; put it into a file that only you can read, \
+             and write sshpass -f FILE",
+        ));
+    }
+    Ok(())
 }
 
 /// A password would stand in the report's commands and in the load generator's arguments.
@@ -303,7 +344,7 @@ fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
         fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
     };
     let all = [
-        record.to_text().map_err(Failure::failed).and_then(|text| put("record.json", text)),
+        record.to_text().map_err(Failure::failed).and_then(|text| put(records::RECORD, text)),
         put("report.html", eval::report::html(record)),
         put("report.md", eval::report::markdown(record)),
         put("report.csv", eval::report::csv(record)),
@@ -318,10 +359,41 @@ mod tests {
     #[test]
     fn a_command_is_written_as_a_shell_takes_it() {
         let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(OsString::from);
-        assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh -F file' --out 'it'\''s'");
+        assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh ...' --out 'it'\''s'");
         // It ended the program when all was measured and nothing written.
         let strange = std::os::unix::ffi::OsStringExt::from_vec(vec![b'/', 0xff]);
         assert!(command([strange].into_iter()).starts_with("'/"), "no name of a directory is in the way");
+    }
+
+    #[test]
+    fn a_password_for_ssh_is_never_written_down() {
+        let told = |words: &[&str]| command(words.iter().map(OsString::from));
+        for words in [
+            &["eval", "run", "--ssh", "sshpass -p secret ssh", "--target-host", "a"][..],
+            &["eval", "run", "--ssh=env SSHPASS=secret sshpass -e ssh", "--target-host", "a"],
+            &["eval", "run", "--ssh", "--ssh=secret", "--target-host", "a"],
+        ] {
+            let told = told(words);
+            assert!(!told.contains(" secret") && !told.contains("SSHPASS"), "{told}");
+            assert!(told.ends_with("--target-host a"), "{told}");
+        }
+        assert_eq!(told(&["--ssh", "ssh"]), "--ssh ssh");
+        for wrong in ["sshpass -p secret ssh", "/usr/bin/sshpass -v -psecret ssh", "nice sshpass -p x ssh"] {
+            assert!(refuse_a_password_for_ssh(wrong).is_err(), "{wrong}");
+        }
+        for right in ["ssh -p 22", "sshpass -f file ssh -p 22", "sshpass -e ssh", ""] {
+            assert!(refuse_a_password_for_ssh(right).is_ok(), "{right}");
+        }
+    }
+
+    #[test]
+    fn the_record_of_another_run_is_never_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        records::refuse_taken(dir.path()).unwrap();
+        records::refuse_taken(&dir.path().join("not there")).unwrap();
+        std::fs::write(dir.path().join("record.json"), "hours").unwrap();
+        let why = records::refuse_taken(dir.path()).unwrap_err().to_string();
+        assert!(why.contains("record.json") && why.contains("--force"), "{why}");
     }
 
     /// Hours of a run were lost with the first report that could not be written.

@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn what_is_written_reads_back_as_the_preset() {
         for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, Kind::Oltp { .. })) {
-            let text = jobs(preset, &[]).unwrap();
+            let text = jobs(preset, &super::super::tests::all(preset)).unwrap();
             let script =
                 parse_file("x.fio", &text).unwrap_or_else(|why| panic!("{}: {why:?}\n{text}", preset.id));
             let volumes = (preset.volumes.0 / preset.hosts) as usize;

@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn the_windows_papers_load_is_written_as_it_was_run() {
-        let text = configuration(Preset::find("windows-100g").unwrap(), &[]).unwrap();
+        let preset = Preset::find("windows-100g").unwrap();
+        let text = configuration(preset, &super::super::tests::all(preset)).unwrap();
         assert!(text.starts_with("Version 1.1.0 \n") && text.ends_with("Version 1.1.0 \n"));
         assert_eq!(behind(&text, "'Worker type"), ["DISK"; 16], "one worker for each of 16 LUNs");
         let key = "'Number of outstanding IOs,test connection rate,transactions per connection,use fixed seed,fixed seed value";
@@ -137,7 +138,8 @@ mod tests {
     /// Every section that is opened is closed, in order, and every value stands behind a key.
     #[test]
     fn sections_are_closed() {
-        let text = configuration(Preset::find("quick").unwrap(), &[]).unwrap();
+        let preset = Preset::find("quick").unwrap();
+        let text = configuration(preset, &super::super::tests::all(preset)).unwrap();
         for (open, close) in [
             ("'TEST SETUP ", "'END test setup"),
             ("'RESULTS DISPLAY ", "'END results display"),

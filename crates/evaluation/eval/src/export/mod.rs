@@ -40,7 +40,8 @@ struct Share {
 }
 
 impl Share {
-    fn of(preset: &Preset, map: &Map, default: impl Fn(usize) -> String) -> Result<Share, String> {
+    /// A name that was guessed would be a disk that somebody uses: each volume is named.
+    fn of(preset: &Preset, map: &Map, example: impl Fn(usize) -> String) -> Result<Share, String> {
         let count = (preset.volumes.0 / preset.hosts).max(1) as usize;
         let known = |name: &str| {
             name.strip_prefix('v').and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n < count)
@@ -52,12 +53,21 @@ impl Share {
                 count - 1
             ));
         }
-        let volume = |at: usize| {
+        let named = |at: usize| {
             let name = format!("v{at}");
-            map.iter().find(|(known, _)| *known == name).map_or_else(|| default(at), |(_, to)| to.clone())
+            map.iter().find(|(known, _)| *known == name).map(|(_, to)| to.clone())
         };
+        let lacking = (0..count).filter(|at| named(*at).is_none());
+        let lacking: Vec<String> = lacking.map(|at| format!("--map 'v{at}={}'", example(at))).collect();
+        if !lacking.is_empty() {
+            return Err(format!(
+                "{} writes to its volumes, so each is named as it is called there, for example {}",
+                preset.id,
+                lacking.join(" ")
+            ));
+        }
         Ok(Share {
-            volumes: (0..count).map(volume).collect(),
+            volumes: (0..count).filter_map(named).collect(),
             has_own_workers: count > 1 && preset.threads as usize == count,
             bytes: preset.volumes.1,
         })
@@ -95,20 +105,9 @@ fn heading(preset: &Preset, what: &str) -> Vec<String> {
     lines
 }
 
-/// The default name of a volume on Linux.
+/// What a volume may be called on Linux.
 fn device(at: usize) -> String {
-    // sdb, sdc … sdz, sdaa …: sda is where the system is.
-    let mut number = at + 1;
-    let mut letters = Vec::new();
-    loop {
-        letters.push(b'a' + (number % 26) as u8);
-        if number < 26 {
-            break;
-        }
-        number = number / 26 - 1;
-    }
-    letters.reverse();
-    format!("/dev/sd{}", String::from_utf8_lossy(&letters))
+    format!("/dev/nvme{}n1", at + 1)
 }
 
 /// The preset as a file of this tool.
@@ -134,12 +133,23 @@ mod tests {
     use super::*;
     use crate::preset::PRESETS;
 
+    /// Names for all volumes of a preset.
+    pub(super) fn all(preset: &Preset) -> Vec<(String, String)> {
+        let count = (preset.volumes.0 / preset.hosts).max(1);
+        (0..count).map(|at| (format!("v{at}"), format!("/dev/test{at}"))).collect()
+    }
+
+    /// The file would write to whatever disk has that name.
     #[test]
-    fn devices_are_named_as_linux_does() {
-        assert_eq!(
-            [device(0), device(24), device(25), device(26), device(51)],
-            ["/dev/sdb", "/dev/sdz", "/dev/sdaa", "/dev/sdab", "/dev/sdba"]
-        );
+    fn a_volume_without_a_name_is_never_taken_for_a_disk() {
+        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, Kind::Oltp { .. })) {
+            for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
+                let mut map = all(preset);
+                map.pop();
+                let why = export(preset, tool, &map, Database::Mysql).unwrap_err();
+                assert!(why.contains("--map") && why.contains(&format!("v{}", map.len())), "{why}");
+            }
+        }
     }
 
     /// What is written for a tool, or a word why not, for every preset.
@@ -148,7 +158,7 @@ mod tests {
         for preset in PRESETS {
             for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer, Tool::HammerDb] {
                 let is_database = matches!(preset.kind, Kind::Oltp { .. });
-                let written = export(preset, tool, &[], Database::Mysql);
+                let written = export(preset, tool, &all(preset), Database::Mysql);
                 assert_eq!(
                     written.is_ok(),
                     is_database == (tool == Tool::HammerDb),

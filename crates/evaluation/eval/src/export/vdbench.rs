@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn files_keep_the_grammar_of_the_guide() {
         for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, Kind::Oltp { .. })) {
-            let text = parameters(preset, &[]).unwrap();
+            let text = parameters(preset, &super::super::tests::all(preset)).unwrap();
             assert_eq!(check(&text), Ok(preset.loads().len()), "{text}");
         }
         // The check itself finds what is wrong.
@@ -139,8 +139,9 @@ mod tests {
 
     #[test]
     fn demarteks_file_is_what_the_paper_describes() {
-        let text = parameters(Preset::find("demartek-vdbench").unwrap(), &[]).unwrap();
-        assert_eq!(text.matches("lun=/dev/sd").count(), 6, "six LUNs on each initiator");
+        let preset = Preset::find("demartek-vdbench").unwrap();
+        let text = parameters(preset, &super::super::tests::all(preset)).unwrap();
+        assert_eq!(text.matches("lun=/dev/test").count(), 6, "six LUNs on each initiator");
         assert!(text.contains("xfersize=4096,rdpct=100") && text.contains("xfersize=4096,rdpct=0"), "{text}");
         assert!(text.contains("iorate=max") && text.contains("4 initiator machines"), "{text}");
     }

@@ -86,16 +86,20 @@ impl Kernel {
     /// Files of the modules that the guest needs, each behind those that it needs itself.
     fn modules(&self) -> Result<Vec<PathBuf>, Failure> {
         let dir = self.modules_dir();
-        if !dir.join("modules.dep").exists() {
-            // A package that was only unpacked has no index yet.
-            let root = self.root.display().to_string();
-            Place::Here.run(&["depmod", "-b", &root, &self.version])?;
-        }
         let read = |name: &str| {
             let path = dir.join(name);
             std::fs::read_to_string(&path).map_err(|why| Failure::new(format!("{}: {why}", path.display())))
         };
-        let (index, builtin) = (read("modules.dep")?, read("modules.builtin")?);
+        let index = match dir.join("modules.dep").exists() {
+            true => read("modules.dep")?,
+            // A package that was only unpacked has no index yet. It is printed, before all else that
+            // depmod knows: nothing is written where the system's own modules are.
+            false => {
+                let root = self.root.display().to_string();
+                Place::Here.run(&["depmod", "-n", "-b", &root, &self.version])?
+            }
+        };
+        let builtin = read("modules.builtin")?;
         let names = needed(&index, &builtin, &MODULES).map_err(Failure::new)?;
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
@@ -264,6 +268,22 @@ mod tests {
         let got = needed(index, "kernel/v/virtio_pci.ko\n", &["virtio_pci"]).unwrap();
         assert_eq!(got, Vec::<String>::new());
         assert!(needed(index, "", &["nvme"]).unwrap_err().contains("nvme"));
+    }
+
+    /// Where there is no depmod it fails before that.
+    #[test]
+    fn the_systems_own_modules_are_never_written_to() {
+        let root = tempfile::tempdir().unwrap();
+        let version = "6.1.0-test".to_owned();
+        let dir = root.path().join("lib/modules").join(&version);
+        std::fs::create_dir_all(dir.join("kernel")).unwrap();
+        std::fs::write(dir.join("modules.builtin"), "").unwrap();
+        let kernel = Kernel { file: root.path().to_owned(), version, root: root.path().to_owned() };
+        kernel.modules().unwrap_err();
+        let left = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["kernel", "modules.builtin"]);
     }
 
     /// What is packed is what cpio finds in it.

@@ -5,12 +5,18 @@
 //! addresses of the experiment. What the scripts made they take away again, by names that nobody else has, and
 //! nothing else; what a killed run could not take away the next one does ([`remains`](crate::remains)).
 
+use std::io;
+use std::path::Path;
+
 use eval::preset::{Medium, Protocol};
 
 use super::{Serving, Setup, Target, free_port};
 use crate::Failure;
 use crate::place::Place;
 use crate::scratch::{Made, Scratch};
+
+/// Where the kernel's targets are configured.
+const CONFIG: &str = "/sys/kernel/config";
 
 /// One of the two.
 #[derive(Debug)]
@@ -87,17 +93,33 @@ fn adapter(own: &str) -> String {
     u32::from_str_radix(&digits, 16).unwrap_or(4242).to_string()
 }
 
-/// Whether a directory holds names that begin so.
-fn has(dir: &str, start: &str) -> bool {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| name.starts_with(start))
+/// The names in a directory; none if it is not there.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Whether LIO has exports with these names here.
+/// Whether a directory holds names that begin so. What cannot be read may hold them.
+fn has(dir: &Path, start: &str) -> bool {
+    names(dir).map_or(true, |names| names.iter().any(|name| name.starts_with(start)))
+}
+
+/// Whether LIO has exports with these names here, or cannot be asked.
 pub(crate) fn lio_has(own: &str) -> bool {
-    let adapters = std::fs::read_dir("/sys/kernel/config/target/core").into_iter().flatten().flatten();
-    has("/sys/kernel/config/target/iscsi", &format!("iqn.2026-11.io.blockwire.eval:{own}-"))
-        || adapters.into_iter().any(|one| has(&one.path().display().to_string(), &format!("{own}-")))
+    lio_has_below(Path::new(CONFIG), own)
+}
+
+fn lio_has_below(config: &Path, own: &str) -> bool {
+    let core = config.join("target/core");
+    let adapters = names(&core);
+    has(&config.join("target/iscsi"), &format!("iqn.2026-11.io.blockwire.eval:{own}-"))
+        || adapters.map_or(true, |all| {
+            // An adapter's attributes are files beside its devices' directories.
+            all.iter().map(|one| core.join(one)).any(|one| one.is_dir() && has(&one, &format!("{own}-")))
+        })
 }
 
 /// Takes away LIO's exports with these names here.
@@ -105,10 +127,14 @@ pub(crate) fn undo_lio(own: &str) {
     Kernel::lio().undo(own);
 }
 
-/// Whether nvmet has exports with these names here.
+/// Whether nvmet has exports with these names here, or cannot be asked.
 pub(crate) fn nvmet_has(own: &str) -> bool {
-    has("/sys/kernel/config/nvmet/subsystems", &format!("nqn.2026-11.io.blockwire:{own}-"))
-        || has("/sys/kernel/config/nullb", &format!("{own}-"))
+    nvmet_has_below(Path::new(CONFIG), own)
+}
+
+fn nvmet_has_below(config: &Path, own: &str) -> bool {
+    has(&config.join("nvmet/subsystems"), &format!("nqn.2026-11.io.blockwire:{own}-"))
+        || has(&config.join("nullb"), &format!("{own}-"))
 }
 
 /// Takes away nvmet's exports with these names here.
@@ -179,7 +205,6 @@ impl Target for Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn setup(protocol: Protocol, medium: Medium) -> Setup<'static> {
         Setup {
@@ -262,6 +287,22 @@ mod tests {
         }
         assert!(!config.join(format!("nvmet/subsystems/{nqn}:bw7-0")).exists());
         assert!(!config.join(format!("target/iscsi/{iqn}:bw7-0")).exists());
+    }
+
+    /// They would be struck off the list, and stay open for ever.
+    #[test]
+    fn exports_that_cannot_be_looked_for_are_never_taken_for_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path();
+        assert!(!lio_has_below(config, "bw7") && !nvmet_has_below(config, "bw7"), "nothing was configured");
+        std::fs::create_dir_all(config.join("target/core/rd_mcp_7/bw7-0")).unwrap();
+        assert!(lio_has_below(config, "bw7") && !lio_has_below(config, "bw8"));
+        // No directory: reading it fails, for root too.
+        for what in ["target/iscsi", "nvmet/subsystems"] {
+            std::fs::create_dir_all(config.join(what).parent().unwrap()).unwrap();
+            std::fs::write(config.join(what), "").unwrap();
+        }
+        assert!(lio_has_below(config, "bw8") && nvmet_has_below(config, "bw8"));
     }
 
     /// A shell takes both scripts. Where the kernel has what they need, a volume is served, and gone after.
