@@ -28,6 +28,8 @@ const CLIENTS_MAX: usize = 16;
 /// Further ones while all those are being answered, of which nothing is heard but how the daemon is and that it is to
 /// end.
 const SPARE: usize = 4;
+/// Clients that were hung up on while they waited for an answer; each costs a thread until that comes.
+const HUNG_UP_MAX: usize = 16;
 /// Who has not been answered for so long has lost patience (a little more than a client's).
 const UNANSWERED: Duration = Duration::from_secs(65);
 /// A client that says nothing for so long is gone.
@@ -161,7 +163,9 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
 }
 
 /// The [`CLIENTS_MAX`] places. When all are taken a new client gets that of the one that has asked nothing for
-/// longest, so that clients that hold on keep nobody out; else that of one that has lost patience.
+/// longest, so that clients that hold on keep nobody out; else that of one that has lost patience. A spare place is
+/// given away only when those are taken, too. Threads are bounded: of clients that were hung up on, only so many may
+/// still be in the daemon.
 #[derive(Default)]
 struct Seats {
     taken: Mutex<(u64, Vec<Taken>)>,
@@ -173,6 +177,8 @@ struct Taken {
     stream: UnixStream,
     /// It is a spare place.
     is_spare: bool,
+    /// Its place is another's; its thread has not ended yet.
+    is_hung_up: bool,
     does: Does,
 }
 
@@ -203,39 +209,50 @@ impl Seats {
         let stream = stream.try_clone().ok()?;
         let mut guard = self.taken();
         let (last, all) = &mut *guard;
-        let count = |all: &[Taken]| all.iter().filter(|one| !one.is_spare).count();
-        if count(all) >= CLIENTS_MAX
-            && let Some(at) = leaver(all, now)
+        let count = |all: &[Taken], is_spare| {
+            all.iter().filter(|one| !one.is_hung_up && one.is_spare == is_spare).count()
+        };
+        let is_full = |all: &[Taken]| count(all, false) >= CLIENTS_MAX;
+        let are_spares_full = |all: &[Taken]| count(all, true) >= SPARE;
+        if is_full(all)
+            && let may_be_spare = are_spares_full(all)
+            && let Some(leaver) = leaver(all, now, may_be_spare)
         {
-            let _ = all.swap_remove(at).stream.shutdown(Shutdown::Both);
+            let _ = leaver.stream.shutdown(Shutdown::Both);
+            leaver.is_hung_up = true;
         }
-        let is_spare = count(all) >= CLIENTS_MAX;
-        if all.len() >= CLIENTS_MAX + SPARE {
+        let is_spare = is_full(all);
+        if is_spare && are_spares_full(all) {
             return None;
         }
         *last += 1;
-        all.push(Taken { number: *last, stream, is_spare, does: Does::Nothing(now) });
+        all.push(Taken { number: *last, stream, is_spare, is_hung_up: false, does: Does::Nothing(now) });
         Some(Seat { seats: self.clone(), number: *last, is_spare })
     }
 }
 
-/// Whose place another one may have: a spare one only if there is no other.
-fn leaver(all: &[Taken], now: Instant) -> Option<usize> {
-    let may_go = |(at, one): (usize, &Taken)| match one.does {
-        Does::Nothing(since) => Some((one.is_spare, 0, since, at)),
-        Does::Asks(since) if now.saturating_duration_since(since) >= UNANSWERED => {
-            Some((one.is_spare, 1, since, at))
+/// Whose place another one may have: a spare one only if there is no other, and if it may be.
+fn leaver(all: &mut [Taken], now: Instant, may_be_spare: bool) -> Option<&mut Taken> {
+    let waits = |one: &&Taken| one.is_hung_up && matches!(one.does, Does::Asks(_));
+    let may_wait = all.iter().filter(waits).count() < HUNG_UP_MAX;
+    let may_go = |one: &&mut Taken| !one.is_hung_up && (may_be_spare || !one.is_spare);
+    let rank = |one: &Taken| match one.does {
+        Does::Nothing(since) => Some((one.is_spare, 0, since)),
+        Does::Asks(since) if may_wait && now.saturating_duration_since(since) >= UNANSWERED => {
+            Some((one.is_spare, 1, since))
         }
         Does::Asks(_) | Does::Waits => None,
     };
-    all.iter().enumerate().filter_map(may_go).min().map(|(.., at)| at)
+    let ranked = all.iter_mut().filter(may_go).filter_map(|one| Some((rank(one)?, one)));
+    ranked.min_by_key(|(rank, _)| *rank).map(|(_, one)| one)
 }
 
 impl Seat {
-    fn set(&self, does: Does) {
-        if let Some(one) = self.seats.taken().1.iter_mut().find(|one| one.number == self.number) {
-            one.does = does;
-        }
+    /// What it does from now on; false: it was hung up on, and begins nothing more.
+    fn set(&self, does: Does) -> bool {
+        let mut taken = self.seats.taken();
+        let own = taken.1.iter_mut().find(|one| one.number == self.number && !one.is_hung_up);
+        own.map(|own| own.does = does).is_some()
     }
 }
 
@@ -276,7 +293,9 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
         let Some(service) = service.upgrade() else {
             return send(stream, Err(Refused::new(Code::Unavailable, "the daemon has stopped")));
         };
-        seat.set(Does::Asks(Instant::now()));
+        if !seat.set(Does::Asks(Instant::now())) {
+            return Ok(());
+        }
         let answer = service.answer(request.clone());
         let done = answer.is_ok();
         let sent = send(stream, answer);
@@ -320,4 +339,46 @@ fn send(mut stream: &UnixStream, answer: Result<Answer, Refused>) -> io::Result<
     }
     line.push(b'\n');
     stream.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(seats: &Arc<Seats>, now: Instant) -> Option<Seat> {
+        seats.take(&UnixStream::pair().unwrap().0, now)
+    }
+
+    fn hung_up(seats: &Seats) -> usize {
+        seats.taken().1.iter().filter(|one| one.is_hung_up).count()
+    }
+
+    #[test]
+    fn who_asks_for_the_status_is_not_hung_up_on_while_spare_places_are_free() {
+        let (seats, now) = (Arc::new(Seats::default()), Instant::now());
+        let busy: Vec<_> = (0..CLIENTS_MAX).map(|_| client(&seats, now).unwrap()).collect();
+        assert!(busy.iter().all(|seat| seat.set(Does::Asks(now))));
+        let spare: Vec<_> = (0..SPARE).map(|_| client(&seats, now).unwrap()).collect();
+        assert!(spare.iter().all(|seat| seat.is_spare));
+        assert_eq!(hung_up(&seats), 0, "while there was another spare place");
+        assert!(client(&seats, now).unwrap().is_spare);
+        assert!(!spare[0].set(Does::Asks(now)), "it begins nothing more");
+        assert!(spare[1].set(Does::Asks(now)));
+    }
+
+    #[test]
+    fn clients_that_are_never_answered_do_not_cost_a_thread_each_without_end() {
+        let (seats, mut now, mut threads) = (Arc::new(Seats::default()), Instant::now(), Vec::new());
+        for _ in 0..10 * CLIENTS_MAX {
+            now += UNANSWERED;
+            if let Some(seat) = client(&seats, now) {
+                assert!(seat.set(Does::Asks(now)));
+                threads.push(seat);
+            }
+        }
+        assert_eq!((threads.len(), hung_up(&seats)), (CLIENTS_MAX + SPARE + HUNG_UP_MAX, HUNG_UP_MAX));
+        // Once one of them is answered there is room again.
+        threads.remove(0);
+        assert!(client(&seats, now + UNANSWERED).is_some());
+    }
 }
