@@ -10,6 +10,9 @@ use block_device::Disk;
 use buf::{SgMut, Time};
 use client::{Done, Geometry, Handle, Initiator, Io};
 
+use super::landing;
+use super::note::SharedNote;
+
 /// A volume that the calling thread drives.
 pub(super) struct RemoteDisk {
     pub(super) initiator: Initiator,
@@ -21,13 +24,33 @@ pub(super) struct RemoteDisk {
     /// What the volume was when it last told: a stripe whose legs do not fit any more tells nothing, and fails
     /// its operations.
     told: Cell<Geometry>,
+    /// What says how long the writes of this process may land.
+    note: SharedNote,
 }
 
 impl RemoteDisk {
     /// `None` if the volume has not told yet what it is.
-    pub(super) fn new(initiator: Initiator, volume: Handle) -> Option<Self> {
+    pub(super) fn new(initiator: Initiator, volume: Handle, note: SharedNote) -> Option<Self> {
         let told = Cell::new(initiator.geometry(volume)?);
-        Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told })
+        Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told, note })
+    }
+
+    /// A path that has connected again may have longer terms, or be there for the first time.
+    fn keep_note_true(&mut self) {
+        let mut note = self.note.lock();
+        // Until it is written, what has changed goes into it with the rest.
+        let Some(note) = note.as_mut() else { return };
+        if !self.initiator.has_landing_changed(self.volume) {
+            return;
+        }
+        let paths = landing::paths(&self.initiator, self.volume).into_iter().map(|(path, _)| path).collect();
+        if let Err(why) = note.set_paths(paths) {
+            tracing::warn!(
+                %why,
+                "the attachment's note cannot be written again: if this process is killed, wait longer before the \
+                 attachment is recovered"
+            );
+        }
     }
 
     fn submit_waiting(&mut self) {
@@ -68,6 +91,7 @@ impl Disk for RemoteDisk {
     }
     fn drive(&mut self, wait: Option<Duration>) -> io::Result<()> {
         self.initiator.turn(wait);
+        self.keep_note_true();
         self.due = self.initiator.poll_timeout();
         Ok(())
     }

@@ -35,6 +35,14 @@ pub(super) struct Lifeline {
     pub(super) kept: Kept,
 }
 
+/// A keeper that has not said that it holds on.
+#[derive(Debug)]
+pub(super) struct NotHeld {
+    pub(super) why: io::Error,
+    /// It was told to, so it may.
+    pub(super) is_said: bool,
+}
+
 /// What was taken over.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -72,7 +80,16 @@ pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
 }
 
 impl Lifeline {
+    /// To a keeper that a test plays.
+    #[cfg(test)]
+    pub(super) fn of(socket: OwnedFd, kept: Kept) -> Lifeline {
+        Lifeline { socket: Mutex::new(Some(socket)), kept }
+    }
+
     /// What is kept from now on. When this returns, the holder may be killed.
+    ///
+    /// # Errors
+    /// Why the keeper has not said so; it may hold on all the same.
     pub(super) fn hold(
         &self,
         charge: Charge,
@@ -80,15 +97,17 @@ impl Lifeline {
         note: PathBuf,
         timeout_ms: u64,
         called: &Called,
-    ) -> io::Result<()> {
+    ) -> Result<(), NotHeld> {
+        let unsaid = |why: io::Error| NotHeld { why, is_said: false };
+        let said = |why: io::Error| NotHeld { why, is_said: true };
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let socket = socket.as_ref().ok_or_else(|| unsaid(io::ErrorKind::NotConnected.into()))?;
         let called = Some(called.clone());
-        send(socket, &Word::Hold { charge, note, timeout_ms, called }, files)?;
-        match receive::<Answer>(socket, PATIENCE)? {
+        send(socket, &Word::Hold { charge, note, timeout_ms, called }, files).map_err(unsaid)?;
+        match receive::<Answer>(socket, PATIENCE).map_err(said)? {
             Some((Answer::Held, _)) => Ok(()),
-            Some(_) => Err(io::Error::other("the keeper answers something else than that it holds on")),
-            None => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper is gone")),
+            Some(_) => Err(said(io::Error::other("the keeper answers something else than that it holds on"))),
+            None => Err(said(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper is gone"))),
         }
     }
 

@@ -33,8 +33,8 @@ use block_device::{Stop, Via};
 use client::{Initiator, Nexus, Settings, Trail};
 
 use self::disk::RemoteDisk;
-use self::keeper::{Lifeline, Taken};
-use self::note::{Found, Note, Noted, Process, Standing, millis};
+use self::keeper::{Lifeline, NotHeld, Taken};
+use self::note::{Found, Note, Noted, Process, SharedNote, Standing, millis};
 use self::wire::Charge;
 use ::process::exit::{Exit, Failure};
 use ::process::owned::{self, Dir};
@@ -193,8 +193,8 @@ struct Records {
     nexus: [u8; 3],
     legacy: Option<Legacy>,
     lifeline: Option<Lifeline>,
-    /// The note, when it is written.
-    noted: Option<Noted>,
+    /// The note, when it is written; the disk keeps it true.
+    noted: SharedNote,
     /// What its files begin with.
     stem: String,
 }
@@ -305,10 +305,10 @@ impl Attachment {
             nexus,
             legacy,
             lifeline,
-            noted: None,
+            noted: SharedNote::default(),
             stem,
         };
-        let disk = RemoteDisk::new(initiator, volume)
+        let disk = RemoteDisk::new(initiator, volume, records.noted.clone())
             .ok_or_else(|| Failure::failed("the volume has not told its size: try again"))?;
         Ok(Attachment { disk, records, remark })
     }
@@ -343,7 +343,7 @@ impl Attachment {
             lifeline.leave();
         }
         let ended = self.disk.initiator.close(self.disk.volume);
-        if let Some(noted) = self.records.noted.take().filter(|_| is_left && lifeline.is_some()) {
+        if let Some(noted) = self.records.noted.lock().take().filter(|_| is_left && lifeline.is_some()) {
             noted.leave_behind();
         }
         // The keeper hears of it when nothing more is sent to the volume.
@@ -407,15 +407,22 @@ impl Records {
         let noted = Noted::write(self.dir.clone(), &file, &note)?;
         if let (Some(lifeline), Some((charge, files))) = (lifeline, charge) {
             let at = self.dir.path().join(&file);
-            let held = lifeline.hold(charge, &files, at, timeout_ms, &self.wish.url);
-            held.map_err(|why| Failure::failed(format!("the attachment's keeper: {why}")))?;
+            if let Err(NotHeld { why, is_said }) =
+                lifeline.hold(charge, &files, at, timeout_ms, &self.wish.url)
+            {
+                if is_said {
+                    // It may hold on by this note, and who goes on with what it holds finds it by that.
+                    noted.leave_behind();
+                }
+                return Err(Failure::failed(format!("the attachment's keeper: {why}")));
+            }
             *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
         }
         if let Some(Legacy { found, .. }) = self.legacy.take() {
             // The keeper may have been faster.
             let _ = found.dir.remove(&found.file);
         }
-        self.noted = Some(noted);
+        *self.noted.lock() = Some(noted);
         Ok(())
     }
 }
@@ -605,6 +612,55 @@ mod tests {
         };
         for said in [format!("{wish:?}"), format!("{wish:#?}")] {
             assert!(!said.contains("open5esame"), "{said}");
+        }
+    }
+
+    /// Who goes on with what the keeper holds finds it by its note.
+    #[test]
+    fn the_note_of_what_a_keeper_may_hold_on_to_is_not_taken_away() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        for is_said in [true, false] {
+            let root = tempfile::tempdir().unwrap();
+            let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            let kept = note::Kept { process: Process::own().unwrap(), socket: root.path().join("keeper") };
+            let mut records = Records {
+                wish: Wish {
+                    url: "u".into(),
+                    via: None,
+                    at: None,
+                    recover: true,
+                    force: false,
+                    timeout: TIMEOUT,
+                    dir: dir.path().to_owned(),
+                    control: None,
+                },
+                dir: dir.clone(),
+                via: Via::Ublk,
+                shown: "u".to_owned(),
+                uuid: None,
+                serial: None,
+                block: Some(512),
+                paths: Vec::new(),
+                nexus: [0; 3],
+                legacy: None,
+                lifeline: Some(Lifeline::of(ours, kept)),
+                noted: SharedNote::default(),
+                stem: "1".to_owned(),
+            };
+            // It has heard it, and then says nothing more.
+            let keeper = is_said.then(|| {
+                thread::spawn(move || {
+                    wire::receive::<wire::Word>(&theirs, Duration::from_secs(30)).unwrap().unwrap();
+                })
+            });
+            let opened = Opened { ways: vec![("device", "/dev/ublkb0".to_owned())], remarks: Vec::new() };
+            let charge = Charge::Ublk { number: 0, process: 1 };
+            assert!(records.settle(&End::new().unwrap(), &opened, Some((charge, Vec::new()))).is_err());
+            keeper.into_iter().for_each(|keeper| keeper.join().unwrap());
+            let notes = if is_said { vec![OsString::from("1.json")] } else { Vec::new() };
+            assert_eq!(dir.names().unwrap(), notes);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -306,6 +306,20 @@ impl Noted {
         Ok(Noted { dir, file: file.to_owned(), note: note.clone(), stays: false })
     }
 
+    /// The paths are others now, or what they sent lands for longer. A note that cannot be written again stays as it was.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_paths(&mut self, paths: Vec<super::landing::Noted>) -> io::Result<()> {
+        if self.note.paths == paths {
+            return Ok(());
+        }
+        let note = Note { paths, ..self.note.clone() };
+        self.dir.replace_file(&self.file, &serde_json::to_vec(&note)?)?;
+        self.note = note;
+        Ok(())
+    }
+
     /// It stays, for who goes on with what is left. Its holder has ended, though its process may live: it holds other
     /// attachments.
     pub fn leave_behind(mut self) {
@@ -315,6 +329,16 @@ impl Noted {
         if let Ok(text) = serde_json::to_vec(&ended) {
             let _ = self.dir.replace_file(&self.file, &text);
         }
+    }
+}
+
+/// A note, once it is written: of who ends the attachment, and of who knows how its paths are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedNote(Arc<Mutex<Option<Noted>>>);
+
+impl SharedNote {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Noted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -397,6 +421,31 @@ mod tests {
             assert!(!is_no_note(&errno.into()), "{errno:?}");
         }
         assert!(is_no_note(&Errno::NOENT.into()) && is_no_note(&Errno::LOOP.into()));
+    }
+
+    /// A path has connected again, to a controller that lets writes land for longer.
+    #[test]
+    fn a_note_does_not_keep_saying_how_long_writes_landed_before() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let note: Note = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
+        let mut noted = Noted::write(dir.clone(), OsStr::new("1.json"), &note).unwrap();
+        let path = |lands_for_ms| super::super::landing::Noted {
+            place: "a".to_owned(),
+            number: 0,
+            reinstates: false,
+            group: None,
+            lands_for_ms,
+            is_new: false,
+        };
+        for lands_for_ms in [10_000, 3_600_000] {
+            noted.set_paths(vec![path(lands_for_ms)]).unwrap();
+            let text = dir.read(OsStr::new("1.json"), NOTE_MAX).unwrap();
+            let read: Note = serde_json::from_slice(&text).unwrap();
+            assert_eq!(read, Note { paths: vec![path(lands_for_ms)], ..note.clone() });
+        }
+        drop(noted);
+        assert!(dir.names().unwrap().is_empty());
     }
 
     #[test]

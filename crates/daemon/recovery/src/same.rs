@@ -17,7 +17,8 @@ pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, O
 }
 
 /// Whether a note is of the volume of this portrait: by its UUID, or where there is none by its serial number. Of one
-/// that tells neither, as it told neither before, the URL is all that is known: it must be the very one (`shown`).
+/// that tells neither, as it told neither before, the URL is all that is known: it must be the very one (`shown`). So
+/// it is of a note of an earlier version, which names no `space`: it knew no name of a stripe whose legs have no UUID.
 pub fn is_of(note: &Note, portrait: Option<&Portrait>, shown: &str) -> bool {
     let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
     let was = note.serial.as_deref().filter(|serial| !serial.is_empty());
@@ -25,6 +26,7 @@ pub fn is_of(note: &Note, portrait: Option<&Portrait>, shown: &str) -> bool {
     match (&note.uuid, &uuid, was, told) {
         (None, None, Some(was), Some(portrait)) => is_same_serial(was, portrait),
         (None, None, None, None) => note.url == shown,
+        (None, None, None, Some(_)) if note.space.is_none() => note.url == shown,
         (None, None, ..) => false,
         (was, now, ..) => was == now,
     }
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn a_volume_that_tells_nothing_is_not_taken_for_every_other_that_tells_nothing() {
         for serial in [json!(null), json!("")] {
-            let silent = || json!({"uuid": null, "serial": serial, "block": 512});
+            let silent = || json!({"uuid": null, "serial": serial, "block": 512, "space": 1});
             assert!(!is_same(silent(), (None, "", Some(512))), "by another URL");
             assert!(!is_same(silent(), (None, "1", Some(512))));
             assert!(!is_same(silent(), (Some(X), "1", Some(512))));
@@ -145,6 +147,17 @@ mod tests {
             assert!(!is_same_at("u", silent(), (None, "1", Some(512))), "one that tells something now");
         }
         assert!(!is_same_at("u", json!({}), (None, "", Some(512))), "of its blocks nothing is known");
+    }
+
+    #[test]
+    fn a_stripe_of_which_an_older_version_noted_no_name_can_still_be_recovered_by_its_url() {
+        for serial in [json!(null), json!("")] {
+            let older = || json!({"uuid": null, "serial": serial, "block": 512});
+            assert!(is_same_at("u", older(), (None, "SN of the legs", Some(512))));
+            assert!(!is_same_at("v", older(), (None, "SN of the legs", Some(512))), "by another URL");
+            assert!(!is_same_at("u", older(), (None, "SN of the legs", Some(4096))), "other blocks");
+            assert!(!is_same_at("u", older(), (Some(X), "SN of the legs", Some(512))), "one with a UUID");
+        }
     }
 
     #[test]
