@@ -34,7 +34,7 @@ use config::{
     name::VolumeName,
     network,
     plan::{Origin, Plan, Portal, Protocol, TcpOptions, Volume},
-    spec,
+    spec::{self, Source},
 };
 use control::{
     report::line::{self, LineReport},
@@ -103,6 +103,7 @@ pub fn serve(
             "a volume cannot be served; the others are"
         );
     }
+    tell_passing(&stores);
     let listeners = engine.listeners();
     let hint = hints::connect(&plan, &listeners);
     log::say(&line::text(&lines));
@@ -333,6 +334,22 @@ fn open_all(
         return Err(Failure::failed(why));
     }
     Ok((stores, lookout.map(|lookout| Pursuit::of(lookout, out, absent))))
+}
+
+/// Tells of volumes that hosts will not know again at the next start.
+fn tell_passing(stores: &[Store]) {
+    let is_passing = |store: &&Store| {
+        let spec = &store.volume.spec;
+        matches!(spec.source, Source::Ram | Source::Null) && spec.uuid.is_none()
+    };
+    let names: Vec<&str> = stores.iter().filter(is_passing).map(|store| store.volume.name.as_str()).collect();
+    if !names.is_empty() {
+        tracing::info!(
+            volumes = names.join(" "),
+            "in memory without uuid=: hosts find a new disk at each start, and reservations of before are not \
+             its own; their records stay in the state directory"
+        );
+    }
 }
 
 /// Undoes what opening volumes made and recorded, when none is served after all.
