@@ -392,5 +392,4 @@ fn refused(why: &EngineError) -> Refused {
 }
 
 #[cfg(test)]
-#[path = "daemon_tests.rs"]
 mod tests;
