@@ -390,6 +390,17 @@ fn a_volume_verb_that_is_refused_changes_nothing() {
     let nowhere = format!("volume create c=file:{}/absent/new.img,size=1M", stage.work.display());
     let directory = format!("volume create c=file:{}/dir,size=1M", stage.work.display());
     let empty = format!("volume create c=file:{}/empty.img", stage.work.display());
+    let uuid = json(&["info", &urls(&stage.daemon, "a")[0], "--json"])["uuid"].as_str().unwrap().to_owned();
+    // These are refused when the file has been made, or made larger.
+    let as_another = format!("volume create c=file:{}/new.img,size=1M,uuid={uuid}", stage.work.display());
+    let grown_as_another =
+        format!("volume create c=file:{}/source.img,size=4M,uuid={uuid}", stage.work.display());
+    let strange = format!("volume create C=file:{}/source.img,size=4M", stage.work.display());
+    let legs = ["one", "two"].map(|leg| stage.work.join(leg));
+    legs.iter().for_each(|leg| fs::write(leg, pattern(MIB, 11)).unwrap());
+    let striped = format!("stripe:file:{}+file:{}", legs[0].display(), legs[1].display());
+    let striped = stage.run(&format!("volume create striped={striped}"));
+    assert!(striped.status.success(), "{}", String::from_utf8_lossy(&striped.stderr));
     stage.refuses(&[
         (&alias, 1, "already open"),
         (&taken, 1, "kept"),
@@ -399,14 +410,26 @@ fn a_volume_verb_that_is_refused_changes_nothing() {
         (&directory, 1, "not a regular file"),
         (&empty, 1, "less than one block"),
         ("volume create c=file:", 2, ""),
+        (&as_another, 1, "already that of volume \"a\""),
+        (&grown_as_another, 1, "already that of volume \"a\""),
+        (&strange, 2, "C"),
         ("volume delete nobody", 21, "nobody"),
         ("volume delete nobody --force", 21, "nobody"),
         ("volume delete a", 1, "force"),
         ("volume delete kept", 1, "force"),
         ("volume resize kept 1M", 1, "shrink"),
         ("volume resize kept 1000001", 2, "multiple of the block"),
+        ("volume resize kept 0", 2, "multiple of the block"),
+        ("volume resize fixed 4M", 2, "write-protected"),
+        ("volume resize fixed 1M --shrink", 2, "write-protected"),
+        ("volume resize golden 4M", 2, "write-protected"),
+        ("volume resize golden 512K --shrink", 2, "write-protected"),
+        ("volume resize striped 1M --shrink", 2, "the size of its legs"),
         ("volume resize nobody 4M", 21, "nobody"),
         ("volume resize nobody 1M --shrink", 21, "nobody"),
+        ("volume retry nobody", 21, "nobody"),
+        ("volume retry a", 1, "has not failed"),
+        ("volume set fixed --read-only off", 1, "opened read-only"),
         ("volume set nobody --read-only on", 21, "nobody"),
         ("volume set a --read-only perhaps", 2, "perhaps"),
     ]);
@@ -432,6 +455,56 @@ fn load_that_is_refused_writes_nothing() {
         ("host key source.img", 1, "source.img"),
         ("host key link", 1, "link"),
     ]);
+}
+
+#[test]
+fn an_evaluation_that_is_refused_changes_nothing() {
+    let mut stage = Stage::new();
+    fs::create_dir(stage.work.join("taken")).unwrap();
+    fs::write(stage.work.join("taken/record.json"), "hours of a run").unwrap();
+    let password = urls(&stage.daemon, "a")[0].replace("://", "://me%a-long-password@");
+    let told = format!("eval run quick --url={password}");
+    stage.refuses(&[
+        ("eval run nonsense --url iscsi:a", 2, "nonsense"),
+        (&told, 2, "would stand in the report"),
+        ("eval run quick --url iscsi:a --out taken", 2, "the record of another run"),
+        ("eval run quick --url iscsi:a --out source.img", 1, "source.img"),
+        ("eval run quick --target tgt --url iscsi:a --force", 2, "--out"),
+        // These begin, read what may be read, and say what was refused in a record of their own.
+        ("eval run quick --url=iscsi://nonsense --scale smallest --time 5 --out ../1", 1, "name is missing"),
+        ("eval run quick --url iscsi:reserved --scale smallest --time 5 --out ../2", 0, "write-exclusive"),
+        ("eval run quick --url nvme:fixed --scale smallest --time 5 --out ../3", 0, "read-only"),
+        ("eval import notes.txt --out taken", 2, "the record of another run"),
+        ("eval import notes.txt --out new", 1, "notes.txt"),
+        ("eval export nonsense --as fio --out source.img", 2, "nonsense"),
+    ]);
+}
+
+/// What waits would be written to another volume: note and socket stay as they are.
+#[test]
+fn a_recovery_of_another_volume_leaves_what_waits() {
+    let mut stage = Stage::new();
+    let other = json(&["info", &urls(&stage.daemon, "b")[0], "--json"])["uuid"].as_str().unwrap().to_owned();
+    let notes = stage.place.path("run/attached");
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&notes).unwrap();
+    let socket = notes.join("left.sock");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    // Of a process that is dead, whose users are still at its socket.
+    let note = serde_json::json!({
+        "pid": u32::MAX >> 2, "started": 1, "url": urls(&stage.daemon, "b")[0], "via": "nbd",
+        "ways": [socket], "uuid": other, "block": 512,
+    });
+    fs::write(notes.join("1.json"), note.to_string()).unwrap();
+    let recover = |options: &str| format!("attach iscsi:a --at {} {options}", socket.display());
+    let (plain, other, by_fuse) =
+        (recover("--via nbd"), recover("--via nbd --recover"), recover("--via fuse --recover"));
+    stage.refuses(&[
+        (&plain, 1, "waits to be recovered"),
+        (&other, 2, "would be written to another volume"),
+        (&by_fuse, 2, "was attached via nbd"),
+    ]);
+    assert_eq!(fs::read_to_string(notes.join("1.json")).unwrap(), note.to_string());
+    assert!(socket.symlink_metadata().is_ok());
 }
 
 /// A disk of this machine that is a volume is not written by that volume's name either.
