@@ -276,10 +276,25 @@ fn an_experiment_ends_with_its_report() {
     fails(&secret, 2, "secret_file");
     let out = run(&secret);
     assert!(!String::from_utf8_lossy(&out.stderr).contains("hidden"));
-    let elsewhere =
-        ["eval", "run", "unified-wire", "--target-address", "127.0.0.1", "--out", dir.to_str().unwrap()];
+    fails(&["eval", "run", "quick", "--out", dir.to_str().unwrap()], 2, "--force");
+    assert_eq!(
+        fs::read_to_string(dir.join("record.json")).unwrap(),
+        written,
+        "a refused run changes nothing"
+    );
+    let (other, force) = (place.path().join("other"), "--force");
+    let elsewhere = [
+        "eval",
+        "run",
+        "unified-wire",
+        "--target-address",
+        "127.0.0.1",
+        "--out",
+        dir.to_str().unwrap(),
+        force,
+    ];
     fails(&elsewhere, 1, "this machine alone");
-    fails(&["eval", "run", "quick", "--target", "nobody", "--out", dir.to_str().unwrap()], 1, "blockwire");
+    fails(&["eval", "run", "quick", "--target", "nobody", "--out", other.to_str().unwrap()], 1, "blockwire");
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub const VOLUME: Section = Section {
             "uuid",
             "UUID",
             "kept in the state directory",
-            "Identity shown to initiators. Without it a file keeps the one that it was given, and so does a device whose serial number the system tells; a device without one gets a fresh identity, and loses its reservations, when it is set up again or the machine starts again, and a RAM volume at each start.",
+            "Identity shown to initiators. Without it a file keeps the one that it was given, and so does a device whose serial number the system tells; a device without one gets a fresh identity, and loses its reservations, when it is set up again or the machine starts again, and a RAM volume at each start. The log names such RAM volumes. What hosts registered with one, to be kept over power cuts, stays in the state directory under the old identity and does no harm; `uuid=` lets it be found again.",
         ),
         key(
             "cache",
