@@ -1,7 +1,7 @@
 //! `blockwire bench`: load on remote volumes, in fio's words.
 //!
-//! Workers ([`eval::load`]) decide what starts when; each thread ([`share`]) drives its share of them over
-//! sessions or queues of its own, and [`status`] watches them. Invariant: processor time is that of the
+//! Workers ([`eval::load`]) decide what starts when; each thread (`share`) drives its share of them over
+//! sessions or queues of its own, and `status` watches them. Invariant: processor time is that of the
 //! span in which figures count.
 
 mod disk;
