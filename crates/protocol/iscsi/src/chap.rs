@@ -123,14 +123,14 @@ impl Response {
         }
         let digest = hasher.finalize();
         let mut bytes = [0; DIGEST_LEN_MAX];
-        bytes[..digest.len()].copy_from_slice(&digest);
+        bytes.iter_mut().zip(&digest).for_each(|(to, byte)| *to = *byte);
         Self { len: digest.len() as u8, bytes }
     }
 
     /// The bytes of the response.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
     }
 }
 

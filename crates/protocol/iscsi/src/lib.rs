@@ -3,12 +3,24 @@
 //! The crate knows PDUs, negotiation, tags, digests, R2T and sequence numbers. It never knows what a CDB
 //! means beyond its data length and direction, and it owns neither sockets, clocks nor entropy.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod chap;
 pub mod discovery;
 pub mod exchange;
 pub mod initiator;
 pub mod keys;
+mod links;
 pub mod login;
 pub mod name;
 pub mod negotiate;

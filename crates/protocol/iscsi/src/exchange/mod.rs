@@ -37,7 +37,7 @@ enum State {
     /// The list of targets, from above.
     AwaitTargets { open: Open, out: TextBuf, closing: bool },
     /// An empty request that fetches the next piece.
-    AwaitFetch { open: Open, ttt: Ttt, text: Arc<[u8]>, at: usize },
+    AwaitFetch { open: Open, ttt: Ttt, text: Arc<[u8]>, offset: usize },
 }
 
 /// An exchange that began.
@@ -86,12 +86,6 @@ impl TextExchange {
         }
     }
 
-    /// Whether the answer to [`TextStep::AskTargets`] is due; until then every request is refused.
-    #[must_use]
-    pub fn awaits_targets(&self) -> bool {
-        matches!(self.state, State::AwaitTargets { .. })
-    }
-
     /// Judges a request by its header, before its place in the order of commands is used up: what is refused
     /// here changes nothing (RFC 7143 §11.17 wants the gap in CmdSN). `exchange` is what is remembered, if
     /// anything is.
@@ -133,18 +127,18 @@ impl TextExchange {
         let more = request.flags.contains(TextFlags::CONTINUE);
         let mut open = match core::mem::replace(&mut self.state, State::Idle) {
             _ if request.ttt.is_none() => Open::new(request.itt, params, &self.limits),
-            State::AwaitFetch { open, text, at, .. } => {
+            State::AwaitFetch { open, text, offset, .. } => {
                 if !data.is_empty() || more {
                     return Err(RejectReason::PROTOCOL_ERROR);
                 }
-                return Ok(self.send(open, text, at, closing, terms));
+                return Ok(TextStep::Send(self.send(open, text, offset, closing, terms)));
             }
             State::AwaitText { open, .. } => open,
-            State::Idle | State::AwaitTargets { .. } => unreachable!("it was not admitted"),
+            State::Idle | State::AwaitTargets { .. } => return Err(RejectReason::PROTOCOL_ERROR),
         };
         open.incoming.add(data).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         if more {
-            return Ok(self.send(open, Arc::new([]), 0, false, terms));
+            return Ok(TextStep::Send(self.send(open, Arc::new([]), 0, false, terms)));
         }
         self.negotiate(open, closing, terms)
     }
@@ -167,32 +161,41 @@ impl TextExchange {
             }
             out.push("SendTargets", text::REJECT).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         }
-        Ok(self.send(open, out.as_bytes().into(), 0, closing, terms))
+        Ok(TextStep::Send(self.send(open, out.as_bytes().into(), 0, closing, terms)))
     }
 
     /// Takes the answer to [`TextStep::AskTargets`]: the text of a
-    /// [`TargetList`](crate::discovery::TargetList).
-    ///
-    /// # Panics
-    /// When no such question is open.
-    pub fn answer_targets(&mut self, list: Box<[u8]>, params: &Params, fresh: Ttt) -> Box<TextAnswer> {
-        let State::AwaitTargets { open, out, closing } = core::mem::replace(&mut self.state, State::Idle)
-        else {
-            panic!("the targets were not asked for");
+    /// [`TargetList`](crate::discovery::TargetList). `None`: no such question is open.
+    pub fn answer_targets(
+        &mut self,
+        list: Box<[u8]>,
+        params: &Params,
+        fresh: Ttt,
+    ) -> Option<Box<TextAnswer>> {
+        let (open, out, closing) = match core::mem::replace(&mut self.state, State::Idle) {
+            State::AwaitTargets { open, out, closing } => (open, out, closing),
+            other => {
+                self.state = other;
+                return None;
+            }
         };
         let text = if out.is_empty() { list.into() } else { [out.as_bytes(), &list].concat().into() };
-        match self.send(open, text, 0, closing, &Terms { params, fresh }) {
-            TextStep::Send(answer) => answer,
-            TextStep::AskTargets(_) => unreachable!("a piece is sent, nothing is asked"),
-        }
+        Some(self.send(open, text, 0, closing, &Terms { params, fresh }))
     }
 
-    /// Sends the next piece of `text` from `at` on. The last one is final if the request was.
-    fn send(&mut self, open: Open, text: Arc<[u8]>, at: usize, closing: bool, terms: &Terms<'_>) -> TextStep {
+    /// Sends the next piece of `text` from `offset` on. The last one is final if the request was.
+    fn send(
+        &mut self,
+        open: Open,
+        text: Arc<[u8]>,
+        offset: usize,
+        closing: bool,
+        terms: &Terms<'_>,
+    ) -> Box<TextAnswer> {
         let params = terms.params;
         let limit = PIECE_LEN_MAX.min(params.initiator_mrdsl as usize);
-        let end = at + cut(&text[at..], limit);
-        let piece = text[at..end].to_vec();
+        let piece = first_piece(text.get(offset..).unwrap_or_default(), limit).to_vec();
+        let end = offset + piece.len();
         let is_last = end == text.len();
         let mut response = TextResponse::new();
         response.itt = open.itt;
@@ -210,10 +213,10 @@ impl TextExchange {
             }
             self.state = match is_last {
                 true => State::AwaitText { open, ttt },
-                false => State::AwaitFetch { open, ttt, text, at: end },
+                false => State::AwaitFetch { open, ttt, text, offset: end },
             };
         }
-        TextStep::Send(Box::new(TextAnswer { response, text: piece, initiator_mrdsl }))
+        Box::new(TextAnswer { response, text: piece, initiator_mrdsl })
     }
 }
 
@@ -230,11 +233,10 @@ impl Open {
     }
 }
 
-/// How much of a text fits a piece: whole pairs where at least one fits, for the sake of initiators that read
+/// What of a text fits one piece: whole pairs where at least one fits, for the sake of initiators that read
 /// each piece by itself.
-fn cut(text: &[u8], limit: usize) -> usize {
-    if text.len() <= limit {
-        return text.len();
-    }
-    text[..limit].iter().rposition(|byte| *byte == 0).map_or(limit, |end| end + 1)
+fn first_piece(text: &[u8], limit: usize) -> &[u8] {
+    let Some(head) = text.get(..limit).filter(|head| head.len() < text.len()) else { return text };
+    let last_pair_ends = head.iter().rposition(|byte| *byte == 0);
+    last_pair_ends.and_then(|end| head.get(..=end)).unwrap_or(head)
 }

@@ -30,7 +30,7 @@ impl Counted {
 
     fn answer_targets(&mut self, targets: Box<[u8]>, params: &Params) -> Box<TextAnswer> {
         let fresh = self.fresh();
-        self.0.answer_targets(targets, params, fresh)
+        self.0.answer_targets(targets, params, fresh).unwrap()
     }
 }
 

@@ -121,13 +121,13 @@ impl Login {
         }
     }
 
-    /// Takes the answer to [`Step::Authorize`].
+    /// Takes the answer to [`Step::Authorize`]; without such a question the login ends.
     ///
     /// # Panics
-    /// When no such question is open, or a refusal carries no failure.
+    /// When a refusal carries no failure.
     pub fn authorize(&mut self, verdict: Verdict, entropy: &mut Entropy) -> Step {
         let State::AwaitVerdict { identity, flags, text } = self.take_state() else {
-            panic!("a verdict was not asked for");
+            return self.end(None, Cause::OutOfTurn);
         };
         let access = match verdict {
             Verdict::Granted(access) => access,
@@ -148,16 +148,16 @@ impl Login {
         self.negotiate(flags, &text, entropy).unwrap_or_else(|cause| self.end(None, cause))
     }
 
-    /// Takes the answer to [`Step::Complete`].
+    /// Takes the answer to [`Step::Complete`]; without such a question the login ends.
     ///
     /// # Panics
-    /// When no such question is open, the answer names TSIH 0 or an empty window, or a refusal carries no
-    /// failure.
+    /// When the answer names TSIH 0 or an empty window, or a refusal carries no failure.
     pub fn complete(&mut self, completion: Completion) -> Step {
-        let State::AwaitCompletion(text) = self.take_state() else { panic!("a session was not asked for") };
-        let (Some(n), Some(fixed)) = (self.negotiating.take(), self.fixed) else {
-            panic!("a login completes after its negotiation");
+        let asked = (self.take_state(), self.negotiating.take(), self.fixed);
+        let (State::AwaitCompletion(text), Some(n), Some(fixed)) = asked else {
+            return self.end(None, Cause::OutOfTurn);
         };
+        let Auth::Done(proved) = n.auth else { return self.end(None, Cause::OutOfTurn) };
         let tsih = match completion {
             Completion::Refused(status) => return self.end(None, Cause::Refused(status)),
             Completion::NewSession { tsih, window } => {
@@ -170,7 +170,6 @@ impl Login {
                 fixed.tsih
             }
         };
-        let Auth::Done(proved) = n.auth else { panic!("a login completes after its authentication") };
         let (user, algorithm) = proved.map(|proved| (proved.user, proved.algorithm)).unzip();
         let established = Established {
             identity: n.identity,
@@ -280,7 +279,7 @@ impl Login {
 
     /// Works through a complete text of the current stage.
     fn negotiate(&mut self, flags: LoginFlags, text: &[u8], entropy: &mut Entropy) -> Result<Step, Cause> {
-        let n = self.negotiating.as_mut().expect("the verdict came before");
+        let n = self.negotiating.as_mut().ok_or(Cause::OutOfTurn)?;
         let pairs = text::parse(text)?;
         let mut out = TextBuf::new();
         n.check_identity(&pairs)?;
@@ -300,7 +299,7 @@ impl Login {
         let wanted = flags.contains(LoginFlags::TRANSIT).then_some(flags.next());
         match n.transit(self.stage, wanted, &pairs, &mut out)? {
             Some(Stage::FULL_FEATURE) => {
-                let question = n.question(self.exp_cmd_sn);
+                let question = n.question(self.exp_cmd_sn)?;
                 self.state = State::AwaitCompletion(out);
                 Ok(Step::Complete(Box::new(question)))
             }
@@ -375,7 +374,9 @@ impl Login {
     fn redirect(&mut self, status: LoginStatus, to: TargetAddress) -> Step {
         let mut text = TextBuf::new();
         let address = to.without_tag().to_string();
-        text.push("TargetAddress", &address).expect("an address fits an empty text");
+        if let Err(error) = text.push("TargetAddress", &address) {
+            return self.end(None, error.into());
+        }
         let mut response = self.response(status);
         response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
         Step::Refuse(pdu(response, text.split_piece(LOGIN_SEGMENT_LEN_MAX)), Cause::Refused(status))
@@ -447,14 +448,14 @@ impl Negotiating {
         Ok(Some(Stage::FULL_FEATURE))
     }
 
-    fn question(&self, cmd_sn: Sn) -> Complete {
-        let Auth::Done(proved) = &self.auth else { panic!("a login completes after its authentication") };
-        Complete {
+    fn question(&self, cmd_sn: Sn) -> Result<Complete, Cause> {
+        let Auth::Done(proved) = &self.auth else { return Err(Cause::OutOfTurn) };
+        Ok(Complete {
             identity: self.identity.clone(),
             user: proved.as_ref().map(|proved| proved.user.clone()),
             cmd_sn,
             params: self.keys.params().clone(),
-        }
+        })
     }
 }
 

@@ -231,6 +231,8 @@ pub enum Cause {
     Authentication,
     /// Said from above.
     Refused(LoginStatus),
+    /// From above came an answer that the login had not asked for.
+    OutOfTurn,
 }
 
 impl Cause {
@@ -245,6 +247,7 @@ impl Cause {
             Cause::SessionType => LoginStatus::SESSION_TYPE_NOT_SUPPORTED,
             Cause::Authentication => LoginStatus::AUTHENTICATION_FAILURE,
             Cause::Refused(status) => status,
+            Cause::OutOfTurn => LoginStatus::TARGET_ERROR,
             Cause::SegmentTooLong
             | Cause::Header
             | Cause::Changed
@@ -289,6 +292,7 @@ impl core::fmt::Display for Cause {
                 "the initiator did not authenticate: compare its CHAP names and secrets with those configured here"
             }
             Cause::Refused(status) => return refused(*status, f),
+            Cause::OutOfTurn => "this target lost the order of the login, which is a fault of its own",
         };
         f.write_str(text)
     }

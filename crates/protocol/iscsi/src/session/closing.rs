@@ -3,7 +3,7 @@
 //! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its place is free again when the
 //! world has given every operation back and the server has let go of every task.
 //!
-//! What ends with a session, such as a promise of its nexus, ends before its logout is answered, and
+//! What ends with a session, such as a reservation of its nexus, ends before its logout is answered, and
 //! before it is told as closed: anyone who hears of either finds nothing of it left.
 
 use super::TargetSession;
@@ -12,10 +12,11 @@ use super::link::{LinkState, Phase};
 use super::outgoing::Out;
 use super::request::{Fault, LinkFault};
 use super::task::Kind;
+use crate::links::LinkIndex;
 use crate::wire::{AsyncEvent, LogoutResponseCode};
 use buf::{Cx, Time};
 use std::time::Duration;
-use stream::{Close, Link, TargetEvent, earliest};
+use stream::{Close, TargetEvent, earliest};
 
 /// Most violations kept for [`TargetSession::poll_link_fault`].
 const VIOLATIONS_MAX: usize = 16;
@@ -82,8 +83,8 @@ impl TargetSession {
     }
 
     /// Ends a link at once.
-    pub(super) fn fail_link(&mut self, cx: &mut Cx<'_>, at: usize) {
-        let link = &mut self.links[at];
+    pub(super) fn fail_link(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
+        let link = &mut self.links[index];
         if matches!(link.phase, Phase::Dead | Phase::Gone) {
             return;
         }
@@ -92,13 +93,13 @@ impl TargetSession {
         link.rx.drop_gathered();
         link.out.clear();
         link.text = None;
-        self.shut.push_back(Link(at as u16));
+        self.shut.push_back(index.into());
         self.unsettled = true;
-        self.graves.forget(at);
-        self.unfence(at);
-        self.note_cleared(at);
-        self.doom_tasks_of(cx, at);
-        if self.logout.as_ref().is_some_and(|logout| logout.at == at) {
+        self.graves.forget(index);
+        self.unfence(index);
+        self.note_cleared(index);
+        self.doom_tasks_of(cx, index);
+        if self.logout.as_ref().is_some_and(|logout| logout.index == index) {
             let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
             if whole_session {
                 return self.fail_session(cx);
@@ -113,13 +114,13 @@ impl TargetSession {
     }
 
     /// Notes of which logical units a lost link takes tasks with it.
-    fn note_cleared(&mut self, at: usize) {
+    fn note_cleared(&mut self, index: LinkIndex) {
         if self.closing {
             return;
         }
         for (_, task) in self.tasks.iter() {
             let is_command = matches!(task.kind, Kind::Scsi(_));
-            if task.link == at && is_command && !self.cleared.contains(&task.lun) {
+            if task.link == index && is_command && !self.cleared.contains(&task.lun) {
                 self.cleared.push(task.lun);
             }
         }
@@ -128,8 +129,8 @@ impl TargetSession {
     /// Ends all links at once.
     pub(super) fn fail_session(&mut self, cx: &mut Cx<'_>) {
         self.end_session();
-        for at in 0..self.links.len() {
-            self.fail_link(cx, at);
+        for index in self.links.indices() {
+            self.fail_link(cx, index);
         }
     }
 
@@ -158,11 +159,11 @@ impl TargetSession {
         }
         self.unsettled = false;
         self.tidy_logout(cx.now);
-        for at in 0..self.links.len() {
-            if self.has_said_all(at) {
-                self.fail_link(cx, at);
+        for index in self.links.indices() {
+            if self.has_said_all(index) {
+                self.fail_link(cx, index);
             }
-            let link = &mut self.links[at];
+            let link = &mut self.links[index];
             if link.phase == Phase::Dead && link.is_quiet() && link.tasks == 0 {
                 link.phase = Phase::Gone;
             }
@@ -177,20 +178,20 @@ impl TargetSession {
     }
 
     fn tidy_logout(&mut self, now: Time) {
-        let Some(Logout { itt, at, scope }) = self.logout else { return };
-        let in_scope = |at: usize| scope.is_none_or(|scope| scope == at);
-        let busy = |(at, link): (usize, &LinkState)| in_scope(at) && link.tasks > 0;
-        if self.links.iter().enumerate().any(busy) {
+        let Some(Logout { itt, index, scope }) = self.logout else { return };
+        let in_scope = |index: LinkIndex| scope.is_none_or(|scope| scope == index);
+        let busy = |(index, link): (LinkIndex, &LinkState)| in_scope(index) && link.tasks > 0;
+        if self.links.enumerate().any(busy) {
             return;
         }
-        let stays = |(at, link): (usize, &LinkState)| link.is_open() && !in_scope(at);
-        let goes_on = !self.expected.is_empty() || self.links.iter().enumerate().any(stays);
+        let stays = |(index, link): (LinkIndex, &LinkState)| link.is_open() && !in_scope(index);
+        let goes_on = !self.expected.is_empty() || self.links.enumerate().any(stays);
         let ends = !goes_on || self.is_ending();
         if ends && !(self.tasks.is_empty() && self.has_left(now)) {
             return;
         }
         self.logout = None;
-        self.answer_logout(at, itt, LogoutResponseCode::CLOSED);
+        self.answer_logout(index, itt, LogoutResponseCode::CLOSED);
     }
 
     /// Notes since when commands, or task management functions, have waited for the one whose turn it is.
@@ -206,10 +207,10 @@ impl TargetSession {
     }
 
     /// Whether a finishing link has nothing left to send.
-    fn has_said_all(&self, at: usize) -> bool {
-        let link = &self.links[at];
+    fn has_said_all(&self, index: LinkIndex) -> bool {
+        let link = &self.links[index];
         let waits = match &self.logout {
-            Some(logout) => logout.at == at || logout.scope.is_none(),
+            Some(logout) => logout.index == index || logout.scope.is_none(),
             None => false,
         };
         link.phase == Phase::Finishing
@@ -302,27 +303,28 @@ impl TargetSession {
             self.end_silent_links(cx);
         }
         if due(self.hole_deadline()) {
-            let at = self.links.iter().position(LinkState::is_open).unwrap_or_default();
-            self.note(at, Fault::CommandMissing);
+            if let Some(index) = self.links.position(LinkState::is_open) {
+                self.note(index, Fault::CommandMissing);
+            }
             return self.fail_session(cx);
         }
-        for at in 0..self.links.len() {
-            let link = &self.links[at];
+        for index in self.links.indices() {
+            let link = &self.links[index];
             if !matches!(link.phase, Phase::Open | Phase::Finishing) {
                 continue;
             }
             if due(self.stall_deadline(link)) || due(self.owed_deadline(link)) {
-                self.note(at, Fault::Stalled);
-                self.fail_link(cx, at);
+                self.note(index, Fault::Stalled);
+                self.fail_link(cx, index);
             } else if due(self.idle_deadline(link)) {
                 if link.pings.since().is_some() {
-                    self.note(at, Fault::PingUnanswered);
-                    self.fail_link(cx, at);
+                    self.note(index, Fault::PingUnanswered);
+                    self.fail_link(cx, index);
                 } else {
-                    self.ping(cx, at);
+                    self.ping(cx, index);
                 }
             }
-            let link = &mut self.links[at];
+            let link = &mut self.links[index];
             if due(link.retry) {
                 link.retry = None;
             }
@@ -330,9 +332,9 @@ impl TargetSession {
         self.secure();
     }
 
-    pub(super) fn note(&mut self, at: usize, fault: Fault) {
+    pub(super) fn note(&mut self, index: LinkIndex, fault: Fault) {
         if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(LinkFault { link: Link(at as u16), fault });
+            self.violations.push(LinkFault { link: index.into(), fault });
         }
     }
 }

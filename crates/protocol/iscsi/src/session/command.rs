@@ -5,17 +5,24 @@ use super::request::{Cdb, Request, ScsiCommand};
 use super::task::{Additional, Death, Kind, State, Task, Transfer};
 use super::window::{Held, Turn};
 use super::{TargetSession, receive};
+use crate::links::LinkIndex;
 use crate::wire::ahs::{self, Extensions};
 use crate::wire::{self, Bhs, CommandFlags, Opcode, Pdu, RejectReason};
 use buf::{Cx, Sg};
-use stream::{Link, TargetEvent};
+use stream::TargetEvent;
 
 /// Bytes of pings and texts that may wait for their turn: more than any initiator sends ahead of it.
 const HELD_MAX: usize = 64 << 10;
 
 impl TargetSession {
     /// Acts on a SCSI Command's header; says what its immediate data is for.
-    pub(super) fn begin_command(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, ahs: &[u8]) -> Segment {
+    pub(super) fn begin_command(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        bhs: &Bhs,
+        ahs: &[u8],
+    ) -> Segment {
         let pdu = wire::ScsiCommand::from_bhs(bhs);
         let turn = self.turn_of(bhs);
         if turn == Turn::Never {
@@ -28,7 +35,7 @@ impl TargetSession {
         let (cdb, bidi_read_len) = match parsed {
             Ok(parsed) => parsed,
             Err(reason) => {
-                self.reject(at, bhs, reason);
+                self.reject(index, bhs, reason);
                 return Segment::Skip;
             }
         };
@@ -43,14 +50,14 @@ impl TargetSession {
             write: transfer.write,
             edtl: transfer.edtl,
             bidi_read_len,
-            link: Link(at as u16),
+            link: index.into(),
         };
         let state = match wrong {
             None => State::Held,
             Some(sense) => State::Spoilt(sense),
         };
-        let Some(tag) = self.start_task(at, bhs, Kind::Scsi(transfer), state) else {
-            self.reject(at, bhs, RejectReason::TOO_MANY_IMMEDIATE);
+        let Some(tag) = self.start_task(index, bhs, Kind::Scsi(transfer), state) else {
+            self.reject(index, bhs, RejectReason::TOO_MANY_IMMEDIATE);
             return Segment::Skip;
         };
         self.note_owed(cx, tag);
@@ -128,7 +135,7 @@ impl TargetSession {
     /// Enters a task; `None` if too many are in work.
     pub(super) fn start_task(
         &mut self,
-        at: usize,
+        index: LinkIndex,
         bhs: &Bhs,
         kind: Kind,
         state: State,
@@ -143,7 +150,7 @@ impl TargetSession {
             itt: bhs.itt,
             lun: bhs.lun,
             cmd_sn: receive::cmd_sn_of(bhs),
-            link: at,
+            link: index,
             immediate,
             kind,
             state,
@@ -154,24 +161,24 @@ impl TargetSession {
         };
         let tag = self.tasks.insert(task).ok()?;
         self.index.insert(bhs.itt.value(), tag);
-        self.links[at].tasks += 1;
+        self.links[index].tasks += 1;
         self.immediate_burst |= bursts;
         if !self.graves.is_empty() {
             // The tag lives again: what comes for it now is meant for this task.
-            self.graves.take(bhs.itt, at);
+            self.graves.take(bhs.itt, index);
         }
         self.immediates += u32::from(immediate);
         Some(tag)
     }
 
     /// A request other than a SCSI Command or Data-Out, whole with its data.
-    pub(super) fn request(&mut self, cx: &mut Cx<'_>, at: usize, bhs: Bhs, data: Sg) {
-        let link = at;
+    pub(super) fn request(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: Bhs, data: Sg) {
+        let link = index;
         if bhs.opcode() == Opcode::NOP_OUT {
             // Without a task tag it carries no CmdSN of its own, and wants no answer (RFC 7143 §11.18.1).
             let wants = !bhs.itt.is_none();
             let is_new = !wants || self.turn_of(&bhs) != Turn::Never;
-            if !is_new || !self.admit_nop(at, &bhs) || !wants {
+            if !is_new || !self.admit_nop(index, &bhs) || !wants {
                 return;
             }
         }
@@ -183,11 +190,11 @@ impl TargetSession {
                 let held = if is_too_much { Held::Nothing } else { Held::Other { link, bhs, data } };
                 self.window.hold(receive::cmd_sn_of(&bhs), held);
                 if is_too_much {
-                    self.reject(at, &bhs, RejectReason::LONG_OPERATION);
+                    self.reject(index, &bhs, RejectReason::LONG_OPERATION);
                 }
             }
-            Turn::Now => match self.admit_request(at, &bhs) {
-                Err(reason) => self.reject(at, &bhs, reason),
+            Turn::Now => match self.admit_request(index, &bhs) {
+                Err(reason) => self.reject(index, &bhs, reason),
                 Ok(()) if bhs.is_immediate() => self.deliver(cx, Held::Other { link, bhs, data }),
                 Ok(()) => self.take_turn(cx, Held::Other { link, bhs, data }),
             },

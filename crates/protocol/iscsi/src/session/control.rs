@@ -7,6 +7,7 @@ use super::outgoing::Out;
 use super::request::{Request, TaskManagement};
 use super::task::{Death, Kind, State};
 use super::window::{Held, Turn};
+use crate::links::LinkIndex;
 use crate::wire::{
     Bhs, LogoutReason, LogoutRequest, LogoutResponseCode, Lun, NopOut, Opcode, Pdu, RejectReason,
     TmfFunction, TmfRequest, TmfResponseCode, Ttt,
@@ -22,9 +23,9 @@ const FINAL: u8 = 0x80;
 pub(super) struct Logout {
     pub(super) itt: crate::wire::Itt,
     /// The link that asked.
-    pub(super) at: usize,
+    pub(super) index: LinkIndex,
     /// The link to close; `None`: all.
-    pub(super) scope: Option<usize>,
+    pub(super) scope: Option<LinkIndex>,
 }
 
 /// A task management function that waits for the commands before it (RFC 7143 §4.2.3.3).
@@ -36,16 +37,16 @@ pub(super) struct Early {
 
 impl TargetSession {
     /// Refuses a PDU, with a copy of its header.
-    pub(super) fn reject(&mut self, at: usize, bhs: &Bhs, reason: RejectReason) {
-        self.links[at].out.push_back(Out::Reject { reason, bhs: *bhs });
+    pub(super) fn reject(&mut self, index: LinkIndex, bhs: &Bhs, reason: RejectReason) {
+        self.links[index].out.push_back(Out::Reject { reason, bhs: *bhs });
     }
 
     /// The checks that make a request refused as a PDU, SCSI Commands apart.
-    pub(super) fn admit_request(&self, at: usize, bhs: &Bhs) -> Result<(), RejectReason> {
+    pub(super) fn admit_request(&self, index: LinkIndex, bhs: &Bhs) -> Result<(), RejectReason> {
         if bhs.itt.is_none() {
             return Err(RejectReason::INVALID_PDU_FIELD);
         }
-        let continues_text = self.links[at].text.as_ref().and_then(|text| text.open()) == Some(bhs.itt);
+        let continues_text = self.links[index].text.as_ref().and_then(|text| text.open()) == Some(bhs.itt);
         if self.index.find(bhs.itt.value()).is_some()
             && !(bhs.opcode() == Opcode::TEXT_REQUEST && continues_text)
         {
@@ -56,7 +57,7 @@ impl TargetSession {
             Opcode::TMF_REQUEST if bhs.is_immediate() && self.immediates_full() => {
                 Err(RejectReason::TOO_MANY_IMMEDIATE)
             }
-            Opcode::TEXT_REQUEST => self.admit_text(at, bhs),
+            Opcode::TEXT_REQUEST => self.admit_text(index, bhs),
             Opcode::LOGOUT_REQUEST if self.logout.is_some() => Err(RejectReason::PROTOCOL_ERROR),
             _other => Ok(()),
         }
@@ -67,64 +68,64 @@ impl TargetSession {
     }
 
     /// Carries out a request whose turn has come.
-    pub(super) fn perform(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, data: Sg) {
-        if !self.links[at].is_open() {
+    pub(super) fn perform(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, data: Sg) {
+        if !self.links[index].is_open() {
             return;
         }
-        if let Err(reason) = self.admit_request(at, bhs) {
-            return self.reject(at, bhs, reason);
+        if let Err(reason) = self.admit_request(index, bhs) {
+            return self.reject(index, bhs, reason);
         }
         match bhs.opcode() {
             Opcode::NOP_OUT => {
-                let link = &mut self.links[at];
+                let link = &mut self.links[index];
                 link.unasked_bytes += data.len() as u64;
                 link.out.push_back(Out::NopIn { itt: bhs.itt, ttt: Ttt::NONE, lun: Lun::default(), data });
             }
-            Opcode::TMF_REQUEST => self.task_management(at, bhs),
-            Opcode::TEXT_REQUEST => self.text(at, bhs, &data),
-            Opcode::LOGOUT_REQUEST => self.begin_logout(cx, at, bhs),
-            _other => self.reject(at, bhs, RejectReason::COMMAND_NOT_SUPPORTED),
+            Opcode::TMF_REQUEST => self.task_management(index, bhs),
+            Opcode::TEXT_REQUEST => self.text(index, bhs, &data),
+            Opcode::LOGOUT_REQUEST => self.begin_logout(cx, index, bhs),
+            _other => self.reject(index, bhs, RejectReason::COMMAND_NOT_SUPPORTED),
         }
     }
 
     /// A NOP-Out: what it says of our pings, also if it wants an answer itself (RFC 7143 §11.18). False: it
     /// is refused.
-    pub(super) fn admit_nop(&mut self, at: usize, bhs: &Bhs) -> bool {
+    pub(super) fn admit_nop(&mut self, index: LinkIndex, bhs: &Bhs) -> bool {
         let pdu = NopOut::from_bhs(bhs);
         let reason = if bhs.flags & FINAL == 0 {
             RejectReason::INVALID_PDU_FIELD
         } else if bhs.itt.is_none() && !bhs.is_immediate() {
             RejectReason::PROTOCOL_ERROR
-        } else if pdu.ttt.is_none() || self.links[at].pings.answer(pdu.ttt.value()) {
+        } else if pdu.ttt.is_none() || self.links[index].pings.answer(pdu.ttt.value()) {
             return true;
         } else {
             RejectReason::INVALID_PDU_FIELD
         };
-        self.reject(at, bhs, reason);
+        self.reject(index, bhs, reason);
         false
     }
 
     /// Pings the initiator.
-    pub(super) fn ping(&mut self, cx: &mut Cx<'_>, at: usize) {
+    pub(super) fn ping(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
         let ttt = self.next_ttt;
         self.next_ttt = after(ttt);
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         link.pings.send(ttt, cx.now);
         let (itt, ttt, lun) = (crate::wire::Itt::NONE, Ttt::new(ttt), Lun::default());
         link.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
     }
 
-    fn task_management(&mut self, at: usize, bhs: &Bhs) {
+    fn task_management(&mut self, index: LinkIndex, bhs: &Bhs) {
         let pdu = TmfRequest::from_bhs(bhs);
         let function = pdu.function();
-        let referenced = match self.resolve(at, pdu) {
+        let referenced = match self.resolve(index, pdu) {
             Ok(referenced) => referenced,
             Err(response) => {
-                return self.links[at].out.push_back(Out::Tmf { itt: bhs.itt, response });
+                return self.links[index].out.push_back(Out::Tmf { itt: bhs.itt, response });
             }
         };
-        let Some(tag) = self.start_task(at, bhs, Kind::Tmf(function, referenced), State::Held) else {
-            return self.reject(at, bhs, RejectReason::TOO_MANY_IMMEDIATE);
+        let Some(tag) = self.start_task(index, bhs, Kind::Tmf(function, referenced), State::Held) else {
+            return self.reject(index, bhs, RejectReason::TOO_MANY_IMMEDIATE);
         };
         self.count_in(tag);
         let request = TaskManagement { function, lun: pdu.lun.0, referenced };
@@ -150,27 +151,29 @@ impl TargetSession {
 
     /// Tells of the functions that waited for commands that are here now.
     pub(super) fn deliver_early(&mut self, _cx: &mut Cx<'_>) {
-        let mut at = 0;
-        while let Some(early) = self.early.get(at) {
+        let mut index = 0;
+        while let Some(early) = self.early.get(index) {
             let tag = early.tag;
             let due = match self.tasks.get(tag) {
                 None => true,
                 Some(task) => !self.window.exp().lt(task.cmd_sn),
             };
             if due {
-                let early = self.early.remove(at);
+                let early = self.early.remove(index);
                 self.tell(tag, early.request);
             } else {
-                at += 1;
+                index += 1;
             }
         }
     }
 
     /// Which task the function names; or the answer, where none is needed from above.
-    fn resolve(&mut self, at: usize, pdu: &TmfRequest) -> Result<Option<Tag>, TmfResponseCode> {
+    fn resolve(&mut self, index: LinkIndex, pdu: &TmfRequest) -> Result<Option<Tag>, TmfResponseCode> {
         match pdu.function() {
-            TmfFunction::ABORT_TASK => self.resolve_task(at, pdu, true),
-            TmfFunction::QUERY_TASK if self.params.protocol_level >= 2 => self.resolve_task(at, pdu, false),
+            TmfFunction::ABORT_TASK => self.resolve_task(index, pdu, true),
+            TmfFunction::QUERY_TASK if self.params.protocol_level >= 2 => {
+                self.resolve_task(index, pdu, false)
+            }
             TmfFunction::TASK_REASSIGN => Err(TmfResponseCode::NO_REASSIGNMENT),
             TmfFunction::ABORT_TASK_SET
             | TmfFunction::CLEAR_ACA
@@ -191,7 +194,7 @@ impl TargetSession {
 
     fn resolve_task(
         &mut self,
-        at: usize,
+        index: LinkIndex,
         pdu: &TmfRequest,
         abort: bool,
     ) -> Result<Option<Tag>, TmfResponseCode> {
@@ -203,7 +206,7 @@ impl TargetSession {
         };
         let Some(task) = self.tasks.get_mut(tag) else { return Err(TmfResponseCode::NO_TASK) };
         // It is executed on tasks only, and on the link that the task is allegiant to (§11.5.1).
-        if task.link != at || !matches!(task.kind, Kind::Scsi(_)) {
+        if task.link != index || !matches!(task.kind, Kind::Scsi(_)) {
             return Err(TmfResponseCode::REJECTED);
         }
         if task.lun != pdu.lun {
@@ -254,25 +257,25 @@ impl TargetSession {
         }
     }
 
-    fn begin_logout(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs) {
+    fn begin_logout(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs) {
         let pdu = LogoutRequest::from_bhs(bhs);
         let scope = match pdu.reason() {
             LogoutReason::CLOSE_SESSION => None,
             LogoutReason::CLOSE_CONNECTION => {
                 let named = |link: &super::link::LinkState| link.is_open() && link.params.cid == pdu.cid;
-                match self.links.iter().position(named) {
+                match self.links.position(named) {
                     Some(found) => Some(found),
-                    None => return self.answer_logout(at, bhs.itt, LogoutResponseCode::CID_NOT_FOUND),
+                    None => return self.answer_logout(index, bhs.itt, LogoutResponseCode::CID_NOT_FOUND),
                 }
             }
             LogoutReason::REMOVE_FOR_RECOVERY => {
-                return self.answer_logout(at, bhs.itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED);
+                return self.answer_logout(index, bhs.itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED);
             }
-            _other => return self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD),
+            _other => return self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD),
         };
-        self.logout = Some(Logout { itt: bhs.itt, at, scope });
+        self.logout = Some(Logout { itt: bhs.itt, index, scope });
         self.unsettled = true;
-        for leaving in (0..self.links.len()).filter(|link| scope.is_none_or(|scope| scope == *link)) {
+        for leaving in self.links.indices().filter(|link| scope.is_none_or(|scope| scope == *link)) {
             if self.links[leaving].is_open() {
                 self.links[leaving].phase = Phase::Finishing;
                 self.unfence(leaving);
@@ -281,9 +284,14 @@ impl TargetSession {
         }
     }
 
-    pub(super) fn answer_logout(&mut self, at: usize, itt: crate::wire::Itt, response: LogoutResponseCode) {
+    pub(super) fn answer_logout(
+        &mut self,
+        index: LinkIndex,
+        itt: crate::wire::Itt,
+        response: LogoutResponseCode,
+    ) {
         let (time2wait, time2retain) = (self.params.time2wait, self.params.time2retain);
-        self.links[at].out.push_back(Out::Logout { itt, response, time2wait, time2retain });
+        self.links[index].out.push_back(Out::Logout { itt, response, time2wait, time2retain });
     }
 }
 

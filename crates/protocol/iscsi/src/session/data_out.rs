@@ -4,6 +4,7 @@ use super::TargetSession;
 use super::link::{RxState, Segment};
 use super::outgoing::Out;
 use super::task::{Additional, Asked, Death, Kind, State, Task, Transfer};
+use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
@@ -19,12 +20,12 @@ enum Wrong {
 
 impl TargetSession {
     /// Acts on a Data-Out's header; says what its data is for.
-    pub(super) fn begin_data_out(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs) -> Segment {
+    pub(super) fn begin_data_out(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs) -> Segment {
         let pdu = DataOut::from_bhs(bhs);
         let found = self.index.find(pdu.itt.value());
-        let Some(tag) = found.filter(|tag| self.is_write_on(*tag, at)) else {
-            if !self.graves.has(pdu.itt, at) || found.is_some() {
-                self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD);
+        let Some(tag) = found.filter(|tag| self.is_write_on(*tag, index)) else {
+            if !self.graves.has(pdu.itt, index) || found.is_some() {
+                self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD);
             }
             return Segment::Skip;
         };
@@ -32,7 +33,7 @@ impl TargetSession {
         match check(task, pdu, self.params.initial_r2t) {
             Ok(()) => {}
             Err(Wrong::Pdu) => {
-                self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD);
+                self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD);
                 return Segment::Skip;
             }
             Err(Wrong::Task(sense)) => self.doom(cx, tag, Death::Sense(sense)),
@@ -40,17 +41,17 @@ impl TargetSession {
         Segment::Write { tag, sequence: true }
     }
 
-    fn is_write_on(&mut self, tag: Tag, at: usize) -> bool {
+    fn is_write_on(&mut self, tag: Tag, index: LinkIndex) -> bool {
         self.tasks
             .get_mut(tag)
-            .is_some_and(|task| task.link == at && task.transfer().is_some_and(|transfer| transfer.write))
+            .is_some_and(|task| task.link == index && task.transfer().is_some_and(|transfer| transfer.write))
     }
 
     /// A PDU with write data is whole.
     pub(super) fn end_write_pdu(
         &mut self,
         cx: &mut Cx<'_>,
-        at: usize,
+        index: LinkIndex,
         bhs: &Bhs,
         tag: Tag,
         sequence: bool,
@@ -63,11 +64,11 @@ impl TargetSession {
         let wrong = if sequence { end_sequence(transfer, DataOut::from_bhs(bhs)) } else { None };
         if owed != (transfer.unsolicited_open, transfer.r2ts.len()) {
             // Bytes alone are no progress: a few of them now and then would hold memory for ever.
-            self.links[at].owed_since = cx.now;
+            self.links[index].owed_since = cx.now;
         }
         transfer.whole = transfer.got;
         if wanted && !good {
-            self.reject(at, bhs, RejectReason::DATA_DIGEST_ERROR);
+            self.reject(index, bhs, RejectReason::DATA_DIGEST_ERROR);
             self.doom(cx, tag, Death::Sense(Additional::CRC));
         } else if let (true, Some(sense)) = (wanted, wrong) {
             self.doom(cx, tag, Death::Sense(sense));
@@ -80,7 +81,7 @@ impl TargetSession {
     pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
         let task = self.tasks.get(tag)?;
         let Kind::Scsi(transfer) = &task.kind else { return None };
-        let link = self.links.get(task.link)?;
+        let link = &self.links[task.link];
         let RxState::Data { left, segment: Segment::Write { tag: stands_here, .. }, .. } = &link.rx.state
         else {
             return None;
@@ -97,7 +98,7 @@ impl TargetSession {
         let (data, sum) = link.rx.inlet.peek(padded + 4)?.split_at(padded);
         let mut crc = Crc32c::new();
         crc.update(data);
-        (crc.wire() == sum).then(|| &data[..len])
+        if crc.wire() == sum { data.get(..len) } else { None }
     }
 
     /// The server places data of a task.

@@ -20,6 +20,7 @@ use super::TargetSession;
 use super::link::{LinkState, Phase};
 use super::request::Fault;
 use super::task::{Answer, State, Task};
+use crate::links::LinkIndex;
 use crate::wire::{Lun, Sn};
 use buf::{Cx, Time};
 use smallvec::SmallVec;
@@ -35,7 +36,7 @@ pub(super) struct Fence {
 }
 
 /// A link, and the ExpStatSN that acknowledges what was to be sent on it.
-type Mark = (usize, Sn);
+type Mark = (LinkIndex, Sn);
 
 #[derive(Debug)]
 enum Stage {
@@ -50,7 +51,6 @@ enum Stage {
 }
 
 impl TargetSession {
-    /// Ends a function that ended many tasks; `lun`: those of this unit.
     /// Sends a task's answer, or keeps it with the task while a fence stands, or until it is through its
     /// own. Nothing is owed for the task any more.
     pub(super) fn answer_in_order(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: Answer) {
@@ -114,11 +114,11 @@ impl TargetSession {
         if matches!(fence.stage, Stage::Waiting) {
             let mut marks = SmallVec::new();
             if self.needs_fence() {
-                for at in 0..self.links.len() {
-                    let mark = (at, self.links[at].all_sent());
-                    if self.links[at].is_open() && !self.is_acknowledged(mark) {
+                for index in self.links.indices() {
+                    let mark = (index, self.links[index].all_sent());
+                    if self.links[index].is_open() && !self.is_acknowledged(mark) {
                         marks.push(mark);
-                        self.ping(cx, at);
+                        self.ping(cx, index);
                     }
                 }
             }
@@ -129,9 +129,9 @@ impl TargetSession {
             if marks.is_empty() {
                 let sent = self.send_fenced(fence.tag).filter(|_| self.needs_fence());
                 fence.stage = match sent {
-                    Some(at) => {
-                        let mark = (at, self.links[at].all_sent());
-                        self.ping(cx, at);
+                    Some(index) => {
+                        let mark = (index, self.links[index].all_sent());
+                        self.ping(cx, index);
                         Stage::After(mark, until)
                     }
                     None => Stage::Over,
@@ -145,18 +145,18 @@ impl TargetSession {
         }
     }
 
-    fn is_acknowledged(&self, (at, exp_stat_sn): Mark) -> bool {
-        !self.links[at].acked.next().lt(exp_stat_sn)
+    fn is_acknowledged(&self, (index, exp_stat_sn): Mark) -> bool {
+        !self.links[index].acked.next().lt(exp_stat_sn)
     }
 
     /// Queues the response that a task keeps, and says where.
-    fn send_fenced(&mut self, tag: Tag) -> Option<usize> {
+    fn send_fenced(&mut self, tag: Tag) -> Option<LinkIndex> {
         let mut task = self.remove(tag)?;
-        let at = task.link;
+        let index = task.link;
         if let State::Answered(answer) = std::mem::replace(&mut task.state, State::Live) {
             self.send_answer(task, *answer);
         }
-        Some(at)
+        Some(index)
     }
 
     /// Sends what waited behind a fence that is down, or begins the next.
@@ -171,11 +171,11 @@ impl TargetSession {
     }
 
     /// A link leaves: no acknowledgment is waited for on it any more.
-    pub(super) fn unfence(&mut self, leaving: usize) {
+    pub(super) fn unfence(&mut self, leaving: LinkIndex) {
         for fence in &mut self.fences {
             match &mut fence.stage {
-                Stage::Before(marks, _) => marks.retain(|(at, _)| *at != leaving),
-                Stage::After((at, _), _) if *at == leaving => fence.stage = Stage::Over,
+                Stage::Before(marks, _) => marks.retain(|(index, _)| *index != leaving),
+                Stage::After((index, _), _) if *index == leaving => fence.stage = Stage::Over,
                 Stage::Waiting | Stage::After(..) | Stage::Over => {}
             }
         }
@@ -191,15 +191,15 @@ impl TargetSession {
 
     /// Drops the links that acknowledge nothing.
     pub(super) fn end_silent_links(&mut self, cx: &mut Cx<'_>) {
-        let silent: SmallVec<[usize; 4]> = match self.fences.front().map(|fence| &fence.stage) {
-            Some(Stage::Before(marks, _)) => marks.iter().map(|(at, _)| *at).collect(),
-            Some(Stage::After((at, _), _)) => SmallVec::from_slice(&[*at]),
+        let silent: SmallVec<[LinkIndex; 4]> = match self.fences.front().map(|fence| &fence.stage) {
+            Some(Stage::Before(marks, _)) => marks.iter().map(|(index, _)| *index).collect(),
+            Some(Stage::After((index, _), _)) => SmallVec::from_slice(&[*index]),
             Some(Stage::Waiting | Stage::Over) | None => SmallVec::new(),
         };
-        for at in silent {
-            if self.links[at].phase == Phase::Open {
-                self.note(at, Fault::Unacknowledged);
-                self.fail_link(cx, at);
+        for index in silent {
+            if self.links[index].phase == Phase::Open {
+                self.note(index, Fault::Unacknowledged);
+                self.fail_link(cx, index);
             }
         }
     }

@@ -5,11 +5,12 @@
 //! A tag that is used again, or whose last sequence has come, is taken out; of those whose data never comes
 //! the oldest goes when there is no place.
 
+use crate::links::LinkIndex;
 use crate::wire::Itt;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Task tag and link.
-type Name = (u32, usize);
+type Name = (u32, LinkIndex);
 
 #[derive(Debug)]
 pub(super) struct Graves {
@@ -31,11 +32,11 @@ impl Graves {
         self.known.is_empty()
     }
 
-    pub(super) fn has(&self, itt: Itt, link: usize) -> bool {
+    pub(super) fn has(&self, itt: Itt, link: LinkIndex) -> bool {
         self.known.contains_key(&(itt.value(), link))
     }
 
-    pub(super) fn put(&mut self, itt: Itt, link: usize) {
+    pub(super) fn put(&mut self, itt: Itt, link: LinkIndex) {
         let name = (itt.value(), link);
         let Graves { known, order, burials, most } = self;
         if order.len() >= 2 * *most {
@@ -52,12 +53,12 @@ impl Graves {
         }
     }
 
-    pub(super) fn take(&mut self, itt: Itt, link: usize) {
+    pub(super) fn take(&mut self, itt: Itt, link: LinkIndex) {
         self.known.remove(&(itt.value(), link));
     }
 
     /// A link is gone.
-    pub(super) fn forget(&mut self, link: usize) {
+    pub(super) fn forget(&mut self, link: LinkIndex) {
         self.known.retain(|(_, of), _| *of != link);
         self.order.retain(|((_, of), _)| *of != link);
     }
@@ -69,22 +70,24 @@ mod tests {
 
     #[test]
     fn none_is_lost_while_there_are_places_and_the_oldest_goes_first() {
+        let mut links = crate::links::Links::new();
+        let (first, second) = (links.push(()), links.push(()));
         let mut graves = Graves::new(4);
         for round in 0..100 {
-            graves.put(Itt::new(round), 0);
-            graves.put(Itt::new(round), 0);
-            let kept: Vec<_> = (0..=round).filter(|itt| graves.has(Itt::new(*itt), 0)).collect();
+            graves.put(Itt::new(round), first);
+            graves.put(Itt::new(round), first);
+            let kept: Vec<_> = (0..=round).filter(|itt| graves.has(Itt::new(*itt), first)).collect();
             assert_eq!(kept, (0..=round).skip((round as usize + 1).saturating_sub(4)).collect::<Vec<_>>());
             assert!(graves.order.len() <= 8);
         }
-        graves.take(Itt::new(98), 0);
-        assert!(!graves.has(Itt::new(98), 0) && !graves.has(Itt::new(99), 1));
+        graves.take(Itt::new(98), first);
+        assert!(!graves.has(Itt::new(98), first) && !graves.has(Itt::new(99), second));
         for _ in 0..100 {
-            graves.put(Itt::new(1), 1);
-            graves.take(Itt::new(1), 1);
+            graves.put(Itt::new(1), second);
+            graves.take(Itt::new(1), second);
             assert!(graves.order.len() <= 8);
         }
-        graves.forget(0);
+        graves.forget(first);
         assert!(graves.is_empty());
     }
 }

@@ -54,6 +54,7 @@ pub use task::R2T_MAX;
 use task::Task;
 use window::Window;
 
+use crate::links::Links;
 use crate::wire::{Cid, Lun, Sn};
 
 /// Most commands that a session may have in work.
@@ -86,7 +87,7 @@ pub struct TargetSession {
     immediates: u32,
     /// One of them has unsolicited data: memory is set aside for one at a time.
     immediate_burst: bool,
-    links: Vec<LinkState>,
+    links: Links<LinkState>,
     events: VecDeque<TargetEvent<Request>>,
     shut: VecDeque<Link>,
     /// Tasks that ended while the peer still owed them data: that data is skipped.
@@ -148,7 +149,7 @@ impl TargetSession {
             index: TagIndex::new(tasks),
             immediates: 0,
             immediate_burst: false,
-            links: Vec::new(),
+            links: Links::new(),
             events: VecDeque::new(),
             shut: VecDeque::new(),
             graves: Graves::new(tasks),
@@ -186,14 +187,14 @@ impl TargetSession {
             return Err(AttachError::Closing);
         }
         let same = |link: &LinkState| link.params.cid == params.cid && link.phase != Phase::Gone;
-        let reinstated = self.links.iter().position(same);
+        let reinstated = self.links.position(same);
         let open = self.links.iter().filter(|link| link.is_open()).count();
         let most = usize::from(self.params.max_connections.max(1));
         if reinstated.is_none() && open >= most {
             return Err(AttachError::TooManyLinks);
         }
         // Links that are ending keep their places for a while.
-        let free = self.links.iter().position(|link| link.phase == Phase::Gone);
+        let free = self.links.position(|link| link.phase == Phase::Gone);
         if free.is_none() && self.links.len() >= 2 * most.min(usize::from(u16::MAX) / 2) {
             return Err(AttachError::TooManyLinks);
         }
@@ -202,21 +203,18 @@ impl TargetSession {
         }
         self.expected.retain(|(cid, _)| *cid != params.cid);
         let link = LinkState::new(params, leftover, cx.now);
-        let at = match free {
-            Some(at) => {
-                self.links[at] = link;
-                at
+        let index = match free {
+            Some(index) => {
+                self.links[index] = link;
+                index
             }
-            None => {
-                self.links.push(link);
-                self.links.len() - 1
-            }
+            None => self.links.push(link),
         };
-        if let Some(old) = reinstated.filter(|old| *old != at) {
+        if let Some(old) = reinstated.filter(|old| *old != index) {
             self.fail_link(cx, old);
             self.tidy(cx);
         }
-        Ok(Link(at as u16))
+        Ok(index.into())
     }
 
     /// Whether a link with this CID is in use.
@@ -231,14 +229,14 @@ impl TargetSession {
     pub fn reinstate(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
         let bears =
             |link: &LinkState| link.params.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
-        let old = self.links.iter().position(bears);
+        let old = self.links.position(bears);
         // Also where none bears it: the last link may die while the new one is on its way.
         if !self.is_ending() {
             self.expected.retain(|(other, _)| *other != cid);
             self.expected.push((cid, until));
         }
-        let Some(at) = old else { return };
-        self.fail_link(cx, at);
+        let Some(index) = old else { return };
+        self.fail_link(cx, index);
         self.tidy(cx);
     }
 
@@ -292,14 +290,14 @@ impl TargetSession {
     /// touched. Gives the links that have some left, for want of memory.
     #[must_use]
     pub fn copy_lent(&mut self, pool: &Pool) -> Vec<Link> {
-        let links = self.links.iter_mut().enumerate();
-        links.filter_map(|(at, link)| (!link.copy_lent(pool)).then_some(Link(at as u16))).collect()
+        let indices = self.links.indices();
+        indices.filter(|index| !self.links[*index].copy_lent(pool)).map(Link::from).collect()
     }
 
     /// Links that are open.
     pub fn open_links(&self) -> impl Iterator<Item = (Link, Cid)> + '_ {
-        let open = self.links.iter().enumerate().filter(|(_, link)| link.is_open());
-        open.map(|(at, link)| (Link(at as u16), link.params.cid))
+        let open = self.links.enumerate().filter(|(_, link)| link.is_open());
+        open.map(|(index, link)| (index.into(), link.params.cid))
     }
 
     /// What the session was made from.
@@ -362,12 +360,12 @@ impl TargetSession {
 }
 
 /// Commands that the window admits in any case: one for each link at least.
-fn least_window(limits: &SessionLimits, links: &[LinkState], expected: &[(Cid, Time)]) -> u32 {
+fn least_window(limits: &SessionLimits, links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
     links_to_keep(links, expected).max(u32::from(WINDOW_START)).min(u32::from(limits.commands))
 }
 
 /// Links that are open or on their way.
-fn links_to_keep(links: &[LinkState], expected: &[(Cid, Time)]) -> u32 {
+fn links_to_keep(links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
     (links.iter().filter(|link| link.is_open()).count() + expected.len()) as u32
 }
 
@@ -376,7 +374,7 @@ impl Connection for TargetSession {
     type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
-        self.next_recv(cx, usize::from(link.0))
+        self.next_recv(cx, self.links.index_of(link)?)
     }
 
     fn handle_recv(
@@ -386,18 +384,19 @@ impl Connection for TargetSession {
         op: RecvOp,
         came: Received,
     ) -> Result<(), Self::LinkFault> {
-        let result = self.received(cx, usize::from(link.0), op, came);
+        let Some(index) = self.links.index_of(link) else { return Ok(()) };
+        let result = self.received(cx, index, op, came);
         self.tidy(cx);
         result
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
-        for at in 0..self.links.len() {
-            let link = &self.links[at];
+        for index in self.links.indices() {
+            let link = &self.links[index];
             if !link.rx.inlet.is_empty() && link.retry.is_none_or(|retry| retry <= cx.now) {
-                self.links[at].retry = None;
-                result = result.and(self.parse(cx, at, true));
+                self.links[index].retry = None;
+                result = result.and(self.parse(cx, index, true));
             }
         }
         self.tidy(cx);
@@ -407,7 +406,7 @@ impl Connection for TargetSession {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
         let stamp = self.stamp();
         let news = self.window.has_news();
-        let link = self.links.get_mut(usize::from(link.0))?;
+        let link = self.links.get_mut(link)?;
         if news && link.is_open() && link.out.is_empty() && link.outbox.is_free() {
             // The window grew, and no answer is there to tell of it.
             link.put_news();
@@ -418,17 +417,16 @@ impl Connection for TargetSession {
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
-        let at = usize::from(link.0);
-        let Some(link) = self.links.get_mut(at) else { return };
-        link.outbox.written();
+        let Some(index) = self.links.index_of(link) else { return };
+        self.links[index].outbox.written();
         if how.is_err() {
-            self.fail_link(cx, at);
+            self.fail_link(cx, index);
         }
         self.tidy(cx);
     }
 
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: Link, op: SendOp) {
-        if let Some(link) = self.links.get_mut(usize::from(link.0)) {
+        if let Some(link) = self.links.get_mut(link) {
             link.kernel_bytes = link.kernel_bytes.saturating_sub(op.len as u64);
             link.outbox.sent(op);
         }

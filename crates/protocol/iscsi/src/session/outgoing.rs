@@ -8,7 +8,7 @@ use super::request::ScsiResult;
 use super::task::Answer;
 use crate::wire::{
     self, AsyncEvent, Bhs, DataInFlags, Itt, LogoutResponseCode, Lun, Pdu, RejectReason, ResponseFlags,
-    ScsiResponseCode, ScsiStatus, Sn, TextFlags, TmfResponseCode, Ttt, pad_len,
+    ScsiResponseCode, ScsiStatus, Sn, TextFlags, TmfResponseCode, Ttt,
 };
 use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Pool, Sg};
@@ -414,13 +414,14 @@ impl Writer {
                     pdu.flags = pdu.flags.with(ResponseFlags::BIDI_UNDERFLOW);
                     pdu.bidi_residual = U32::new(response.bidi_residual);
                 }
-                let mut data = [0u8; 254];
-                let sense = &sense[..sense.len().min(252)];
-                data[..2].copy_from_slice(&(sense.len() as u16).to_be_bytes());
-                data[2..2 + sense.len()].copy_from_slice(sense);
-                let len = if sense.is_empty() { 0 } else { 2 + sense.len() };
+                let mut segment = [0u8; 2 + 252];
+                let [high, low, bytes @ ..] = &mut segment;
+                let len = sense.len().min(bytes.len());
+                [*high, *low] = (len as u16).to_be_bytes();
+                bytes.iter_mut().zip(sense).for_each(|(to, byte)| *to = *byte);
+                let len = if sense.is_empty() { 0 } else { 2 + len };
                 pdu.set_data_len(len);
-                self.frame(&pdu, &data[..len]);
+                self.frame(&pdu, segment.get(..len).unwrap_or(&segment));
             }
         }
     }
@@ -469,7 +470,7 @@ impl Writer {
     }
 
     fn trailer(&mut self, len: usize, mut crc: Crc32c) {
-        let padding = &[0; 3][..pad_len(len)];
+        let padding = wire::padding(len);
         if !padding.is_empty() {
             self.batch.put(padding);
         }

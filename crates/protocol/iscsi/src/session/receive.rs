@@ -8,12 +8,13 @@ use super::link::{OUT_MAX, Phase, Rx, RxState, Segment, UNASKED_MAX};
 use super::request::{Fault, LinkFault};
 use super::task::{Aim, Task};
 use super::{RETRY, TargetSession};
+use crate::links::LinkIndex;
 use crate::text::TEXT_LEN_MAX;
 use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Sg, SgMut};
 use std::ops::Range;
-use stream::{Direct, Link, Received, RecvOp, Tag};
+use stream::{Direct, Received, RecvOp, Tag};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,8 +26,8 @@ enum Step {
 
 impl TargetSession {
     /// What to receive next.
-    pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, at: usize) -> Option<RecvOp> {
-        let link = self.links.get(at)?;
+    pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<RecvOp> {
+        let link = &self.links[index];
         let (phase, blocked) = (link.phase, link.rx.out || !link.rx.inlet.is_empty());
         if blocked || matches!(phase, Phase::Dead | Phase::Gone) {
             return None;
@@ -35,23 +36,23 @@ impl TargetSession {
             _ if phase == Phase::Finishing => None,
             RxState::Data { left, segment: Segment::Write { tag, .. }, .. } if *left > 0 => {
                 let (tag, left) = (*tag, *left);
-                self.direct(cx, at, tag, left)?
+                self.direct(cx, index, tag, left)?
             }
             RxState::Data { .. } => None,
-            RxState::Header => self.links[at].rx.inlet.fill_up(),
+            RxState::Header => self.links[index].rx.inlet.fill_up(),
         };
-        let rx = &mut self.links[at].rx;
+        let rx = &mut self.links[index].rx;
         rx.out = true;
         Some(RecvOp { direct, stage_len: rx.inlet.stage_len(), stage: None })
     }
 
     /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
     #[expect(clippy::option_option, reason = "no place now, or none needed")]
-    fn direct(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32) -> Option<Option<Direct>> {
-        let aim = self.aim(cx, at, tag, left, true)?;
+    fn direct(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32) -> Option<Option<Direct>> {
+        let aim = self.aim(cx, index, tag, left, true)?;
         let (Aim::Place(..) | Aim::Hold(_)) = &aim else { return Some(None) };
         let (data, want) = self.tasks.get_mut(tag)?.transfer()?.lend(&aim)?;
-        self.links[at].rx.aim = Some(aim);
+        self.links[index].rx.aim = Some(aim);
         Some(Some(Direct { tag, data, want }))
     }
 
@@ -59,18 +60,18 @@ impl TargetSession {
     pub(super) fn received(
         &mut self,
         cx: &mut Cx<'_>,
-        at: usize,
+        index: LinkIndex,
         op: RecvOp,
         came: Received,
     ) -> Result<(), LinkFault> {
-        let Some(link) = self.links.get_mut(at) else { return Ok(()) };
+        let link = &mut self.links[index];
         link.rx.out = false;
         let bytes = match &came {
             Received::Bytes(n) => *n,
             Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
-        let placed = op.direct.map_or(0, |direct| self.take_back(at, direct, bytes));
-        let link = &mut self.links[at];
+        let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
+        let link = &mut self.links[index];
         match came {
             Received::Bytes(n) => {
                 if let (Some(stage), true) = (op.stage, n > placed) {
@@ -80,17 +81,17 @@ impl TargetSession {
             Received::Loaned(pages) => link.rx.inlet.put_loaned(pages),
             Received::Cancelled => {}
             Received::End | Received::Failed(_) => {
-                self.fail_link(cx, at);
+                self.fail_link(cx, index);
                 return Ok(());
             }
         }
-        self.parse(cx, at, false)
+        self.parse(cx, index, false)
     }
 
     /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
     /// how many bytes were for it.
-    fn take_back(&mut self, at: usize, direct: Direct, bytes: usize) -> usize {
-        let link = &mut self.links[at];
+    fn take_back(&mut self, index: LinkIndex, direct: Direct, bytes: usize) -> usize {
+        let link = &mut self.links[index];
         if link.rx.inlet.is_filling_up() {
             return link.rx.inlet.filled_up(direct, bytes);
         }
@@ -115,18 +116,23 @@ impl TargetSession {
     /// Parses all that is here. `placing`: the server has had its chance to place the data that the
     /// stream stands in. Data of commands that are announced meanwhile waits for the next call, so
     /// that it is copied once, to its place.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize, mut placing: bool) -> Result<(), LinkFault> {
+    pub(super) fn parse(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        mut placing: bool,
+    ) -> Result<(), LinkFault> {
         let told = self.events.len();
         loop {
-            let link = &mut self.links[at];
+            let link = &mut self.links[index];
             if !link.is_open() {
                 link.rx.inlet.clear();
                 return Ok(());
             }
             let step = match &link.rx.state {
-                RxState::Header => self.parse_header(cx, at)?,
-                RxState::Data { left: 0, .. } => self.parse_trailer(cx, at),
-                RxState::Data { .. } => self.parse_data(cx, at, placing),
+                RxState::Header => self.parse_header(cx, index)?,
+                RxState::Data { left: 0, .. } => self.parse_trailer(cx, index),
+                RxState::Data { .. } => self.parse_data(cx, index, placing),
             };
             if step == Step::Stop {
                 return Ok(());
@@ -135,12 +141,12 @@ impl TargetSession {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, LinkFault> {
-        let link = &mut self.links[at];
+    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Step, LinkFault> {
+        let link = &mut self.links[index];
         if link.out.len() >= OUT_MAX || link.unasked_bytes >= UNASKED_MAX {
             return Ok(Step::Stop);
         }
-        let violation = |fault| LinkFault { link: Link(at as u16), fault };
+        let violation = |fault| LinkFault { link: index.into(), fault };
         let digest = if link.params.header_digest { 4 } else { 0 };
         let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
             return Ok(Step::Stop);
@@ -157,26 +163,26 @@ impl TargetSession {
             let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Step::Stop) };
             let (header, sum) = header.split_at(covered);
             if digest > 0 && sum != digest_of(header) {
-                self.fail_link(cx, at);
+                self.fail_link(cx, index);
                 return Err(violation(Fault::HeaderDigest));
             }
-            ahs = header[BHS_LEN..].into();
+            ahs = header.get(BHS_LEN..).unwrap_or_default().into();
         }
         link.rx.inlet.consume(covered + digest);
         link.heard = cx.now;
         if bhs.data_len() > link.params.target_mrdsl as usize {
-            self.fail_link(cx, at);
+            self.fail_link(cx, index);
             return Err(violation(Fault::SegmentTooLong(bhs.data_len() as u32)));
         }
         if !ahs.is_empty() && bhs.opcode() != Opcode::SCSI_COMMAND {
             self.fail_session(cx);
             return Err(violation(Fault::UnexpectedAhs));
         }
-        self.acknowledge(at, &bhs);
-        let segment = self.begin(cx, at, &bhs, &ahs);
-        let rx = &mut self.links[at].rx;
+        self.acknowledge(index, &bhs);
+        let segment = self.begin(cx, index, &bhs, &ahs);
+        let rx = &mut self.links[index].rx;
         if bhs.data_len() == 0 {
-            self.end_pdu(cx, at, &bhs, segment, true);
+            self.end_pdu(cx, index, &bhs, segment, true);
         } else {
             rx.crc = Crc32c::new();
             rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
@@ -187,8 +193,8 @@ impl TargetSession {
 
     /// Takes ExpStatSN, which stands at the same place in every request. Numbers that we have not
     /// reached are ignored: nothing is kept for retransmission that they could free.
-    fn acknowledge(&mut self, at: usize, bhs: &Bhs) {
-        let link = &mut self.links[at];
+    fn acknowledge(&mut self, index: LinkIndex, bhs: &Bhs) {
+        let link = &mut self.links[index];
         let exp = DataOut::from_bhs(bhs).exp_stat_sn;
         let acked = exp.sub(1);
         if link.acked.lt(acked) && exp.le(link.stat_sn) {
@@ -197,30 +203,30 @@ impl TargetSession {
     }
 
     /// Acts on a header; says what its data segment is for.
-    fn begin(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, ahs: &[u8]) -> Segment {
+    fn begin(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, ahs: &[u8]) -> Segment {
         match bhs.opcode() {
-            Opcode::SCSI_COMMAND => self.begin_command(cx, at, bhs, ahs),
-            Opcode::DATA_OUT => self.begin_data_out(cx, at, bhs),
+            Opcode::SCSI_COMMAND => self.begin_command(cx, index, bhs, ahs),
+            Opcode::DATA_OUT => self.begin_data_out(cx, index, bhs),
             Opcode::NOP_OUT => {
-                let most = self.links[at].params.initiator_mrdsl as usize;
+                let most = self.links[index].params.initiator_mrdsl as usize;
                 Segment::gather(bhs.data_len().min(most))
             }
             Opcode::TEXT_REQUEST => Segment::gather(bhs.data_len().min(TEXT_LEN_MAX + 1)),
             Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => Segment::gather(0),
             // A SNACK has no place at ErrorRecoveryLevel 0 (RFC 7143 §11.16), nor a login after login.
             Opcode::SNACK | Opcode::LOGIN_REQUEST => {
-                self.reject(at, bhs, RejectReason::PROTOCOL_ERROR);
+                self.reject(index, bhs, RejectReason::PROTOCOL_ERROR);
                 Segment::Skip
             }
             _unknown => {
-                self.reject(at, bhs, RejectReason::COMMAND_NOT_SUPPORTED);
+                self.reject(index, bhs, RejectReason::COMMAND_NOT_SUPPORTED);
                 Segment::Skip
             }
         }
     }
 
-    fn parse_data(&mut self, cx: &mut Cx<'_>, at: usize, placing: bool) -> Step {
-        let link = &mut self.links[at];
+    fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Step {
+        let link = &mut self.links[index];
         let digest = link.params.data_digest;
         let Rx { inlet, state, crc, .. } = &mut link.rx;
         let RxState::Data { left, segment } = state else { return Step::On };
@@ -233,7 +239,7 @@ impl TargetSession {
                 if data.is_empty() && *want > 0 {
                     match cx.pool.take_sg(Class::Wire, *want) {
                         Some(memory) => *data = memory,
-                        None => return self.wait_for_memory(cx, at),
+                        None => return self.wait_for_memory(cx, index),
                     }
                 }
                 let range = *filled..(*filled + *left as usize).min(*want);
@@ -250,18 +256,18 @@ impl TargetSession {
             }
             Segment::Write { tag, .. } => {
                 let (tag, left) = (*tag, *left);
-                return self.place(cx, at, tag, left, placing);
+                return self.place(cx, index, tag, left, placing);
             }
         }
         Step::On
     }
 
     /// Moves what is here of a write's data to its place.
-    fn place(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32, placing: bool) -> Step {
+    fn place(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32, placing: bool) -> Step {
         let task = self.tasks.get_mut(tag);
         // What was used where it was received, or is of no use, needs no aim.
         if !task.as_ref().is_some_and(|task| task.wants_data()) {
-            let Rx { inlet, state, .. } = &mut self.links[at].rx;
+            let Rx { inlet, state, .. } = &mut self.links[index].rx;
             let n = inlet.skip(left as usize) as u32;
             if let Some(transfer) = task.and_then(Task::transfer) {
                 transfer.got = transfer.got.saturating_add(n);
@@ -271,8 +277,8 @@ impl TargetSession {
             }
             return Step::On;
         }
-        let Some(aim) = self.aim(cx, at, tag, left, placing) else { return Step::Stop };
-        let link = &mut self.links[at];
+        let Some(aim) = self.aim(cx, index, tag, left, placing) else { return Step::Stop };
+        let link = &mut self.links[index];
         let RxState::Data { left, .. } = &mut link.rx.state else { return Step::On };
         let transfer = self.tasks.get_mut(tag).and_then(|task| task.transfer());
         let n = match transfer {
@@ -289,7 +295,7 @@ impl TargetSession {
 
     /// Where a write's next data goes; takes the hold if it must and `placing` allows. `None`: not
     /// known yet, or no memory.
-    fn aim(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32, placing: bool) -> Option<Aim> {
+    fn aim(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32, placing: bool) -> Option<Aim> {
         let Some(task) = self.tasks.get_mut(tag) else { return Some(Aim::Skip(left)) };
         let wanted = task.wants_data();
         let Some(transfer) = task.transfer() else { return Some(Aim::Skip(left)) };
@@ -305,7 +311,7 @@ impl TargetSession {
                         Some(transfer.aim(left))
                     }
                     None => {
-                        self.wait_for_memory(cx, at);
+                        self.wait_for_memory(cx, index);
                         None
                     }
                 }
@@ -315,43 +321,44 @@ impl TargetSession {
         }
     }
 
-    fn wait_for_memory(&mut self, cx: &mut Cx<'_>, at: usize) -> Step {
-        self.links[at].retry = Some(cx.now + RETRY);
+    fn wait_for_memory(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Step {
+        self.links[index].retry = Some(cx.now + RETRY);
         Step::Stop
     }
 
-    fn parse_trailer(&mut self, cx: &mut Cx<'_>, at: usize) -> Step {
-        let link = &mut self.links[at];
+    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Step {
+        let link = &mut self.links[index];
         let bhs = link.rx.bhs;
         let pad = pad_len(bhs.data_len());
         let digest = if link.params.data_digest { 4 } else { 0 };
         let mut good = true;
         if pad + digest > 0 {
             let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Step::Stop };
+            let (padding, sum) = bytes.split_at(pad);
             if digest > 0 {
-                link.rx.crc.update(&bytes[..pad]);
-                good = bytes[pad..] == link.rx.crc.wire();
+                link.rx.crc.update(padding);
+                good = sum == link.rx.crc.wire();
             }
             link.rx.inlet.consume(pad + digest);
         }
         let RxState::Data { segment, .. } = &mut link.rx.state else { return Step::On };
         let segment = segment.take();
         link.rx.state = RxState::Header;
-        self.end_pdu(cx, at, &bhs, segment, good);
+        self.end_pdu(cx, index, &bhs, segment, good);
         Step::On
     }
 
     /// A PDU is whole; `good`: its data digest is right.
-    fn end_pdu(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, segment: Segment, good: bool) {
+    fn end_pdu(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, segment: Segment, good: bool) {
         match segment {
-            Segment::Write { tag, sequence } => self.end_write_pdu(cx, at, bhs, tag, sequence, good),
+            Segment::Write { tag, sequence } => self.end_write_pdu(cx, index, bhs, tag, sequence, good),
             Segment::Gather { .. } if bhs.data_len() > 0 && !good && !segment.is_cut(bhs) => {
-                self.reject(at, bhs, RejectReason::DATA_DIGEST_ERROR);
+                self.reject(index, bhs, RejectReason::DATA_DIGEST_ERROR);
             }
             Segment::Gather { mut data, filled, .. } => {
                 data.truncate(filled);
                 let data = if data.is_empty() { Sg::new() } else { data.freeze() };
-                self.request(cx, at, *bhs, data);
+                self.request(cx, index, *bhs, data);
             }
             Segment::Skip => {}
         }

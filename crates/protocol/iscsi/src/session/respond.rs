@@ -7,6 +7,7 @@ use super::outgoing::{DataIn, Out, Residual, Scsi};
 use super::request::{Response, ScsiResult};
 use super::task::{Answer, Death, Kind, State, Task, Transfer};
 use super::{TargetSession, links_to_keep};
+use crate::links::LinkIndex;
 use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Cx, Sg};
 use stream::{Tag, TargetEvent};
@@ -44,7 +45,7 @@ impl TargetSession {
     pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let live = matches!(task.state, State::Live);
-        let (itt, at) = (task.itt, task.link);
+        let (itt, index) = (task.itt, task.link);
         let reserved = task.read_reserved.min(data.len() as u32);
         let Kind::Scsi(transfer) = &mut task.kind else { return };
         let room = transfer.edtl.saturating_sub(offset) as usize;
@@ -52,7 +53,7 @@ impl TargetSession {
         if !live || !transfer.read || transfer.write || len == 0 {
             return;
         }
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         task.read_reserved -= reserved;
         link.read_bytes = (link.read_bytes + len as u64).saturating_sub(u64::from(reserved));
         let (segment, burst) = (DataIn::segment_of(link), self.params.max_burst);
@@ -84,10 +85,10 @@ impl TargetSession {
             {
                 let Response::Scsi(result) = response else { return };
                 let residual = Residual::of(transfer.edtl, result.transferred);
-                let (at, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
+                let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
                 self.uncount(tag);
                 self.tasks.discard(tag);
-                self.links[at].put_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
+                self.links[index].put_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
             }
             (State::Live, Kind::Scsi(_)) => {
                 let answer = Answer::of(response).unwrap_or(Answer::Failure);
@@ -228,9 +229,9 @@ impl TargetSession {
         }
     }
 
-    pub(super) fn doom_tasks_of(&mut self, cx: &mut Cx<'_>, at: usize) {
+    pub(super) fn doom_tasks_of(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
         let tags: Vec<Tag> =
-            self.tasks.iter().filter(|(_, task)| task.link == at).map(|(tag, _)| tag).collect();
+            self.tasks.iter().filter(|(_, task)| task.link == index).map(|(tag, _)| tag).collect();
         tags.into_iter().for_each(|tag| self.doom(cx, tag, Death::Silent));
     }
 

@@ -6,6 +6,7 @@
 //! hold (memory set aside for unsolicited data), or nowhere, when nobody wants it any more.
 
 use super::request::{Response, ScsiResult};
+use crate::links::LinkIndex;
 use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode};
 use buf::SgMut;
 use buf::crc32c::Crc32c;
@@ -22,7 +23,7 @@ pub(super) struct Task {
     pub(super) lun: Lun,
     pub(super) cmd_sn: Sn,
     /// Index of the link that it is allegiant to.
-    pub(super) link: usize,
+    pub(super) link: LinkIndex,
     pub(super) immediate: bool,
     pub(super) kind: Kind,
     pub(super) state: State,

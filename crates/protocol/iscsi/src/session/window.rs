@@ -3,6 +3,7 @@
 //! Invariant: commands delivered and not yet ended, and those that the open window may still bring,
 //! are never more than `limit`; and MaxCmdSN never moves backwards.
 
+use crate::links::LinkIndex;
 use crate::wire::{Bhs, Sn};
 use std::collections::VecDeque;
 use stream::Tag;
@@ -16,7 +17,7 @@ pub(super) enum Held {
     Scsi(Tag, ScsiCommand),
     /// Any other request, with its data.
     Other {
-        link: usize,
+        link: LinkIndex,
         bhs: Bhs,
         data: Sg,
     },
@@ -118,7 +119,9 @@ impl Window {
         while self.held.len() <= place {
             self.held.push_back(None);
         }
-        self.held[place] = Some(held);
+        if let Some(place) = self.held.get_mut(place) {
+            *place = Some(held);
+        }
     }
 
     /// Whether requests wait for one before them.

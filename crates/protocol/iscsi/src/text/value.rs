@@ -57,7 +57,7 @@ pub fn binary(text: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
     }
     let value = number(text)?.to_be_bytes();
     let zeros = value.iter().take_while(|b| **b == 0).count().min(7);
-    let bytes = &value[zeros..];
+    let bytes = value.get(zeros..).unwrap_or(&value);
     if bytes.len() <= len_max { Ok(bytes.to_vec()) } else { Err(ValueError) }
 }
 
@@ -68,7 +68,7 @@ pub fn encode_hex(bytes: &[u8]) -> String {
     text.push_str("0x");
     for byte in bytes {
         for nibble in [byte >> 4, byte & 0xf] {
-            text.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
+            text.extend(char::from_digit(nibble.into(), 16));
         }
     }
     text
@@ -93,8 +93,8 @@ fn decode_hex(digits: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
     for digit in head {
         bytes.push(nibble(*digit)?);
     }
-    for pair in pairs.chunks_exact(2) {
-        bytes.push(nibble(pair[0])? << 4 | nibble(pair[1])?);
+    for [high, low] in pairs.as_chunks().0 {
+        bytes.push(nibble(*high)? << 4 | nibble(*low)?);
     }
     Ok(bytes)
 }
@@ -114,12 +114,12 @@ fn decode_base64(digits: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
             word = word << 6 | u32::from(sextet(*digit)?);
         }
         word <<= 6 * (4 - group.len());
-        let whole = word.to_be_bytes();
-        let kept = group.len() * 3 / 4;
-        if whole[1 + kept..].iter().any(|b| *b != 0) {
+        let [_, whole @ ..] = word.to_be_bytes();
+        let (kept, unused) = whole.split_at(group.len() * 3 / 4);
+        if unused.iter().any(|b| *b != 0) {
             return Err(ValueError);
         }
-        bytes.extend_from_slice(&whole[1..1 + kept]);
+        bytes.extend_from_slice(kept);
     }
     Ok(bytes)
 }

@@ -121,7 +121,7 @@ impl Cdb {
     /// The CDB's bytes; at least 16, padded with what the header carried.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
     }
 }
 

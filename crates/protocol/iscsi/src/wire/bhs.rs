@@ -131,6 +131,17 @@ pub const fn pad_len(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
+/// The zeros that pad a segment of `len` bytes.
+#[must_use]
+pub const fn padding(len: usize) -> &'static [u8] {
+    match pad_len(len) {
+        0 => &[],
+        1 => &[0; 1],
+        2 => &[0; 2],
+        _three => &[0; 3],
+    }
+}
+
 /// `len` and its padding; `None` where that exceeds `usize`.
 #[must_use]
 pub const fn padded_len(len: usize) -> Option<usize> {

@@ -22,7 +22,7 @@ mod text;
 mod tests;
 
 pub use async_message::AsyncMessage;
-pub use bhs::{BHS_LEN, Bhs, Len24, OpByte, Opcode, Pdu, SEGMENT_LEN_MAX, pad_len, padded_len};
+pub use bhs::{BHS_LEN, Bhs, Len24, OpByte, Opcode, Pdu, SEGMENT_LEN_MAX, pad_len, padded_len, padding};
 pub use codes::{
     AsyncEvent, LoginStatus, LogoutReason, LogoutResponseCode, RejectReason, ScsiResponseCode, ScsiStatus,
     SnackType, TaskAttribute, TmfFunction, TmfResponseCode,

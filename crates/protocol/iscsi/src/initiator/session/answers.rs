@@ -5,6 +5,7 @@ use super::command::{Kind, residual};
 use super::outgoing::Out;
 use super::request::{Fault, Lost, Notice, Residual, Response};
 use super::{InitiatorSession, State};
+use crate::links::LinkIndex;
 use crate::session::SenseBytes;
 use crate::wire::{
     AsyncEvent, AsyncMessage, BHS_LEN, Bhs, LogoutResponse, LogoutResponseCode, Lun, NopIn, Opcode, Pdu,
@@ -22,14 +23,20 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 impl InitiatorSession {
     /// Acts on a PDU that is whole and carries no read's data; `data` is the beginning of its segment.
-    pub(super) fn answer(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
+    pub(super) fn answer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        bhs: &Bhs,
+        data: &[u8],
+    ) -> Result<(), Fault> {
         match bhs.opcode() {
-            Opcode::SCSI_RESPONSE => return self.scsi_response(at, bhs, data),
-            Opcode::TMF_RESPONSE => self.task_response(at, TmfResponse::from_bhs(bhs)),
+            Opcode::SCSI_RESPONSE => return self.scsi_response(index, bhs, data),
+            Opcode::TMF_RESPONSE => self.task_response(index, TmfResponse::from_bhs(bhs)),
             Opcode::TEXT_RESPONSE => self.text_response(TextResponse::from_bhs(bhs)),
-            Opcode::NOP_IN => return self.nop_in(at, NopIn::from_bhs(bhs)),
-            Opcode::LOGOUT_RESPONSE => return self.logout_response(at, LogoutResponse::from_bhs(bhs)),
-            Opcode::REJECT => self.rejected(at, Reject::from_bhs(bhs).reason, data),
+            Opcode::NOP_IN => return self.nop_in(index, NopIn::from_bhs(bhs)),
+            Opcode::LOGOUT_RESPONSE => return self.logout_response(index, LogoutResponse::from_bhs(bhs)),
+            Opcode::REJECT => self.rejected(index, Reject::from_bhs(bhs).reason, data),
             Opcode::ASYNC_MESSAGE => return self.async_message(cx, AsyncMessage::from_bhs(bhs), data),
             // R2T was acted on with its header; data of a command that ended is skipped.
             _done => {}
@@ -37,9 +44,9 @@ impl InitiatorSession {
         Ok(())
     }
 
-    fn scsi_response(&mut self, at: usize, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
+    fn scsi_response(&mut self, index: LinkIndex, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
         let pdu = ScsiResponse::from_bhs(bhs);
-        let Some(tag) = self.find(at, bhs.itt, bhs.opcode())? else {
+        let Some(tag) = self.find(index, bhs.itt, bhs.opcode())? else {
             self.graves.retain(|itt| *itt != bhs.itt);
             return Ok(());
         };
@@ -59,8 +66,8 @@ impl InitiatorSession {
     }
 
     /// A task management function is done; so are the commands that it ended (RFC 7143 §11.6.1).
-    fn task_response(&mut self, at: usize, pdu: &TmfResponse) {
-        let Ok(Some(tag)) = self.find(at, pdu.itt, Opcode::TMF_RESPONSE) else { return };
+    fn task_response(&mut self, index: LinkIndex, pdu: &TmfResponse) {
+        let Ok(Some(tag)) = self.find(index, pdu.itt, Opcode::TMF_RESPONSE) else { return };
         let Some(Kind::Task { function, lun, referenced }) = self.commands.get(tag).map(|c| &c.kind) else {
             return;
         };
@@ -119,8 +126,8 @@ impl InitiatorSession {
         }
     }
 
-    fn nop_in(&mut self, at: usize, pdu: &NopIn) -> Result<(), Fault> {
-        let link = &mut self.links[at];
+    fn nop_in(&mut self, index: LinkIndex, pdu: &NopIn) -> Result<(), Fault> {
+        let link = &mut self.links[index];
         if !pdu.itt.is_none() {
             let ours = link.ping.take_if(|(itt, _)| *itt == pdu.itt);
             return ours.map(|_| ()).ok_or(Fault::UnknownTask(Opcode::NOP_IN));
@@ -132,8 +139,8 @@ impl InitiatorSession {
         Ok(())
     }
 
-    fn logout_response(&mut self, at: usize, pdu: &LogoutResponse) -> Result<(), Fault> {
-        if self.logout != Some((at, pdu.itt)) {
+    fn logout_response(&mut self, index: LinkIndex, pdu: &LogoutResponse) -> Result<(), Fault> {
+        if self.logout != Some((index, pdu.itt)) {
             return Err(Fault::UnknownTask(Opcode::LOGOUT_RESPONSE));
         }
         if pdu.response != LogoutResponseCode::CLOSED {
@@ -144,22 +151,22 @@ impl InitiatorSession {
     }
 
     /// A PDU of ours was refused; `header` is what the target says it was.
-    fn rejected(&mut self, at: usize, reason: RejectReason, header: &[u8]) {
+    fn rejected(&mut self, index: LinkIndex, reason: RejectReason, header: &[u8]) {
         let Some(bhs) = header.get(..BHS_LEN).and_then(Bhs::from_prefix) else {
             return self.notices.push_back(Notice::Rejected(Opcode::REJECT, reason));
         };
         let (opcode, itt) = (bhs.opcode(), bhs.itt);
         let begins = matches!(opcode, Opcode::SCSI_COMMAND | Opcode::TMF_REQUEST | Opcode::TEXT_REQUEST);
-        match self.find(at, itt, opcode) {
+        match self.find(index, itt, opcode) {
             Ok(Some(tag)) if begins => self.lose(tag, Lost::Rejected(reason)),
             _other => self.notices.push_back(Notice::Rejected(opcode, reason)),
         }
-        if self.logout == Some((at, itt)) {
+        if self.logout == Some((index, itt)) {
             self.fail();
         }
         if opcode == Opcode::NOP_OUT {
             // Refused is an answer too.
-            self.links[at].ping.take_if(|(ping, _)| *ping == itt);
+            self.links[index].ping.take_if(|(ping, _)| *ping == itt);
         }
     }
 
@@ -196,5 +203,5 @@ fn sense(data: &[u8], len: usize) -> Result<SenseBytes, Fault> {
     if sense_len > len - 2 {
         return Err(Fault::Sense);
     }
-    Ok(SenseBytes::from_slice(&rest[..sense_len.min(SENSE_LEN_MAX).min(rest.len())]))
+    Ok(SenseBytes::from_slice(rest.get(..sense_len.min(SENSE_LEN_MAX)).unwrap_or(rest)))
 }

@@ -5,25 +5,26 @@ use super::outgoing::Out;
 use super::request::{Fault, LinkFault};
 use super::{InitiatorSession, State};
 use crate::initiator::Failure;
+use crate::links::LinkIndex;
 use buf::{Cx, Time};
 use stream::{Close, HostEvent, Link, earliest};
 
 impl InitiatorSession {
     /// A link is gone. If it had logged in, or nothing else has, the session is over.
-    pub(super) fn lose_link(&mut self, at: usize) {
-        let link = &self.links[at];
+    pub(super) fn lose_link(&mut self, index: LinkIndex) {
+        let link = &self.links[index];
         if link.is_over() {
             return;
         }
         let matters = link.is_open() || self.state == State::Starting;
-        self.drop_link(at);
+        self.drop_link(index);
         if matters {
             self.fail();
         }
     }
 
-    fn drop_link(&mut self, at: usize) {
-        let link = &mut self.links[at];
+    fn drop_link(&mut self, index: LinkIndex) {
+        let link = &mut self.links[index];
         if link.is_over() {
             return;
         }
@@ -31,7 +32,7 @@ impl InitiatorSession {
         link.rx.inlet.clear();
         link.out.clear();
         (link.pongs, link.ping, link.deadline, link.retry) = (0, None, None, None);
-        self.shut.push_back(Link(at as u16));
+        self.shut.push_back(index.into());
     }
 
     /// Ends all links at once; every request is given back.
@@ -42,8 +43,8 @@ impl InitiatorSession {
         self.state = State::Dead;
         (self.deadline, self.look_at, self.refused, self.logout) = (None, None, None, None);
         self.graves.clear();
-        for at in 0..self.links.len() {
-            self.drop_link(at);
+        for index in self.links.indices() {
+            self.drop_link(index);
         }
         self.lose_all();
     }
@@ -67,7 +68,7 @@ impl InitiatorSession {
         if self.state == State::Draining && self.commands.is_empty() {
             self.log_out();
         }
-        for link in &mut self.links {
+        for link in self.links.iter_mut() {
             if link.phase == Phase::Dead && link.is_quiet() {
                 link.phase = Phase::Gone;
             }
@@ -81,11 +82,11 @@ impl InitiatorSession {
 
     /// Asks to close the session (RFC 7143 §11.14).
     fn log_out(&mut self) {
-        let Some(at) = self.links.iter().position(LinkState::is_open) else { return self.fail() };
+        let Some(index) = self.links.position(LinkState::is_open) else { return self.fail() };
         self.state = State::LoggingOut;
         let itt = self.fresh_itt();
-        self.logout = Some((at, itt));
-        self.links[at].out.push_back(Out::Logout(itt));
+        self.logout = Some((index, itt));
+        self.links[index].out.push_back(Out::Logout(itt));
     }
 
     /// When the clocks want to be looked at.
@@ -124,38 +125,38 @@ impl InitiatorSession {
             return self.fail();
         }
         if due(self.window_deadline()) {
-            return self.give_up(0, Fault::WindowClosed);
+            return self.give_up(Link(0), Fault::WindowClosed);
         }
         if due(self.look_at)
-            && let Some(at) = self.overdue(now)
+            && let Some(index) = self.overdue(now)
         {
-            return self.give_up(at, Fault::CommandTimeout);
+            return self.give_up(index.into(), Fault::CommandTimeout);
         }
-        for at in 0..self.links.len() {
-            let link = &mut self.links[at];
+        for index in self.links.indices() {
+            let link = &mut self.links[index];
             if link.is_over() {
                 continue;
             }
             if due(link.retry) {
                 link.retry = None;
             }
-            let link = &self.links[at];
+            let link = &self.links[index];
             if due(self.stall_deadline(link)) {
-                self.give_up(at, Fault::Stalled);
+                self.give_up(index.into(), Fault::Stalled);
             } else if due(link.deadline) {
-                self.fail_login(at, Failure::TimedOut);
+                self.fail_login(index, Failure::TimedOut);
             } else if due(self.idle_deadline(link)) {
                 if link.ping.is_some() {
-                    self.give_up(at, Fault::PingUnanswered);
+                    self.give_up(index.into(), Fault::PingUnanswered);
                 } else {
-                    self.ping(at, now);
+                    self.ping(index, now);
                 }
             }
         }
     }
 
     /// The link of a command that has taken too long; else notes when to look again.
-    fn overdue(&mut self, now: Time) -> Option<usize> {
+    fn overdue(&mut self, now: Time) -> Option<LinkIndex> {
         let timeout = self.limits.command_timeout?;
         let (_, oldest) = self.commands.iter().min_by_key(|(_, command)| command.since).or_else(|| {
             self.look_at = None;
@@ -169,15 +170,15 @@ impl InitiatorSession {
         None
     }
 
-    fn ping(&mut self, at: usize, now: Time) {
+    fn ping(&mut self, index: LinkIndex, now: Time) {
         let itt = self.fresh_itt();
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         link.ping = Some((itt, now));
         link.out.push_back(Out::Ping(itt));
     }
 
-    fn give_up(&mut self, at: usize, fault: Fault) {
-        self.violation.get_or_insert(LinkFault { link: Link(at as u16), fault });
+    fn give_up(&mut self, link: Link, fault: Fault) {
+        self.violation.get_or_insert(LinkFault { link, fault });
         self.fail();
     }
 }

@@ -5,6 +5,7 @@ use super::request::{Fault, Lost, Request, Residual, Response, ScsiAnswer, ScsiC
 use super::targets::TargetsReader;
 use super::{IMMEDIATE_MAX, InitiatorSession, State};
 use crate::discovery::SendTargets;
+use crate::links::LinkIndex;
 use crate::negotiate::SessionType;
 use crate::session::SenseBytes;
 use crate::wire::ahs::CDB_LEN_MAX;
@@ -16,7 +17,7 @@ use stream::{HostEvent, Tag};
 pub(super) struct Command {
     pub(super) itt: Itt,
     /// The link that it is allegiant to.
-    pub(super) link: usize,
+    pub(super) link: LinkIndex,
     pub(super) kind: Kind,
     pub(super) data: Data,
     /// Bytes of its data.
@@ -115,6 +116,10 @@ impl InitiatorSession {
             spoilt: false,
             doom: None,
         };
+        #[expect(
+            clippy::unreachable,
+            reason = "`admits` has counted, and the table is as long as it lets in"
+        )]
         let Ok(tag) = self.commands.insert(command) else { unreachable!("counted before") };
         self.index.insert(itt.value(), tag);
         self.links[link].commands += 1;
@@ -159,19 +164,19 @@ impl InitiatorSession {
 
     /// The open link with the fewest commands; for a function that names a command, that of the command
     /// (RFC 7143 §11.5.1).
-    fn link_for(&self, request: &Request) -> Option<usize> {
+    fn link_for(&self, request: &Request) -> Option<LinkIndex> {
         if let Request::Task(TaskManagement { referenced: Some(tag), .. }) = request
             && let Some(command) = self.commands.get(*tag)
         {
             return Some(command.link);
         }
-        let open = self.links.iter().enumerate().filter(|(_, link)| link.is_open());
-        open.min_by_key(|(_, link)| link.commands).map(|(at, _)| at)
+        let open = self.links.enumerate().filter(|(_, link)| link.is_open());
+        open.min_by_key(|(_, link)| link.commands).map(|(index, _)| index)
     }
 
     /// How much of a write goes with its command, and how much with and behind it unasked (RFC 7143 §13.10,
     /// §13.11, §13.14).
-    fn unasked(&self, link: usize, len: u32) -> (u32, u32) {
+    fn unasked(&self, link: LinkIndex, len: u32) -> (u32, u32) {
         let terms = self.links[link].terms;
         let burst = self.params.first_burst.min(len);
         let digest = if terms.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
@@ -191,10 +196,10 @@ impl InitiatorSession {
     }
 
     /// The command that a PDU names; `None` if it has ended and what comes for it is skipped.
-    pub(super) fn find(&self, at: usize, itt: Itt, opcode: Opcode) -> Result<Option<Tag>, Fault> {
+    pub(super) fn find(&self, index: LinkIndex, itt: Itt, opcode: Opcode) -> Result<Option<Tag>, Fault> {
         match self.index.find(itt.value()) {
             Some(tag) => {
-                let mine = |command: &&Command| command.sent.is_some() && command.link == at;
+                let mine = |command: &&Command| command.sent.is_some() && command.link == index;
                 let command = self.commands.get(tag).filter(mine);
                 let command = command.ok_or(Fault::UnknownTask(opcode))?;
                 Ok(command.doom.is_none().then_some(tag))
@@ -205,8 +210,8 @@ impl InitiatorSession {
     }
 
     /// Judges a Data-In by its header; gives the command that its data is for.
-    pub(super) fn check_data(&mut self, at: usize, pdu: &DataIn) -> Result<Option<Tag>, Fault> {
-        let Some(tag) = self.find(at, pdu.itt, Opcode::DATA_IN)? else { return Ok(None) };
+    pub(super) fn check_data(&mut self, index: LinkIndex, pdu: &DataIn) -> Result<Option<Tag>, Fault> {
+        let Some(tag) = self.find(index, pdu.itt, Opcode::DATA_IN)? else { return Ok(None) };
         let Some(command) = self.commands.get_mut(tag) else { return Ok(None) };
         if !matches!(command.data, Data::In(_)) {
             return Err(Fault::WrongTask(Opcode::DATA_IN));
@@ -243,8 +248,8 @@ impl InitiatorSession {
     }
 
     /// A stretch of a write is asked for.
-    pub(super) fn take_r2t(&mut self, at: usize, pdu: &R2t) -> Result<(), Fault> {
-        let Some(tag) = self.find(at, pdu.itt, Opcode::R2T)? else { return Ok(()) };
+    pub(super) fn take_r2t(&mut self, index: LinkIndex, pdu: &R2t) -> Result<(), Fault> {
+        let Some(tag) = self.find(index, pdu.itt, Opcode::R2T)? else { return Ok(()) };
         let (burst, most) = (self.params.max_burst, self.params.max_outstanding_r2t);
         let Some(command) = self.commands.get_mut(tag) else { return Ok(()) };
         if !matches!(command.data, Data::Out { .. }) {
@@ -263,7 +268,7 @@ impl InitiatorSession {
         command.unsent += len;
         command.sn = command.sn.wrapping_add(1);
         command.next = end;
-        self.links[at].out.push_back(Out::Data { tag, ttt: pdu.ttt, at: offset, end, sn: 0 });
+        self.links[index].out.push_back(Out::Data { tag, ttt: pdu.ttt, at: offset, end, sn: 0 });
         Ok(())
     }
 

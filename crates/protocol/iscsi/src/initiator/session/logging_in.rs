@@ -6,29 +6,31 @@ use super::receive::Step;
 use super::request::{LoginStep, Notice};
 use super::{InitiatorSession, STEPS_MAX, State};
 use crate::initiator::{Failure, LoggedIn, Progress};
+use crate::links::LinkIndex;
 use crate::login::LOGIN_SEGMENT_LEN_MAX;
 use crate::negotiate::Digest;
 use crate::wire::{BHS_LEN, Bhs, LoginResponse, LoginStatus, Pdu};
 use buf::Cx;
-use stream::{HostEvent, Link};
+use stream::HostEvent;
 
 impl InitiatorSession {
     /// Takes one Login Response.
-    pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, at: usize) -> Step {
-        let link = &mut self.links[at];
+    pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Step {
+        let link = &mut self.links[index];
         let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
             return Step::Stop;
         };
         if bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() > 0 {
-            self.fail_login(at, Failure::Malformed);
+            self.fail_login(index, Failure::Malformed);
             return Step::Stop;
         }
         let whole = BHS_LEN + bhs.padded_data_len();
         let Some(bytes) = link.rx.inlet.header(whole) else { return Step::Stop };
-        let data = bytes[BHS_LEN..BHS_LEN + bhs.data_len()].to_vec();
+        let Some(data) = bytes.get(BHS_LEN..BHS_LEN + bhs.data_len()) else { return Step::Stop };
+        let data = data.to_vec();
         link.rx.inlet.consume(whole);
-        self.trace_step(at, true, &bhs, &data);
-        let link = &mut self.links[at];
+        self.trace_step(index, true, &bhs, &data);
+        let link = &mut self.links[index];
         let Phase::Login(login) = &mut link.phase else { return Step::Stop };
         // What comes before our request has left answers nothing.
         let early = !link.out.is_empty();
@@ -38,11 +40,11 @@ impl InitiatorSession {
             Ok(Progress::Send(next)) => {
                 let (bhs, text) = (next.bhs, if self.limits.trace { next.text.clone() } else { Vec::new() });
                 link.out.push_back(Out::Login(Box::new(next)));
-                self.trace_step(at, false, &bhs, &text);
+                self.trace_step(index, false, &bhs, &text);
             }
-            Ok(Progress::Established(logged_in)) => self.established(cx, at, &logged_in),
+            Ok(Progress::Established(logged_in)) => self.established(cx, index, &logged_in),
             Err(failure) => {
-                self.fail_login(at, failure);
+                self.fail_login(index, failure);
                 return Step::Stop;
             }
         }
@@ -50,15 +52,15 @@ impl InitiatorSession {
     }
 
     /// Tells a link's first request.
-    pub(super) fn trace_first(&mut self, at: usize) {
-        if let Some(Out::Login(first)) = self.links[at].out.front() {
+    pub(super) fn trace_first(&mut self, index: LinkIndex) {
+        if let Some(Out::Login(first)) = self.links[index].out.front() {
             let (bhs, text) = (first.bhs, if self.limits.trace { first.text.clone() } else { Vec::new() });
-            self.trace_step(at, false, &bhs, &text);
+            self.trace_step(index, false, &bhs, &text);
         }
     }
 
     /// Tells a PDU, if that is wanted.
-    fn trace_step(&mut self, at: usize, is_answer: bool, bhs: &Bhs, text: &[u8]) {
+    fn trace_step(&mut self, index: LinkIndex, is_answer: bool, bhs: &Bhs, text: &[u8]) {
         if !self.limits.trace {
             return;
         }
@@ -68,8 +70,8 @@ impl InitiatorSession {
             self.steps.pop_front();
         }
         self.steps.push_back(LoginStep {
-            link: Link(at as u16),
-            cid: self.links[at].cid,
+            link: index.into(),
+            cid: self.links[index].cid,
             is_answer,
             flags: response.flags,
             status: if is_answer { response.status } else { LoginStatus::SUCCESS },
@@ -77,9 +79,9 @@ impl InitiatorSession {
         });
     }
 
-    fn established(&mut self, cx: &mut Cx<'_>, at: usize, logged_in: &LoggedIn) {
+    fn established(&mut self, cx: &mut Cx<'_>, index: LinkIndex, logged_in: &LoggedIn) {
         let params = &logged_in.params;
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         link.terms = Terms {
             header_digest: params.header_digest == Digest::Crc32c,
             data_digest: params.data_digest == Digest::Crc32c,
@@ -96,13 +98,13 @@ impl InitiatorSession {
             self.portal_group_tag = logged_in.portal_group_tag;
             self.events.push_back(HostEvent::Ready);
         } else {
-            self.notices.push_back(Notice::LinkReady(Link(at as u16)));
+            self.notices.push_back(Notice::LinkReady(index.into()));
         }
     }
 
     /// The login of a link failed; the session lives on if it had begun.
-    pub(super) fn fail_login(&mut self, at: usize, failure: Failure) {
-        self.notices.push_back(Notice::LoginFailed(Link(at as u16), failure));
-        self.lose_link(at);
+    pub(super) fn fail_login(&mut self, index: LinkIndex, failure: Failure) {
+        self.notices.push_back(Notice::LoginFailed(index.into(), failure));
+        self.lose_link(index);
     }
 }

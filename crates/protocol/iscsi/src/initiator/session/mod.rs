@@ -27,6 +27,7 @@ mod targets;
 mod tests;
 
 use super::{Failure, Wanted};
+use crate::links::{LinkIndex, Links};
 use crate::negotiate::{Params, SessionType, TaskReporting};
 use crate::wire::{Cid, Itt, Sn, Tsih};
 use buf::{Cx, Errno, Payload, Time};
@@ -157,7 +158,7 @@ pub struct InitiatorSession {
     scsi: usize,
     index: TagIndex,
     next_itt: u32,
-    links: Vec<LinkState>,
+    links: Links<LinkState>,
     /// Tags of commands that ended before their answer came: what comes for them is skipped.
     graves: VecDeque<Itt>,
     events: VecDeque<HostEvent<Response>>,
@@ -165,7 +166,7 @@ pub struct InitiatorSession {
     shut: VecDeque<Link>,
     violation: Option<LinkFault>,
     /// The link and tag of the logout.
-    logout: Option<(usize, Itt)>,
+    logout: Option<(LinkIndex, Itt)>,
     /// When what is ending must be over.
     deadline: Option<Time>,
     /// When the age of the commands is looked at next.
@@ -190,9 +191,10 @@ impl InitiatorSession {
         wanted.limits.task_reporting = vec![TaskReporting::Rfc3720];
         let kind = if wanted.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
         let most = usize::from(commands) + IMMEDIATE_MAX;
-        let first = LinkState::new(cx, &wanted, &limits)?;
+        let mut links = Links::new();
+        let leading = links.push(LinkState::new(cx, &wanted, &limits)?);
         let sn = wanted.cmd_sn;
-        Ok(InitiatorSession {
+        let mut session = InitiatorSession {
             limits,
             state: State::Starting,
             params: Params::defaults(kind),
@@ -204,7 +206,7 @@ impl InitiatorSession {
             scsi: 0,
             index: TagIndex::new(most),
             next_itt: 1,
-            links: vec![first],
+            links,
             graves: VecDeque::new(),
             events: VecDeque::new(),
             notices: VecDeque::new(),
@@ -216,14 +218,9 @@ impl InitiatorSession {
             refused: None,
             steps: VecDeque::new(),
             wanted,
-        }
-        .traced())
-    }
-
-    /// With the leading link's first request told.
-    fn traced(mut self) -> Self {
-        self.trace_first(0);
-        self
+        };
+        session.trace_first(leading);
+        Ok(session)
     }
 
     /// Adds a link to the session, on a socket that is connected to a portal of the same group (RFC 7143
@@ -242,18 +239,15 @@ impl InitiatorSession {
         let cmd_sn = self.window.next;
         let wanted = Wanted { tsih: self.tsih, cid, cmd_sn, ..self.wanted.clone() };
         let link = LinkState::new(cx, &wanted, &self.limits).map_err(|_| AddError::NotReady)?;
-        let at = match self.links.iter().position(|link| link.phase == Phase::Gone) {
-            Some(at) => {
-                self.links[at] = link;
-                at
+        let index = match self.links.position(|link| link.phase == Phase::Gone) {
+            Some(index) => {
+                self.links[index] = link;
+                index
             }
-            None => {
-                self.links.push(link);
-                self.links.len() - 1
-            }
+            None => self.links.push(link),
         };
-        self.trace_first(at);
-        Ok(Link(at as u16))
+        self.trace_first(index);
+        Ok(index.into())
     }
 
     /// A PDU of a login, oldest first; none unless [`InitiatorLimits::trace`] is set. At most
@@ -324,7 +318,7 @@ impl Connection for InitiatorSession {
     type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
-        self.next_recv(usize::from(link.0))
+        self.next_recv(self.links.index_of(link)?)
     }
 
     fn handle_recv(
@@ -334,16 +328,17 @@ impl Connection for InitiatorSession {
         op: RecvOp,
         came: Received,
     ) -> Result<(), Self::LinkFault> {
-        let result = self.received(cx, usize::from(link.0), op, came);
+        let Some(index) = self.links.index_of(link) else { return Ok(()) };
+        let result = self.received(cx, index, op, came);
         self.tidy();
         result
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
-        for at in 0..self.links.len() {
-            if !self.links[at].rx.inlet.is_empty() {
-                result = result.and(self.parse(cx, at));
+        for index in self.links.indices() {
+            if !self.links[index].rx.inlet.is_empty() {
+                result = result.and(self.parse(cx, index));
             }
         }
         self.tidy();
@@ -351,22 +346,21 @@ impl Connection for InitiatorSession {
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
-        self.gather(cx, usize::from(link.0))
+        self.gather(cx, self.links.index_of(link)?)
     }
 
     fn handle_written(&mut self, _cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
-        let at = usize::from(link.0);
-        if let Some(link) = self.links.get_mut(at) {
-            link.outbox.written();
+        if let Some(index) = self.links.index_of(link) {
+            self.links[index].outbox.written();
             if how.is_err() {
-                self.lose_link(at);
+                self.lose_link(index);
             }
         }
         self.tidy();
     }
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, link: Link, op: SendOp) {
-        if let Some(link) = self.links.get_mut(usize::from(link.0)) {
+        if let Some(link) = self.links.get_mut(link) {
             link.outbox.sent(op);
         }
         self.tidy();

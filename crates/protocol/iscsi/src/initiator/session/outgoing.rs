@@ -8,10 +8,11 @@ use super::link::{LinkState, Terms};
 use super::request::Response;
 use super::{InitiatorSession, RETRY, Window};
 use crate::discovery::SendTargets;
+use crate::links::LinkIndex;
 use crate::login::LoginPdu;
 use crate::wire::{
     self, BHS_LEN, Bhs, Cid, CommandFlags, DataOutFlags, Itt, LogoutReason, Lun, Pdu, Sn, TextFlags,
-    TmfResponseCode, Ttt, pad_len,
+    TmfResponseCode, Ttt, padding,
 };
 use buf::crc32c::Crc32c;
 use buf::{Cx, Sg};
@@ -74,8 +75,8 @@ fn head_least(out: &Out, commands: &Slab<Command>, terms: Terms) -> usize {
 
 impl InitiatorSession {
     /// Makes one batch of all that waits on a link.
-    pub(super) fn gather(&mut self, cx: &mut Cx<'_>, at: usize) -> Option<SendOp> {
-        let link = self.links.get_mut(at)?;
+    pub(super) fn gather(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<SendOp> {
+        let link = &mut self.links[index];
         let terms = link.terms;
         let least = head_least(link.out.front()?, &self.commands, terms);
         if !link.outbox.is_free() {
@@ -145,7 +146,7 @@ impl Writer<'_> {
             Out::Login(pdu) => {
                 self.batch.put(pdu.bhs.bytes());
                 self.batch.put(&pdu.text);
-                self.batch.put(&[0; 3][..pad_len(pdu.text.len())]);
+                self.batch.put(padding(pdu.text.len()));
             }
             Out::Request(tag) => self.request(*tag, commands),
             Out::Data { tag, ttt, at, end, sn } => {
@@ -232,12 +233,17 @@ impl Writer<'_> {
         (pdu.lun, pdu.itt, pdu.cmd_sn, pdu.exp_stat_sn) = (Lun(scsi.lun), command.itt, sn, self.exp_stat_sn);
         pdu.expected_data_len = U32::new(command.len);
         let cdb = scsi.cdb.as_slice();
-        let short = cdb.len().min(16);
-        pdu.cdb[..short].copy_from_slice(&cdb[..short]);
+        let tail = if let Some((head, tail)) = cdb.split_first_chunk() {
+            pdu.cdb = *head;
+            tail
+        } else {
+            pdu.cdb.iter_mut().zip(cdb).for_each(|(to, byte)| *to = *byte);
+            &[]
+        };
         let mut ahs = [0; AHS_MAX];
-        let ahs_len = extended_cdb(&cdb[short..], &mut ahs);
-        pdu.ahs_words = (ahs_len / 4) as u8;
-        self.frame(&mut pdu, &ahs[..ahs_len], carried);
+        let ahs = extended_cdb(tail, &mut ahs);
+        pdu.ahs_words = (ahs.len() / 4) as u8;
+        self.frame(&mut pdu, ahs, carried);
         sn
     }
 
@@ -268,19 +274,14 @@ impl Writer<'_> {
             SendTargets::Own => "",
         };
         let parts = if ttt.is_none() { ["SendTargets=", name, "\0"] } else { [""; 3] };
-        let mut text = [0; TEXT_MAX];
-        let mut len = 0;
-        for part in parts {
-            text[len..len + part.len()].copy_from_slice(part.as_bytes());
-            len += part.len();
-        }
-        pdu.set_data_len(len);
+        let text = parts.concat();
+        pdu.set_data_len(text.len());
         self.header(pdu.as_bhs(), &[]);
-        if len > 0 {
-            self.batch.put(&text[..len]);
+        if !text.is_empty() {
+            self.batch.put(text.as_bytes());
             let mut crc = Crc32c::new();
-            crc.update(&text[..len]);
-            self.trailer(len, crc);
+            crc.update(text.as_bytes());
+            self.trailer(text.len(), crc);
         }
     }
 
@@ -315,7 +316,7 @@ impl Writer<'_> {
     }
 
     fn trailer(&mut self, len: usize, mut crc: Crc32c) {
-        let padding = &[0; 3][..pad_len(len)];
+        let padding = padding(len);
         self.batch.put(padding);
         if self.terms.data_digest {
             crc.update(padding);
@@ -324,13 +325,14 @@ impl Writer<'_> {
     }
 }
 
-/// Writes the bytes of a CDB from the 17th on as an additional segment (RFC 7143 §11.2.2.3); gives its length.
-fn extended_cdb(tail: &[u8], into: &mut [u8; AHS_MAX]) -> usize {
+/// Writes the bytes of a CDB from the 17th on as an additional segment (RFC 7143 §11.2.2.3), if there are any.
+fn extended_cdb<'a>(tail: &[u8], into: &'a mut [u8; AHS_MAX]) -> &'a [u8] {
     if tail.is_empty() {
-        return 0;
+        return &[];
     }
-    into[..2].copy_from_slice(&(tail.len() as u16 + 1).to_be_bytes());
-    into[2] = 1;
-    into[4..4 + tail.len()].copy_from_slice(tail);
-    (4 + tail.len()).next_multiple_of(4)
+    let [high, low, kind, _reserved, bytes @ ..] = into;
+    [*high, *low] = (tail.len() as u16 + 1).to_be_bytes();
+    *kind = 1;
+    bytes.iter_mut().zip(tail).for_each(|(to, byte)| *to = *byte);
+    into.get(..(4 + tail.len()).next_multiple_of(4)).unwrap_or(into)
 }

@@ -5,11 +5,12 @@ use super::command::{Data, Kind};
 use super::link::{PONGS_MAX, Phase, Rx, RxState, SMALL_MAX, Segment};
 use super::request::{Fault, LinkFault};
 use crate::initiator::Failure;
+use crate::links::LinkIndex;
 use crate::wire::{BHS_LEN, Bhs, DataIn, NopIn, Opcode, Pdu, R2t, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
 use std::ops::Range;
-use stream::{Direct, Inlet, Link, Received, RecvOp, Tag};
+use stream::{Direct, Inlet, Received, RecvOp, Tag};
 
 /// Most notices that wait to be taken: parsing waits for room.
 const NOTICES_MAX: usize = 64;
@@ -28,8 +29,8 @@ pub(super) enum Step {
 
 impl InitiatorSession {
     /// What to receive next: the rest of a read's data goes straight to where the caller wants it.
-    pub(super) fn next_recv(&mut self, at: usize) -> Option<RecvOp> {
-        let link = self.links.get(at)?;
+    pub(super) fn next_recv(&mut self, index: LinkIndex) -> Option<RecvOp> {
+        let link = &self.links[index];
         if link.rx.out || !link.rx.inlet.is_empty() || link.is_over() {
             return None;
         }
@@ -42,7 +43,7 @@ impl InitiatorSession {
             }
             RxState::Data { .. } | RxState::Header => None,
         };
-        let rx = &mut self.links[at].rx;
+        let rx = &mut self.links[index].rx;
         rx.out = true;
         Some(RecvOp { direct, stage_len: rx.inlet.stage_len(), stage: None })
     }
@@ -58,18 +59,18 @@ impl InitiatorSession {
     pub(super) fn received(
         &mut self,
         cx: &mut Cx<'_>,
-        at: usize,
+        index: LinkIndex,
         op: RecvOp,
         came: Received,
     ) -> Result<(), LinkFault> {
-        let Some(link) = self.links.get_mut(at) else { return Ok(()) };
+        let link = &mut self.links[index];
         link.rx.out = false;
         let bytes = match &came {
             Received::Bytes(n) => *n,
             Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
-        let placed = op.direct.map_or(0, |direct| self.take_back(at, direct, bytes));
-        let link = &mut self.links[at];
+        let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
+        let link = &mut self.links[index];
         if link.is_over() {
             return Ok(());
         }
@@ -83,20 +84,20 @@ impl InitiatorSession {
             Received::Cancelled => {}
             Received::End | Received::Failed(_) => {
                 match &link.phase {
-                    Phase::Login(login) if login.is_proving() => self.fail_login(at, Failure::CutShort),
-                    _ => self.lose_link(at),
+                    Phase::Login(login) if login.is_proving() => self.fail_login(index, Failure::CutShort),
+                    _ => self.lose_link(index),
                 }
                 return Ok(());
             }
         }
-        self.parse(cx, at)
+        self.parse(cx, index)
     }
 
     /// Puts a buffer back where it was taken from; gives how many bytes were for it.
-    fn take_back(&mut self, at: usize, direct: Direct, bytes: usize) -> usize {
+    fn take_back(&mut self, index: LinkIndex, direct: Direct, bytes: usize) -> usize {
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         if link.terms.data_digest {
             feed(&mut link.rx.crc, &mut data, want.start..want.start + n);
         }
@@ -114,33 +115,33 @@ impl InitiatorSession {
     }
 
     /// Parses all that is here.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<(), LinkFault> {
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<(), LinkFault> {
         loop {
-            let link = &mut self.links[at];
+            let link = &mut self.links[index];
             let step = match (&link.phase, link.rx.state) {
                 (Phase::Dead | Phase::Gone, _) => {
                     link.rx.inlet.clear();
                     return Ok(());
                 }
-                (Phase::Login(_), _) => Ok(self.parse_login(cx, at)),
-                (Phase::Open, RxState::Header) => self.parse_header(cx, at),
-                (Phase::Open, RxState::Data { left: 0, segment }) => self.parse_trailer(cx, at, segment),
-                (Phase::Open, RxState::Data { left, segment }) => Ok(self.parse_data(at, left, segment)),
+                (Phase::Login(_), _) => Ok(self.parse_login(cx, index)),
+                (Phase::Open, RxState::Header) => self.parse_header(cx, index),
+                (Phase::Open, RxState::Data { left: 0, segment }) => self.parse_trailer(cx, index, segment),
+                (Phase::Open, RxState::Data { left, segment }) => Ok(self.parse_data(index, left, segment)),
             };
             match step {
                 Ok(Step::On) => {}
                 Ok(Step::Stop) => return Ok(()),
                 Err(fault) => {
                     self.fail();
-                    return Err(LinkFault { link: Link(at as u16), fault });
+                    return Err(LinkFault { link: index.into(), fault });
                 }
             }
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, Fault> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Step, Fault> {
         let full = self.notices.len() >= NOTICES_MAX;
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         if full || link.pongs >= PONGS_MAX {
             return Ok(Step::Stop);
         }
@@ -164,11 +165,11 @@ impl InitiatorSession {
         if bhs.data_len() > link.terms.initiator_mrdsl as usize {
             return Err(Fault::SegmentTooLong(bhs.data_len() as u32));
         }
-        let segment = self.begin(at, &bhs)?;
-        let rx = &mut self.links[at].rx;
+        let segment = self.begin(index, &bhs)?;
+        let rx = &mut self.links[index].rx;
         rx.bhs = bhs;
         if bhs.data_len() == 0 {
-            self.end_pdu(cx, at, segment, true)?;
+            self.end_pdu(cx, index, segment, true)?;
         } else {
             rx.crc = Crc32c::new();
             rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
@@ -177,30 +178,32 @@ impl InitiatorSession {
     }
 
     /// Judges a header; says what its data segment is for.
-    fn begin(&mut self, at: usize, bhs: &Bhs) -> Result<Segment, Fault> {
+    fn begin(&mut self, index: LinkIndex, bhs: &Bhs) -> Result<Segment, Fault> {
         let opcode = bhs.opcode();
         let pdu = DataIn::from_bhs(bhs);
         let segment = match opcode {
-            Opcode::DATA_IN => match self.check_data(at, pdu)? {
+            Opcode::DATA_IN => match self.check_data(index, pdu)? {
                 Some(tag) => Segment::Read { tag, at: pdu.buffer_offset.get() },
                 None => Segment::Skip,
             },
             Opcode::SCSI_RESPONSE => {
-                self.expect(at, bhs, |kind| matches!(kind, Kind::Scsi(_)))?;
+                self.expect(index, bhs, |kind| matches!(kind, Kind::Scsi(_)))?;
                 Segment::Small { filled: 0 }
             }
-            Opcode::TEXT_RESPONSE => match self.expect(at, bhs, |kind| matches!(kind, Kind::Text { .. }))? {
-                Some(tag) => Segment::Text { tag },
-                None => Segment::Skip,
-            },
+            Opcode::TEXT_RESPONSE => {
+                match self.expect(index, bhs, |kind| matches!(kind, Kind::Text { .. }))? {
+                    Some(tag) => Segment::Text { tag },
+                    None => Segment::Skip,
+                }
+            }
             Opcode::TMF_RESPONSE => {
-                self.expect(at, bhs, |kind| matches!(kind, Kind::Task { .. }))?;
+                self.expect(index, bhs, |kind| matches!(kind, Kind::Task { .. }))?;
                 Segment::Skip
             }
             Opcode::REJECT | Opcode::ASYNC_MESSAGE => Segment::Small { filled: 0 },
             Opcode::R2T => {
-                self.take_numbers(at, bhs)?;
-                self.take_r2t(at, R2t::from_bhs(bhs))?;
+                self.take_numbers(index, bhs)?;
+                self.take_r2t(index, R2t::from_bhs(bhs))?;
                 return Ok(Segment::Skip);
             }
             Opcode::NOP_IN => {
@@ -214,20 +217,20 @@ impl InitiatorSession {
             Opcode::LOGOUT_RESPONSE => Segment::Skip,
             other => return Err(Fault::Unexpected(other)),
         };
-        self.take_numbers(at, bhs)?;
+        self.take_numbers(index, bhs)?;
         Ok(segment)
     }
 
     /// The request that an answer is for, which must be of its kind; `None` if it has ended.
-    fn expect(&self, at: usize, bhs: &Bhs, is: impl Fn(&Kind) -> bool) -> Result<Option<Tag>, Fault> {
-        let Some(tag) = self.find(at, bhs.itt, bhs.opcode())? else { return Ok(None) };
+    fn expect(&self, index: LinkIndex, bhs: &Bhs, is: impl Fn(&Kind) -> bool) -> Result<Option<Tag>, Fault> {
+        let Some(tag) = self.find(index, bhs.itt, bhs.opcode())? else { return Ok(None) };
         let right = self.commands.get(tag).is_some_and(|command| is(&command.kind));
         if right { Ok(Some(tag)) } else { Err(Fault::WrongTask(bhs.opcode())) }
     }
 
     /// Takes the numbers that every PDU of a target carries at the same places. StatSN counts with what
     /// has a status only; one that is behind is ignored.
-    fn take_numbers(&mut self, at: usize, bhs: &Bhs) -> Result<(), Fault> {
+    fn take_numbers(&mut self, index: LinkIndex, bhs: &Bhs) -> Result<(), Fault> {
         let pdu = DataIn::from_bhs(bhs);
         let counts = match bhs.opcode() {
             Opcode::DATA_IN => pdu.flags.contains(crate::wire::DataInFlags::STATUS),
@@ -235,7 +238,7 @@ impl InitiatorSession {
             Opcode::NOP_IN => !bhs.itt.is_none(),
             _answer => true,
         };
-        let link = &mut self.links[at];
+        let link = &mut self.links[index];
         if counts && link.exp_stat_sn.le(pdu.stat_sn) {
             if pdu.stat_sn.since(link.exp_stat_sn) > STAT_SN_AHEAD_MAX {
                 return Err(Fault::StatSn);
@@ -249,8 +252,8 @@ impl InitiatorSession {
         Ok(())
     }
 
-    fn parse_data(&mut self, at: usize, left: u32, segment: Segment) -> Step {
-        let link = &mut self.links[at];
+    fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Step {
+        let link = &mut self.links[index];
         let digest = link.terms.data_digest;
         let Rx { inlet, state, crc, small, .. } = &mut link.rx;
         if inlet.is_empty() {
@@ -278,17 +281,17 @@ impl InitiatorSession {
                 }
             }
             Segment::Small { filled } if filled < SMALL_MAX => {
-                let n = take_small(inlet, &mut small[filled..], len);
-                crc.update(&small[filled..filled + n]);
-                (n, Segment::Small { filled: filled + n })
+                let bytes = take_small(inlet, small.get_mut(filled..).unwrap_or_default(), len);
+                crc.update(bytes);
+                (bytes.len(), Segment::Small { filled: filled + bytes.len() })
             }
             Segment::Text { tag } => {
-                let n = take_small(inlet, small, len);
-                crc.update(&small[..n]);
+                let bytes = take_small(inlet, small, len);
+                crc.update(bytes);
                 if let Some(Kind::Text { reader, .. }) = self.commands.get_mut(tag).map(|c| &mut c.kind) {
-                    reader.add(&small[..n]);
+                    reader.add(bytes);
                 }
-                (n, segment)
+                (bytes.len(), segment)
             }
             Segment::Small { .. } | Segment::Skip => (inlet.digest(len, crc), segment),
         };
@@ -296,47 +299,56 @@ impl InitiatorSession {
         Step::On
     }
 
-    fn parse_trailer(&mut self, cx: &mut Cx<'_>, at: usize, segment: Segment) -> Result<Step, Fault> {
-        let link = &mut self.links[at];
+    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex, segment: Segment) -> Result<Step, Fault> {
+        let link = &mut self.links[index];
         let pad = pad_len(link.rx.bhs.data_len());
         let digest = if link.terms.data_digest { 4 } else { 0 };
         let mut good = true;
         if pad + digest > 0 {
             let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Ok(Step::Stop) };
+            let (padding, sum) = bytes.split_at(pad);
             if digest > 0 {
-                link.rx.crc.update(&bytes[..pad]);
-                good = bytes[pad..] == link.rx.crc.wire();
+                link.rx.crc.update(padding);
+                good = sum == link.rx.crc.wire();
             }
             link.rx.inlet.consume(pad + digest);
         }
         link.rx.state = RxState::Header;
-        self.end_pdu(cx, at, segment, good)?;
+        self.end_pdu(cx, index, segment, good)?;
         Ok(Step::On)
     }
 
     /// A PDU is whole; `good`: its data digest is right. Only a read's data can be wrong without harm to
     /// what comes after it.
-    fn end_pdu(&mut self, cx: &mut Cx<'_>, at: usize, segment: Segment, good: bool) -> Result<(), Fault> {
-        let bhs = self.links[at].rx.bhs;
+    fn end_pdu(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        segment: Segment,
+        good: bool,
+    ) -> Result<(), Fault> {
+        let bhs = self.links[index].rx.bhs;
         match segment {
             Segment::Read { tag, .. } => return self.end_data(tag, DataIn::from_bhs(&bhs), good),
             Segment::Small { .. } | Segment::Text { .. } if !good => {
                 return Err(Fault::DataDigest(bhs.opcode()));
             }
             Segment::Small { filled } => {
-                let small = self.links[at].rx.small;
-                return self.answer(cx, at, &bhs, &small[..filled]);
+                let small = self.links[index].rx.small;
+                return self.answer(cx, index, &bhs, small.get(..filled).unwrap_or(&small));
             }
             Segment::Text { .. } | Segment::Skip => {}
         }
-        self.answer(cx, at, &bhs, &[])
+        self.answer(cx, index, &bhs, &[])
     }
 }
 
-/// Copies up to `len` bytes that are here into `into`; gives their number.
-fn take_small(inlet: &mut Inlet, into: &mut [u8], len: usize) -> usize {
+/// Copies up to `len` bytes that are here into `into`; gives what it copied.
+fn take_small<'a>(inlet: &mut Inlet, into: &'a mut [u8], len: usize) -> &'a [u8] {
     let want = len.min(into.len());
-    inlet.copy_out(&mut into[..want])
+    let place = into.get_mut(..want).unwrap_or_default();
+    let n = inlet.copy_out(place);
+    place.get(..n).unwrap_or(place)
 }
 
 fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {

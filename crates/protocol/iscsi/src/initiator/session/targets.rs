@@ -56,16 +56,16 @@ impl TargetsReader {
             self.targets.is_cut = true;
         }
         while !self.targets.is_cut && !bytes.is_empty() {
-            let end = bytes.iter().position(|byte| *byte == 0);
-            let part = &bytes[..end.unwrap_or(bytes.len())];
+            let mut parts = bytes.splitn(2, |byte| *byte == 0);
+            let (part, rest) = (parts.next().unwrap_or_default(), parts.next());
             if self.pair.len() + part.len() > PAIR_LEN_MAX {
                 self.overlong = true;
             } else {
                 self.pair.extend_from_slice(part);
             }
-            let Some(end) = end else { return };
+            let Some(rest) = rest else { return };
             self.take_pair();
-            bytes = &bytes[end + 1..];
+            bytes = rest;
         }
     }
 

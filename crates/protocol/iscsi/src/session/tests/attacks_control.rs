@@ -267,7 +267,7 @@ fn attack_37_one_read_is_always_allowed() {
     pair.pump();
     assert!(pair.session.reserve_read(second, 4096));
     pair.with_cx(|session, cx| session.retire(cx, second));
-    assert_eq!(pair.session.links[0].read_bytes, 0);
+    assert_eq!(pair.link_state(0).read_bytes, 0);
 }
 
 #[test]
@@ -288,12 +288,12 @@ fn attack_39_exp_stat_sn_far_off() {
         let mut command = read(n as u32, 0, 512);
         command.exp_stat_sn = Sn::new(exp);
         assert_eq!(pair.talk(&pdu(&command, &[])).len(), 1);
-        assert_eq!(pair.session.links[0].acked, Sn::new(99));
+        assert_eq!(pair.link_state(0).acked, Sn::new(99));
     }
     let mut command = read(5, 0, 512);
     command.exp_stat_sn = Sn::new(104);
     pair.feed(0, &pdu(&command, &[]));
-    assert_eq!(pair.session.links[0].acked, Sn::new(103));
+    assert_eq!(pair.link_state(0).acked, Sn::new(103));
 }
 
 #[test]
@@ -363,5 +363,5 @@ fn attack_06_a_text_without_end() {
         }
     }
     assert_eq!(rejected(&last[0]), RejectReason::PROTOCOL_ERROR);
-    assert!(pair.session.links[0].text.is_none());
+    assert!(pair.link_state(0).text.is_none());
 }

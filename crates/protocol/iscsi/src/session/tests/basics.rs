@@ -214,7 +214,7 @@ fn logout_request(itt: u32, n: u32) -> Vec<u8> {
     pdu(&logout, &[])
 }
 
-/// A promise of the nexus, for one, is gone when the initiator hears that it is out.
+/// A reservation of the nexus, for one, is gone when the initiator hears that it is out.
 #[test]
 fn logout_is_not_answered_before_nothing_is_left_of_the_nexus() {
     let mut pair = Pair::new();

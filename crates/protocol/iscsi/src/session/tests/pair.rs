@@ -402,8 +402,13 @@ impl Pair {
     /// Takes what the session sent on a link, as PDUs; digests are checked.
     pub fn take(&mut self, at: usize) -> Vec<Got> {
         let bytes = std::mem::take(&mut self.ends[at].sent);
-        let params = self.session.links.get(at).map(|link| link.params.clone()).unwrap();
+        let params = &self.link_state(at).params;
         parse(&bytes, params.header_digest, params.data_digest)
+    }
+
+    pub fn link_state(&self, at: usize) -> &LinkState {
+        let index = self.session.links.index_of(Link(at as u16)).unwrap();
+        &self.session.links[index]
     }
 }
 
