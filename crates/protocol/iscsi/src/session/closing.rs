@@ -9,7 +9,7 @@
 use super::TargetSession;
 use super::control::Logout;
 use super::link::{LinkState, Phase};
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::request::{Fault, LinkFault};
 use super::task::Kind;
 use crate::links::LinkIndex;
@@ -21,16 +21,16 @@ use stream::{Close, TargetEvent, earliest};
 /// Most violations kept for [`TargetSession::poll_link_fault`].
 const VIOLATIONS_MAX: usize = 16;
 
-/// How long those above may take to let the nexus go. An initiator that waits for the answer to its logout
+/// How long the server may take to end the nexus. An initiator that waits for the answer to its logout
 /// gives up after 15 s or so (open-iscsi's `logout_timeout`).
-pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const NEXUS_END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far those above are with the end of the session's nexus.
+/// How far the server is with the end of the session's nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum NexusEnd {
     /// The session goes on, or has tasks still.
     No,
-    /// They are to be asked: [`TargetSession::poll_leaving`].
+    /// They are to be asked: [`TargetSession::poll_nexus_end`].
     Due { until: Time },
     /// They were asked, and have until then.
     Asked { until: Time },
@@ -40,19 +40,19 @@ pub(super) enum Leave {
 
 impl TargetSession {
     /// Whether the session is ending and all its tasks have ended: what lasts as long as its nexus is to be
-    /// ended now, and [`left`](Self::left) to be called when that is done. Says so once. Until then, or until
-    /// 5 s have gone, its logout is not answered and it is not told as closed.
+    /// ended now, and [`nexus_ended`](Self::nexus_ended) to be called when that is done. Says so once. Until
+    /// then, or until 5 s have gone, its logout is not answered and it is not told as closed.
     #[must_use]
-    pub fn poll_leaving(&mut self) -> bool {
-        let Leave::Due { until } = self.leave else { return false };
-        self.leave = Leave::Asked { until };
+    pub fn poll_nexus_end(&mut self) -> bool {
+        let NexusEnd::Due { until } = self.nexus_end else { return false };
+        self.nexus_end = NexusEnd::Asked { until };
         true
     }
 
     /// Nothing is left of the session's nexus.
-    pub fn left(&mut self, cx: &mut Cx<'_>) {
-        if let Leave::Due { .. } | Leave::Asked { .. } = self.leave {
-            self.leave = Leave::Done;
+    pub fn nexus_ended(&mut self, cx: &mut Cx<'_>) {
+        if let NexusEnd::Due { .. } | NexusEnd::Asked { .. } = self.nexus_end {
+            self.nexus_end = NexusEnd::Done;
             self.unsettled = true;
             self.tidy(cx);
         }
@@ -61,24 +61,24 @@ impl TargetSession {
     /// Whether the session takes no further links.
     pub(super) fn is_ending(&self) -> bool {
         let logs_out = self.logout.is_some_and(|logout| logout.scope.is_none());
-        self.closing || logs_out || self.leave != Leave::No
+        self.closing || logs_out || self.nexus_end != NexusEnd::No
     }
 
     /// Whether nothing is left of the nexus; asks those above, at first.
-    fn has_left(&mut self, now: Time) -> bool {
-        match self.leave {
+    fn is_nexus_ended(&mut self, now: Time) -> bool {
+        match self.nexus_end {
             // A discovery session has no nexus.
-            Leave::No if self.params.discovery => self.leave = Leave::Done,
-            Leave::No => self.leave = Leave::Due { until: now + LEAVE_TIMEOUT },
-            Leave::Due { .. } | Leave::Asked { .. } | Leave::Done => {}
+            NexusEnd::No if self.params.discovery => self.nexus_end = NexusEnd::Done,
+            NexusEnd::No => self.nexus_end = NexusEnd::Due { until: now + NEXUS_END_TIMEOUT },
+            NexusEnd::Due { .. } | NexusEnd::Asked { .. } | NexusEnd::Done => {}
         }
-        self.leave == Leave::Done
+        self.nexus_end == NexusEnd::Done
     }
 
-    fn leave_deadline(&self) -> Option<Time> {
-        match self.leave {
-            Leave::Due { until } | Leave::Asked { until } => Some(until),
-            Leave::No | Leave::Done => None,
+    fn nexus_end_deadline(&self) -> Option<Time> {
+        match self.nexus_end {
+            NexusEnd::Due { until } | NexusEnd::Asked { until } => Some(until),
+            NexusEnd::No | NexusEnd::Done => None,
         }
     }
 
@@ -95,10 +95,10 @@ impl TargetSession {
         link.text = None;
         self.shut.push_back(index.into());
         self.unsettled = true;
-        self.graves.forget(index);
+        self.abandoned.forget(index);
         self.unfence(index);
         self.note_cleared(index);
-        self.doom_tasks_of(cx, index);
+        self.terminate_tasks_of(cx, index);
         if self.logout.as_ref().is_some_and(|logout| logout.index == index) {
             let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
             if whole_session {
@@ -106,7 +106,7 @@ impl TargetSession {
             }
         }
         // What was told of the window may have died with the link.
-        self.window_news = true;
+        self.window_opened = true;
         let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
         if !lives && self.expected.is_empty() {
             self.end_session();
@@ -139,19 +139,19 @@ impl TargetSession {
         self.unsettled = true;
         self.expected.clear();
         self.cleared.clear();
-        self.early.clear();
+        self.waiting_functions.clear();
         self.fences.clear();
         self.window.drain().for_each(drop);
     }
 
     /// Brings to an end what is ending.
     pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
-        self.step_over_plug(cx);
-        self.note_hole(cx.now);
+        self.skip_aborted_cmd_sn(cx);
+        self.note_cmd_sn_gap(cx.now);
         if !self.fences.is_empty() {
             self.step_fences(cx);
         }
-        if std::mem::take(&mut self.window_news) && !self.window.is_closed() {
+        if std::mem::take(&mut self.window_opened) && !self.window.is_closed() {
             self.tell_window();
         }
         if !self.unsettled {
@@ -171,7 +171,7 @@ impl TargetSession {
         }
         self.unsettled |= self.logout.is_some();
         let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
-        if self.closing && gone && self.tasks.is_empty() && !self.closed && self.has_left(cx.now) {
+        if self.closing && gone && self.tasks.is_empty() && !self.closed && self.is_nexus_ended(cx.now) {
             self.closed = true;
             self.events.push_back(TargetEvent::Closed);
         }
@@ -187,7 +187,7 @@ impl TargetSession {
         let stays = |(index, link): (LinkIndex, &LinkState)| link.is_open() && !in_scope(index);
         let goes_on = !self.expected.is_empty() || self.links.enumerate().any(stays);
         let ends = !goes_on || self.is_ending();
-        if ends && !(self.tasks.is_empty() && self.has_left(now)) {
+        if ends && !(self.tasks.is_empty() && self.is_nexus_ended(now)) {
             return;
         }
         self.logout = None;
@@ -195,11 +195,11 @@ impl TargetSession {
     }
 
     /// Notes since when commands, or task management functions, have waited for the one whose turn it is.
-    fn note_hole(&mut self, now: Time) {
+    fn note_cmd_sn_gap(&mut self, now: Time) {
         let missing = self.window.exp();
-        self.forget_dead_early();
-        let waits = self.window.has_hole() || !self.early.is_empty();
-        self.hole = match self.hole {
+        self.forget_ended_functions();
+        let waits = self.window.has_gap() || !self.waiting_functions.is_empty();
+        self.cmd_sn_gap = match self.cmd_sn_gap {
             _ if !waits => None,
             Some((known, since)) if known == missing => Some((known, since)),
             Some(_) | None => Some((missing, now)),
@@ -223,7 +223,7 @@ impl TargetSession {
     /// Tells the initiator that a closed window has opened.
     fn tell_window(&mut self) {
         if let Some(link) = self.links.iter_mut().find(|link| link.is_open()) {
-            link.put_news();
+            link.put_window_update();
         }
     }
 
@@ -237,7 +237,7 @@ impl TargetSession {
                 self.close_at = Some(until);
                 for link in self.links.iter_mut().filter(|link| link.is_open()) {
                     let event = AsyncEvent::LOGOUT_REQUEST;
-                    link.out.push_back(Out::Async { event, parameters: [0, 0, left] });
+                    link.out.push_back(OutgoingPdu::Async { event, parameters: [0, 0, left] });
                 }
                 if !self.links.iter().any(LinkState::is_open) {
                     self.end_session();
@@ -251,7 +251,7 @@ impl TargetSession {
         let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
         let expected = self.expected.iter().map(|(_, until)| *until).min();
         let first = earliest(earliest(self.close_at, expected), self.fence_deadline());
-        let first = earliest(earliest(first, self.leave_deadline()), self.hole_deadline());
+        let first = earliest(earliest(first, self.nexus_end_deadline()), self.gap_deadline());
         links.fold(first, |first, link| {
             let stalled = self.stall_deadline(link);
             let owed = self.owed_deadline(link);
@@ -269,8 +269,8 @@ impl TargetSession {
     }
 
     /// When a command must have come that others wait for: over links that live nothing gets lost.
-    fn hole_deadline(&self) -> Option<Time> {
-        self.hole.filter(|_| !self.closing).map(|(_, since)| since + self.limits.data_out_timeout)
+    fn gap_deadline(&self) -> Option<Time> {
+        self.cmd_sn_gap.filter(|_| !self.closing).map(|(_, since)| since + self.limits.data_out_timeout)
     }
 
     /// When the next ping is due, or the answer to the last one.
@@ -289,8 +289,8 @@ impl TargetSession {
             self.close_at = None;
             return self.fail_session(cx);
         }
-        if due(self.leave_deadline()) {
-            self.leave = Leave::Done;
+        if due(self.nexus_end_deadline()) {
+            self.nexus_end = NexusEnd::Done;
             self.unsettled = true;
         }
         let before = self.expected.len();
@@ -302,7 +302,7 @@ impl TargetSession {
         if due(self.fence_deadline()) {
             self.end_silent_links(cx);
         }
-        if due(self.hole_deadline()) {
+        if due(self.gap_deadline()) {
             if let Some(index) = self.links.position(LinkState::is_open) {
                 self.note(index, Fault::CommandMissing);
             }

@@ -2,8 +2,8 @@
 
 use super::link::Segment;
 use super::request::{Cdb, Request, ScsiCommand};
-use super::task::{Additional, Death, Kind, State, Task, Transfer};
-use super::window::{Held, Turn};
+use super::task::{Additional, Kind, State, Task, Termination, Transfer};
+use super::window::{CmdSnOrder, HeldRequest};
 use super::{TargetSession, receive};
 use crate::links::LinkIndex;
 use crate::wire::ahs::{self, Extensions};
@@ -24,8 +24,8 @@ impl TargetSession {
         ahs: &[u8],
     ) -> Segment {
         let pdu = wire::ScsiCommand::from_bhs(bhs);
-        let turn = self.turn_of(bhs);
-        if turn == Turn::Never {
+        let order = self.order_of(bhs);
+        if order == CmdSnOrder::Outside {
             return Segment::Skip;
         }
         let parsed = self.admit_command(pdu).and_then(|()| {
@@ -54,24 +54,24 @@ impl TargetSession {
         };
         let state = match wrong {
             None => State::Held,
-            Some(sense) => State::Spoilt(sense),
+            Some(sense) => State::Invalid(sense),
         };
         let Some(tag) = self.start_task(index, bhs, Kind::Scsi(transfer), state) else {
             self.reject(index, bhs, RejectReason::TOO_MANY_IMMEDIATE);
             return Segment::Skip;
         };
         self.note_owed(cx, tag);
-        match turn {
-            Turn::Later => self.window.hold(pdu.cmd_sn, Held::Scsi(tag, command)),
-            Turn::Now if bhs.is_immediate() => self.deliver_command(cx, tag, command),
-            Turn::Now | Turn::Never => {
-                // As `take_turn` does, without a place to hold it.
+        match order {
+            CmdSnOrder::Ahead => self.window.hold(pdu.cmd_sn, HeldRequest::Scsi(tag, command)),
+            CmdSnOrder::Next if bhs.is_immediate() => self.deliver_command(cx, tag, command),
+            CmdSnOrder::Next | CmdSnOrder::Outside => {
+                // As `deliver_in_order` does, without a place to hold it.
                 let next = self.window.advance();
                 self.deliver_command(cx, tag, command);
                 self.window.open();
                 match next {
-                    Some(next) => self.take_turn(cx, next),
-                    None => self.deliver_early(cx),
+                    Some(next) => self.deliver_in_order(cx, next),
+                    None => self.deliver_waiting_functions(cx),
                 }
             }
         }
@@ -79,8 +79,8 @@ impl TargetSession {
     }
 
     /// When the request is to be delivered; immediate ones at once (RFC 7143 §4.2.2.1).
-    pub(super) fn turn_of(&self, bhs: &Bhs) -> Turn {
-        if bhs.is_immediate() { Turn::Now } else { self.window.turn(receive::cmd_sn_of(bhs)) }
+    pub(super) fn order_of(&self, bhs: &Bhs) -> CmdSnOrder {
+        if bhs.is_immediate() { CmdSnOrder::Next } else { self.window.order(receive::cmd_sn_of(bhs)) }
     }
 
     /// The checks that make a command refused as a PDU.
@@ -163,9 +163,9 @@ impl TargetSession {
         self.index.insert(bhs.itt.value(), tag);
         self.links[index].tasks += 1;
         self.immediate_burst |= bursts;
-        if !self.graves.is_empty() {
+        if !self.abandoned.is_empty() {
             // The tag lives again: what comes for it now is meant for this task.
-            self.graves.take(bhs.itt, index);
+            self.abandoned.take(bhs.itt, index);
         }
         self.immediates += u32::from(immediate);
         Some(tag)
@@ -177,32 +177,33 @@ impl TargetSession {
         if bhs.opcode() == Opcode::NOP_OUT {
             // Without a task tag it carries no CmdSN of its own, and wants no answer (RFC 7143 §11.18.1).
             let wants = !bhs.itt.is_none();
-            let is_new = !wants || self.turn_of(&bhs) != Turn::Never;
+            let is_new = !wants || self.order_of(&bhs) != CmdSnOrder::Outside;
             if !is_new || !self.admit_nop(index, &bhs) || !wants {
                 return;
             }
         }
-        match self.turn_of(&bhs) {
-            Turn::Never => {}
-            Turn::Later => {
-                // Its memory was promised to nobody, and the hole may stay open for ever.
+        match self.order_of(&bhs) {
+            CmdSnOrder::Outside => {}
+            CmdSnOrder::Ahead => {
+                // No memory was set aside for it, and the gap may stay for ever.
                 let is_too_much = !data.is_empty() && self.window.held_bytes() + data.len() > HELD_MAX;
-                let held = if is_too_much { Held::Nothing } else { Held::Other { link, bhs, data } };
+                let held =
+                    if is_too_much { HeldRequest::Skipped } else { HeldRequest::Other { link, bhs, data } };
                 self.window.hold(receive::cmd_sn_of(&bhs), held);
                 if is_too_much {
                     self.reject(index, &bhs, RejectReason::LONG_OPERATION);
                 }
             }
-            Turn::Now => match self.admit_request(index, &bhs) {
+            CmdSnOrder::Next => match self.admit_request(index, &bhs) {
                 Err(reason) => self.reject(index, &bhs, reason),
-                Ok(()) if bhs.is_immediate() => self.deliver(cx, Held::Other { link, bhs, data }),
-                Ok(()) => self.take_turn(cx, Held::Other { link, bhs, data }),
+                Ok(()) if bhs.is_immediate() => self.deliver(cx, HeldRequest::Other { link, bhs, data }),
+                Ok(()) => self.deliver_in_order(cx, HeldRequest::Other { link, bhs, data }),
             },
         }
     }
 
     /// Delivers the request whose turn it is, and those that waited for it.
-    pub(super) fn take_turn(&mut self, cx: &mut Cx<'_>, first: Held) {
+    pub(super) fn deliver_in_order(&mut self, cx: &mut Cx<'_>, first: HeldRequest) {
         let mut next = Some(first);
         while let Some(held) = next {
             // The order is stepped over first: what is delivered sees itself as received.
@@ -210,14 +211,14 @@ impl TargetSession {
             self.deliver(cx, held);
             self.window.open();
         }
-        self.deliver_early(cx);
+        self.deliver_waiting_functions(cx);
     }
 
-    fn deliver(&mut self, cx: &mut Cx<'_>, held: Held) {
+    fn deliver(&mut self, cx: &mut Cx<'_>, held: HeldRequest) {
         match held {
-            Held::Nothing => {}
-            Held::Other { link, bhs, data } => self.perform(cx, link, &bhs, data),
-            Held::Scsi(tag, command) => self.deliver_command(cx, tag, command),
+            HeldRequest::Skipped => {}
+            HeldRequest::Other { link, bhs, data } => self.perform(cx, link, &bhs, data),
+            HeldRequest::Scsi(tag, command) => self.deliver_command(cx, tag, command),
         }
     }
 
@@ -236,11 +237,11 @@ impl TargetSession {
                 let command = Request::Scsi(command);
                 self.events.push_back(TargetEvent::Command { tag, command, data_out });
             }
-            State::Spoilt(sense) => {
-                task.state = State::Dying { how: Death::Sense(*sense), acked: true };
+            State::Invalid(sense) => {
+                task.state = State::Terminating { how: Termination::Sense(*sense), acked: true };
                 self.finish(cx, tag);
             }
-            State::Live | State::Dying { .. } | State::Answered(_) => {}
+            State::Live | State::Terminating { .. } | State::Answered(_) => {}
         }
     }
 

@@ -3,10 +3,10 @@
 use super::TargetSession;
 use super::data_out::after;
 use super::link::Phase;
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::request::{Request, TaskManagement};
-use super::task::{Death, Kind, State};
-use super::window::{Held, Turn};
+use super::task::{Kind, State, Termination};
+use super::window::{CmdSnOrder, HeldRequest};
 use crate::links::LinkIndex;
 use crate::wire::{
     Bhs, LogoutReason, LogoutRequest, LogoutResponseCode, Lun, NopOut, Opcode, Pdu, RejectReason,
@@ -30,7 +30,7 @@ pub(super) struct Logout {
 
 /// A task management function that waits for the commands before it (RFC 7143 §4.2.3.3).
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct WaitingFunction {
     tag: Tag,
     request: TaskManagement,
 }
@@ -38,7 +38,7 @@ pub(super) struct Early {
 impl TargetSession {
     /// Refuses a PDU, with a copy of its header.
     pub(super) fn reject(&mut self, index: LinkIndex, bhs: &Bhs, reason: RejectReason) {
-        self.links[index].out.push_back(Out::Reject { reason, bhs: *bhs });
+        self.links[index].out.push_back(OutgoingPdu::Reject { reason, bhs: *bhs });
     }
 
     /// The checks that make a request refused as a PDU, SCSI Commands apart.
@@ -79,7 +79,12 @@ impl TargetSession {
             Opcode::NOP_OUT => {
                 let link = &mut self.links[index];
                 link.unasked_bytes += data.len() as u64;
-                link.out.push_back(Out::NopIn { itt: bhs.itt, ttt: Ttt::NONE, lun: Lun::default(), data });
+                link.out.push_back(OutgoingPdu::NopIn {
+                    itt: bhs.itt,
+                    ttt: Ttt::NONE,
+                    lun: Lun::default(),
+                    data,
+                });
             }
             Opcode::TMF_REQUEST => self.task_management(index, bhs),
             Opcode::TEXT_REQUEST => self.text(index, bhs, &data),
@@ -112,7 +117,7 @@ impl TargetSession {
         let link = &mut self.links[index];
         link.pings.send(ttt, cx.now);
         let (itt, ttt, lun) = (crate::wire::Itt::NONE, Ttt::new(ttt), Lun::default());
-        link.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
+        link.out.push_back(OutgoingPdu::NopIn { itt, ttt, lun, data: Sg::new() });
     }
 
     fn task_management(&mut self, index: LinkIndex, bhs: &Bhs) {
@@ -121,7 +126,7 @@ impl TargetSession {
         let referenced = match self.resolve(index, pdu) {
             Ok(referenced) => referenced,
             Err(response) => {
-                return self.links[index].out.push_back(Out::Tmf { itt: bhs.itt, response });
+                return self.links[index].out.push_back(OutgoingPdu::Tmf { itt: bhs.itt, response });
             }
         };
         let Some(tag) = self.start_task(index, bhs, Kind::Tmf(function, referenced), State::Held) else {
@@ -130,7 +135,7 @@ impl TargetSession {
         self.count_in(tag);
         let request = TaskManagement { function, lun: pdu.lun.0, referenced };
         if bhs.is_immediate() && ends_many(function) && self.window.exp().lt(pdu.cmd_sn) {
-            self.early.push(Early { tag, request });
+            self.waiting_functions.push(WaitingFunction { tag, request });
         } else {
             self.tell(tag, request);
         }
@@ -144,23 +149,23 @@ impl TargetSession {
     }
 
     /// Drops the functions that died with their link while they waited.
-    pub(super) fn forget_dead_early(&mut self) {
+    pub(super) fn forget_ended_functions(&mut self) {
         let tasks = &self.tasks;
-        self.early.retain(|early| tasks.get(early.tag).is_some());
+        self.waiting_functions.retain(|waiting| tasks.get(waiting.tag).is_some());
     }
 
     /// Tells of the functions that waited for commands that are here now.
-    pub(super) fn deliver_early(&mut self, _cx: &mut Cx<'_>) {
+    pub(super) fn deliver_waiting_functions(&mut self, _cx: &mut Cx<'_>) {
         let mut index = 0;
-        while let Some(early) = self.early.get(index) {
-            let tag = early.tag;
+        while let Some(waiting) = self.waiting_functions.get(index) {
+            let tag = waiting.tag;
             let due = match self.tasks.get(tag) {
                 None => true,
                 Some(task) => !self.window.exp().lt(task.cmd_sn),
             };
             if due {
-                let early = self.early.remove(index);
-                self.tell(tag, early.request);
+                let waiting = self.waiting_functions.remove(index);
+                self.tell(tag, waiting.request);
             } else {
                 index += 1;
             }
@@ -214,16 +219,16 @@ impl TargetSession {
         }
         match &mut task.state {
             State::Live => Ok(Some(tag)),
-            State::Dying { how, acked: false } => {
+            State::Terminating { how, acked: false } => {
                 if abort {
-                    *how = Death::Silent;
+                    *how = Termination::Silent;
                 }
                 Ok(Some(tag))
             }
             // The server knows nothing of it, or is done with it: it ends here.
-            State::Held | State::Spoilt(_) | State::Answered(_) | State::Dying { acked: true, .. } => {
+            State::Held | State::Invalid(_) | State::Answered(_) | State::Terminating { acked: true, .. } => {
                 if abort {
-                    self.bury(tag);
+                    self.end_silently(tag);
                     Err(TmfResponseCode::COMPLETE)
                 } else {
                     Err(TmfResponseCode::SUCCEEDED)
@@ -232,28 +237,28 @@ impl TargetSession {
         }
     }
 
-    /// A task that is not here: if its command is still missing from the order, an abort plugs the
-    /// hole (RFC 7143 §11.6.1).
+    /// A task that is not here: if its command is still missing from the order, an abort closes the
+    /// gap (RFC 7143 §11.6.1).
     fn resolve_absent(&mut self, pdu: &TmfRequest, abort: bool) -> TmfResponseCode {
         let sn = pdu.ref_cmd_sn;
         let before = sn.lt(pdu.cmd_sn);
-        match self.window.turn(sn) {
-            Turn::Later if abort && before => {
-                self.window.hold(sn, Held::Nothing);
+        match self.window.order(sn) {
+            CmdSnOrder::Ahead if abort && before => {
+                self.window.hold(sn, HeldRequest::Skipped);
                 TmfResponseCode::COMPLETE
             }
-            Turn::Now if abort && before => {
-                self.plug = true;
+            CmdSnOrder::Next if abort && before => {
+                self.skip_next = true;
                 TmfResponseCode::COMPLETE
             }
-            Turn::Now | Turn::Later | Turn::Never => TmfResponseCode::NO_TASK,
+            CmdSnOrder::Next | CmdSnOrder::Ahead | CmdSnOrder::Outside => TmfResponseCode::NO_TASK,
         }
     }
 
-    /// Steps over a hole that an abort has plugged.
-    pub(super) fn step_over_plug(&mut self, cx: &mut Cx<'_>) {
-        if std::mem::take(&mut self.plug) {
-            self.take_turn(cx, Held::Nothing);
+    /// Goes on behind a CmdSN whose command was aborted before it came.
+    pub(super) fn skip_aborted_cmd_sn(&mut self, cx: &mut Cx<'_>) {
+        if std::mem::take(&mut self.skip_next) {
+            self.deliver_in_order(cx, HeldRequest::Skipped);
         }
     }
 
@@ -279,7 +284,7 @@ impl TargetSession {
             if self.links[leaving].is_open() {
                 self.links[leaving].phase = Phase::Finishing;
                 self.unfence(leaving);
-                self.doom_tasks_of(cx, leaving);
+                self.terminate_tasks_of(cx, leaving);
             }
         }
     }
@@ -291,7 +296,7 @@ impl TargetSession {
         response: LogoutResponseCode,
     ) {
         let (time2wait, time2retain) = (self.params.time2wait, self.params.time2retain);
-        self.links[index].out.push_back(Out::Logout { itt, response, time2wait, time2retain });
+        self.links[index].out.push_back(OutgoingPdu::Logout { itt, response, time2wait, time2retain });
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::TargetSession;
 use super::link::{RxState, Segment};
-use super::outgoing::Out;
-use super::task::{Additional, Asked, Death, Kind, State, Task, Transfer};
+use super::outgoing::OutgoingPdu;
+use super::task::{Additional, Kind, OutstandingR2t, State, Task, Termination, Transfer};
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
 use buf::crc32c::Crc32c;
@@ -11,7 +11,7 @@ use buf::{Cx, SgMut};
 use stream::{Place, Tag, TargetEvent};
 
 /// What is wrong with a Data-Out.
-enum Wrong {
+enum DataOutError {
     /// Its tags name nothing: it alone is refused.
     Pdu,
     /// Its task fails.
@@ -24,7 +24,7 @@ impl TargetSession {
         let pdu = DataOut::from_bhs(bhs);
         let found = self.index.find(pdu.itt.value());
         let Some(tag) = found.filter(|tag| self.is_write_on(*tag, index)) else {
-            if !self.graves.has(pdu.itt, index) || found.is_some() {
+            if !self.abandoned.has(pdu.itt, index) || found.is_some() {
                 self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD);
             }
             return Segment::Skip;
@@ -32,11 +32,11 @@ impl TargetSession {
         let Some(task) = self.tasks.get_mut(tag) else { return Segment::Skip };
         match check(task, pdu, self.params.initial_r2t) {
             Ok(()) => {}
-            Err(Wrong::Pdu) => {
+            Err(DataOutError::Pdu) => {
                 self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD);
                 return Segment::Skip;
             }
-            Err(Wrong::Task(sense)) => self.doom(cx, tag, Death::Sense(sense)),
+            Err(DataOutError::Task(sense)) => self.terminate(cx, tag, Termination::Sense(sense)),
         }
         Segment::Write { tag, sequence: true }
     }
@@ -69,9 +69,9 @@ impl TargetSession {
         transfer.whole = transfer.got;
         if wanted && !good {
             self.reject(index, bhs, RejectReason::DATA_DIGEST_ERROR);
-            self.doom(cx, tag, Death::Sense(Additional::CRC));
+            self.terminate(cx, tag, Termination::Sense(Additional::CRC));
         } else if let (true, Some(sense)) = (wanted, wrong) {
-            self.doom(cx, tag, Death::Sense(sense));
+            self.terminate(cx, tag, Termination::Sense(sense));
         }
         self.advance_task(cx, tag);
     }
@@ -82,12 +82,12 @@ impl TargetSession {
         let task = self.tasks.get(tag)?;
         let Kind::Scsi(transfer) = &task.kind else { return None };
         let link = &self.links[task.link];
-        let RxState::Data { left, segment: Segment::Write { tag: stands_here, .. }, .. } = &link.rx.state
+        let RxState::Data { left, segment: Segment::Write { tag: receiving, .. }, .. } = &link.rx.state
         else {
             return None;
         };
         let fresh = transfer.got == 0 && transfer.places.is_empty() && transfer.hold.is_none();
-        if *stands_here != tag || *left != transfer.edtl || !fresh || !matches!(task.state, State::Live) {
+        if *receiving != tag || *left != transfer.edtl || !fresh || !matches!(task.state, State::Live) {
             return None;
         }
         let len = *left as usize;
@@ -151,9 +151,9 @@ impl TargetSession {
             self.next_ttt = after(ttt);
             let sn = transfer.data_sn;
             transfer.data_sn = sn.wrapping_add(1);
-            transfer.r2ts.push(Asked { ttt, at, end });
+            transfer.r2ts.push(OutstandingR2t { ttt, at, end });
             transfer.asked = end;
-            self.links[link].out.push_back(Out::R2t { itt, lun, ttt, sn, at, end });
+            self.links[link].out.push_back(OutgoingPdu::R2t { itt, lun, ttt, sn, at, end });
         }
     }
 
@@ -186,22 +186,22 @@ pub(super) fn after(ttt: u32) -> u32 {
 }
 
 /// Checks a Data-Out against its task, and moves on to its sequence.
-fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), Wrong> {
+fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOutError> {
     let (lun, wanted) = (task.lun, task.wants_data());
-    let Some(transfer) = task.transfer() else { return Err(Wrong::Pdu) };
+    let Some(transfer) = task.transfer() else { return Err(DataOutError::Pdu) };
     let end = if pdu.ttt.is_none() {
         if !transfer.unsolicited_open {
             // Nothing tells how much follows: the answer waits for this sequence to end.
             transfer.unsolicited_open = true;
             let sense =
                 if initial_r2t { Additional::UNEXPECTED_UNSOLICITED } else { Additional::WRONG_AMOUNT };
-            return if wanted { Err(Wrong::Task(sense)) } else { Ok(()) };
+            return if wanted { Err(DataOutError::Task(sense)) } else { Ok(()) };
         }
         transfer.unsolicited
     } else if pdu.lun == lun {
         solicited_end(transfer, pdu.ttt)?
     } else {
-        return Err(Wrong::Pdu);
+        return Err(DataOutError::Pdu);
     };
     if !wanted {
         return Ok(());
@@ -209,27 +209,27 @@ fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), Wrong>
     let sn = transfer.sequence_sn;
     transfer.sequence_sn = sn.wrapping_add(1);
     if pdu.data_sn.value() != sn {
-        return Err(Wrong::Task(Additional::CRC));
+        return Err(DataOutError::Task(Additional::CRC));
     }
     let offset = pdu.buffer_offset.get();
     let past = u64::from(offset) + u64::from(pdu.data_segment_len.value());
     if offset != transfer.got || past > u64::from(end) {
-        return Err(Wrong::Task(Additional::WRONG_AMOUNT));
+        return Err(DataOutError::Task(Additional::WRONG_AMOUNT));
     }
     Ok(())
 }
 
 /// The end of the sequence that `ttt` names: sequences are fulfilled in the order they were asked for.
-fn solicited_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, Wrong> {
+fn solicited_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, DataOutError> {
     match transfer.r2ts.first() {
         Some(asked) if asked.ttt == ttt.value() => {
             transfer.got = transfer.got.max(asked.at);
             Ok(asked.end)
         }
         Some(_) | None if transfer.last_ttt == Some(ttt.value()) => {
-            Err(Wrong::Task(Additional::WRONG_AMOUNT))
+            Err(DataOutError::Task(Additional::WRONG_AMOUNT))
         }
-        Some(_) | None => Err(Wrong::Pdu),
+        Some(_) | None => Err(DataOutError::Pdu),
     }
 }
 

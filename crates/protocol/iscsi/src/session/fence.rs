@@ -32,20 +32,20 @@ pub(super) struct Fence {
     tag: Tag,
     /// The logical unit whose responses it orders; `None`: all of them.
     lun: Option<Lun>,
-    stage: Stage,
+    state: FenceState,
 }
 
 /// A link, and the ExpStatSN that acknowledges what was to be sent on it.
-type Mark = (LinkIndex, Sn);
+type Acknowledgment = (LinkIndex, Sn);
 
 #[derive(Debug)]
-enum Stage {
+enum FenceState {
     /// Others go before it.
     Waiting,
     /// What was handed over before it is to be acknowledged by a time.
-    Before(SmallVec<[Mark; 4]>, Time),
+    Before(SmallVec<[Acknowledgment; 4]>, Time),
     /// It is sent, and to be acknowledged by a time.
-    After(Mark, Time),
+    After(Acknowledgment, Time),
     /// Nothing is left to wait for.
     Over,
 }
@@ -69,7 +69,7 @@ impl TargetSession {
     /// Keeps a task's answer until it is through the fence; `lun`: the unit whose responses it orders.
     pub(super) fn put_fence(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: Answer, lun: Option<Lun>) {
         self.keep(tag, answer);
-        self.fences.push_back(Fence { tag, lun, stage: Stage::Waiting });
+        self.fences.push_back(Fence { tag, lun, state: FenceState::Waiting });
         self.step_fences(cx);
     }
 
@@ -95,7 +95,7 @@ impl TargetSession {
     pub(super) fn step_fences(&mut self, cx: &mut Cx<'_>) {
         while let Some(mut fence) = self.fences.pop_front() {
             self.step_fence(cx, &mut fence);
-            if !matches!(fence.stage, Stage::Over) {
+            if !matches!(fence.state, FenceState::Over) {
                 self.fences.push_front(fence);
                 return;
             }
@@ -107,11 +107,11 @@ impl TargetSession {
         let until = cx.now + self.limits.nop_timeout;
         let kept = |task: &Task| matches!(task.state, State::Answered(_));
         let wanted = self.tasks.get(fence.tag).is_some_and(kept);
-        if !wanted && !matches!(fence.stage, Stage::After(..)) {
+        if !wanted && !matches!(fence.state, FenceState::After(..)) {
             // It was aborted, or went with its link.
-            fence.stage = Stage::Over;
+            fence.state = FenceState::Over;
         }
-        if matches!(fence.stage, Stage::Waiting) {
+        if matches!(fence.state, FenceState::Waiting) {
             let mut marks = SmallVec::new();
             if self.needs_fence() {
                 for index in self.links.indices() {
@@ -122,30 +122,30 @@ impl TargetSession {
                     }
                 }
             }
-            fence.stage = Stage::Before(marks, until);
+            fence.state = FenceState::Before(marks, until);
         }
-        if let Stage::Before(marks, _) = &mut fence.stage {
+        if let FenceState::Before(marks, _) = &mut fence.state {
             marks.retain(|mark| !self.is_acknowledged(*mark));
             if marks.is_empty() {
                 let sent = self.send_fenced(fence.tag).filter(|_| self.needs_fence());
-                fence.stage = match sent {
+                fence.state = match sent {
                     Some(index) => {
                         let mark = (index, self.links[index].all_sent());
                         self.ping(cx, index);
-                        Stage::After(mark, until)
+                        FenceState::After(mark, until)
                     }
-                    None => Stage::Over,
+                    None => FenceState::Over,
                 };
             }
         }
-        if let Stage::After(mark, _) = fence.stage
+        if let FenceState::After(mark, _) = fence.state
             && self.is_acknowledged(mark)
         {
-            fence.stage = Stage::Over;
+            fence.state = FenceState::Over;
         }
     }
 
-    fn is_acknowledged(&self, (index, exp_stat_sn): Mark) -> bool {
+    fn is_acknowledged(&self, (index, exp_stat_sn): Acknowledgment) -> bool {
         !self.links[index].acked.next().lt(exp_stat_sn)
     }
 
@@ -173,28 +173,28 @@ impl TargetSession {
     /// A link leaves: no acknowledgment is waited for on it any more.
     pub(super) fn unfence(&mut self, leaving: LinkIndex) {
         for fence in &mut self.fences {
-            match &mut fence.stage {
-                Stage::Before(marks, _) => marks.retain(|(index, _)| *index != leaving),
-                Stage::After((index, _), _) if *index == leaving => fence.stage = Stage::Over,
-                Stage::Waiting | Stage::After(..) | Stage::Over => {}
+            match &mut fence.state {
+                FenceState::Before(marks, _) => marks.retain(|(index, _)| *index != leaving),
+                FenceState::After((index, _), _) if *index == leaving => fence.state = FenceState::Over,
+                FenceState::Waiting | FenceState::After(..) | FenceState::Over => {}
             }
         }
     }
 
     /// When an acknowledgment is due.
     pub(super) fn fence_deadline(&self) -> Option<Time> {
-        match self.fences.front()?.stage {
-            Stage::Before(_, until) | Stage::After(_, until) => Some(until),
-            Stage::Waiting | Stage::Over => None,
+        match self.fences.front()?.state {
+            FenceState::Before(_, until) | FenceState::After(_, until) => Some(until),
+            FenceState::Waiting | FenceState::Over => None,
         }
     }
 
     /// Drops the links that acknowledge nothing.
     pub(super) fn end_silent_links(&mut self, cx: &mut Cx<'_>) {
-        let silent: SmallVec<[LinkIndex; 4]> = match self.fences.front().map(|fence| &fence.stage) {
-            Some(Stage::Before(marks, _)) => marks.iter().map(|(index, _)| *index).collect(),
-            Some(Stage::After((index, _), _)) => SmallVec::from_slice(&[*index]),
-            Some(Stage::Waiting | Stage::Over) | None => SmallVec::new(),
+        let silent: SmallVec<[LinkIndex; 4]> = match self.fences.front().map(|fence| &fence.state) {
+            Some(FenceState::Before(marks, _)) => marks.iter().map(|(index, _)| *index).collect(),
+            Some(FenceState::After((index, _), _)) => SmallVec::from_slice(&[*index]),
+            Some(FenceState::Waiting | FenceState::Over) | None => SmallVec::new(),
         };
         for index in silent {
             if self.links[index].phase == Phase::Open {

@@ -1,9 +1,9 @@
 //! One TCP connection of the session: what it is receiving, what it has to send, its clocks.
 
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::params::LinkParams;
 use super::pings::Pings;
-use super::task::Aim;
+use super::task::Destination;
 use crate::exchange::TextExchange;
 use crate::wire::{Bhs, Itt, Lun, Sn, Ttt};
 use buf::crc32c::Crc32c;
@@ -23,7 +23,7 @@ pub(super) struct LinkState {
     pub(super) params: LinkParams,
     pub(super) phase: Phase,
     pub(super) rx: Rx,
-    pub(super) out: VecDeque<Out>,
+    pub(super) out: VecDeque<OutgoingPdu>,
     pub(super) outbox: Outbox,
     pub(super) stat_sn: Sn,
     /// The highest StatSN that the peer acknowledged.
@@ -73,7 +73,7 @@ pub(super) struct Rx {
     /// A receive is out.
     pub(super) out: bool,
     /// Whose buffer is out with it.
-    pub(super) aim: Option<Aim>,
+    pub(super) destination: Option<Destination>,
 }
 
 /// Which part of a PDU comes next.
@@ -119,7 +119,7 @@ impl LinkState {
                 bhs: Bhs::new_zeroed(),
                 crc: Crc32c::new(),
                 out: false,
-                aim: None,
+                destination: None,
             },
             out: VecDeque::new(),
             outbox: Outbox::new(),
@@ -145,9 +145,9 @@ impl LinkState {
     }
 
     /// Tells where the window stands, and nothing else.
-    pub(super) fn put_news(&mut self) {
+    pub(super) fn put_window_update(&mut self) {
         let (itt, ttt, lun) = (Itt::NONE, Ttt::NONE, Lun::default());
-        self.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
+        self.out.push_back(OutgoingPdu::NopIn { itt, ttt, lun, data: Sg::new() });
     }
 
     /// Whether the world holds nothing of this link.

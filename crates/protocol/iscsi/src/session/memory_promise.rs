@@ -230,7 +230,7 @@ mod tests {
 
         /// Whether the initiator knows that it may send one more; it is told if it knows too little.
         fn knows_more(&mut self) -> bool {
-            if self.window.has_news() {
+            if self.window.has_grown() {
                 self.window.told();
             }
             !self.window.is_closed()

@@ -13,12 +13,12 @@
 //!   [`TargetEvent::Aborted`]. Until then it keeps its place in the window.
 //! - Numbers of the peer are looked up or compared, never used as an index.
 
+mod abandoned_writes;
 mod closing;
 mod command;
 mod control;
 mod data_out;
 mod fence;
-mod graves;
 mod link;
 mod memory_promise;
 mod outgoing;
@@ -34,11 +34,11 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+use abandoned_writes::AbandonedWrites;
 use buf::{Cx, Errno, Pool, Sg, SgMut, Time};
-use closing::Leave;
-use control::{Early, Logout};
+use closing::NexusEnd;
+use control::{Logout, WaitingFunction};
 use fence::Fence;
-use graves::Graves;
 use link::{LinkState, Phase};
 use memory_promise::Demand;
 pub use memory_promise::{MemoryPromise, WINDOW_START};
@@ -91,8 +91,8 @@ pub struct TargetSession {
     events: VecDeque<TargetEvent<Request>>,
     shut: VecDeque<Link>,
     /// Tasks that ended while the peer still owed them data: that data is skipped.
-    graves: Graves,
-    early: Vec<Early>,
+    abandoned: AbandonedWrites,
+    waiting_functions: Vec<WaitingFunction>,
     /// Responses that wait for acknowledgments, in order.
     fences: VecDeque<Fence>,
     violations: Vec<LinkFault>,
@@ -104,16 +104,16 @@ pub struct TargetSession {
     /// Connections that are being reinstated, and how long they are waited for.
     expected: Vec<(Cid, Time)>,
     /// Commands wait for one with this number, and since when.
-    hole: Option<(Sn, Time)>,
-    /// An abort took the next CmdSN as received.
-    plug: bool,
+    cmd_sn_gap: Option<(Sn, Time)>,
+    /// An abort took the next CmdSN as received: its command is not waited for.
+    skip_next: bool,
     /// The window opened and no answer tells of it.
-    window_news: bool,
+    window_opened: bool,
     /// Something is ending.
     unsettled: bool,
     closing: bool,
     /// How far the end of its nexus is.
-    leave: Leave,
+    nexus_end: NexusEnd,
     closed: bool,
 }
 
@@ -152,8 +152,8 @@ impl TargetSession {
             links: Links::new(),
             events: VecDeque::new(),
             shut: VecDeque::new(),
-            graves: Graves::new(tasks),
-            early: Vec::new(),
+            abandoned: AbandonedWrites::new(tasks),
+            waiting_functions: Vec::new(),
             fences: VecDeque::new(),
             violations: Vec::new(),
             // Tags of different sessions differ, so that a PDU gone astray is noticed.
@@ -162,12 +162,12 @@ impl TargetSession {
             close_at: None,
             cleared: Vec::new(),
             expected: Vec::new(),
-            hole: None,
-            plug: false,
-            window_news: false,
+            cmd_sn_gap: None,
+            skip_next: false,
+            window_opened: false,
             unsettled: false,
             closing: false,
-            leave: Leave::No,
+            nexus_end: NexusEnd::No,
             closed: false,
             params,
             limits,
@@ -405,11 +405,11 @@ impl Connection for TargetSession {
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
         let stamp = self.stamp();
-        let news = self.window.has_news();
+        let has_grown = self.window.has_grown();
         let link = self.links.get_mut(link)?;
-        if news && link.is_open() && link.out.is_empty() && link.outbox.is_free() {
+        if has_grown && link.is_open() && link.out.is_empty() && link.outbox.is_free() {
             // The window grew, and no answer is there to tell of it.
-            link.put_news();
+            link.put_window_update();
         }
         let op = outgoing::gather(link, stamp, cx)?;
         self.window.told();

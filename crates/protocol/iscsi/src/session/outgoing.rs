@@ -25,7 +25,7 @@ const SMALL_MAX: usize = FRAME + 256;
 
 /// A PDU, or a run of Data-In PDUs.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum OutgoingPdu {
     DataIn(DataIn),
     Scsi(Box<Scsi>),
     /// The common answer of a write, without a box.
@@ -159,31 +159,33 @@ impl DataIn {
     }
 }
 
-impl Out {
+impl OutgoingPdu {
     /// About how many bytes of head this takes, for sizing a batch.
     fn head_estimate(&self, digest: bool) -> usize {
         match self {
-            Out::DataIn(run) => {
+            OutgoingPdu::DataIn(run) => {
                 let left = run.data.len() - run.done as usize;
                 let segment = (run.segment as usize).min(left.max(1));
                 let copied = Batch::head_need(&run.data, segment, digest) > 0;
                 let pdus = if left <= segment { 1 } else { left.div_ceil(segment) };
                 pdus * FRAME + if copied { left } else { 0 }
             }
-            Out::NopIn { data, .. } => FRAME + Batch::head_need(data, data.len(), digest),
-            Out::Text { data, .. } => FRAME + data.len(),
-            Out::Scsi(_) => SMALL_MAX,
-            Out::Good { .. } | Out::R2t { .. } | Out::Tmf { .. } | Out::Logout { .. } | Out::Async { .. } => {
-                FRAME
-            }
-            Out::Reject { .. } => FRAME + wire::BHS_LEN,
+            OutgoingPdu::NopIn { data, .. } => FRAME + Batch::head_need(data, data.len(), digest),
+            OutgoingPdu::Text { data, .. } => FRAME + data.len(),
+            OutgoingPdu::Scsi(_) => SMALL_MAX,
+            OutgoingPdu::Good { .. }
+            | OutgoingPdu::R2t { .. }
+            | OutgoingPdu::Tmf { .. }
+            | OutgoingPdu::Logout { .. }
+            | OutgoingPdu::Async { .. } => FRAME,
+            OutgoingPdu::Reject { .. } => FRAME + wire::BHS_LEN,
         }
     }
 
     /// Bytes of head that the next PDU needs at most.
     fn head_least(&self, digest: bool) -> usize {
         match self {
-            Out::DataIn(run) => {
+            OutgoingPdu::DataIn(run) => {
                 let (range, _) = run.next();
                 FRAME + Batch::head_need(&run.data, range.len(), digest)
             }
@@ -194,18 +196,21 @@ impl Out {
     /// Whether a StatSN is for this, once it is whole.
     pub(super) fn takes_stat_sn(&self) -> bool {
         match self {
-            Out::DataIn(run) => run.status.is_some(),
-            Out::NopIn { itt, .. } => !itt.is_none(),
-            Out::R2t { .. } => false,
-            Out::Scsi(_) | Out::Good { .. } | Out::Tmf { .. } | Out::Text { .. } => true,
-            Out::Logout { .. } | Out::Reject { .. } | Out::Async { .. } => true,
+            OutgoingPdu::DataIn(run) => run.status.is_some(),
+            OutgoingPdu::NopIn { itt, .. } => !itt.is_none(),
+            OutgoingPdu::R2t { .. } => false,
+            OutgoingPdu::Scsi(_)
+            | OutgoingPdu::Good { .. }
+            | OutgoingPdu::Tmf { .. }
+            | OutgoingPdu::Text { .. } => true,
+            OutgoingPdu::Logout { .. } | OutgoingPdu::Reject { .. } | OutgoingPdu::Async { .. } => true,
         }
     }
 
     fn data(&self) -> Option<&Sg> {
         match self {
-            Out::DataIn(run) => Some(&run.data),
-            Out::NopIn { data, .. } => Some(data),
+            OutgoingPdu::DataIn(run) => Some(&run.data),
+            OutgoingPdu::NopIn { data, .. } => Some(data),
             _other => None,
         }
     }
@@ -222,13 +227,15 @@ impl LinkState {
     /// Copies read data that waits to be sent and that others may write. False: some is left, for want of memory.
     pub(super) fn copy_lent(&mut self, pool: &Pool) -> bool {
         self.out.iter_mut().all(|out| match out {
-            Out::DataIn(run) if !run.data.is_stable() => match run.data.copied(pool, Class::Solicited) {
-                Some(copy) => {
-                    run.data = copy;
-                    true
+            OutgoingPdu::DataIn(run) if !run.data.is_stable() => {
+                match run.data.copied(pool, Class::Solicited) {
+                    Some(copy) => {
+                        run.data = copy;
+                        true
+                    }
+                    None => false,
                 }
-                None => false,
-            },
+            }
             _ => true,
         })
     }
@@ -266,7 +273,7 @@ pub(super) fn gather(link: &mut LinkState, stamp: Stamp, cx: &mut Cx<'_>) -> Opt
             break;
         }
         if writer.put(out)
-            && let Some(Out::DataIn(run)) = link.out.pop_front()
+            && let Some(OutgoingPdu::DataIn(run)) = link.out.pop_front()
         {
             writer.unasked_bytes += u64::from(run.unasked);
         }
@@ -302,12 +309,12 @@ macro_rules! stamp {
 
 impl Writer {
     /// Puts one PDU into the batch; true if `out` is done with.
-    fn put(&mut self, out: &mut Out) -> bool {
+    fn put(&mut self, out: &mut OutgoingPdu) -> bool {
         match out {
-            Out::DataIn(run) => return self.data_in(run),
-            Out::Scsi(response) => self.scsi(response),
-            Out::Good { itt, exp_data_sn, residual } => self.good(*itt, *exp_data_sn, *residual),
-            Out::R2t { itt, lun, ttt, sn, at, end } => {
+            OutgoingPdu::DataIn(run) => return self.data_in(run),
+            OutgoingPdu::Scsi(response) => self.scsi(response),
+            OutgoingPdu::Good { itt, exp_data_sn, residual } => self.good(*itt, *exp_data_sn, *residual),
+            OutgoingPdu::R2t { itt, lun, ttt, sn, at, end } => {
                 let mut pdu = wire::R2t::new();
                 stamp!(self, pdu, self.stat_sn);
                 (pdu.itt, pdu.lun, pdu.ttt, pdu.r2t_sn) = (*itt, *lun, Ttt::new(*ttt), Sn::new(*sn));
@@ -315,35 +322,35 @@ impl Writer {
                 pdu.desired_len = U32::new(*end - *at);
                 self.frame(&pdu, &[]);
             }
-            Out::Tmf { itt, response } => {
+            OutgoingPdu::Tmf { itt, response } => {
                 let mut pdu = wire::TmfResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.response) = (*itt, *response);
                 self.frame(&pdu, &[]);
             }
-            Out::NopIn { itt, ttt, lun, data } => self.nop_in(*itt, *ttt, *lun, data),
-            Out::Text { itt, ttt, flags, lun, data } => {
+            OutgoingPdu::NopIn { itt, ttt, lun, data } => self.nop_in(*itt, *ttt, *lun, data),
+            OutgoingPdu::Text { itt, ttt, flags, lun, data } => {
                 let mut pdu = wire::TextResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.ttt, pdu.flags, pdu.lun) = (*itt, *ttt, *flags, *lun);
                 pdu.set_data_len(data.len());
                 self.frame(&pdu, data);
             }
-            Out::Logout { itt, response, time2wait, time2retain } => {
+            OutgoingPdu::Logout { itt, response, time2wait, time2retain } => {
                 let mut pdu = wire::LogoutResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.response) = (*itt, *response);
                 (pdu.time2wait, pdu.time2retain) = (U16::new(*time2wait), U16::new(*time2retain));
                 self.frame(&pdu, &[]);
             }
-            Out::Reject { reason, bhs } => {
+            OutgoingPdu::Reject { reason, bhs } => {
                 let mut pdu = wire::Reject::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 pdu.reason = *reason;
                 pdu.set_data_len(wire::BHS_LEN);
                 self.frame(&pdu, bhs.bytes());
             }
-            Out::Async { event, parameters: [one, two, three] } => {
+            OutgoingPdu::Async { event, parameters: [one, two, three] } => {
                 let mut pdu = wire::AsyncMessage::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 pdu.event = *event;

@@ -6,7 +6,7 @@
 
 use super::link::{OUT_MAX, Phase, Rx, RxState, Segment, UNASKED_MAX};
 use super::request::{Fault, LinkFault};
-use super::task::{Aim, Task};
+use super::task::{Destination, Task};
 use super::{RETRY, TargetSession};
 use crate::links::LinkIndex;
 use crate::text::TEXT_LEN_MAX;
@@ -18,10 +18,10 @@ use stream::{Direct, Received, RecvOp, Tag};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    On,
+enum Parsing {
+    Continue,
     /// More bytes, memory or room are needed first.
-    Stop,
+    Wait,
 }
 
 impl TargetSession {
@@ -49,10 +49,10 @@ impl TargetSession {
     /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
     #[expect(clippy::option_option, reason = "no place now, or none needed")]
     fn direct(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32) -> Option<Option<Direct>> {
-        let aim = self.aim(cx, index, tag, left, true)?;
-        let (Aim::Place(..) | Aim::Hold(_)) = &aim else { return Some(None) };
-        let (data, want) = self.tasks.get_mut(tag)?.transfer()?.lend(&aim)?;
-        self.links[index].rx.aim = Some(aim);
+        let destination = self.destination(cx, index, tag, left, true)?;
+        let (Destination::Place(..) | Destination::Hold(_)) = &destination else { return Some(None) };
+        let (data, want) = self.tasks.get_mut(tag)?.transfer()?.lend(&destination)?;
+        self.links[index].rx.destination = Some(destination);
         Some(Some(Direct { tag, data, want }))
     }
 
@@ -97,7 +97,7 @@ impl TargetSession {
         }
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        let aim = link.rx.aim.take();
+        let destination = link.rx.destination.take();
         let RxState::Data { left, .. } = &mut link.rx.state else { return n };
         *left -= n as u32;
         if link.params.data_digest {
@@ -106,8 +106,8 @@ impl TargetSession {
         let Some(task) = self.tasks.get_mut(tag) else { return n };
         let wanted = task.wants_data();
         let Some(transfer) = task.transfer() else { return n };
-        if let (Some(aim), true) = (aim, wanted) {
-            transfer.take_back(&aim, data, n as u32);
+        if let (Some(destination), true) = (destination, wanted) {
+            transfer.take_back(&destination, data, n as u32);
             transfer.spill();
         }
         n
@@ -129,38 +129,38 @@ impl TargetSession {
                 link.rx.inlet.clear();
                 return Ok(());
             }
-            let step = match &link.rx.state {
+            let parsing = match &link.rx.state {
                 RxState::Header => self.parse_header(cx, index)?,
                 RxState::Data { left: 0, .. } => self.parse_trailer(cx, index),
                 RxState::Data { .. } => self.parse_data(cx, index, placing),
             };
-            if step == Step::Stop {
+            if parsing == Parsing::Wait {
                 return Ok(());
             }
             placing &= self.events.len() == told;
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Step, LinkFault> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, LinkFault> {
         let link = &mut self.links[index];
         if link.out.len() >= OUT_MAX || link.unasked_bytes >= UNASKED_MAX {
-            return Ok(Step::Stop);
+            return Ok(Parsing::Wait);
         }
         let violation = |fault| LinkFault { link: index.into(), fault };
         let digest = if link.params.header_digest { 4 } else { 0 };
         let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
-            return Ok(Step::Stop);
+            return Ok(Parsing::Wait);
         };
         let covered = BHS_LEN + bhs.ahs_len();
         if bhs.opcode() == Opcode::SCSI_COMMAND && bhs.data_len() > 0 {
             let trailer = pad_len(bhs.data_len()) + if link.params.data_digest { 4 } else { 0 };
             if link.rx.inlet.keep_whole(covered + digest + bhs.data_len() + trailer, cx.pool) {
-                return Ok(Step::Stop);
+                return Ok(Parsing::Wait);
             }
         }
         let mut ahs: Box<[u8]> = Box::default();
         if covered + digest > BHS_LEN {
-            let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Step::Stop) };
+            let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Parsing::Wait) };
             let (header, sum) = header.split_at(covered);
             if digest > 0 && sum != digest_of(header) {
                 self.fail_link(cx, index);
@@ -188,7 +188,7 @@ impl TargetSession {
             rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
             rx.bhs = bhs;
         }
-        Ok(Step::On)
+        Ok(Parsing::Continue)
     }
 
     /// Takes ExpStatSN, which stands at the same place in every request. Numbers that we have not
@@ -225,13 +225,13 @@ impl TargetSession {
         }
     }
 
-    fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Step {
+    fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Parsing {
         let link = &mut self.links[index];
         let digest = link.params.data_digest;
         let Rx { inlet, state, crc, .. } = &mut link.rx;
-        let RxState::Data { left, segment } = state else { return Step::On };
+        let RxState::Data { left, segment } = state else { return Parsing::Continue };
         if inlet.is_empty() {
-            return Step::Stop;
+            return Parsing::Wait;
         }
         match segment {
             Segment::Skip => *left -= inlet.skip(*left as usize) as u32,
@@ -259,11 +259,11 @@ impl TargetSession {
                 return self.place(cx, index, tag, left, placing);
             }
         }
-        Step::On
+        Parsing::Continue
     }
 
     /// Moves what is here of a write's data to its place.
-    fn place(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32, placing: bool) -> Step {
+    fn place(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32, placing: bool) -> Parsing {
         let task = self.tasks.get_mut(tag);
         // What was used where it was received, or is of no use, needs no aim.
         if !task.as_ref().is_some_and(|task| task.wants_data()) {
@@ -275,40 +275,49 @@ impl TargetSession {
             if let RxState::Data { left, .. } = state {
                 *left -= n;
             }
-            return Step::On;
+            return Parsing::Continue;
         }
-        let Some(aim) = self.aim(cx, index, tag, left, placing) else { return Step::Stop };
+        let Some(destination) = self.destination(cx, index, tag, left, placing) else { return Parsing::Wait };
         let link = &mut self.links[index];
-        let RxState::Data { left, .. } = &mut link.rx.state else { return Step::On };
+        let RxState::Data { left, .. } = &mut link.rx.state else { return Parsing::Continue };
         let transfer = self.tasks.get_mut(tag).and_then(|task| task.transfer());
         let n = match transfer {
             Some(transfer) => {
                 let crc = link.params.data_digest.then_some(&mut link.rx.crc);
-                let Some(n) = transfer.fill(&aim, &mut link.rx.inlet, crc) else { return Step::Stop };
+                let Some(n) = transfer.fill(&destination, &mut link.rx.inlet, crc) else {
+                    return Parsing::Wait;
+                };
                 n
             }
             None => link.rx.inlet.skip(*left as usize) as u32,
         };
         *left -= n;
-        Step::On
+        Parsing::Continue
     }
 
     /// Where a write's next data goes; takes the hold if it must and `placing` allows. `None`: not
     /// known yet, or no memory.
-    fn aim(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32, placing: bool) -> Option<Aim> {
-        let Some(task) = self.tasks.get_mut(tag) else { return Some(Aim::Skip(left)) };
+    fn destination(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        tag: Tag,
+        left: u32,
+        placing: bool,
+    ) -> Option<Destination> {
+        let Some(task) = self.tasks.get_mut(tag) else { return Some(Destination::Skip(left)) };
         let wanted = task.wants_data();
-        let Some(transfer) = task.transfer() else { return Some(Aim::Skip(left)) };
+        let Some(transfer) = task.transfer() else { return Some(Destination::Skip(left)) };
         if !wanted {
-            return Some(Aim::Skip(left));
+            return Some(Destination::Skip(left));
         }
-        match transfer.aim(left) {
-            Aim::NeedHold if placing => {
+        match transfer.destination(left) {
+            Destination::NeedHold if placing => {
                 let len = transfer.hold_len(left) as usize;
                 match cx.pool.take_sg(Class::Unsolicited, len) {
                     Some(memory) => {
                         transfer.set_hold(memory);
-                        Some(transfer.aim(left))
+                        Some(transfer.destination(left))
                     }
                     None => {
                         self.wait_for_memory(cx, index);
@@ -316,24 +325,24 @@ impl TargetSession {
                     }
                 }
             }
-            Aim::NeedHold => None,
-            aim => Some(aim),
+            Destination::NeedHold => None,
+            destination => Some(destination),
         }
     }
 
-    fn wait_for_memory(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Step {
+    fn wait_for_memory(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
         self.links[index].retry = Some(cx.now + RETRY);
-        Step::Stop
+        Parsing::Wait
     }
 
-    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Step {
+    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
         let link = &mut self.links[index];
         let bhs = link.rx.bhs;
         let pad = pad_len(bhs.data_len());
         let digest = if link.params.data_digest { 4 } else { 0 };
         let mut good = true;
         if pad + digest > 0 {
-            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Step::Stop };
+            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Parsing::Wait };
             let (padding, sum) = bytes.split_at(pad);
             if digest > 0 {
                 link.rx.crc.update(padding);
@@ -341,11 +350,11 @@ impl TargetSession {
             }
             link.rx.inlet.consume(pad + digest);
         }
-        let RxState::Data { segment, .. } = &mut link.rx.state else { return Step::On };
+        let RxState::Data { segment, .. } = &mut link.rx.state else { return Parsing::Continue };
         let segment = segment.take();
         link.rx.state = RxState::Header;
         self.end_pdu(cx, index, &bhs, segment, good);
-        Step::On
+        Parsing::Continue
     }
 
     /// A PDU is whole; `good`: its data digest is right.

@@ -3,9 +3,9 @@
 use super::control::ends_many;
 use super::link::LinkState;
 use super::memory_promise::Demand;
-use super::outgoing::{DataIn, Out, Residual, Scsi};
+use super::outgoing::{DataIn, OutgoingPdu, Residual, Scsi};
 use super::request::{Response, ScsiResult};
-use super::task::{Answer, Death, Kind, State, Task, Transfer};
+use super::task::{Answer, Kind, State, Task, Termination, Transfer};
 use super::{TargetSession, links_to_keep};
 use crate::links::LinkIndex;
 use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
@@ -63,7 +63,7 @@ impl TargetSession {
         let data = if len < data.len() { data.slice(0..len) } else { data };
         let unasked = (len as u32).saturating_sub(reserved);
         link.unasked_bytes += u64::from(unasked);
-        link.out.push_back(Out::DataIn(DataIn {
+        link.out.push_back(OutgoingPdu::DataIn(DataIn {
             itt,
             offset,
             data,
@@ -109,7 +109,7 @@ impl TargetSession {
                         TmfResponseCode::REJECTED
                     }
                 };
-                let code = referenced.map_or(code, |named| self.settle_named(named, function, code));
+                let code = referenced.map_or(code, |named| self.answer_of_referenced(named, function, code));
                 self.answer_task_management(cx, tag, function, code);
             }
             (State::Live, Kind::Text) => {
@@ -121,11 +121,11 @@ impl TargetSession {
                     self.answer_targets(task.link, records);
                 }
             }
-            (State::Dying { acked, .. }, _) => {
+            (State::Terminating { acked, .. }, _) => {
                 *acked = true;
                 self.finish(cx, tag);
             }
-            (State::Held | State::Spoilt(_) | State::Answered(_), _) => {}
+            (State::Held | State::Invalid(_) | State::Answered(_), _) => {}
         }
     }
 
@@ -133,24 +133,29 @@ impl TargetSession {
     pub(super) fn let_go(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match &mut task.state {
-            State::Live => self.bury(tag),
-            State::Dying { acked, .. } => {
+            State::Live => self.end_silently(tag),
+            State::Terminating { acked, .. } => {
                 *acked = true;
                 self.finish(cx, tag);
             }
-            State::Held | State::Spoilt(_) | State::Answered(_) => {}
+            State::Held | State::Invalid(_) | State::Answered(_) => {}
         }
     }
 
     /// What a function on one task comes to, as the initiator sees that task: the server may have answered
     /// it, and the answer be withheld still. It must not follow the function's.
-    fn settle_named(&mut self, named: Tag, function: TmfFunction, code: TmfResponseCode) -> TmfResponseCode {
+    fn answer_of_referenced(
+        &mut self,
+        named: Tag,
+        function: TmfFunction,
+        code: TmfResponseCode,
+    ) -> TmfResponseCode {
         let withheld = |task: &Task| matches!(task.state, State::Answered(_));
         if !self.tasks.get(named).is_some_and(withheld) {
             return code;
         }
         if function == TmfFunction::ABORT_TASK {
-            self.bury(named);
+            self.end_silently(named);
             TmfResponseCode::COMPLETE
         } else {
             TmfResponseCode::SUCCEEDED
@@ -181,7 +186,7 @@ impl TargetSession {
         };
         let gone: Vec<Tag> =
             self.tasks.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
-        gone.into_iter().for_each(|tag| self.bury(tag));
+        gone.into_iter().for_each(|tag| self.end_silently(tag));
         self.put_fence(cx, tag, answer, lun);
     }
 
@@ -189,8 +194,8 @@ impl TargetSession {
     pub(super) fn finish(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get(tag) else { return };
         match &task.state {
-            State::Dying { how: Death::Silent, acked: true } => self.bury(tag),
-            State::Dying { how: Death::Sense(sense), acked: true } if !task.is_owed() => {
+            State::Terminating { how: Termination::Silent, acked: true } => self.end_silently(tag),
+            State::Terminating { how: Termination::Sense(sense), acked: true } if !task.is_owed() => {
                 let result = ScsiResult::check_condition(&sense.sense(), 0);
                 self.answer_in_order(cx, tag, Answer::Result(result));
             }
@@ -200,28 +205,34 @@ impl TargetSession {
                     self.answer_in_order(cx, tag, *answer);
                 }
             }
-            State::Held | State::Spoilt(_) | State::Live | State::Dying { .. } | State::Answered(_) => {}
+            State::Held
+            | State::Invalid(_)
+            | State::Live
+            | State::Terminating { .. }
+            | State::Answered(_) => {}
         }
     }
 
     /// A task is to end without the server's answer.
-    pub(super) fn doom(&mut self, cx: &mut Cx<'_>, tag: Tag, how: Death) {
+    pub(super) fn terminate(&mut self, cx: &mut Cx<'_>, tag: Tag, how: Termination) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         if let Kind::Scsi(transfer) = &mut task.kind {
             transfer.drop_memory();
         }
         match &mut task.state {
             State::Live => {
-                task.state = State::Dying { how, acked: false };
+                task.state = State::Terminating { how, acked: false };
                 self.events.push_back(TargetEvent::Aborted { tag });
             }
-            State::Held | State::Spoilt(_) | State::Answered(_) => match how {
-                Death::Silent => self.bury(tag),
-                Death::Sense(sense) if matches!(task.state, State::Held) => task.state = State::Spoilt(sense),
-                Death::Sense(_) => {}
+            State::Held | State::Invalid(_) | State::Answered(_) => match how {
+                Termination::Silent => self.end_silently(tag),
+                Termination::Sense(sense) if matches!(task.state, State::Held) => {
+                    task.state = State::Invalid(sense)
+                }
+                Termination::Sense(_) => {}
             },
-            State::Dying { how: before, .. } => {
-                if how == Death::Silent {
+            State::Terminating { how: before, .. } => {
+                if how == Termination::Silent {
                     *before = how;
                 }
                 self.finish(cx, tag);
@@ -229,22 +240,22 @@ impl TargetSession {
         }
     }
 
-    pub(super) fn doom_tasks_of(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
+    pub(super) fn terminate_tasks_of(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
         let tags: Vec<Tag> =
             self.tasks.iter().filter(|(_, task)| task.link == index).map(|(tag, _)| tag).collect();
-        tags.into_iter().for_each(|tag| self.doom(cx, tag, Death::Silent));
+        tags.into_iter().for_each(|tag| self.terminate(cx, tag, Termination::Silent));
     }
 
     /// Ends a task with no word; data that the peer still sends for it is skipped.
-    pub(super) fn bury(&mut self, tag: Tag) {
+    pub(super) fn end_silently(&mut self, tag: Tag) {
         let was_closed = self.window.is_closed();
         let Some(task) = self.remove(tag) else { return };
         if task.is_owed() && self.links[task.link].is_open() {
-            self.graves.put(task.itt, task.link);
+            self.abandoned.put(task.itt, task.link);
         }
         if was_closed {
             // Nothing that is sent for this task tells of the open window.
-            self.window_news = true;
+            self.window_opened = true;
         }
     }
 
@@ -277,7 +288,7 @@ impl TargetSession {
 
     pub(super) fn send_answer(&mut self, task: Task, answer: Answer) {
         if let Answer::Function(response) = answer {
-            return self.links[task.link].out.push_back(Out::Tmf { itt: task.itt, response });
+            return self.links[task.link].out.push_back(OutgoingPdu::Tmf { itt: task.itt, response });
         }
         let Kind::Scsi(transfer) = task.kind else { return };
         let link = &mut self.links[task.link];
@@ -296,7 +307,7 @@ impl TargetSession {
             Some(status @ ScsiStatus::CONDITION_MET) if link.last_data(itt).is_some() => {
                 link.put_status(itt, status, exp_data_sn, residual);
             }
-            _other => link.out.push_back(Out::Scsi(Box::new(Scsi {
+            _other => link.out.push_back(OutgoingPdu::Scsi(Box::new(Scsi {
                 itt,
                 answer,
                 exp_data_sn,
@@ -312,7 +323,7 @@ impl LinkState {
     /// The last of what waits to be sent, if it is data of this task without status.
     fn last_data(&mut self, itt: Itt) -> Option<&mut DataIn> {
         match self.out.back_mut() {
-            Some(Out::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
+            Some(OutgoingPdu::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
             Some(_) | None => None,
         }
     }
@@ -322,7 +333,7 @@ impl LinkState {
     fn put_status(&mut self, itt: Itt, status: ScsiStatus, exp_data_sn: u32, residual: Residual) {
         match self.last_data(itt) {
             Some(run) => run.status = Some((status, residual)),
-            None => self.out.push_back(Out::Good { itt, exp_data_sn, residual }),
+            None => self.out.push_back(OutgoingPdu::Good { itt, exp_data_sn, residual }),
         }
     }
 }

@@ -52,11 +52,11 @@ pub(super) enum State {
     /// Its turn in the order of commands has not come: the server knows nothing of it.
     Held,
     /// Likewise, and it is to fail when its turn comes: no answer may go before that.
-    Spoilt(Additional),
+    Invalid(Additional),
     /// With the server.
     Live,
     /// It ends without the server's answer. `acked`: the server knows and has let go of it.
-    Dying { how: Death, acked: bool },
+    Terminating { how: Termination, acked: bool },
     /// Answered, but the peer still owes data: the answer follows the last of it (RFC 7143 §11.4.2).
     Answered(Box<Answer>),
 }
@@ -70,9 +70,9 @@ pub(super) enum Answer {
     Function(TmfResponseCode),
 }
 
-/// How a dying task ends.
+/// How a task ends without an answer of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Death {
+pub(super) enum Termination {
     /// With CHECK CONDITION, ABORTED COMMAND and this additional sense (RFC 7143 §11.4.7.2).
     Sense(Additional),
     /// With no word.
@@ -122,7 +122,7 @@ pub(super) struct Transfer {
     /// DataSN expected next in this sequence.
     pub(super) sequence_sn: u32,
     /// Sequences asked for, in order.
-    pub(super) r2ts: SmallVec<[Asked; R2T_MAX]>,
+    pub(super) r2ts: SmallVec<[OutstandingR2t; R2T_MAX]>,
     /// End of what was asked for.
     pub(super) asked: u32,
     /// Transfer tag of the last sequence that ended.
@@ -134,7 +134,7 @@ pub(super) struct Transfer {
 
 /// A sequence that an R2T asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct OutstandingR2t {
     pub(super) ttt: u32,
     pub(super) at: u32,
     pub(super) end: u32,
@@ -156,7 +156,7 @@ pub(super) struct Hold {
 
 /// Where the next bytes of a task go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(super) enum Destination {
     /// Into the server's buffer of this index: so many bytes.
     Place(usize, u32),
     /// Into the hold.
@@ -179,21 +179,21 @@ impl Kind {
 
 impl Transfer {
     /// Where the next at most `left` bytes go.
-    pub(super) fn aim(&self, left: u32) -> Aim {
+    pub(super) fn destination(&self, left: u32) -> Destination {
         if let Some((index, place)) = self.places.iter().enumerate().find(|(_, place)| self.got < place.end())
         {
             if self.got < place.at() {
-                return Aim::Skip(left.min(place.at() - self.got));
+                return Destination::Skip(left.min(place.at() - self.got));
             }
-            return Aim::Place(index, left.min(place.end() - self.got));
+            return Destination::Place(index, left.min(place.end() - self.got));
         }
         match &self.hold {
-            None => Aim::NeedHold,
+            None => Destination::NeedHold,
             Some(hold) if self.got < hold.end => {
                 let from = (self.got - hold.base) as usize;
-                Aim::Hold(from..from + left.min(hold.end - self.got) as usize)
+                Destination::Hold(from..from + left.min(hold.end - self.got) as usize)
             }
-            Some(_) => Aim::Skip(left),
+            Some(_) => Destination::Skip(left),
         }
     }
 
@@ -207,38 +207,45 @@ impl Transfer {
         self.hold = Some(Hold { base: self.got, from: self.got, came: self.got, end, data: Some(data) });
     }
 
-    /// Gives the memory that `aim` names to a receive, with the part of it that is to be filled.
-    pub(super) fn lend(&mut self, aim: &Aim) -> Option<(SgMut, Range<usize>)> {
-        match aim {
-            Aim::Place(index, len) => self.places.get_mut(*index)?.lend(self.got, *len),
-            Aim::Hold(range) => Some((self.hold.as_mut()?.data.take()?, range.clone())),
-            Aim::NeedHold | Aim::Skip(_) => None,
+    /// Gives the memory that `destination` names to a receive, with the part of it that is to be filled.
+    pub(super) fn lend(&mut self, destination: &Destination) -> Option<(SgMut, Range<usize>)> {
+        match destination {
+            Destination::Place(index, len) => self.places.get_mut(*index)?.lend(self.got, *len),
+            Destination::Hold(range) => Some((self.hold.as_mut()?.data.take()?, range.clone())),
+            Destination::NeedHold | Destination::Skip(_) => None,
         }
     }
 
     /// Takes it back from a receive that has put `n` bytes in.
-    pub(super) fn take_back(&mut self, aim: &Aim, data: SgMut, n: u32) {
-        match aim {
-            Aim::Place(index, _) => {
+    pub(super) fn take_back(&mut self, destination: &Destination, data: SgMut, n: u32) {
+        match destination {
+            Destination::Place(index, _) => {
                 let Some(place) = self.places.get_mut(*index) else { return };
                 place.take_back(data, n as usize);
             }
-            Aim::Hold(_) => {
+            Destination::Hold(_) => {
                 let Some(hold) = &mut self.hold else { return };
                 hold.data = Some(data);
                 hold.came = hold.came.saturating_add(n);
             }
-            Aim::NeedHold | Aim::Skip(_) => return,
+            Destination::NeedHold | Destination::Skip(_) => return,
         }
         self.got = self.got.saturating_add(n);
     }
 
-    /// Moves what is here of the stream to where `aim` says, and digests it where that is wanted; gives how
+    /// Moves what is here of the stream to where `destination` says, and digests it where that is wanted; gives how
     /// many bytes that were. `None` while that memory is out.
-    pub(super) fn fill(&mut self, aim: &Aim, inlet: &mut Inlet, mut crc: Option<&mut Crc32c>) -> Option<u32> {
-        let n = match aim {
-            Aim::Place(index, len) => self.places.get_mut(*index)?.fill(inlet, self.got, *len, crc)?,
-            Aim::Hold(range) => {
+    pub(super) fn fill(
+        &mut self,
+        destination: &Destination,
+        inlet: &mut Inlet,
+        mut crc: Option<&mut Crc32c>,
+    ) -> Option<u32> {
+        let n = match destination {
+            Destination::Place(index, len) => {
+                self.places.get_mut(*index)?.fill(inlet, self.got, *len, crc)?
+            }
+            Destination::Hold(range) => {
                 let hold = self.hold.as_mut()?;
                 let data = hold.data.as_mut()?;
                 let n = inlet.copy_into(data, range.clone());
@@ -250,8 +257,8 @@ impl Transfer {
                 hold.came = hold.came.saturating_add(n as u32);
                 n
             }
-            Aim::Skip(len) => inlet.skip(*len as usize),
-            Aim::NeedHold => 0,
+            Destination::Skip(len) => inlet.skip(*len as usize),
+            Destination::NeedHold => 0,
         };
         self.got = self.got.saturating_add(n as u32);
         Some(n as u32)
@@ -367,16 +374,17 @@ mod tests {
         let mut transfer = write(4096, 512, 512);
         let mut inlet = Inlet::with_bytes(&[7; 4096]);
         while transfer.got < 4096 {
-            let aim = transfer.aim(4096 - transfer.got);
-            let aim = if aim == Aim::NeedHold { Aim::Skip(4096) } else { aim };
-            transfer.fill(&aim, &mut inlet, None).unwrap();
+            let destination = transfer.destination(4096 - transfer.got);
+            let destination =
+                if destination == Destination::NeedHold { Destination::Skip(4096) } else { destination };
+            transfer.fill(&destination, &mut inlet, None).unwrap();
         }
         transfer.whole = 4096;
         assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((512, 512)));
         // It is longer than the data, or lies behind it.
         let mut transfer = write(512, 0, 4096);
         let mut inlet = Inlet::with_bytes(&[7; 512]);
-        transfer.fill(&transfer.aim(512), &mut inlet, None).unwrap();
+        transfer.fill(&transfer.destination(512), &mut inlet, None).unwrap();
         transfer.whole = 512;
         assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((0, 512)));
         assert!(write(512, 512, 512).places.is_empty());
@@ -388,7 +396,7 @@ mod tests {
         let mut transfer = Transfer { write: true, edtl: 1024, unsolicited: 1024, ..Transfer::default() };
         transfer.set_hold(pool.take_sg(Class::Unsolicited, 1024).unwrap());
         let mut inlet = Inlet::with_bytes(&[7; 100]);
-        transfer.fill(&transfer.aim(1024), &mut inlet, None).unwrap();
+        transfer.fill(&transfer.destination(1024), &mut inlet, None).unwrap();
         // What is said to have come and did not.
         (transfer.got, transfer.whole) = (1024, 1024);
         transfer.places.extend(Place::new(0, pool.take_sg(Class::Solicited, 1024).unwrap(), 1024));

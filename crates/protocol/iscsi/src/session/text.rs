@@ -3,7 +3,7 @@
 
 use super::TargetSession;
 use super::data_out::after;
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::request::Request;
 use super::task::{Kind, State};
 use crate::discovery::SendTargets;
@@ -87,7 +87,7 @@ impl TargetSession {
         let link = &mut self.links[index];
         let TextAnswer { response, text, initiator_mrdsl } = answer;
         let (itt, ttt, flags, lun) = (response.itt, response.ttt, response.flags, response.lun);
-        link.out.push_back(Out::Text { itt, ttt, flags, lun, data: text.into() });
+        link.out.push_back(OutgoingPdu::Text { itt, ttt, flags, lun, data: text.into() });
         if let Some(mrdsl) = initiator_mrdsl {
             link.params.initiator_mrdsl = mrdsl;
         }

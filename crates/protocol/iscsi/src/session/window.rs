@@ -13,7 +13,7 @@ use buf::Sg;
 
 /// A request that came before its turn.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum HeldRequest {
     Scsi(Tag, ScsiCommand),
     /// Any other request, with its data.
     Other {
@@ -22,18 +22,18 @@ pub(super) enum Held {
         data: Sg,
     },
     /// A CmdSN that is taken as received without its command (RFC 7143 §11.6.1).
-    Nothing,
+    Skipped,
 }
 
 /// Where a CmdSN stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum CmdSnOrder {
     /// It is the next.
-    Now,
+    Next,
     /// Earlier ones are missing.
-    Later,
+    Ahead,
     /// Outside of the window, or here already: to be ignored silently.
-    Never,
+    Outside,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Window {
     /// Delivered and not ended.
     in_work: u32,
     /// What came early; the first place is that of `exp + 1`.
-    held: VecDeque<Option<Held>>,
+    held: VecDeque<Option<HeldRequest>>,
 }
 
 impl Window {
@@ -69,7 +69,7 @@ impl Window {
     }
 
     /// Whether the initiator has used up all that it knows of, though more is open.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_grown(&self) -> bool {
         self.told.lt(self.exp) && !self.is_closed()
     }
 
@@ -100,21 +100,21 @@ impl Window {
         self.in_work + open
     }
 
-    pub(super) fn turn(&self, sn: Sn) -> Turn {
+    pub(super) fn order(&self, sn: Sn) -> CmdSnOrder {
         if !sn.le(self.max) || sn.lt(self.exp) {
-            return Turn::Never;
+            return CmdSnOrder::Outside;
         }
         match sn.since(self.exp) {
-            0 => Turn::Now,
+            0 => CmdSnOrder::Next,
             ahead => match self.held.get(ahead as usize - 1) {
-                Some(Some(_)) => Turn::Never,
-                Some(None) | None => Turn::Later,
+                Some(Some(_)) => CmdSnOrder::Outside,
+                Some(None) | None => CmdSnOrder::Ahead,
             },
         }
     }
 
-    /// Keeps a request whose turn is [`Turn::Later`].
-    pub(super) fn hold(&mut self, sn: Sn, held: Held) {
+    /// Keeps a request whose turn is [`CmdSnOrder::Ahead`].
+    pub(super) fn hold(&mut self, sn: Sn, held: HeldRequest) {
         let place = sn.since(self.exp) as usize - 1;
         while self.held.len() <= place {
             self.held.push_back(None);
@@ -125,22 +125,22 @@ impl Window {
     }
 
     /// Whether requests wait for one before them.
-    pub(super) fn has_hole(&self) -> bool {
+    pub(super) fn has_gap(&self) -> bool {
         // The last place is never empty.
         !self.held.is_empty()
     }
 
     /// Bytes of memory that held requests other than SCSI commands have: those have theirs set aside.
     pub(super) fn held_bytes(&self) -> usize {
-        let bytes = |held: &Held| match held {
-            Held::Other { data, .. } if !data.is_empty() => data.len().next_multiple_of(512),
-            Held::Other { .. } | Held::Scsi(..) | Held::Nothing => 0,
+        let bytes = |held: &HeldRequest| match held {
+            HeldRequest::Other { data, .. } if !data.is_empty() => data.len().next_multiple_of(512),
+            HeldRequest::Other { .. } | HeldRequest::Scsi(..) | HeldRequest::Skipped => 0,
         };
         self.held.iter().flatten().map(bytes).sum()
     }
 
     /// Steps over `exp`; gives what was held for the number that is next now.
-    pub(super) fn advance(&mut self) -> Option<Held> {
+    pub(super) fn advance(&mut self) -> Option<HeldRequest> {
         self.exp = self.exp.next();
         self.held.pop_front().flatten()
     }
@@ -166,7 +166,7 @@ impl Window {
     }
 
     /// Takes all that is held out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Held> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = HeldRequest> + '_ {
         self.held.drain(..).flatten()
     }
 
@@ -185,20 +185,20 @@ mod tests {
     fn the_window_never_holds_more_than_its_limit() {
         let mut window = Window::new(Sn::new(u32::MAX), 4);
         assert_eq!(window.max(), Sn::new(2));
-        assert_eq!(window.turn(Sn::new(u32::MAX)), Turn::Now);
-        assert_eq!(window.turn(Sn::new(2)), Turn::Later);
-        assert_eq!(window.turn(Sn::new(3)), Turn::Never);
-        assert_eq!(window.turn(Sn::new(u32::MAX - 1)), Turn::Never);
+        assert_eq!(window.order(Sn::new(u32::MAX)), CmdSnOrder::Next);
+        assert_eq!(window.order(Sn::new(2)), CmdSnOrder::Ahead);
+        assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Outside);
+        assert_eq!(window.order(Sn::new(u32::MAX - 1)), CmdSnOrder::Outside);
         for _ in 0..4 {
             window.begin();
             assert!(window.advance().is_none());
             window.open();
         }
         assert!(window.is_closed());
-        assert_eq!(window.turn(Sn::new(3)), Turn::Never);
+        assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Outside);
         window.end();
         assert_eq!(window.max(), Sn::new(3));
-        assert_eq!(window.turn(Sn::new(3)), Turn::Now);
+        assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Next);
     }
 
     #[test]
@@ -216,11 +216,11 @@ mod tests {
     #[test]
     fn what_is_held_comes_in_turn_and_once() {
         let mut window = Window::new(Sn::new(0), 8);
-        window.hold(Sn::new(2), Held::Nothing);
-        assert_eq!(window.turn(Sn::new(2)), Turn::Never);
-        assert_eq!(window.turn(Sn::new(1)), Turn::Later);
+        window.hold(Sn::new(2), HeldRequest::Skipped);
+        assert_eq!(window.order(Sn::new(2)), CmdSnOrder::Outside);
+        assert_eq!(window.order(Sn::new(1)), CmdSnOrder::Ahead);
         assert!(window.advance().is_none());
-        assert!(matches!(window.advance(), Some(Held::Nothing)));
+        assert!(matches!(window.advance(), Some(HeldRequest::Skipped)));
         assert_eq!(window.exp(), Sn::new(2));
         assert_eq!(window.held_len(), 0);
     }

@@ -224,7 +224,7 @@ impl Shard {
                 }
                 continue;
             }
-            if session.proto.poll_leaving() {
+            if session.proto.poll_nexus_end() {
                 self.leave_nexus(cx, conn);
                 continue;
             }
@@ -421,7 +421,7 @@ impl Shard {
 
     fn tell_if_left(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         if let Some(session) = self.session(conn).filter(|session| session.leaving == 0) {
-            session.proto.left(cx);
+            session.proto.nexus_ended(cx);
             self.touch(conn);
         }
     }

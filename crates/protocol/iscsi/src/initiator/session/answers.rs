@@ -2,7 +2,7 @@
 //! §11.19).
 
 use super::command::{Kind, residual};
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::request::{Fault, Lost, Notice, Residual, Response};
 use super::{InitiatorSession, State};
 use crate::links::LinkIndex;
@@ -47,7 +47,7 @@ impl InitiatorSession {
     fn scsi_response(&mut self, index: LinkIndex, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
         let pdu = ScsiResponse::from_bhs(bhs);
         let Some(tag) = self.find(index, bhs.itt, bhs.opcode())? else {
-            self.graves.retain(|itt| *itt != bhs.itt);
+            self.abandoned.retain(|itt| *itt != bhs.itt);
             return Ok(());
         };
         if pdu.response != ScsiResponseCode::COMPLETED {
@@ -122,7 +122,7 @@ impl InitiatorSession {
         } else {
             *ttt = pdu.ttt;
             let link = command.link;
-            self.links[link].out.push_back(Out::Request(tag));
+            self.links[link].out.push_back(OutgoingPdu::Request(tag));
         }
     }
 
@@ -134,7 +134,7 @@ impl InitiatorSession {
         }
         if !pdu.ttt.is_none() {
             link.pongs += 1;
-            link.out.push_back(Out::Pong { ttt: pdu.ttt, lun: pdu.lun });
+            link.out.push_back(OutgoingPdu::Pong { ttt: pdu.ttt, lun: pdu.lun });
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! How the session ends, and the clocks that end it.
 
 use super::link::{LinkState, Phase};
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::request::{Fault, LinkFault};
 use super::{InitiatorSession, State};
 use crate::initiator::Failure;
@@ -42,7 +42,7 @@ impl InitiatorSession {
         }
         self.state = State::Dead;
         (self.deadline, self.look_at, self.refused, self.logout) = (None, None, None, None);
-        self.graves.clear();
+        self.abandoned.clear();
         for index in self.links.indices() {
             self.drop_link(index);
         }
@@ -86,7 +86,7 @@ impl InitiatorSession {
         self.state = State::LoggingOut;
         let itt = self.fresh_itt();
         self.logout = Some((index, itt));
-        self.links[index].out.push_back(Out::Logout(itt));
+        self.links[index].out.push_back(OutgoingPdu::Logout(itt));
     }
 
     /// When the clocks want to be looked at.
@@ -174,7 +174,7 @@ impl InitiatorSession {
         let itt = self.fresh_itt();
         let link = &mut self.links[index];
         link.ping = Some((itt, now));
-        link.out.push_back(Out::Ping(itt));
+        link.out.push_back(OutgoingPdu::Ping(itt));
     }
 
     fn give_up(&mut self, link: Link, fault: Fault) {

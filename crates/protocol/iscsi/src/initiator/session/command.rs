@@ -1,6 +1,6 @@
 //! One request: from its submission to its end.
 
-use super::outgoing::{DIGEST_SEGMENT_MAX, Out};
+use super::outgoing::{DIGEST_SEGMENT_MAX, OutgoingPdu};
 use super::request::{Fault, Lost, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement};
 use super::targets::TargetsReader;
 use super::{IMMEDIATE_MAX, InitiatorSession, State};
@@ -34,9 +34,9 @@ pub(super) struct Command {
     pub(super) sent: Option<Sn>,
     pub(super) since: Time,
     /// A data digest was wrong.
-    pub(super) spoilt: bool,
+    pub(super) digest_failed: bool,
     /// It has ended, but its memory is still out with a receive.
-    pub(super) doom: Option<Lost>,
+    pub(super) lost: Option<Lost>,
 }
 
 #[derive(Debug)]
@@ -113,8 +113,8 @@ impl InitiatorSession {
             unsent: unsolicited - immediate,
             sent: None,
             since: now,
-            spoilt: false,
-            doom: None,
+            digest_failed: false,
+            lost: None,
         };
         #[expect(
             clippy::unreachable,
@@ -127,12 +127,18 @@ impl InitiatorSession {
             self.look_at = Some(now + timeout);
         }
         let out = &mut self.links[link].out;
-        out.push_back(Out::Request(tag));
+        out.push_back(OutgoingPdu::Request(tag));
         if is_scsi {
             self.scsi += 1;
             self.waiting += 1;
             if unsolicited > immediate {
-                out.push_back(Out::Data { tag, ttt: Ttt::NONE, at: immediate, end: unsolicited, sn: 0 });
+                out.push_back(OutgoingPdu::Data {
+                    tag,
+                    ttt: Ttt::NONE,
+                    at: immediate,
+                    end: unsolicited,
+                    sn: 0,
+                });
             }
         }
         Ok(tag)
@@ -189,7 +195,7 @@ impl InitiatorSession {
         loop {
             let itt = Itt::new(self.next_itt);
             self.next_itt = self.next_itt.wrapping_add(1);
-            if !itt.is_none() && self.index.find(itt.value()).is_none() && !self.graves.contains(&itt) {
+            if !itt.is_none() && self.index.find(itt.value()).is_none() && !self.abandoned.contains(&itt) {
                 return itt;
             }
         }
@@ -202,9 +208,9 @@ impl InitiatorSession {
                 let mine = |command: &&Command| command.sent.is_some() && command.link == index;
                 let command = self.commands.get(tag).filter(mine);
                 let command = command.ok_or(Fault::UnknownTask(opcode))?;
-                Ok(command.doom.is_none().then_some(tag))
+                Ok(command.lost.is_none().then_some(tag))
             }
-            None if self.graves.contains(&itt) => Ok(None),
+            None if self.abandoned.contains(&itt) => Ok(None),
             None => Err(Fault::UnknownTask(opcode)),
         }
     }
@@ -239,7 +245,7 @@ impl InitiatorSession {
         let Some(command) = self.commands.get_mut(tag) else { return Ok(()) };
         command.next += pdu.data_segment_len.value();
         command.sn = command.sn.wrapping_add(1);
-        command.spoilt |= !good;
+        command.digest_failed |= !good;
         if pdu.flags.contains(DataInFlags::STATUS) {
             let residual = residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
             self.finish(tag, pdu.status, SenseBytes::new(), residual)?;
@@ -268,7 +274,7 @@ impl InitiatorSession {
         command.unsent += len;
         command.sn = command.sn.wrapping_add(1);
         command.next = end;
-        self.links[index].out.push_back(Out::Data { tag, ttt: pdu.ttt, at: offset, end, sn: 0 });
+        self.links[index].out.push_back(OutgoingPdu::Data { tag, ttt: pdu.ttt, at: offset, end, sn: 0 });
         Ok(())
     }
 
@@ -293,7 +299,7 @@ impl InitiatorSession {
         if is_short && matches!(command.data, Data::Out { .. }) {
             return Err(Fault::WriteShort);
         }
-        let response = if is_read && command.spoilt {
+        let response = if is_read && command.digest_failed {
             Response::Lost(Lost::DataDigest)
         } else if is_read && is_short {
             Response::Lost(Lost::Short)
@@ -336,17 +342,17 @@ impl InitiatorSession {
     /// Ends a request that gets no answer; later, if its memory is out. What still comes for it is skipped.
     pub(super) fn lose(&mut self, tag: Tag, why: Lost) {
         let Some(command) = self.commands.get_mut(tag) else { return };
-        if command.doom.is_none() && command.sent.is_some() && !matches!(self.state, State::Dead) {
+        if command.lost.is_none() && command.sent.is_some() && !matches!(self.state, State::Dead) {
             // No more than commands may be in work.
-            if self.graves.len() >= usize::from(self.limits.commands) + IMMEDIATE_MAX {
-                self.graves.pop_front();
+            if self.abandoned.len() >= usize::from(self.limits.commands) + IMMEDIATE_MAX {
+                self.abandoned.pop_front();
             }
-            self.graves.push_back(command.itt);
+            self.abandoned.push_back(command.itt);
         }
         if matches!(command.data, Data::In(None)) {
-            command.doom.get_or_insert(why);
+            command.lost.get_or_insert(why);
         } else {
-            let why = command.doom.unwrap_or(why);
+            let why = command.lost.unwrap_or(why);
             self.complete(tag, Response::Lost(why));
         }
     }

@@ -1,6 +1,6 @@
 //! One TCP connection of the session: its login, what it receives, what it has to send, its clocks.
 
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::{Failure, InitiatorLimits};
 use crate::initiator::{InitiatorLogin, Wanted};
 use crate::wire::{Bhs, Cid, Itt, Sn};
@@ -21,7 +21,7 @@ pub(super) struct LinkState {
     pub(super) cid: Cid,
     pub(super) phase: Phase,
     pub(super) rx: Rx,
-    pub(super) out: VecDeque<Out>,
+    pub(super) out: VecDeque<OutgoingPdu>,
     pub(super) outbox: Outbox,
     pub(super) terms: Terms,
     /// StatSN that is expected next.
@@ -121,7 +121,7 @@ impl LinkState {
                 out: false,
                 small: [0; SMALL_MAX],
             },
-            out: VecDeque::from([Out::Login(Box::new(first))]),
+            out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
             outbox: Outbox::new(),
             terms: Terms {
                 header_digest: false,

@@ -1,8 +1,8 @@
 //! The login of a link: whole PDUs between the stream and [`InitiatorLogin`](crate::initiator::InitiatorLogin).
 
 use super::link::{Phase, Terms};
-use super::outgoing::Out;
-use super::receive::Step;
+use super::outgoing::OutgoingPdu;
+use super::receive::Parsing;
 use super::request::{LoginStep, Notice};
 use super::{InitiatorSession, STEPS_MAX, State};
 use crate::initiator::{Failure, LoggedIn, Progress};
@@ -15,23 +15,23 @@ use stream::HostEvent;
 
 impl InitiatorSession {
     /// Takes one Login Response.
-    pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Step {
+    pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
         let link = &mut self.links[index];
         let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
-            return Step::Stop;
+            return Parsing::Wait;
         };
         if bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() > 0 {
             self.fail_login(index, Failure::Malformed);
-            return Step::Stop;
+            return Parsing::Wait;
         }
         let whole = BHS_LEN + bhs.padded_data_len();
-        let Some(bytes) = link.rx.inlet.header(whole) else { return Step::Stop };
-        let Some(data) = bytes.get(BHS_LEN..BHS_LEN + bhs.data_len()) else { return Step::Stop };
+        let Some(bytes) = link.rx.inlet.header(whole) else { return Parsing::Wait };
+        let Some(data) = bytes.get(BHS_LEN..BHS_LEN + bhs.data_len()) else { return Parsing::Wait };
         let data = data.to_vec();
         link.rx.inlet.consume(whole);
         self.trace_step(index, true, &bhs, &data);
         let link = &mut self.links[index];
-        let Phase::Login(login) = &mut link.phase else { return Step::Stop };
+        let Phase::Login(login) = &mut link.phase else { return Parsing::Wait };
         // What comes before our request has left answers nothing.
         let early = !link.out.is_empty();
         let progress =
@@ -39,21 +39,21 @@ impl InitiatorSession {
         match progress {
             Ok(Progress::Send(next)) => {
                 let (bhs, text) = (next.bhs, if self.limits.trace { next.text.clone() } else { Vec::new() });
-                link.out.push_back(Out::Login(Box::new(next)));
+                link.out.push_back(OutgoingPdu::Login(Box::new(next)));
                 self.trace_step(index, false, &bhs, &text);
             }
             Ok(Progress::Established(logged_in)) => self.established(cx, index, &logged_in),
             Err(failure) => {
                 self.fail_login(index, failure);
-                return Step::Stop;
+                return Parsing::Wait;
             }
         }
-        Step::On
+        Parsing::Continue
     }
 
     /// Tells a link's first request.
     pub(super) fn trace_first(&mut self, index: LinkIndex) {
-        if let Some(Out::Login(first)) = self.links[index].out.front() {
+        if let Some(OutgoingPdu::Login(first)) = self.links[index].out.front() {
             let (bhs, text) = (first.bhs, if self.limits.trace { first.text.clone() } else { Vec::new() });
             self.trace_step(index, false, &bhs, &text);
         }

@@ -160,7 +160,7 @@ pub struct InitiatorSession {
     next_itt: u32,
     links: Links<LinkState>,
     /// Tags of commands that ended before their answer came: what comes for them is skipped.
-    graves: VecDeque<Itt>,
+    abandoned: VecDeque<Itt>,
     events: VecDeque<HostEvent<Response>>,
     notices: VecDeque<Notice>,
     shut: VecDeque<Link>,
@@ -207,7 +207,7 @@ impl InitiatorSession {
             index: TagIndex::new(most),
             next_itt: 1,
             links,
-            graves: VecDeque::new(),
+            abandoned: VecDeque::new(),
             events: VecDeque::new(),
             notices: VecDeque::new(),
             shut: VecDeque::new(),

@@ -1,7 +1,7 @@
 //! What waits to be sent to the target, and how it is put on the wire.
 //!
 //! CmdSN and ExpStatSN are stamped when a PDU enters a batch: CmdSN follows the order of the wire, and what
-//! ended before it was sent leaves no hole.
+//! ended before it was sent leaves no gap.
 
 use super::command::{Command, Data, Kind};
 use super::link::{LinkState, Terms};
@@ -31,7 +31,7 @@ const TEXT_MAX: usize = 240;
 
 /// A PDU, or a run of Data-Out PDUs.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum OutgoingPdu {
     Login(Box<LoginPdu>),
     Request(Tag),
     /// A stretch of a write from `at` on, unasked or as an R2T asked; `sn` is the next DataSN.
@@ -51,11 +51,17 @@ pub(super) enum Out {
 }
 
 /// The write data that the next PDU carries.
-fn payload<'a>(out: &Out, commands: &'a Slab<Command>, terms: Terms) -> Option<(&'a Sg, Range<usize>)> {
+fn payload<'a>(
+    out: &OutgoingPdu,
+    commands: &'a Slab<Command>,
+    terms: Terms,
+) -> Option<(&'a Sg, Range<usize>)> {
     let (tag, range) = match out {
-        Out::Request(tag) => (tag, None),
-        Out::Data { tag, at, end, .. } => (tag, Some((*at, *end))),
-        Out::Login(_) | Out::Ping(_) | Out::Pong { .. } | Out::Logout(_) => return None,
+        OutgoingPdu::Request(tag) => (tag, None),
+        OutgoingPdu::Data { tag, at, end, .. } => (tag, Some((*at, *end))),
+        OutgoingPdu::Login(_) | OutgoingPdu::Ping(_) | OutgoingPdu::Pong { .. } | OutgoingPdu::Logout(_) => {
+            return None;
+        }
     };
     let Data::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
     let digest = if terms.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
@@ -65,9 +71,9 @@ fn payload<'a>(out: &Out, commands: &'a Slab<Command>, terms: Terms) -> Option<(
 }
 
 /// Bytes of head that the next PDU needs at most.
-fn head_least(out: &Out, commands: &Slab<Command>, terms: Terms) -> usize {
+fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, terms: Terms) -> usize {
     match (out, payload(out, commands, terms)) {
-        (Out::Login(pdu), _) => BHS_LEN + pdu.text.len() + 3,
+        (OutgoingPdu::Login(pdu), _) => BHS_LEN + pdu.text.len() + 3,
         (_, Some((data, range))) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
         (_, None) => FRAME + TEXT_MAX,
     }
@@ -111,7 +117,7 @@ impl InitiatorSession {
             if writer.answered.is_some() || !writer.batch.fits(head, pieces) {
                 break;
             }
-            *pongs -= usize::from(matches!(out, Out::Pong { .. }));
+            *pongs -= usize::from(matches!(out, OutgoingPdu::Pong { .. }));
             if writer.put(out, &mut self.commands) {
                 queue.pop_front();
             }
@@ -141,17 +147,17 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Puts one PDU into the batch; true if `out` is done with. What belongs to a request that has ended
     /// meanwhile is left out.
-    fn put(&mut self, out: &mut Out, commands: &mut Slab<Command>) -> bool {
+    fn put(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
         match out {
-            Out::Login(pdu) => {
+            OutgoingPdu::Login(pdu) => {
                 self.batch.put(pdu.bhs.bytes());
                 self.batch.put(&pdu.text);
                 self.batch.put(padding(pdu.text.len()));
             }
-            Out::Request(tag) => self.request(*tag, commands),
-            Out::Data { tag, ttt, at, end, sn } => {
+            OutgoingPdu::Request(tag) => self.request(*tag, commands),
+            OutgoingPdu::Data { tag, ttt, at, end, sn } => {
                 let carried = payload(
-                    &Out::Data { tag: *tag, ttt: *ttt, at: *at, end: *end, sn: *sn },
+                    &OutgoingPdu::Data { tag: *tag, ttt: *ttt, at: *at, end: *end, sn: *sn },
                     commands,
                     self.terms,
                 );
@@ -172,9 +178,9 @@ impl Writer<'_> {
                 }
                 return last;
             }
-            Out::Ping(itt) => self.nop(*itt, Ttt::NONE, Lun::default()),
-            Out::Pong { ttt, lun } => self.nop(Itt::NONE, *ttt, *lun),
-            Out::Logout(itt) => {
+            OutgoingPdu::Ping(itt) => self.nop(*itt, Ttt::NONE, Lun::default()),
+            OutgoingPdu::Pong { ttt, lun } => self.nop(Itt::NONE, *ttt, *lun),
+            OutgoingPdu::Logout(itt) => {
                 let mut pdu = wire::LogoutRequest::new();
                 pdu.op = pdu.op.immediate();
                 pdu.set_reason(LogoutReason::CLOSE_SESSION);
@@ -217,7 +223,7 @@ impl Writer<'_> {
         self.window.next = sn.next();
         let Some(command) = commands.get(tag) else { return sn };
         let Kind::Scsi(scsi) = &command.kind else { return sn };
-        let carried = payload(&Out::Request(tag), commands, self.terms);
+        let carried = payload(&OutgoingPdu::Request(tag), commands, self.terms);
         let mut pdu = wire::ScsiCommand::new();
         let mut flags = CommandFlags(0).with_attribute(scsi.attr);
         flags = match &command.data {

@@ -21,10 +21,10 @@ const STAT_SN_AHEAD_MAX: u32 = 4096;
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    On,
+pub(super) enum Parsing {
+    Continue,
     /// More bytes, or room, are needed first.
-    Stop,
+    Wait,
 }
 
 impl InitiatorSession {
@@ -108,7 +108,7 @@ impl InitiatorSession {
         if let Some(memory) = self.memory(tag) {
             *memory = Some(data);
         }
-        if let Some(why) = self.commands.get(tag).and_then(|command| command.doom) {
+        if let Some(why) = self.commands.get(tag).and_then(|command| command.lost) {
             self.lose(tag, why);
         }
         n
@@ -118,7 +118,7 @@ impl InitiatorSession {
     pub(super) fn parse(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<(), LinkFault> {
         loop {
             let link = &mut self.links[index];
-            let step = match (&link.phase, link.rx.state) {
+            let parsing = match (&link.phase, link.rx.state) {
                 (Phase::Dead | Phase::Gone, _) => {
                     link.rx.inlet.clear();
                     return Ok(());
@@ -128,9 +128,9 @@ impl InitiatorSession {
                 (Phase::Open, RxState::Data { left: 0, segment }) => self.parse_trailer(cx, index, segment),
                 (Phase::Open, RxState::Data { left, segment }) => Ok(self.parse_data(index, left, segment)),
             };
-            match step {
-                Ok(Step::On) => {}
-                Ok(Step::Stop) => return Ok(()),
+            match parsing {
+                Ok(Parsing::Continue) => {}
+                Ok(Parsing::Wait) => return Ok(()),
                 Err(fault) => {
                     self.fail();
                     return Err(LinkFault { link: index.into(), fault });
@@ -139,16 +139,16 @@ impl InitiatorSession {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Step, Fault> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, Fault> {
         let full = self.notices.len() >= NOTICES_MAX;
         let link = &mut self.links[index];
         if full || link.pongs >= PONGS_MAX {
-            return Ok(Step::Stop);
+            return Ok(Parsing::Wait);
         }
         let len = BHS_LEN + if link.terms.header_digest { 4 } else { 0 };
-        let Some(bytes) = link.rx.inlet.header(len) else { return Ok(Step::Stop) };
+        let Some(bytes) = link.rx.inlet.header(len) else { return Ok(Parsing::Wait) };
         let (header, sum) = bytes.split_at(BHS_LEN);
-        let Some(bhs) = Bhs::from_prefix(header).copied() else { return Ok(Step::Stop) };
+        let Some(bhs) = Bhs::from_prefix(header).copied() else { return Ok(Parsing::Wait) };
         // The digest covers additional segments too, which no target's PDU has.
         if bhs.ahs_len() != 0 {
             return Err(Fault::UnexpectedAhs);
@@ -174,7 +174,7 @@ impl InitiatorSession {
             rx.crc = Crc32c::new();
             rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
         }
-        Ok(Step::On)
+        Ok(Parsing::Continue)
     }
 
     /// Judges a header; says what its data segment is for.
@@ -252,12 +252,12 @@ impl InitiatorSession {
         Ok(())
     }
 
-    fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Step {
+    fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Parsing {
         let link = &mut self.links[index];
         let digest = link.terms.data_digest;
         let Rx { inlet, state, crc, small, .. } = &mut link.rx;
         if inlet.is_empty() {
-            return Step::Stop;
+            return Parsing::Wait;
         }
         let len = left as usize;
         let (n, segment) = match segment {
@@ -296,16 +296,21 @@ impl InitiatorSession {
             Segment::Small { .. } | Segment::Skip => (inlet.digest(len, crc), segment),
         };
         *state = RxState::Data { left: left - n as u32, segment };
-        Step::On
+        Parsing::Continue
     }
 
-    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex, segment: Segment) -> Result<Step, Fault> {
+    fn parse_trailer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        segment: Segment,
+    ) -> Result<Parsing, Fault> {
         let link = &mut self.links[index];
         let pad = pad_len(link.rx.bhs.data_len());
         let digest = if link.terms.data_digest { 4 } else { 0 };
         let mut good = true;
         if pad + digest > 0 {
-            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Ok(Step::Stop) };
+            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Ok(Parsing::Wait) };
             let (padding, sum) = bytes.split_at(pad);
             if digest > 0 {
                 link.rx.crc.update(padding);
@@ -315,7 +320,7 @@ impl InitiatorSession {
         }
         link.rx.state = RxState::Header;
         self.end_pdu(cx, index, segment, good)?;
-        Ok(Step::On)
+        Ok(Parsing::Continue)
     }
 
     /// A PDU is whole; `good`: its data digest is right. Only a read's data can be wrong without harm to

@@ -224,7 +224,7 @@ fn logout_is_not_answered_before_nothing_is_left_of_the_nexus() {
     // Nor does anything come to it meanwhile.
     let late = pair.with_cx(|session, cx| session.attach(cx, link_params(1), &[]));
     assert_eq!(late, Err(AttachError::Closing));
-    pair.with_cx(|session, cx| session.left(cx));
+    pair.with_cx(|session, cx| session.nexus_ended(cx));
     pair.pump();
     assert_eq!(pair.take(0)[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
     assert!(pair.closed && pair.ends[0].shut);
@@ -246,7 +246,7 @@ fn a_nexus_that_does_not_end_does_not_hold_a_logout_for_ever() {
     assert_eq!(pair.take(0)[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
     assert!(pair.closed);
     // What comes too late changes nothing.
-    pair.with_cx(|session, cx| session.left(cx));
+    pair.with_cx(|session, cx| session.nexus_ended(cx));
 }
 
 /// A session that is reinstated gives its name to the next only then.
@@ -261,7 +261,7 @@ fn a_session_that_is_cut_off_is_not_told_as_closed_before_nothing_is_left_of_its
         if late {
             pair.pass(Duration::from_secs(5));
         } else {
-            pair.with_cx(|session, cx| session.left(cx));
+            pair.with_cx(|session, cx| session.nexus_ended(cx));
             pair.pump();
         }
         assert!(pair.closed, "{late}");

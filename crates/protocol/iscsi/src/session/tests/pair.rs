@@ -303,11 +303,11 @@ impl Pair {
             self.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
             any = true;
         }
-        if self.session.poll_leaving() {
+        if self.session.poll_nexus_end() {
             self.leavings += 1;
             assert_eq!(self.session.tasks_in_work(), 0, "a task could make something that lasts");
             if !self.keeps_nexus {
-                self.with_cx(|session, cx| session.left(cx));
+                self.with_cx(|session, cx| session.nexus_ended(cx));
             }
             any = true;
         }

@@ -344,9 +344,9 @@ impl Wire {
 
     fn serve(&mut self) -> bool {
         let mut any = false;
-        if self.target.as_mut().is_some_and(TargetSession::poll_leaving) {
+        if self.target.as_mut().is_some_and(TargetSession::poll_nexus_end) {
             any = true;
-            self.target.as_mut().unwrap().left(cx!(self));
+            self.target.as_mut().unwrap().nexus_ended(cx!(self));
         }
         while let Some(event) = self.target.as_mut().and_then(Connection::poll_event) {
             any = true;

@@ -13,19 +13,19 @@ use std::collections::{BTreeMap, VecDeque};
 type Name = (u32, LinkIndex);
 
 #[derive(Debug)]
-pub(super) struct Graves {
-    /// With the number of the burial.
+pub(super) struct AbandonedWrites {
+    /// With the number under which it was put.
     known: BTreeMap<Name, u64>,
     /// In the order in which they came; what is not known by the same number was taken out.
     order: VecDeque<(Name, u64)>,
-    burials: u64,
+    count: u64,
     most: usize,
 }
 
-impl Graves {
+impl AbandonedWrites {
     /// With places for `most`.
     pub(super) fn new(most: usize) -> Self {
-        Graves { known: BTreeMap::new(), order: VecDeque::new(), burials: 0, most: most.max(1) }
+        AbandonedWrites { known: BTreeMap::new(), order: VecDeque::new(), count: 0, most: most.max(1) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -38,16 +38,16 @@ impl Graves {
 
     pub(super) fn put(&mut self, itt: Itt, link: LinkIndex) {
         let name = (itt.value(), link);
-        let Graves { known, order, burials, most } = self;
+        let AbandonedWrites { known, order, count, most } = self;
         if order.len() >= 2 * *most {
-            order.retain(|(name, burial)| known.get(name) == Some(burial));
+            order.retain(|(name, number)| known.get(name) == Some(number));
         }
-        *burials += 1;
-        known.insert(name, *burials);
-        order.push_back((name, *burials));
+        *count += 1;
+        known.insert(name, *count);
+        order.push_back((name, *count));
         while known.len() > *most {
-            let Some((oldest, burial)) = order.pop_front() else { return };
-            if known.get(&oldest) == Some(&burial) {
+            let Some((oldest, number)) = order.pop_front() else { return };
+            if known.get(&oldest) == Some(&number) {
                 known.remove(&oldest);
             }
         }
@@ -72,22 +72,22 @@ mod tests {
     fn none_is_lost_while_there_are_places_and_the_oldest_goes_first() {
         let mut links = crate::links::Links::new();
         let (first, second) = (links.push(()), links.push(()));
-        let mut graves = Graves::new(4);
+        let mut abandoned = AbandonedWrites::new(4);
         for round in 0..100 {
-            graves.put(Itt::new(round), first);
-            graves.put(Itt::new(round), first);
-            let kept: Vec<_> = (0..=round).filter(|itt| graves.has(Itt::new(*itt), first)).collect();
+            abandoned.put(Itt::new(round), first);
+            abandoned.put(Itt::new(round), first);
+            let kept: Vec<_> = (0..=round).filter(|itt| abandoned.has(Itt::new(*itt), first)).collect();
             assert_eq!(kept, (0..=round).skip((round as usize + 1).saturating_sub(4)).collect::<Vec<_>>());
-            assert!(graves.order.len() <= 8);
+            assert!(abandoned.order.len() <= 8);
         }
-        graves.take(Itt::new(98), first);
-        assert!(!graves.has(Itt::new(98), first) && !graves.has(Itt::new(99), second));
+        abandoned.take(Itt::new(98), first);
+        assert!(!abandoned.has(Itt::new(98), first) && !abandoned.has(Itt::new(99), second));
         for _ in 0..100 {
-            graves.put(Itt::new(1), second);
-            graves.take(Itt::new(1), second);
-            assert!(graves.order.len() <= 8);
+            abandoned.put(Itt::new(1), second);
+            abandoned.take(Itt::new(1), second);
+            assert!(abandoned.order.len() <= 8);
         }
-        graves.forget(first);
-        assert!(graves.is_empty());
+        abandoned.forget(first);
+        assert!(abandoned.is_empty());
     }
 }
