@@ -284,9 +284,9 @@ fn look_around(
     Ok((found, Some(lookout)))
 }
 
-/// Opens every volume that the configuration names, or none: files that were made for it are removed again. One that
-/// was created at run time and cannot be opened, that is on another machine which does not give it now, or of which
-/// the operator has to say something first, keeps the others from nothing.
+/// Opens every volume that can be opened. One that is away (its file system is not mounted, its disk is not there, its
+/// machine does not answer), or that was created at run time, is shown as failed. If the configuration of one is wrong
+/// the start ends, and files that were made are removed again.
 fn open_all(
     plan: &Plan,
     identities: &mut Identities,
@@ -317,11 +317,8 @@ fn open_all(
                 absent.push(volume.name.clone());
                 unserved.push(Unserved::absent(volume, why));
             }
-            (Err(why), Origin::Created) => unserved.push(Unserved::of(volume, why)),
-            (Err(why), Origin::Configured) if why.is_for_the_operator() => {
-                unserved.push(Unserved::of(volume, why));
-            }
-            (Err(why), Origin::Configured) => failures.push(why.to_string()),
+            (Err(why), Origin::Configured) if why.is_misconfiguration() => failures.push(why.to_string()),
+            (Err(why), _) => unserved.push(Unserved::of(volume, why)),
         }
     }
     if !failures.is_empty() {

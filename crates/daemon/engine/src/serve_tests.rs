@@ -261,7 +261,7 @@ fn nothing_is_half_applied() {
     let good = format!("--volume a=file:{},size=1M", a.display());
     for (rest, exit, want) in [
         ("--volume a=ram:1M", Exit::Usage, "volume \"a\" is already named at command line: --volume a"),
-        ("--volume b=file:/nonexistent/x,size=1M", Exit::Failure, "cannot open"),
+        (&format!("--volume b=file:{}", a.display()), Exit::Failure, "is already open as volume \"a\""),
         ("--iscsi 127.0.0.1 --iscsi 0.0.0.0 --allow-anonymous", Exit::Usage, "already in use"),
         ("--iscsi 0.0.0.0", Exit::Usage, "--allow-anonymous"),
         ("--config /nonexistent.toml", Exit::Usage, "/nonexistent.toml: cannot be read"),
@@ -338,6 +338,46 @@ fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
     daemon.stop();
 }
 
+/// A file system that is not mounted, a disk that is not plugged in, a file that another process has: the configuration
+/// is right, and the operator tries again when the volume is there.
+#[test]
+fn a_configured_volume_that_is_away_does_not_keep_the_others_from_starting() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name).display().to_string();
+    let mount = at("mount");
+    fs::write(at("held.img"), [1; 4096]).unwrap();
+    fs::write(at("empty.img"), []).unwrap();
+    let held = fs::File::open(at("held.img")).unwrap();
+    held.lock().unwrap();
+    let cases = [
+        (format!("file:{mount}/a,size=1M"), "cannot open"),
+        (format!("file:{mount}/a"), "does not exist"),
+        (format!("file:{mount}/a,size=1M,ro"), "does not exist"),
+        ("/dev/disk/by-id/unplugged".to_owned(), "cannot look at"),
+        ("/dev/null".to_owned(), "is not a block device"),
+        (format!("file:{}", at("held.img")), "is in use by another process"),
+        (format!("file:{}", at("empty.img")), "holds less than one block"),
+        (format!("file:{}", root.path().display()), "is not a regular file"),
+        (
+            format!("stripe:file:{}\\,size=1M+file:{mount}/b\\,size=1M", at("leg")),
+            "leg 2 of the stripe: cannot",
+        ),
+    ];
+    for (spec, want) in &cases {
+        let daemon = run(&root, &format!("--volume away={spec} --volume fine=ram:1M"), idle);
+        let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
+        assert_eq!((status.volumes, status.failed.len()), (1, 1), "{spec}");
+        assert!(status.failed[0].why.contains(want), "{spec}: {:?}", status.failed);
+        daemon.stop();
+    }
+    assert!(!fs::exists(at("leg")).unwrap(), "no leg is made of a stripe that is not served");
+    let daemon = run(&root, &format!("--volume away={}", cases[0].0), idle);
+    fs::create_dir(&mount).unwrap();
+    let Answer::Volume(shown) = daemon.ask(Request::VolumeRetry { name: "away".into() }) else { panic!() };
+    assert_eq!((shown.failed, shown.size_bytes), (None, Some(1 << 20)));
+    daemon.stop();
+}
+
 /// A file that is missing when the daemon starts again is a file system that is not mounted, or a loss: an empty one in
 /// its place would be served to hosts as what they had.
 #[test]
@@ -386,7 +426,7 @@ fn a_file_that_was_made_in_vain_does_not_count_as_having_been_there() {
     for rest in ["", ",uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8"] {
         let words = format!("--volume a=file:{},size=1M{rest}", a.display());
         refused(&root, &words, broken);
-        refused(&root, &format!("{words} --volume x=file:/nonexistent/x,size=1M"), idle);
+        refused(&root, &format!("{words} --volume x=file:{}", a.display()), idle);
         assert!(!a.exists());
         assert_eq!(served(&words), (1, 0), "{rest}");
         fs::remove_file(&a).unwrap();

@@ -55,7 +55,11 @@ impl fmt::Display for Why {
             }
             Why::NotADevice(path) => write!(f, "{} is not a block device", path.display()),
             Why::Missing(path) => {
-                write!(f, "{} does not exist; give size= to create it", path.display())
+                write!(
+                    f,
+                    "{} does not exist; mount its file system, or give size= to create it",
+                    path.display()
+                )
             }
             Why::Gone(path, name) => write!(
                 f,
@@ -104,6 +108,22 @@ impl fmt::Display for Why {
 impl std::error::Error for StoreError {}
 
 impl StoreError {
+    /// Whether the configuration is wrong, and not only what this machine has now (a file system that is not mounted, a
+    /// disk that is not there, a file that another process has).
+    pub fn is_misconfiguration(&self) -> bool {
+        match self.root() {
+            Why::Alias(..)
+            | Why::BlockTooSmall(..)
+            | Why::NoDirect(_)
+            | Why::SameUuid(..)
+            | Why::Remote(_) => true,
+            Why::Leg(..) | Why::SameLeg(_) | Why::Misfit(_) | Why::Unfit(_) | Why::TooLarge(..) => true,
+            Why::Io(..) | Why::NotAFile(_) | Why::NotADevice(_) | Why::Missing(_) | Why::Gone(..) => false,
+            Why::Empty(_) | Why::Locked(_) | Why::Moved(_) | Why::InUseBySystem(_) => false,
+            Why::Absent(_) | Why::Replaced(..) => false,
+        }
+    }
+
     /// Whether the configuration may be right, and only somebody's word is missing that a running daemon takes.
     pub fn is_for_the_operator(&self) -> bool {
         matches!(self.root(), Why::Replaced(..) | Why::Gone(..))
