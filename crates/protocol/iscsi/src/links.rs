@@ -11,6 +11,7 @@ use stream::Link;
 pub(crate) struct LinkIndex(u16);
 
 impl From<LinkIndex> for Link {
+    #[inline]
     fn from(index: LinkIndex) -> Link {
         Link(index.0)
     }
@@ -33,10 +34,12 @@ impl<L> Links<L> {
         index
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -53,14 +56,17 @@ impl<L> Links<L> {
     }
 
     /// All places. Borrows nothing, so that the session can be changed on the way.
+    #[inline]
     pub(crate) fn indices(&self) -> impl Iterator<Item = LinkIndex> + use<L> {
         (0..self.0.len() as u16).map(LinkIndex)
     }
 
+    #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &L> {
         self.0.iter()
     }
 
+    #[inline]
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut L> {
         self.0.iter_mut()
     }

@@ -56,29 +56,35 @@ impl Window {
         Window { exp, max, told: max, offered: limit, limit, in_work: 0, held: VecDeque::new() }
     }
 
+    #[inline]
     pub(super) fn exp(&self) -> Sn {
         self.exp
     }
 
+    #[inline]
     pub(super) fn max(&self) -> Sn {
         self.max
     }
 
+    #[inline]
     pub(super) fn is_closed(&self) -> bool {
         self.max.lt(self.exp)
     }
 
     /// Whether the initiator has used up all that it knows of, though more is open.
+    #[inline]
     pub(super) fn has_grown(&self) -> bool {
         self.told.lt(self.exp) && !self.is_closed()
     }
 
     /// What is open now was sent.
+    #[inline]
     pub(super) fn told(&mut self) {
         (self.told, self.offered) = (self.max, self.promised());
     }
 
     /// Commands that the initiator has in work as far as it knows: with those whose answers are not sent.
+    #[inline]
     pub(super) fn used(&self) -> u32 {
         let left = if self.told.lt(self.exp) { 0 } else { self.told.since(self.exp) + 1 };
         self.offered.saturating_sub(left)
@@ -90,6 +96,7 @@ impl Window {
         self.open();
     }
 
+    #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
@@ -100,6 +107,7 @@ impl Window {
         self.in_work + open
     }
 
+    #[inline]
     pub(super) fn order(&self, sn: Sn) -> CmdSnOrder {
         if !sn.le(self.max) || sn.lt(self.exp) {
             return CmdSnOrder::Outside;
@@ -125,6 +133,7 @@ impl Window {
     }
 
     /// Whether requests wait for one before them.
+    #[inline]
     pub(super) fn has_gap(&self) -> bool {
         // The last place is never empty.
         !self.held.is_empty()
@@ -140,23 +149,27 @@ impl Window {
     }
 
     /// Steps over `exp`; gives what was held for the number that is next now.
+    #[inline]
     pub(super) fn advance(&mut self) -> Option<HeldRequest> {
         self.exp = self.exp.next();
         self.held.pop_front().flatten()
     }
 
     /// A command of this window was delivered.
+    #[inline]
     pub(super) fn begin(&mut self) {
         self.in_work += 1;
     }
 
     /// A command of this window has ended.
+    #[inline]
     pub(super) fn end(&mut self) {
         self.in_work -= 1;
         self.open();
     }
 
     /// Opens the window as far as the limit allows.
+    #[inline]
     pub(super) fn open(&mut self) {
         let free = self.limit.saturating_sub(self.in_work);
         let max = self.exp.add(free).sub(1);

@@ -66,6 +66,7 @@ impl OpByte {
 
     /// An opcode without the immediate bit.
     #[must_use]
+    #[inline]
     pub const fn new(opcode: Opcode) -> Self {
         Self(opcode.0)
     }
@@ -78,12 +79,14 @@ impl OpByte {
 
     /// The opcode in bits 5:0.
     #[must_use]
+    #[inline]
     pub const fn opcode(self) -> Opcode {
         Opcode(self.0 & 0x3f)
     }
 
     /// Whether the request is for immediate delivery (RFC 7143 §11.2.1.1).
     #[must_use]
+    #[inline]
     pub const fn is_immediate(self) -> bool {
         self.0 & Self::IMMEDIATE != 0
     }
@@ -127,12 +130,14 @@ impl fmt::Debug for Len24 {
 
 /// Padding bytes (0 to 3) behind a segment of `len` bytes.
 #[must_use]
+#[inline]
 pub const fn pad_len(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
 /// The zeros that pad a segment of `len` bytes.
 #[must_use]
+#[inline]
 pub const fn padding(len: usize) -> &'static [u8] {
     match pad_len(len) {
         0 => &[],
@@ -191,24 +196,28 @@ impl Bhs {
 
     /// The opcode.
     #[must_use]
+    #[inline]
     pub const fn opcode(&self) -> Opcode {
         self.op.opcode()
     }
 
     /// Whether the request is for immediate delivery.
     #[must_use]
+    #[inline]
     pub const fn is_immediate(&self) -> bool {
         self.op.is_immediate()
     }
 
     /// Bytes of all additional header segments, padding included: 0 to 1020.
     #[must_use]
+    #[inline]
     pub const fn ahs_len(&self) -> usize {
         self.ahs_words as usize * 4
     }
 
     /// Bytes of payload without padding: 0 to 2^24-1.
     #[must_use]
+    #[inline]
     pub const fn data_len(&self) -> usize {
         self.data_segment_len.value() as usize
     }
@@ -221,6 +230,7 @@ impl Bhs {
 
     /// The header's 48 bytes, as a Reject carries them.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> &[u8; BHS_LEN] {
         zerocopy::transmute_ref!(self)
     }
@@ -275,10 +285,12 @@ macro_rules! pdu {
                 $pdu
             }
 
+            #[inline]
             fn from_bhs(bhs: &$crate::wire::Bhs) -> &Self {
                 ::zerocopy::transmute_ref!(bhs)
             }
 
+            #[inline]
             fn as_bhs(&self) -> &$crate::wire::Bhs {
                 ::zerocopy::transmute_ref!(self)
             }

@@ -19,12 +19,14 @@ macro_rules! number {
         impl $name {
             /// From a number in the host's byte order.
             #[must_use]
+            #[inline]
             pub const fn new(value: $native) -> Self {
                 Self(<$wire>::new(value))
             }
 
             /// The number in the host's byte order.
             #[must_use]
+            #[inline]
             pub const fn value(self) -> $native {
                 self.0.get()
             }
@@ -67,6 +69,7 @@ impl Itt {
 
     /// Whether this is the reserved "no task" tag.
     #[must_use]
+    #[inline]
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
@@ -78,6 +81,7 @@ impl Ttt {
 
     /// Whether this is the reserved "no tag" value.
     #[must_use]
+    #[inline]
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
@@ -89,6 +93,7 @@ impl Tsih {
 
     /// Whether the request is for a new session.
     #[must_use]
+    #[inline]
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
@@ -97,23 +102,27 @@ impl Tsih {
 impl Sn {
     /// This number plus `n`, modulo 2^32.
     #[must_use]
+    #[inline]
     pub const fn add(self, n: u32) -> Self {
         Self::new(self.value().wrapping_add(n))
     }
 
     /// This number minus `n`, modulo 2^32.
     #[must_use]
+    #[inline]
     pub const fn sub(self, n: u32) -> Self {
         Self::new(self.value().wrapping_sub(n))
     }
 
     /// The number that follows.
     #[must_use]
+    #[inline]
     pub const fn next(self) -> Self {
         self.add(1)
     }
 
     /// Returns this number and steps to the next.
+    #[inline]
     pub fn take(&mut self) -> Self {
         let now = *self;
         *self = now.next();
@@ -122,12 +131,14 @@ impl Sn {
 
     /// How many steps lead from `earlier` to this number, modulo 2^32.
     #[must_use]
+    #[inline]
     pub const fn since(self, earlier: Self) -> u32 {
         self.value().wrapping_sub(earlier.value())
     }
 
     /// Whether this number comes before `other` (RFC 1982 §3.2).
     #[must_use]
+    #[inline]
     pub const fn lt(self, other: Self) -> bool {
         let ahead = other.since(self);
         ahead != 0 && ahead < 1 << 31
@@ -135,6 +146,7 @@ impl Sn {
 
     /// Whether this number comes before `other` or is it.
     #[must_use]
+    #[inline]
     pub const fn le(self, other: Self) -> bool {
         other.since(self) < 1 << 31
     }
