@@ -27,6 +27,7 @@
 
 mod attention;
 mod exec;
+mod job;
 mod manage;
 mod nexus;
 mod order;

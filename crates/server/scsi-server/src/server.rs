@@ -12,12 +12,13 @@ use scsi::status::Status;
 use volume::{Adoption, Ask, AskId, ByVolume, Done, Io, IoId, Op, Refusal, Shard, View, VolumeId};
 
 use crate::exec;
+use crate::job::Job;
 use crate::manage;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
 use crate::order::{Attribute, TaskAttribute};
 use crate::status;
 use crate::step::{NexusKey, Reply, Step, TaskKey};
-use crate::task::{Ending, Job, Phase, Task, Tasks};
+use crate::task::{Ending, Phase, Task, Tasks};
 use crate::unit::{Unit, UnitSpec};
 
 /// A command as it arrives.

@@ -1,17 +1,10 @@
 //! The tasks that are in a task set, from their command to their one ending step.
 
-use std::collections::VecDeque;
-
-use buf::Sg;
 use scsi::cdb::Command;
 use scsi::sense::Sense;
-use volume::{Ask, IoId, VolumeId};
+use volume::{IoId, VolumeId};
 
-use crate::exec::compare::CompareOne;
-use crate::exec::copy::Copying;
-use crate::exec::flush::Background;
-use crate::exec::sanitize::Sanitizing;
-use crate::exec::usage::Usage;
+use crate::job::Job;
 use crate::order::Attribute;
 use crate::step::TaskKey;
 
@@ -46,35 +39,6 @@ pub(crate) enum Ending {
     Aborted,
     /// With CHECK CONDITION and this.
     Check(Sense),
-}
-
-/// What is to follow when the current operation or ask of a task has ended.
-#[derive(Debug)]
-pub(crate) enum Job {
-    /// The answer.
-    Plain,
-    /// FUA of what has no such option below: a flush.
-    Flush,
-    /// That flush: what came before it is done.
-    LastFlush,
-    /// READ with FUA: what was read is being made stable, and then sent.
-    Seen(Box<Sg>),
-    /// WRITE AND VERIFY: what was written is looked at.
-    LookAgain,
-    /// VERIFY against one block.
-    CompareOne(Box<CompareOne>),
-    /// More asks, then the answer.
-    Asks(VecDeque<Ask>),
-    /// The medium is ejected.
-    Eject,
-    /// LOG SENSE counts mapped blocks.
-    Usage(Box<Usage>),
-    /// EXTENDED COPY.
-    Copy(Box<Copying>),
-    /// A sanitize: no task of the initiator's, but of the server's own.
-    Sanitize(Box<Sanitizing>),
-    /// A flush behind a command that was answered: likewise the server's own.
-    Background(Box<Background>),
 }
 
 /// A task.

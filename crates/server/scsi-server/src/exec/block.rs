@@ -9,9 +9,9 @@ use scsi::sense::Sense;
 use volume::{Durability, Op, Refusal, Span};
 
 use super::{fail, flush, good};
+use crate::job::Job;
 use crate::server::Server;
 use crate::step::Reply;
-use crate::task::Job;
 
 /// A hint reaches no further, in bytes.
 const PREFETCH_MAX: u64 = 16 << 20;

@@ -8,19 +8,12 @@ use volume::{Op, Span};
 
 use super::block::{admit, admit_transfer, receive_exactly, submit_admitted};
 use super::good;
+use crate::job::{CompareOne, Job};
 use crate::server::Server;
 use crate::step::Reply;
-use crate::task::Job;
 
 /// How much is compared with a repeated block at a time, in bytes.
 const PATTERN_LEN: usize = 64 << 10;
-
-/// VERIFY with BYTCHK 11b on its way: the same block over and over.
-#[derive(Debug)]
-pub(crate) struct CompareOne {
-    /// What is not compared yet.
-    rest: Span,
-}
 
 /// VERIFY.
 pub(crate) fn verify(server: &mut Server, slot: u32, verify: Verify) {

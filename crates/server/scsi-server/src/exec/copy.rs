@@ -15,11 +15,11 @@ use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
 
 use super::parameter::contiguous;
 use super::{good, vpd};
+use crate::job::{CopyRun, CopyStage, Copying, Job};
 use crate::nexus::{REMEMBERED_MAX, Remembered};
 use crate::server::Server;
 use crate::status;
 use crate::step::{NexusKey, Reply, TaskKey};
-use crate::task::Job;
 
 /// What the copy manager takes.
 pub(crate) const LIMITS: Limits = Limits {
@@ -36,50 +36,6 @@ const CHUNK: u64 = 256 << 10;
 
 /// How often a block that others write is read and swapped again before the copy gives up.
 const SWAPS_MAX: u32 = 1000;
-
-/// A copy on its way.
-#[derive(Debug)]
-pub(crate) struct Copying {
-    /// Its list identifier, if RECEIVE COPY RESULTS may ask about it.
-    id: Option<u8>,
-    runs: Vec<Run>,
-    /// The run that is worked on.
-    at: usize,
-    /// Bytes of that run that are copied.
-    done: u64,
-    /// Bytes that are copied in all.
-    bytes: u64,
-    /// Bytes that are read, or written, just now.
-    chunk: u64,
-    stage: Stage,
-    /// How often the block that is swapped was found changed.
-    swaps: u32,
-    /// In whose name operations go.
-    name: TaskKey,
-}
-
-/// What is done with a chunk.
-#[derive(Debug)]
-enum Stage {
-    /// The source is read.
-    Read,
-    /// The block is read that these bytes become a part of.
-    Old(Vec<u8>),
-    /// That block is swapped.
-    Swap(Vec<u8>),
-    /// The destination is written.
-    Write,
-}
-
-/// A checked segment; places are in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    source: VolumeId,
-    source_at: u64,
-    destination: VolumeId,
-    destination_at: u64,
-    bytes: u64,
-}
 
 /// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received for nothing,
 /// and again when the list has come, bindingly: any number of them may be on their way at once.
@@ -128,7 +84,7 @@ pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
     server.state_mut(nexus).agent = Some(agent);
     let name = TaskKey { nexus: agent, tag: u64::from(slot) };
     let copying =
-        Copying { id, runs, at: 0, done: 0, bytes: 0, chunk: 0, stage: Stage::Read, swaps: 0, name };
+        Copying { id, runs, index: 0, done: 0, bytes: 0, chunk: 0, stage: CopyStage::Read, swaps: 0, name };
     server.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
     server.copies += 1;
     next(server, slot);
@@ -152,7 +108,7 @@ fn resolve(server: &Server, nexus: NexusKey, target: &CopyTarget<'_>) -> Result<
     Ok(volume)
 }
 
-fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) -> Result<Run, Reply> {
+fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) -> Result<CopyRun, Reply> {
     let end = |index| list.target(index).map_err(Reply::check);
     let source = resolve(server, nexus, &end(segment.source)?)?;
     let destination = resolve(server, nexus, &end(segment.destination)?)?;
@@ -185,7 +141,7 @@ fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) 
     };
     let source_at = place(segment.source_lba, from, skip, SOURCE_FIELD)?;
     let destination_at = place(segment.destination_lba, to, lead, DESTINATION_FIELD)?;
-    let run = Run { source, source_at, destination, destination_at, bytes };
+    let run = CopyRun { source, source_at, destination, destination_at, bytes };
     // Half a block of the destination must be swapped.
     let odd = !destination_at.is_multiple_of(to) || !bytes.is_multiple_of(to);
     if odd && server.unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
@@ -210,13 +166,13 @@ fn blocks_of(at: u64, len: u64, block: u64) -> Span {
 }
 
 /// The spans of a part of a run: what is read and what is written.
-fn spans(server: &Server, run: &Run, done: u64, len: u64) -> (Span, Span) {
+fn spans(server: &Server, run: &CopyRun, done: u64, len: u64) -> (Span, Span) {
     let (from, to) = (logical(server, run.source), logical(server, run.destination));
     (blocks_of(run.source_at + done, len, from), blocks_of(run.destination_at + done, len, to))
 }
 
 /// How many bytes are copied next: whole blocks of the destination, or what ends within one.
-fn chunk_len(server: &Server, run: &Run, done: u64) -> u64 {
+fn chunk_len(server: &Server, run: &CopyRun, done: u64) -> u64 {
     let to = logical(server, run.destination);
     let (lead, rest) = ((run.destination_at + done) % to, run.bytes - done);
     if lead > 0 || rest < to {
@@ -228,7 +184,7 @@ fn chunk_len(server: &Server, run: &Run, done: u64) -> u64 {
 }
 
 /// Whether the nexus may still copy this part.
-fn judge(server: &Server, nexus: NexusKey, run: &Run, done: u64, len: u64) -> Result<(), Reply> {
+fn judge(server: &Server, nexus: NexusKey, run: &CopyRun, done: u64, len: u64) -> Result<(), Reply> {
     let (source, destination) = spans(server, run, done, len);
     let write = Op::Write(destination, Durability::Cached);
     admit(server, nexus, run.source, &Op::Read(source))
@@ -261,16 +217,16 @@ fn copying(server: &mut Server, slot: u32) -> &mut Copying {
 fn next(server: &mut Server, slot: u32) {
     let nexus = server.tasks.get(slot).key.nexus;
     let copy = copying(server, slot);
-    while copy.runs.get(copy.at).is_some_and(|run| copy.done >= run.bytes) {
-        copy.at += 1;
+    while copy.runs.get(copy.index).is_some_and(|run| copy.done >= run.bytes) {
+        copy.index += 1;
         copy.done = 0;
     }
-    let (id, at, bytes, done) = (copy.id, copy.at, copy.bytes, copy.done);
-    let Some(run) = copy.runs.get(at).copied() else {
-        remember(server, nexus, id, (CopyState::Done, at, bytes), None);
+    let (id, index, bytes, done) = (copy.id, copy.index, copy.bytes, copy.done);
+    let Some(run) = copy.runs.get(index).copied() else {
+        remember(server, nexus, id, (CopyState::Done, index, bytes), None);
         return good(server, slot);
     };
-    remember(server, nexus, id, (CopyState::InProgress, at, bytes), None);
+    remember(server, nexus, id, (CopyState::InProgress, index, bytes), None);
     let chunk = chunk_len(server, &run, done);
     let name = copying(server, slot).name;
     if let Err(reply) = judge(server, nexus, &run, done, chunk) {
@@ -279,7 +235,7 @@ fn next(server: &mut Server, slot: u32) {
     let (source, _) = spans(server, &run, done, chunk);
     let want = source.blocks * logical(server, run.source);
     let copy = copying(server, slot);
-    (copy.chunk, copy.stage, copy.swaps) = (chunk, Stage::Read, 0);
+    (copy.chunk, copy.stage, copy.swaps) = (chunk, CopyStage::Read, 0);
     // Memory of its own, never the volume's: source and destination may overlap.
     server.submit_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
 }
@@ -288,22 +244,22 @@ fn next(server: &mut Server, slot: u32) {
 pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
     let nexus = server.tasks.get(slot).key.nexus;
     let copy = copying(server, slot);
-    let (run, done, chunk) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk);
+    let (run, done, chunk) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk);
     let Some(run) = run else { return lost(server, slot) };
-    match (std::mem::replace(&mut copy.stage, Stage::Read), result) {
-        (Stage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
+    match (std::mem::replace(&mut copy.stage, CopyStage::Read), result) {
+        (CopyStage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
             copy.swaps += 1;
             read_old(server, slot, part);
         }
         (_, Err(failure)) => fail(server, slot, status::copy_failed(failure)),
-        (Stage::Write | Stage::Swap(_), Ok(_)) => {
+        (CopyStage::Write | CopyStage::Swap(_), Ok(_)) => {
             copy.done += chunk;
             copy.bytes += chunk;
             next(server, slot);
         }
         (stage, Ok(_)) => match (judge(server, nexus, &run, done, chunk), stage) {
             (Err(reply), _) => fail(server, slot, reply),
-            (Ok(()), Stage::Old(part)) => swap(server, slot, part, &payload.into_sg()),
+            (Ok(()), CopyStage::Old(part)) => swap(server, slot, part, &payload.into_sg()),
             (Ok(()), _) => write(server, slot, payload.into_sg()),
         },
     }
@@ -312,7 +268,7 @@ pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failu
 /// The source is read: the destination follows.
 fn write(server: &mut Server, slot: u32, data: Sg) {
     let copy = copying(server, slot);
-    let (run, done, chunk, name) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk, copy.name);
+    let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
     let Some(run) = run else { return lost(server, slot) };
     let skip = (run.source_at + done) % logical(server, run.source);
     let (_, span) = spans(server, &run, done, chunk);
@@ -324,7 +280,7 @@ fn write(server: &mut Server, slot: u32, data: Sg) {
     // Memory of which a part is written would stand askew for some disks.
     let data = if data.len() as u64 == chunk { Some(data) } else { moved(server, &data, skip, chunk) };
     let Some(data) = data else { return fail(server, slot, Reply::plain(Status::BUSY)) };
-    copying(server, slot).stage = Stage::Write;
+    copying(server, slot).stage = CopyStage::Write;
     let op = Op::Write(span, Durability::Cached);
     server.submit_as(slot, name, run.destination, op, Payload::Out(data), 0);
 }
@@ -343,8 +299,8 @@ fn moved(server: &Server, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
 /// Reads the block that a part is to change.
 fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
     let copy = copying(server, slot);
-    let (run, done, chunk, name) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk, copy.name);
-    copy.stage = Stage::Old(part);
+    let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
+    copy.stage = CopyStage::Old(part);
     let Some(run) = run else { return lost(server, slot) };
     let (_, span) = spans(server, &run, done, chunk);
     let want = logical(server, run.destination) as u32;
@@ -354,7 +310,7 @@ fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
 /// Swaps the block for what it becomes, if it is still the same.
 fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
     let copy = copying(server, slot);
-    let (run, done, chunk, name) = (copy.runs.get(copy.at).copied(), copy.done, copy.chunk, copy.name);
+    let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
     let Some(run) = run else { return lost(server, slot) };
     let block = logical(server, run.destination);
     let lead = ((run.destination_at + done) % block) as usize;
@@ -366,7 +322,7 @@ fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
     after.copy_from_slice(before);
     after.iter_mut().skip(lead).zip(&part).for_each(|(to, byte)| *to = *byte);
     let (_, span) = spans(server, &run, done, chunk);
-    copying(server, slot).stage = Stage::Swap(part);
+    copying(server, slot).stage = CopyStage::Swap(part);
     let payload = Payload::Out(both.freeze().into());
     server.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
 }
@@ -379,8 +335,8 @@ fn lost(server: &mut Server, slot: u32) {
 fn fail(server: &mut Server, slot: u32, reply: Reply) {
     let nexus = server.tasks.get(slot).key.nexus;
     let copy = copying(server, slot);
-    let (id, at, bytes) = (copy.id, copy.at, copy.bytes);
-    remember(server, nexus, id, (CopyState::Failed, at, bytes), Some(&reply));
+    let (id, index, bytes) = (copy.id, copy.index, copy.bytes);
+    remember(server, nexus, id, (CopyState::Failed, index, bytes), Some(&reply));
     server.respond(slot, reply);
 }
 

@@ -14,26 +14,13 @@ use volume::{Failure, Op};
 
 use super::block::{admit, reach, submit_admitted};
 use super::good;
+use crate::job::{Background, Job};
 use crate::server::Server;
 use crate::status;
-use crate::step::NexusKey;
-use crate::task::Job;
 
 /// Operations that go on at once behind answered commands, per nexus and logical unit. Each flush covers all
 /// that was written before it, so a host gains nothing by more.
 const BACKGROUND_MAX: u8 = 4;
-
-/// Who is to hear of an operation that fails.
-#[derive(Debug)]
-pub(crate) struct Background {
-    nexus: NexusKey,
-    /// The LUN that it came by, and which making of it: a nexus and a LUN of the same number may be
-    /// others' by the time that the flush ends, the serial number never is.
-    lun: u16,
-    serial: u32,
-    /// It is a hint, whose failure is nothing to hear of.
-    hint: bool,
-}
 
 /// SYNCHRONIZE CACHE: of everything, whatever blocks it names.
 pub(crate) fn synchronize(server: &mut Server, slot: u32, extent: Extent) {

@@ -30,11 +30,11 @@ use scsi::sense::{Sense, SenseKey};
 use scsi::{Command, CommandSet, Data};
 use volume::{Done, Failure, Op, Payload, Refusal, VolumeId};
 
+use crate::job::Job;
 use crate::order::Attribute;
 use crate::server::{Arrived, Server};
 use crate::status;
 use crate::step::{Reply, TaskKey};
-use crate::task::Job;
 
 /// Where a command goes.
 pub(crate) enum Route {

@@ -10,8 +10,8 @@ use volume::Ask;
 
 use super::good;
 use super::parameter::contiguous;
+use crate::job::Job;
 use crate::server::Server;
-use crate::task::Job;
 
 /// The longest list that is taken: all pages, a header and a long block descriptor fit several times.
 const LIST_MAX: usize = 1024;

@@ -12,8 +12,8 @@ use volume::{Ask, Op, Why};
 use super::block::admit;
 use super::flush::start_background;
 use super::good;
+use crate::job::Job;
 use crate::server::Server;
-use crate::task::Job;
 
 /// START STOP UNIT.
 pub(crate) fn start_stop(server: &mut Server, slot: u32, what: StartStop) {

@@ -17,30 +17,11 @@ use volume::{Ask, Failure, IoId, Op, Outcome, Refusal, SanitizeKind, Why};
 use super::block::admit;
 use super::good;
 use super::parameter::contiguous;
+use crate::job::{Job, SanitizeStage, Sanitizing};
 use crate::server::Server;
 use crate::status;
 use crate::step::Reply;
-use crate::task::{Job, Phase};
-
-/// A sanitize on its way.
-#[derive(Debug)]
-pub(crate) struct Sanitizing {
-    /// The command that began it, and waits for it. Not by its key: the nexus may be another's by then.
-    asker: IoId,
-    sanitize: Sanitize,
-    kind: SanitizeKind,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    /// The volume is being closed.
-    Closing,
-    /// Blocks are made unreadable.
-    Running,
-    /// The volume is being opened, if all went well.
-    Opening { well: bool },
-}
+use crate::task::Phase;
 
 /// SANITIZE.
 pub(crate) fn start(server: &mut Server, slot: u32, sanitize: Sanitize) {
@@ -97,7 +78,7 @@ pub(crate) fn list(server: &mut Server, slot: u32, sanitize: Sanitize, data: &Sg
 
 fn begin(server: &mut Server, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
     let asker = server.tasks.io_id(slot);
-    let job = Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: Stage::Closing }));
+    let job = Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: SanitizeStage::Closing }));
     match server.open_own(slot, job) {
         Some(own) => {
             server.tasks.get_mut(slot).phase = Phase::Sanitize;
@@ -124,10 +105,10 @@ pub(crate) fn answered(server: &mut Server, slot: u32, result: Result<(), Refusa
     let (asker, sanitize, kind) = (*asker, *sanitize, kind.clone());
     match (*stage, result) {
         // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
-        (Stage::Closing, Err(Refusal::NotFenced)) => open(server, slot, false),
-        (Stage::Closing, Err(refusal)) => close(server, slot, status::refused(refusal)),
-        (Stage::Closing, Ok(())) => {
-            sanitizing(server, slot).stage = Stage::Running;
+        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => open(server, slot, false),
+        (SanitizeStage::Closing, Err(refusal)) => close(server, slot, status::refused(refusal)),
+        (SanitizeStage::Closing, Ok(())) => {
+            sanitizing(server, slot).stage = SanitizeStage::Running;
             server.unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
             if sanitize.immediate
                 && let Some(asker) = waiting(server, asker)
@@ -138,12 +119,12 @@ pub(crate) fn answered(server: &mut Server, slot: u32, result: Result<(), Refusa
             let volume = server.tasks.get(slot).volume;
             server.submit_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
         }
-        (Stage::Opening { well: true }, Ok(())) => end(server, slot, Ok(())),
+        (SanitizeStage::Opening { well: true }, Ok(())) => end(server, slot, Ok(())),
         // That it has ended well cannot be recorded, and what is recorded is that it has not.
-        (Stage::Opening { well: true }, Err(Refusal::NotDurable)) => open(server, slot, false),
-        (Stage::Opening { .. }, _) => end(server, slot, Err(Sense::SANITIZE_FAILED)),
+        (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => open(server, slot, false),
+        (SanitizeStage::Opening { .. }, _) => end(server, slot, Err(Sense::SANITIZE_FAILED)),
         // Nothing is asked while it runs.
-        (Stage::Running, _) => {}
+        (SanitizeStage::Running, _) => {}
     }
 }
 
@@ -154,7 +135,7 @@ pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failu
 
 /// Asks the home to open the volume, or to say that its sanitize has failed.
 fn open(server: &mut Server, slot: u32, well: bool) {
-    sanitizing(server, slot).stage = Stage::Opening { well };
+    sanitizing(server, slot).stage = SanitizeStage::Opening { well };
     server.ask(slot, Ask::SanitizeEnd { done: well });
 }
 

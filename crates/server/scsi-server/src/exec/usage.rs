@@ -9,8 +9,8 @@ use scsi::sense::Sense;
 use volume::{Geometry, Op, Outcome, Span};
 
 use super::report;
+use crate::job::{Job, Usage};
 use crate::server::Server;
-use crate::task::Job;
 
 /// The least threshold set, in bytes.
 const SET_LEN: u64 = 1 << 20;
@@ -20,14 +20,6 @@ pub(crate) fn set_exponent(geometry: &Geometry) -> u8 {
     let least = (SET_LEN / u64::from(geometry.logical)).trailing_zeros() as u8;
     let needed = (64 - geometry.blocks.leading_zeros()).saturating_sub(32) as u8;
     least.max(needed)
-}
-
-/// A count on its way.
-#[derive(Debug)]
-pub(crate) struct Usage {
-    /// The first block that was not looked at.
-    next: u64,
-    mapped: u64,
 }
 
 /// Starts to count.

@@ -1,0 +1,131 @@
+//! What a task has in work beside its command: what follows when its operation, or its ask, has ended. How it goes
+//! on is in `exec`.
+
+use std::collections::VecDeque;
+
+use buf::Sg;
+use scsi::cdb::Sanitize;
+use volume::{Ask, IoId, SanitizeKind, Span, VolumeId};
+
+use crate::step::{NexusKey, TaskKey};
+
+/// What is to follow when the current operation or ask of a task has ended.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// The answer.
+    Plain,
+    /// FUA of what has no such option below: a flush.
+    Flush,
+    /// That flush: what came before it is done.
+    LastFlush,
+    /// READ with FUA: what was read is being made stable, and then sent.
+    Seen(Box<Sg>),
+    /// WRITE AND VERIFY: what was written is looked at.
+    LookAgain,
+    /// VERIFY against one block.
+    CompareOne(Box<CompareOne>),
+    /// More asks, then the answer.
+    Asks(VecDeque<Ask>),
+    /// The medium is ejected.
+    Eject,
+    /// LOG SENSE counts mapped blocks.
+    Usage(Box<Usage>),
+    /// EXTENDED COPY.
+    Copy(Box<Copying>),
+    /// A sanitize: no task of the initiator's, but of the server's own.
+    Sanitize(Box<Sanitizing>),
+    /// A flush behind a command that was answered: likewise the server's own.
+    Background(Box<Background>),
+}
+
+/// VERIFY with BYTCHK 11b on its way: the same block over and over.
+#[derive(Debug)]
+pub(crate) struct CompareOne {
+    /// What is not compared yet.
+    pub(crate) rest: Span,
+}
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    /// Its list identifier, if RECEIVE COPY RESULTS may ask about it.
+    pub(crate) id: Option<u8>,
+    pub(crate) runs: Vec<CopyRun>,
+    /// The run that is worked on.
+    pub(crate) index: usize,
+    /// Bytes of that run that are copied.
+    pub(crate) done: u64,
+    /// Bytes that are copied in all.
+    pub(crate) bytes: u64,
+    /// Bytes that are read, or written, just now.
+    pub(crate) chunk: u64,
+    pub(crate) stage: CopyStage,
+    /// How often the block that is swapped was found changed.
+    pub(crate) swaps: u32,
+    /// In whose name operations go.
+    pub(crate) name: TaskKey,
+}
+
+/// What is done with a chunk.
+#[derive(Debug)]
+pub(crate) enum CopyStage {
+    /// The source is read.
+    Read,
+    /// The block is read that these bytes become a part of.
+    Old(Vec<u8>),
+    /// That block is swapped.
+    Swap(Vec<u8>),
+    /// The destination is written.
+    Write,
+}
+
+/// A checked segment; places are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyRun {
+    pub(crate) source: VolumeId,
+    pub(crate) source_at: u64,
+    pub(crate) destination: VolumeId,
+    pub(crate) destination_at: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A sanitize on its way.
+#[derive(Debug)]
+pub(crate) struct Sanitizing {
+    /// The command that began it, and waits for it. Not by its key: the nexus may be another's by then.
+    pub(crate) asker: IoId,
+    pub(crate) sanitize: Sanitize,
+    pub(crate) kind: SanitizeKind,
+    pub(crate) stage: SanitizeStage,
+}
+
+/// Where a sanitize is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SanitizeStage {
+    /// The volume is being closed.
+    Closing,
+    /// Blocks are made unreadable.
+    Running,
+    /// The volume is being opened, if all went well.
+    Opening { well: bool },
+}
+
+/// A count on its way.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    /// The first block that was not looked at.
+    pub(crate) next: u64,
+    pub(crate) mapped: u64,
+}
+
+/// Who is to hear of an operation that fails.
+#[derive(Debug)]
+pub(crate) struct Background {
+    pub(crate) nexus: NexusKey,
+    /// The LUN that it came by, and which making of it: a nexus and a LUN of the same number may be
+    /// others' by the time that the flush ends, the serial number never is.
+    pub(crate) lun: u16,
+    pub(crate) serial: u32,
+    /// It is a hint, whose failure is nothing to hear of.
+    pub(crate) hint: bool,
+}
