@@ -80,10 +80,10 @@ Where no address is named, it is served over both protocols on 127.0.0.1: iSCSI 
 on 4420 and its discovery also on 8009. When the daemon serves, it prints one line for each listener,
 for example \"listening iscsi 127.0.0.1:3260\", then a line that is exactly \"ready\".
 
-SIGTERM or SIGINT ends it after what is in flight is answered and flushed, and a second SIGTERM changes nothing
-of that. SIGINT (Ctrl-C) again after a second, or `blockwire stop --now`, ends it at once. SIGHUP ends nothing. It
-exits with 1 if something that was written may be lost, and its log names the volume. A volume of another
-machine is only flushed if there is something to flush, so its absence holds up no stop for nothing.
+On SIGTERM or SIGINT the daemon completes commands in flight, flushes and ends; a second SIGTERM changes nothing.
+SIGINT (Ctrl-C) again after a second, or `blockwire stop --now`, ends it at once. SIGHUP does nothing. It exits
+with 1 if something that was written may be lost, and its log names the volume. A volume of another machine is
+flushed only if there is something to flush, so that a machine that is away does not delay the stop needlessly.
 
 Examples:
   blockwire serve --volume demo=ram:1G

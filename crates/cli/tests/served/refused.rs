@@ -12,6 +12,8 @@ use ::client::{Claim, Handle, Initiator, Settings};
 use crate::daemon::{Daemon, Place};
 use crate::verbs::{fails, good, json, urls};
 
+mod table;
+
 const VOLUMES: &str = "
 [[volume]]
 name = \"a\"
@@ -59,6 +61,7 @@ struct Seen {
     volumes: Vec<Vec<u8>>,
     reservations: String,
     listed: serde_json::Value,
+    paths: serde_json::Value,
 }
 
 impl Stage {
@@ -98,7 +101,7 @@ impl Stage {
 
     fn seen(&mut self) -> Seen {
         let mut files = BTreeMap::new();
-        let mut directories = vec![self.work.clone()];
+        let mut directories = vec![self.work.clone(), self.place.path("state")];
         while let Some(directory) = directories.pop() {
             for entry in fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
                 let kind = entry.symlink_metadata().unwrap().file_type();
@@ -129,12 +132,12 @@ impl Stage {
             keys.iter().map(|key| one[key].clone()).collect::<Vec<_>>()
         };
         let listed = list.as_array().unwrap().iter().map(of).collect::<Vec<_>>().into();
-        Seen { files, volumes, reservations, listed }
+        Seen { files, volumes, reservations, listed, paths: self.daemon.ask_json("path list") }
     }
 
     fn run(&self, line: &str) -> Output {
         let mut words: Vec<String> = line.split(' ').map(|word| self.word(word)).collect();
-        if ["volume", "detach"].contains(&words[0].as_str()) {
+        if ["volume", "path", "detach", "iscsictl"].contains(&words[0].as_str()) {
             words.extend(["--control".to_owned(), self.place.path("control").display().to_string()]);
         }
         Command::new(env!("CARGO_BIN_EXE_blockwire"))
@@ -191,6 +194,7 @@ impl Stage {
             }
             assert_eq!(after.reservations, before.reservations, "{line}");
             assert_eq!(after.listed, before.listed, "{line}");
+            assert_eq!(after.paths, before.paths, "{line}");
         }
     }
 }
@@ -436,6 +440,37 @@ fn a_volume_verb_that_is_refused_changes_nothing() {
 }
 
 #[test]
+fn a_path_that_cannot_be_set_stays_as_it_is() {
+    Stage::new().refuses(&[
+        ("path set nobody --state inaccessible", 21, "nobody"),
+        ("path set a --port 9 --state inaccessible", 21, "no such path"),
+        ("path set a --group 9 --state inaccessible", 21, "no such path"),
+        ("path set a --port 1 --group 1 --state inaccessible", 2, "--group"),
+        ("path set a --state asleep", 2, "asleep"),
+        ("path set a", 2, "--state"),
+    ]);
+}
+
+#[test]
+fn an_option_of_iscsictl_that_is_refused_changes_nothing() {
+    Stage::new().refuses(&[
+        ("iscsictl -S target=iqn.2026-11.x:nobody", 21, "nobody"),
+        ("iscsictl -S target=ALL -f notes.txt", 2, "notes.txt"),
+        ("iscsictl -s target=iqn.2026-11.x:nobody", 21, "nobody"),
+        ("iscsictl -s target=ALL,iqn.2026-11.io.blockwire:a", 2, "target=ALL"),
+        ("iscsictl -s", 2, "target="),
+        ("iscsictl -D nonsense", 2, "nonsense"),
+        ("iscsictl -D 0x1", 21, "1"),
+        ("iscsictl -W", 2, "-W"),
+    ]);
+}
+
+#[test]
+fn pages_that_cannot_be_written_leave_what_is_there() {
+    Stage::new().refuses(&[("man source.img", 1, "source.img"), ("man", 2, "DIRECTORY")]);
+}
+
+#[test]
 fn load_that_is_refused_writes_nothing() {
     Stage::new().refuses(&[
         ("bench nvme:fixed --rw=write --runtime=1", 2, "read-only"),
@@ -477,6 +512,7 @@ fn an_evaluation_that_is_refused_changes_nothing() {
         ("eval import notes.txt --out taken", 2, "the record of another run"),
         ("eval import notes.txt --out new", 1, "notes.txt"),
         ("eval export nonsense --as fio --out source.img", 2, "nonsense"),
+        ("eval report taken --out source.img", 1, "record.json"),
     ]);
 }
 

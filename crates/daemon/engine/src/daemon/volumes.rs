@@ -94,9 +94,11 @@ impl Daemon {
         let opened = Opened::created(&volume, &known, others.iter(), scouted);
         let opened = opened.map_err(|why| Refused::new(Code::Failed, why))?;
         let mut identities = self.turn_at_last();
+        let before = identities.clone();
         let begun = match is_free() {
             Ok(()) => self.begin(&volume, &ways, opened, &mut identities).inspect_err(|_| {
-                // What is created next by this name is another.
+                // What is created next by this name is another, and nothing was ever served from this place.
+                identities.restore_places(before);
                 identities.forget(&volume.name);
                 identities.save_unmade(&self.state);
             }),

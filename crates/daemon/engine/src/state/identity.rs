@@ -76,7 +76,7 @@ impl Key {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     uuid: Uuid,
     key: Key,
@@ -192,6 +192,12 @@ impl Identities {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.key != *key || entry.path != path);
         self.changed |= self.entries.len() != before;
+    }
+
+    /// Takes back what was noted of files and devices since `before`: what was opened is not served.
+    pub fn restore_places(&mut self, before: Identities) {
+        self.changed |= self.entries != before.entries;
+        self.entries = before.entries;
     }
 
     /// Writes them when what was made has been removed again, or was not served. Without it the next start does not make

@@ -1,0 +1,131 @@
+//! Every verb of the command line: which ones write, and which test shows that a refused one has changed nothing.
+
+use std::fs;
+
+use super::{MIB, pattern};
+use crate::daemon::Place;
+
+/// Verbs that write, and the test that one that is refused has changed nothing.
+const WRITING: &[(&str, &str)] = &[
+    ("serve", "what_cannot_be_served_is_neither_made_nor_changed"),
+    ("volume create", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("volume delete", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("volume retry", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("volume set", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("volume resize", "a_volume_verb_that_is_refused_changes_nothing"),
+    ("host key", "load_that_is_refused_writes_nothing"),
+    ("path set", "a_path_that_cannot_be_set_stays_as_it_is"),
+    ("read", "a_read_that_is_refused_leaves_its_file_alone"),
+    ("write", "a_write_that_is_refused_leaves_its_volume_alone"),
+    ("copy", "a_copy_that_is_refused_changes_nothing"),
+    ("reserve", "a_reservation_that_is_refused_stands_as_it_did"),
+    ("attach", "an_attachment_that_is_refused_changes_nothing"),
+    ("detach", "an_attachment_that_is_refused_changes_nothing"),
+    ("bench", "load_that_is_refused_writes_nothing"),
+    ("eval run", "an_evaluation_that_is_refused_changes_nothing"),
+    ("eval report", "an_evaluation_that_is_refused_changes_nothing"),
+    ("eval export", "an_evaluation_that_is_refused_changes_nothing"),
+    ("eval import", "an_evaluation_that_is_refused_changes_nothing"),
+    ("iscsictl", "an_option_of_iscsictl_that_is_refused_changes_nothing"),
+    ("man", "pages_that_cannot_be_written_leave_what_is_there"),
+];
+
+/// Verbs that only look, or that only end something.
+const READING: &[&str] = &[
+    "completions",
+    "connection list",
+    "connection show",
+    "discover",
+    "doctor",
+    "eval compare",
+    "eval list",
+    "eval plan",
+    "eval stream",
+    "host list",
+    "host show",
+    "info",
+    "keep",
+    "path list",
+    "reservation list",
+    "reservation show",
+    "session list",
+    "shard list",
+    "status",
+    "stop",
+    "subsystem list",
+    "subsystem show",
+    "target list",
+    "target show",
+    "verify",
+    "volume list",
+    "volume show",
+];
+
+/// A verb that is added stands in one of the lists, and what the first says is a test here.
+#[test]
+fn each_verb_that_writes_has_its_test() {
+    fn verbs(command: &clap::Command, before: &str, found: &mut Vec<String>) {
+        for verb in command.get_subcommands() {
+            let name = format!("{before}{}", verb.get_name());
+            match verb.has_subcommands() {
+                true => verbs(verb, &format!("{name} "), found),
+                false => found.push(name),
+            }
+        }
+    }
+    let source = concat!(include_str!("../refused.rs"), include_str!("table.rs"));
+    let mut found = Vec::new();
+    verbs(&<blockwire::cli::Cli as clap::CommandFactory>::command(), "", &mut found);
+    found.sort();
+    let mut named: Vec<&str> = WRITING.iter().map(|(verb, _)| *verb).chain(READING.iter().copied()).collect();
+    named.sort_unstable();
+    assert_eq!(found, named);
+    for (verb, test) in WRITING {
+        let begin =
+            source.find(&format!("#[test]\nfn {test}()")).unwrap_or_else(|| panic!("{verb}: no test {test}"));
+        let body = &source[begin..][..source[begin..].find("\n}\n").unwrap()];
+        let runs = format!("\"{verb}");
+        assert!(
+            body.contains(&runs) || *verb == "serve" && body.contains("place.refused"),
+            "{test} does not run `{verb}`"
+        );
+    }
+}
+
+/// A start that is refused makes no file and notes nothing, and enlarges nothing.
+#[test]
+fn what_cannot_be_served_is_neither_made_nor_changed() {
+    let place = Place::new();
+    let files = ["old.img", "new.img", "small.img"].map(|name| place.path(name));
+    fs::write(&files[0], pattern(MIB, 1)).unwrap();
+    fs::write(&files[2], [0; 100]).unwrap();
+    let file = |at: usize, keys: &str| format!("file:{}{keys}", files[at].display());
+    let (made, grown, small) = (file(1, ",size=1M"), file(0, ",size=2M"), file(2, ""));
+    for (wrong, said) in [
+        ("--volume=x=tape:0", "tape"),
+        ("--volume=a=ram:1M", "a"),
+        ("--iscsi=nowhere", "nowhere"),
+        ("--iscsi=0.0.0.0", "allow-anonymous"),
+        ("--config=/absent/blockwire.toml", "absent"),
+        ("--sideways", "sideways"),
+    ] {
+        let volumes = ["a", &made, "b", &grown, "c", &small];
+        let volumes: Vec<String> =
+            volumes.chunks(2).map(|one| format!("--volume={}={}", one[0], one[1])).collect();
+        let line: Vec<&str> = volumes.iter().map(String::as_str).chain([wrong]).collect();
+        let (exit, complained) = place.refused(&line);
+        assert!(exit == Some(2) || exit == Some(1), "{wrong}: {complained}");
+        assert!(complained.contains(said), "{wrong}: {complained}");
+        assert!(!files[1].exists(), "{wrong}: a file was made");
+        // What a volume was created with stands in the state directory, so it is opened before the plan is checked.
+        let kept =
+            fs::read_dir(place.path("state")).into_iter().flatten().map(|one| one.unwrap().file_name());
+        assert_eq!(
+            kept.filter(|name| name != "lock").count(),
+            0,
+            "{wrong}: something is in the state directory"
+        );
+        assert!(fs::read(&files[0]).unwrap() == pattern(MIB, 1), "{wrong}: a file was enlarged");
+        assert_eq!(fs::read(&files[2]).unwrap(), [0; 100], "{wrong}");
+    }
+}
