@@ -98,15 +98,15 @@ fn valued(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
         device.size = Some(megabytes << 20);
         return Ok(());
     }
-    let Some(at) = NAMES.iter().position(|(name, _)| *name == key) else {
+    let mut names = NAMES.iter().zip(&mut device.names);
+    let Some(((_, longest), name)) = names.find(|((name, _), _)| *name == key) else {
         return Err(format!("has no option \"{key}\"{}", value::hint(key, &OPTIONS)));
     };
-    let longest = NAMES[at].1;
     let is_plain = !value.is_empty() && value.bytes().all(|b| b.is_ascii_graphic());
-    if !is_plain || value.len() > longest {
+    if !is_plain || value.len() > *longest {
         return Err(format!("takes at most {longest} letters and digits as {key}, not \"{value}\""));
     }
-    device.names[at] = Some(value.to_owned());
+    *name = Some(value.to_owned());
     Ok(())
 }
 
@@ -151,7 +151,7 @@ impl Device {
         }
         let digest = hash.finalize();
         let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
+        bytes.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
         // Version 8: made in a way of our own (RFC 9562 §5.8).
         Some(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }

@@ -10,6 +10,17 @@
 //! cop(8) of August 2009. Where they leave something open, `docs/chiscsi.md` says what is done here.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 mod access;
 mod device;

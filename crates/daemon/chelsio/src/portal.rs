@@ -67,20 +67,12 @@ fn redirection(part: &str) -> Option<&str> {
 
 /// Parts between commas that do not stand in brackets.
 fn split(text: &str) -> Vec<&str> {
-    let (mut parts, mut from, mut is_inside) = (Vec::new(), 0, false);
-    for (at, c) in text.char_indices() {
-        match c {
-            '[' => is_inside = true,
-            ']' => is_inside = false,
-            ',' if !is_inside => {
-                parts.push(&text[from..at]);
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[from..]);
-    parts
+    let mut is_inside = false;
+    let is_cut = |c| {
+        is_inside = c == '[' || is_inside && c != ']';
+        c == ',' && !is_inside
+    };
+    text.split(is_cut).collect()
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ impl Global {
             Key::DiscoveryInitiator => push(&mut discovery.initiators, pair(entry)?)?,
             Key::DiscoveryTarget => discovery.target = Some(pair(entry)?),
             Key::ChallengeLength => challenge_length(text)?,
-            _ => unreachable!("the key belongs to another kind of block"),
+            _ => return Err("belongs to another kind of block".to_owned()),
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Target {
             Key::AclEnable => self.has_access_list = value::switch(text)?,
             Key::Acl => push(&mut self.acls, (entry.line, located(entry, access::parse(text)?)))?,
             Key::RegisterIsns => drop(value::switch(text)?),
-            _ => unreachable!("the key belongs to another kind of block"),
+            _ => return Err("belongs to another kind of block".to_owned()),
         }
         Ok(())
     }
@@ -271,7 +271,7 @@ fn negotiation() -> Negotiation {
 /// Takes every entry of a block; what is no list may stand once.
 fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Result<(), String>) {
     for (at, entry) in block.entries.iter().enumerate() {
-        let first = block.entries[..at].iter().find(|other| other.key == entry.key);
+        let first = block.entries.iter().take(at).find(|other| other.key == entry.key);
         if let Some(first) = first.filter(|_| !entry.key.is_list()) {
             let why = format!("{} already stands at {}", entry.key.name(), first.value.at);
             sink.error(&entry.value.at, why);

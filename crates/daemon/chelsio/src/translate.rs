@@ -366,7 +366,7 @@ fn treat_global(entry: &Entry, global: &Global) -> (Treatment, String) {
         Key::DiscoveryInitiator => chap().unwrap_or_else(|| applied("for discovery sessions")),
         Key::DiscoveryTarget => chap().unwrap_or_else(|| applied("for initiators that ask for it")),
         Key::ChallengeLength => emulated(CHALLENGE),
-        _ => unreachable!("the key belongs to another kind of block"),
+        _ => unused("it belongs to another kind of block"),
     }
 }
 
@@ -375,10 +375,10 @@ fn report_target(text: &Text, block: &Block, target: &Target, lines: &mut Vec<Li
     let mut devices = target.devices.iter().enumerate();
     for entry in &block.entries {
         let treated = match entry.key {
-            Key::Device => {
-                let (lun, device) = devices.next().expect("one for each entry");
-                treat_device(lun, &device.value)
-            }
+            Key::Device => devices.next().map_or_else(
+                || unused("it could not be read"),
+                |(lun, device)| treat_device(lun, &device.value),
+            ),
             _ => treat_target(entry, target),
         };
         lines.push(line(text, name, entry, treated));

@@ -196,8 +196,10 @@ fn unique<'a, T>(items: &'a [Located<T>], key: impl Fn(&'a T) -> &'a str, what: 
 
 fn portals(portals: &[Located<Portal>], sink: &Sink) {
     for (index, portal) in portals.iter().enumerate() {
-        let clash =
-            portals[..index].iter().find(|other| network::collide(other.value.address, portal.value.address));
+        let clash = portals
+            .iter()
+            .take(index)
+            .find(|other| network::collide(other.value.address, portal.value.address));
         if let Some(other) = clash {
             sink.error(
                 &portal.at,
@@ -252,7 +254,7 @@ fn target(
         portals: chosen_portals("[[target]]", &draft.name, draft.portals.as_deref(), tags, sink),
         listeners: draft.addresses.as_ref().map(|addresses| {
             let own = |portal: &Located<Portal>| addresses.contains(&portal.value.address);
-            (0..portals.len()).filter(|at| own(&portals[*at])).collect()
+            portals.iter().enumerate().filter(|(_, portal)| own(portal)).map(|(at, _)| at).collect()
         }),
         luns,
         open: draft.open.unwrap_or(open),

@@ -119,7 +119,8 @@ impl Text {
     pub fn place(&self, span: Range<usize>) -> Place {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
         let line = self.starts.partition_point(|start| *start <= before.len());
-        let column = before[self.starts[line - 1]..].chars().count() + 1;
+        let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let column = before.get(start..).unwrap_or_default().chars().count() + 1;
         Place { source: self.name.clone(), position: Some((line, column)) }
     }
 }

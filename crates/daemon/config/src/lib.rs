@@ -5,6 +5,17 @@
 //! Invariant: what is served is a [`plan::Plan`], and a plan exists only when all that it came from was right.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod check;
 mod dhchap;

@@ -59,7 +59,7 @@ impl VolumeName {
                 "may hold only lowercase letters, digits, \"-\" and \".\" (it becomes part of an iSCSI name)",
             );
         }
-        if !text.as_bytes()[0].is_ascii_alphanumeric() {
+        if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             return refuse("must begin with a letter or a digit");
         }
         Ok(VolumeName(text.to_owned()))

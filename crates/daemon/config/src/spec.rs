@@ -448,16 +448,15 @@ fn is_remote(text: &str) -> bool {
 /// in front of it may hold any comma.
 fn cut_keys(text: &str) -> (&str, Vec<&str>) {
     let last = text.rfind("://").map_or(0, |at| at + 3);
-    let first = text[last..].find('/').map_or(text.len(), |at| last + at);
+    let first = text.get(last..).and_then(|rest| rest.find('/')).map_or(text.len(), |at| last + at);
     let (mut urls, mut keys) = (text, Vec::new());
-    while let Some(at) = urls.rfind(',').filter(|at| *at > first) {
-        let field = &urls[at + 1..];
+    while let Some((before, field)) = urls.rsplit_once(',').filter(|(before, _)| before.len() > first) {
         let key = field.split_once('=').map_or(field, |(key, _)| key).trim();
         if !KEYS.contains(&key) {
             break;
         }
         keys.insert(0, field);
-        urls = &urls[..at];
+        urls = before;
     }
     (urls, keys)
 }
@@ -504,19 +503,19 @@ fn source(head: &str) -> Result<Spec, SpecError> {
 
 /// Cuts at commas that no backslash protects, and takes the backslashes away.
 fn split(text: &str) -> Result<Vec<String>, SpecError> {
-    let mut fields = vec![String::new()];
+    let (mut fields, mut last) = (Vec::new(), String::new());
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
-        let last = fields.len() - 1;
         match c {
             '\\' => match chars.next() {
-                Some(escaped @ (',' | '+' | '\\')) => fields[last].push(escaped),
+                Some(escaped @ (',' | '+' | '\\')) => last.push(escaped),
                 _ => return Err(SpecError::BadEscape),
             },
-            ',' => fields.push(String::new()),
-            c => fields[last].push(c),
+            ',' => fields.push(std::mem::take(&mut last)),
+            c => last.push(c),
         }
     }
+    fields.push(last);
     Ok(fields)
 }
 

@@ -7,6 +7,17 @@
 //! Invariant: only its own user, or root, asks a daemon, and only a daemon of that user is believed.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod called;
 pub mod client;

@@ -348,7 +348,8 @@ impl Served {
 fn named<T>(what: &str, name: &str, all: Vec<T>, of: impl Fn(&T) -> &str) -> Result<T, Refused> {
     let short = format!(":{name}");
     let exact = all.iter().position(|one| of(one) == name);
-    let mut ending = (0..all.len()).filter(|at| of(&all[*at]).ends_with(&short));
+    let ending = all.iter().enumerate().filter(|(_, one)| of(one).ends_with(&short));
+    let mut ending = ending.map(|(at, _)| at);
     let at = match (exact, ending.next(), ending.next()) {
         (Some(at), ..) | (None, Some(at), None) => at,
         (None, Some(_), Some(_)) => {

@@ -28,17 +28,16 @@ fn through(listeners: &[ListenerReport], protocol: Protocol, tags: &[u16]) -> Op
 }
 
 fn iscsi(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
-    let usable =
-        plan.ways.targets.iter().filter(|target| target.redirect.is_none() && !target.luns.is_empty());
+    let usable = plan.ways.targets.iter().filter(|target| target.redirect.is_none());
     let mut reached = usable.filter_map(|target| {
-        let own = |at: &usize| target.listeners.as_ref().is_none_or(|own| own.contains(at));
+        let own = |(at, _): &(usize, _)| target.listeners.as_ref().is_none_or(|own| own.contains(at));
         let listeners: Vec<ListenerReport> =
-            (0..listeners.len()).filter(own).map(|at| listeners[at].clone()).collect();
-        Some((target, dialled(through(&listeners, Protocol::Iscsi, &target.portals)?)))
+            listeners.iter().enumerate().filter(own).map(|(_, listener)| listener.clone()).collect();
+        let portal = dialled(through(&listeners, Protocol::Iscsi, &target.portals)?);
+        Some((target, target.luns.first()?.lun, portal))
     });
-    let Some((target, portal)) = reached.next() else { return };
-    let (name, lun) = (&target.name, target.luns[0].lun);
-    let more = reached.count();
+    let Some((target, lun, portal)) = reached.next() else { return };
+    let (name, more) = (&target.name, reached.count());
     let secret = !plan.auth.common(target).is_empty() || plan.hosts.iter().any(|host| !host.chap.is_empty());
     let user = if secret { "USER%PASSWORD@" } else { "" };
     let url = format!("iscsi://{user}{portal}/{name}/{lun}");

@@ -8,6 +8,17 @@
 //! Invariant: a change is recorded in the state directory before it is reported as done.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod daemon;
 pub mod dataplane;

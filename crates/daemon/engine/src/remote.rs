@@ -111,7 +111,8 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
     let expected = Expected { uuid, serial, logical: found.logical };
     known.map_or(Ok(()), |known| known.accept(&portrait)).map_err(Refused::Replaced)?;
     let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
-    let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&ways[0].url) };
+    let first = ways.first().ok_or_else(|| Refused::Unusable("there is no URL".to_owned()))?;
+    let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&first.url) };
     Ok(Remote { who, ways, terms, geometry, expected, uuid })
 }
 
@@ -136,6 +137,10 @@ impl Remote {
     }
 
     /// The volume on a shard; it begins to connect.
+    #[expect(
+        clippy::expect_used,
+        reason = "`open` made the same paths of the same parts, but for their numbers"
+    )]
     pub fn on_shard(&self, cx: &mut Cx<'_>, shard: u16) -> RemoteVolume<AnyPath> {
         // A session of its own for each path: those of one number and qualifier would end each other.
         let number = |at: usize| shard.wrapping_mul(multipath::url::URLS_MAX as u16).wrapping_add(at as u16);

@@ -210,10 +210,10 @@ fn complete(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
     }
     let (name, text) = DEMO;
     let taken = draft.volumes.iter().any(|volume| volume.value.name.as_str() == name);
-    if nothing_named && !taken {
-        let (Ok(name), Ok(spec)) = (VolumeName::parse(name), spec::parse(text)) else {
-            unreachable!("the demo volume is well formed");
-        };
+    if nothing_named
+        && !taken
+        && let (Ok(name), Ok(spec)) = (VolumeName::parse(name), spec::parse(text))
+    {
         let volume = Volume { name, spec, origin: Origin::Configured };
         draft.volumes.push(Located::new(volume, Place::whole("default")));
     }

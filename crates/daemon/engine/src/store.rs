@@ -405,7 +405,7 @@ fn open_one<'a>(
             file(volume, path, may_make, others)?
         }
         Source::Device(path) => device(volume, path, others)?,
-        Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
+        Source::Stripe(_) => return Err(Why::Nested),
     };
     if let Err(why) = store.sync() {
         let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
@@ -419,12 +419,11 @@ fn open_one<'a>(
 }
 
 /// Fills memory with what nobody can guess.
-pub fn fill_random(bytes: &mut [u8]) {
-    let mut filled = 0;
-    while filled < bytes.len() {
+pub fn fill_random(mut bytes: &mut [u8]) {
+    while !bytes.is_empty() {
         // The call can only fail by being interrupted: a few bytes never block once the system is up.
-        filled +=
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+        let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+        bytes = std::mem::take(&mut bytes).get_mut(filled..).unwrap_or_default();
     }
 }
 

@@ -4,6 +4,17 @@
 //! by [`shown`] only; a directory that others could change is never used ([`owned::Dir`]).
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod exit;
 pub mod log;

@@ -175,12 +175,12 @@ pub(super) fn receive<T: DeserializeOwned>(
     if came.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the message was cut off"));
     }
-    Ok(Some((serde_json::from_slice(&bytes[..came.bytes])?, files)))
+    Ok(Some((serde_json::from_slice(bytes.get(..came.bytes).unwrap_or_default())?, files)))
 }
 
 /// Waits until there is something to receive, or the other side is gone.
 fn is_readable(fd: &OwnedFd, wait: Duration) -> io::Result<bool> {
-    Ok(poll_in(&[fd.as_fd()], Some(wait))?[0])
+    Ok(poll_in(&[fd.as_fd()], Some(wait))?.first() == Some(&true))
 }
 
 /// Waits until one of these is readable or at its end; which ones are. Not for longer than `wait`.

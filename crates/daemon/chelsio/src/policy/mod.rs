@@ -75,20 +75,18 @@ struct Rule {
 /// Reads one line; what is wrong, and at which byte.
 fn rule(line: &str) -> Result<Rule, (usize, String)> {
     let tokens = token::tokens(line)?;
-    let arrow = tokens.iter().position(|token| token.text == "=>").ok_or_else(|| {
-        (
-            line.len() - line.trim_start().len(),
-            "expected \"filter => settings\", for example any => offload".to_owned(),
-        )
-    })?;
-    let (before, behind) = (&tokens[..arrow], &tokens[arrow + 1..]);
-    let end = tokens[arrow].at;
+    let arrow = tokens.iter().take_while(|token| token.text != "=>").count();
+    let Some((before, [arrow, behind @ ..])) = tokens.split_at_checked(arrow) else {
+        let why = "expected \"filter => settings\", for example any => offload";
+        return Err((line.len() - line.trim_start().len(), why.to_owned()));
+    };
+    let end = arrow.at;
     if let Some(second) = behind.iter().find(|token| token.text == "=>") {
         return Err((second.at, "a second \"=>\" in one rule".to_owned()));
     }
     let sight = filter::parse(before, end)?;
     let settings = setting::parse(behind, line.len())?;
-    let filter = line[..end].trim().to_owned();
+    let filter = line.get(..end).unwrap_or_default().trim().to_owned();
     Ok(Rule { filter, sight, settings })
 }
 

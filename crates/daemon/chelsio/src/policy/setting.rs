@@ -52,6 +52,7 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
     let mut at = 0;
     while at < tokens.len() {
         let first = at;
+        let text_to = |at| text_of(tokens.get(first..at).unwrap_or_default());
         while tokens.get(at).is_some_and(|token| matches!(token.text, "!" | "not")) {
             at += 1;
         }
@@ -61,8 +62,12 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
         };
         at += 1;
         if let Some((_, note)) = FLAGS.iter().find(|(flag, _)| *flag == word.text) {
-            let text = text_of(&tokens[first..at]);
-            settings.push(Setting { text, treatment: Treatment::Meaningless, note, bound: None });
+            settings.push(Setting {
+                text: text_to(at),
+                treatment: Treatment::Meaningless,
+                note,
+                bound: None,
+            });
             continue;
         }
         if !WORDS.contains(&word.text) {
@@ -79,7 +84,7 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
         };
         at += 1;
         let (treatment, note, bound) = valued(word.text, value)?;
-        settings.push(Setting { text: text_of(&tokens[first..at]), treatment, note, bound });
+        settings.push(Setting { text: text_to(at), treatment, note, bound });
     }
     Ok(settings)
 }

@@ -16,13 +16,9 @@ const SIGNS: [&str; 15] = ["=>", "==", "!=", "<=", ">=", "&&", "||", "!", "=", "
 /// Cuts a line.
 pub fn tokens(line: &str) -> Result<Vec<Token<'_>>, (usize, String)> {
     let mut tokens = Vec::new();
-    let mut at = 0;
-    while let Some(c) = line[at..].chars().next() {
-        if c.is_whitespace() {
-            at += c.len_utf8();
-            continue;
-        }
-        let rest = &line[at..];
+    let mut rest = line.trim_start();
+    while let Some(c) = rest.chars().next() {
+        let at = line.len() - rest.len();
         let length = match SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
             Some(sign) => sign.len(),
             None if c == ':' && !rest.starts_with("::") => 1,
@@ -32,8 +28,9 @@ pub fn tokens(line: &str) -> Result<Vec<Token<'_>>, (usize, String)> {
         if tokens.len() == TOKENS_MAX {
             return Err((at, format!("a rule of more than {TOKENS_MAX} words")));
         }
-        tokens.push(Token { text: &rest[..length], at });
-        at += length;
+        let (text, behind) = rest.split_at_checked(length).unwrap_or((rest, ""));
+        tokens.push(Token { text, at });
+        rest = behind.trim_start();
     }
     Ok(tokens)
 }

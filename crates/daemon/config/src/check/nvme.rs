@@ -100,7 +100,7 @@ pub fn serial(nqn: &str) -> String {
 pub fn ana_groups(subsystems: &[Subsystem], drafts: &[Located<SubsystemDraft>], sink: &Sink) {
     for (index, subsystem) in subsystems.iter().enumerate() {
         for namespace in &subsystem.namespaces {
-            let others = subsystems[..index].iter().flat_map(|other| &other.namespaces);
+            let others = subsystems.iter().take(index).flat_map(|other| &other.namespaces);
             let other = others
                 .into_iter()
                 .find(|other| other.volume == namespace.volume && other.ana_group != namespace.ana_group);

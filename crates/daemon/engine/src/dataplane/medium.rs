@@ -115,7 +115,9 @@ impl Medium {
                 None => Err(EngineError::Stopped),
             },
             (Source::File(_) | Source::Device(_), None) => Err(EngineError::Stopped),
-            (Source::Stripe(_), _) => unreachable!("a stripe is no leg of another"),
+            (Source::Stripe(_), _) => {
+                Err(EngineError::Unsupported("a stripe cannot be a leg of another".to_owned()))
+            }
         }
     }
 

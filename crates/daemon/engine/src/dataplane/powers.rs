@@ -54,14 +54,15 @@ impl<W: Asked> Line<W> {
 
     /// Puts a job in; gives one that is refused, this or another.
     fn put(&mut self, source: IpAddr, job: Job<W>) -> Option<Job<W>> {
-        let own = self.sources.iter().position(|(from, _)| *from == source);
-        if let Some(at) = own.filter(|at| self.sources[*at].1.len() >= OF_SOURCE_MAX) {
-            let jobs = &mut self.sources[at].1;
-            let had = jobs.len();
-            jobs.retain(|job| job.work.is_wanted());
-            self.waiting -= had - jobs.len();
-        }
-        let has = own.map_or(0, |at| self.sources[at].1.len());
+        let own = self.sources.iter_mut().find(|(from, _)| *from == source);
+        let has = own.map_or(0, |(_, jobs)| {
+            if jobs.len() >= OF_SOURCE_MAX {
+                let had = jobs.len();
+                jobs.retain(|job| job.work.is_wanted());
+                self.waiting -= had - jobs.len();
+            }
+            jobs.len()
+        });
         if has >= OF_SOURCE_MAX {
             return Some(job);
         }
@@ -75,8 +76,8 @@ impl<W: Asked> Line<W> {
             }
             self.waiting -= 1;
         }
-        match own {
-            Some(at) => self.sources[at].1.push_back(job),
+        match self.sources.iter_mut().find(|(from, _)| *from == source) {
+            Some((_, jobs)) => jobs.push_back(job),
             None => self.sources.push_back((source, VecDeque::from([job]))),
         }
         self.waiting += 1;
@@ -99,8 +100,7 @@ impl<W: Asked> Line<W> {
     /// Takes a job out whose queue has closed. It may be gone already.
     fn forget(&mut self, shard: ShardId, id: ComputeId) {
         let is_it = |job: &Job<W>| job.shard == shard && job.work.is_for(id);
-        for at in 0..self.sources.len() {
-            let jobs = &mut self.sources[at].1;
+        for (at, (_, jobs)) in self.sources.iter_mut().enumerate() {
             let Some(place) = jobs.iter().position(is_it) else { continue };
             jobs.remove(place);
             self.waiting -= 1;

@@ -120,8 +120,9 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let specs = Mutex::new(specs);
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
         let mut shard = Logged { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
-        let own =
-            std::mem::take(&mut specs.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(id.0)]);
+        let mut specs = specs.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = specs.get_mut(usize::from(id.0)).map(std::mem::take).unwrap_or_default();
+        drop(specs);
         for spec in own {
             shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
         }

@@ -226,8 +226,7 @@ impl Identities {
             .position(is_it)
             .or_else(|| self.moved(key, path))
             .or_else(|| self.unmarked(key, path));
-        if let Some(index) = known {
-            let entry = &mut self.entries[index];
+        if let Some(entry) = known.and_then(|index| self.entries.get_mut(index)) {
             if entry.key != *key || entry.path != path {
                 (entry.key, entry.path) = (key.clone(), path.to_owned());
                 self.changed = true;

@@ -331,10 +331,14 @@ fn absent(why: io::Error) -> io::Result<()> {
     if why.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(why) }
 }
 
+/// More than the first line of a record has, bytes.
+const HEAD_MAX: usize = 80;
+
 /// Opens the envelope of a record.
 fn unwrap_record(bytes: &[u8]) -> Result<&[u8], String> {
-    let end = bytes.iter().take(80).position(|b| *b == b'\n').ok_or("no header")?;
-    let (head, payload) = (&bytes[..end], &bytes[end + 1..]);
+    let mut parts = bytes.splitn(2, |byte| *byte == b'\n');
+    let head = parts.next().filter(|head| head.len() < HEAD_MAX).ok_or("no header")?;
+    let payload = parts.next().ok_or("no header")?;
     let head = std::str::from_utf8(head).map_err(|_| "no header")?;
     let words: Vec<&str> = head.split(' ').collect();
     let [MAGIC, version, crc, length] = words[..] else { return Err("no header".to_owned()) };

@@ -35,6 +35,7 @@ pub(super) enum Why {
     Replaced(String, VolumeName, Stranger),
     Leg(usize, Box<Why>),
     SameLeg(usize),
+    Nested,
     Misfit(backends::stripe::Misfit),
     Unfit(backends::Unfit),
     TooLarge(u64, u64),
@@ -92,6 +93,7 @@ impl fmt::Display for Why {
             ),
             Why::Leg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
             Why::SameLeg(leg) => write!(f, "it is the same volume as leg {leg}"),
+            Why::Nested => f.write_str("a stripe cannot be a leg of another"),
             Why::Misfit(why) => why.fmt(f),
             Why::Unfit(why) => why.fmt(f),
             Why::TooLarge(size, most) => {
@@ -117,7 +119,12 @@ impl StoreError {
             | Why::NoDirect(_)
             | Why::SameUuid(..)
             | Why::Remote(_) => true,
-            Why::Leg(..) | Why::SameLeg(_) | Why::Misfit(_) | Why::Unfit(_) | Why::TooLarge(..) => true,
+            Why::Leg(..)
+            | Why::SameLeg(_)
+            | Why::Nested
+            | Why::Misfit(_)
+            | Why::Unfit(_)
+            | Why::TooLarge(..) => true,
             Why::Io(..) | Why::NotAFile(_) | Why::NotADevice(_) | Why::Missing(_) | Why::Gone(..) => false,
             Why::Empty(_) | Why::Locked(_) | Why::Moved(_) | Why::InUseBySystem(_) => false,
             Why::Absent(_) | Why::Replaced(..) => false,

@@ -64,8 +64,8 @@ fn spec_of(volume: &Volume, leg: &Spec) -> Spec {
     let is_remote = matches!(leg.source, Source::Remote(_));
     let uuid = volume.spec.uuid.filter(|_| is_remote);
     // Of its own for each leg, by its name.
-    let digest = Sha256::digest(leg.to_string());
-    let name: [u8; 16] = std::array::from_fn(|at| digest[at]);
+    let mut name = [0; 16];
+    name.iter_mut().zip(Sha256::digest(leg.to_string())).for_each(|(byte, of)| *byte = of);
     let uuid = uuid.map(|uuid| Uuid::from_bytes(stripe_uuid(&[uuid.into_bytes(), name], 0)));
     Spec { read_only: volume.spec.read_only, uuid, ..leg.clone() }
 }
