@@ -33,9 +33,11 @@ pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+mod transfer_max;
 
 pub use cqe::{Completion, Cqe};
 pub use name::{HostId, Nqn};
 pub use sgl::Descriptor;
 pub use sqe::{Direction, FabricsType, Fuse, Opcode, Sqe};
 pub use status::Status;
+pub use transfer_max::TransferMax;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvme::fabrics::Connected;
-use nvme::{Completion, HostId, Nqn};
+use nvme::{Completion, HostId, Nqn, TransferMax};
 use volume::{Nexus, Shard, VolumeId};
 
 use crate::authentication::Authentication;
@@ -35,11 +35,11 @@ pub const NAMESPACES_MAX: u32 = 1024;
 /// The most ANA groups of a subsystem.
 pub const ANA_GROUPS_MAX: u32 = 128;
 
-/// The most namespaces whose ANA log a host can take that transfers no more than `transfer` bytes at once
+/// The most namespaces whose ANA log a host can take that transfers no more than `transfer` at once
 /// (MNAN): 16 bytes, 32 for each of [`ANA_GROUPS_MAX`] groups, 4 for each namespace. Linux reckons with what
 /// is announced, reads the log in one command, and does without ANA where MDTS is less.
-pub const fn namespaces_max(transfer: u32) -> u32 {
-    let fit = transfer.saturating_sub(16 + 32 * ANA_GROUPS_MAX) / 4;
+pub const fn namespaces_max(transfer: TransferMax) -> u32 {
+    let fit = transfer.bytes().saturating_sub(16 + 32 * ANA_GROUPS_MAX) / 4;
     if fit < NAMESPACES_MAX { fit } else { NAMESPACES_MAX }
 }
 
@@ -75,8 +75,8 @@ pub struct ControllerLimits {
     pub queues: u16,
     /// Entries of an I/O queue: 2 to 1024 (CAP.MQES, MAXCMD).
     pub entries: u32,
-    /// Bytes of one transfer (MDTS): a power of two, 4 KiB to 1 MiB.
-    pub transfer: u32,
+    /// The longest transfer (MDTS).
+    pub transfer: TransferMax,
     /// Bytes of data in a capsule of an I/O queue (IOCCSZ): a multiple of 16.
     pub in_capsule: u32,
 }

@@ -1,6 +1,8 @@
 //! `[[subsystem]]`, `[[referral]]` and grants: values typed and in their ranges, references not yet
 //! resolved.
 
+use nvme::TransferMax;
+
 use crate::{
     diagnostic::Located,
     draft::{LUN_MAX, identification},
@@ -79,32 +81,26 @@ pub fn subsystem(table: &Reader<'_>) -> Option<Located<SubsystemDraft>> {
 fn grants_of(table: &Reader<'_>) -> ControllerGrants {
     let usual = ControllerGrants::default();
     let count = |key, range, usual| table.number(key, range).map_or(usual, |n| n.value as u16);
-    let length = |key, range, fits: fn(u64) -> bool, what: &str, usual| {
-        let Some(size) = table.size(key, range) else { return usual };
-        if !fits(size.value) {
-            table.file.sink.error(&size.at, format!("{key} in [[subsystem]] must be {what}"));
-        }
-        size.value as u32
+    let transfers = TransferMax::LEAST.bytes().into()..=TransferMax::MOST.bytes().into();
+    let refuse = |size: &Located<u64>, key: &str, what: &str| {
+        table.file.sink.error(&size.at, format!("{key} in [[subsystem]] must be {what}"));
     };
     ControllerGrants {
         controllers: count("controllers", 1..=65519, usual.controllers),
         queues: count("queues", 1..=128, usual.queues),
         queue_depth: count("queue_depth", 2..=1024, usual.queue_depth),
-        in_capsule: length(
-            "in_capsule",
-            0..=16 << 10,
-            |bytes| bytes.is_multiple_of(16),
-            "a multiple of 16",
-            usual.in_capsule,
-        ),
-        max_transfer: length(
-            "max_transfer",
-            // MDTS has no word for 4 KiB: 0 is no limit.
-            8 << 10..=1 << 20,
-            u64::is_power_of_two,
-            "a power of two",
-            usual.max_transfer,
-        ),
+        in_capsule: table.size("in_capsule", 0..=16 << 10).map_or(usual.in_capsule, |size| {
+            if !size.value.is_multiple_of(16) {
+                refuse(&size, "in_capsule", "a multiple of 16");
+            }
+            size.value as u32
+        }),
+        max_transfer: table.size("max_transfer", transfers).map_or(usual.max_transfer, |size| {
+            TransferMax::from_bytes(size.value).unwrap_or_else(|| {
+                refuse(&size, "max_transfer", "a power of two");
+                usual.max_transfer
+            })
+        }),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use nvme::TransferMax;
+
 use crate::name::VolumeName;
 
 /// A subsystem and what it exports.
@@ -56,8 +58,8 @@ pub struct ControllerGrants {
     pub queue_depth: u16,
     /// Data in a command's capsule, bytes: 0..=16384, a multiple of 16.
     pub in_capsule: u32,
-    /// Largest transfer of one command, bytes: a power of two, 4 KiB..=1 MiB.
-    pub max_transfer: u32,
+    /// Largest transfer of one command.
+    pub max_transfer: TransferMax,
 }
 
 impl Default for ControllerGrants {
@@ -67,7 +69,7 @@ impl Default for ControllerGrants {
             queues: 128,
             queue_depth: 1024,
             in_capsule: 8192,
-            max_transfer: 1 << 20,
+            max_transfer: TransferMax::MOST,
         }
     }
 }

@@ -136,7 +136,7 @@ fn common(controller: &Controller) -> Data {
     data.sn = spec.subsystem.serial;
     data.mn = spec.subsystem.model;
     data.fr = spec.subsystem.firmware;
-    data.mdts = (spec.limits.transfer / 4096).ilog2() as u8;
+    data.mdts = spec.limits.transfer.mdts();
     data.cntlid = U16::new(spec.cntlid);
     data.ver = U32::new(VERSION);
     data.aerl = (events::EVENTS_MAX - 1) as u8;

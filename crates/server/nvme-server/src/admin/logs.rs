@@ -58,7 +58,10 @@ pub(super) fn execute(
     if !known {
         return Err(Status::INVALID_LOG_PAGE.final_());
     }
-    if page.by_index || !page.offset.is_multiple_of(4) || page.len > controller.spec.limits.transfer.into() {
+    if page.by_index
+        || !page.offset.is_multiple_of(4)
+        || page.len > controller.spec.limits.transfer.bytes().into()
+    {
         return Err(Status::INVALID_FIELD.final_());
     }
     if page.len > room.into() {

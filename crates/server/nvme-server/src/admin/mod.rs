@@ -67,7 +67,7 @@ fn begin(
 ) {
     let cid = sqe.cid.get();
     let controller = server.controllers.find(cntlid);
-    let transfer_max = controller.map_or(0, |controller| controller.spec.limits.transfer);
+    let transfer_max = controller.map_or(0, |controller| controller.spec.limits.transfer.bytes());
     // One that is longer than a transfer may be is refused at once. A long one asks for room in any case: a host
     // that does not read what it asked for must not have all of it.
     if let Some(len) = answer_len(sqe).filter(|len| *len <= u64::from(transfer_max))

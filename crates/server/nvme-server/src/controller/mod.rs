@@ -416,7 +416,7 @@ impl Controller {
             host: self.spec.host.clone(),
             nexus: self.spec.nexus.clone(),
             namespaces: self.namespaces.clone(),
-            transfer_max: self.spec.limits.transfer,
+            transfer_max: self.spec.limits.transfer.bytes(),
             traffic_ms: if qid == 0 { 0 } else { self.traffic_ms() },
             delays_retries: self.features.delays_retries(),
             auth: self.spec.auth.clone(),

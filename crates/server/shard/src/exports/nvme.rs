@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use endpoint::ListenerId;
-use nvme::HostId;
 use nvme::auth::{Policy, Secret};
+use nvme::{HostId, TransferMax};
 use nvme_server::KeepAlive;
 use nvme_tcp::QueueLimits;
 use volume::{PortId, VolumeId};
@@ -239,8 +239,8 @@ pub struct ControllerLimits {
     pub entries: u16,
     /// Data in a command's capsule, in bytes: 0 to 16384, a multiple of 16.
     pub in_capsule_max: u32,
-    /// Largest transfer of one command in bytes: 4096 times a power of two (MDTS).
-    pub transfer_max: u32,
+    /// Largest transfer of one command (MDTS).
+    pub transfer_max: TransferMax,
 }
 
 impl Default for ControllerLimits {
@@ -250,7 +250,7 @@ impl Default for ControllerLimits {
             queues: 128,
             entries: 1024,
             in_capsule_max: 8192,
-            transfer_max: 1 << 20,
+            transfer_max: TransferMax::MOST,
         }
     }
 }

@@ -160,7 +160,12 @@ impl Rig {
             flow_control: false,
             individual_deletion: false,
             namespaces: (0..VOLUMES).map(|volume| entry(volume, false)).collect(),
-            limits: ControllerLimits { queues: 4, entries: 128, transfer: 1 << 20, in_capsule: 8192 },
+            limits: ControllerLimits {
+                queues: 4,
+                entries: 128,
+                transfer: nvme::TransferMax::MOST,
+                in_capsule: 8192,
+            },
             discovery: None,
             auth: None,
         };

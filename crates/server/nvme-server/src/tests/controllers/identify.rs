@@ -57,11 +57,11 @@ fn the_controller_says_what_hosts_need() {
 /// with paths that all seem equal, where MDTS is less (`nvme_mpath_init_identify`).
 #[test]
 fn no_transfer_is_too_short_for_the_ana_log_that_is_announced() {
-    for transfer in (13..=20).map(|power| 1u32 << power) {
+    for transfer in (13..=20).map(|power| 1u64 << power) {
         let mut world = World::new(1);
         world.add(4096, |_| {});
         let mut spec = spec(3, 1, vec![entry(0)]);
-        spec.limits.transfer = transfer;
+        spec.limits.transfer = nvme::TransferMax::from_bytes(transfer).unwrap();
         let subsystem = Arc::make_mut(&mut spec.subsystem);
         (subsystem.nsid_max, subsystem.ana_group_max) = (crate::NAMESPACES_MAX, crate::ANA_GROUPS_MAX);
         let host = world.controller(spec);

@@ -51,7 +51,7 @@ pub(super) fn subsystem() -> Arc<Subsystem> {
 }
 
 fn limits() -> ControllerLimits {
-    ControllerLimits { queues: 16, entries: 128, transfer: 1 << 20, in_capsule: 8192 }
+    ControllerLimits { queues: 16, entries: 128, transfer: nvme::TransferMax::MOST, in_capsule: 8192 }
 }
 
 pub(super) fn entry(volume: u32) -> NamespaceEntry {

@@ -60,7 +60,12 @@ mod tests {
     #[test]
     fn the_offer_shrinks_with_the_memory_that_is_left() {
         let pool = Pool::new(128 << 20);
-        let wanted = ControllerLimits { queues: 128, entries: 1024, transfer: 1 << 20, in_capsule: 8192 };
+        let wanted = ControllerLimits {
+            queues: 128,
+            entries: 1024,
+            transfer: nvme::TransferMax::MOST,
+            in_capsule: 8192,
+        };
         let offer = || {
             let offer = affordable(pool.left_to_promise(Account::NvmeTcp) as u64, wanted, 1);
             (offer.queues, offer.in_capsule)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::{Accepted, Departure, LinkId};
-use nvme::Nqn;
 use nvme::auth::{Credentials, Policy};
 use nvme::fabrics::{ConnectNames, ConnectRefusal};
+use nvme::{Nqn, TransferMax};
 use nvme_server::discovery::{Book, Entry, EntryKind, Hosts};
 use nvme_server::{
     ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec, Host,
@@ -173,7 +173,7 @@ impl Shard {
             flow_control: connect.flow_control,
             individual_deletion: connect.individual_deletion,
             namespaces: Vec::new(),
-            limits: ControllerLimits { queues: 1, entries: 128, transfer: 1 << 20, in_capsule: 0 },
+            limits: ControllerLimits { queues: 1, entries: 128, transfer: TransferMax::MOST, in_capsule: 0 },
             discovery: None,
             auth: None,
         };
