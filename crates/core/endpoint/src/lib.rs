@@ -88,8 +88,9 @@ pub enum Departure<M> {
     Close,
     /// Drop it with a reset.
     Abort,
-    /// Hand it to another shard, whose [`Endpoint::handle_arrival`] gets the message. No receive may
-    /// be out, for what it brings could not follow the message; a send that is out is finished.
+    /// Hand it to another shard, whose [`Endpoint::handle_arrival`] gets the message. If that shard cannot take
+    /// the socket, it is reset, and [`Endpoint::handle_message`] gets the message alone. No receive may be out,
+    /// for what it brings could not follow the message; a send that is out is finished.
     Move {
         /// Whither.
         to: ShardId,

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use buf::{BufMut, Class, Errno, Pool, Time};
-use endpoint::{Dial, ListenerId, ShardId};
+use endpoint::{Arrival, Dial, ListenerId, ShardId};
 use stream::Tag;
 use volume::{DiskId, DiskOp};
 
@@ -212,6 +212,16 @@ impl<M> Base<M> {
     /// A link is made on this shard.
     fn load(&self) {
         self.links.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A socket that was to become a link of this shard does not: the caller resets it. What another shard sent with
+    /// it arrives alone, so that the shard does not wait for the link.
+    pub(crate) fn refuse_link(&mut self, how: Arrival<M>) {
+        self.unload();
+        self.counters.refused.add(1);
+        if let Arrival::Moved(message) = how {
+            self.events.push_back(Event::Message(message));
+        }
     }
 
     /// A link is gone from this shard.

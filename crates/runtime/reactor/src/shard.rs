@@ -83,9 +83,9 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
                     base.events.push_back(Event::Message(message));
                 }
                 // Nobody would take it away again.
-                Letter::Link { fd, .. } if self.is_ending => {
+                Letter::Link { fd, how } if self.is_ending => {
                     socket::reset_on_close(&fd);
-                    base.unload();
+                    base.refuse_link(how.into());
                 }
                 Letter::Link { fd, how } => self.world.install(fd, how.into()),
                 Letter::Disk { id, file } => base.set_disk(id, file),

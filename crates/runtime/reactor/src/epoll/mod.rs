@@ -462,15 +462,14 @@ impl<M> World<M> for Epoll<M> {
             Ok(tag) => tag,
             Err(link) => {
                 socket::reset_on_close(&link.fd);
-                self.base.unload();
-                self.base.counters.refused.add(1);
-                return;
+                return self.base.refuse_link(how);
             }
         };
         if self.watch(raw, tag).is_err() {
-            self.base.counters.refused.add(1);
-            self.remove(tag);
-            return;
+            if let Some(link) = self.links.remove(tag) {
+                socket::reset_on_close(&link.fd);
+            }
+            return self.base.refuse_link(how);
         }
         self.base.events.push_back(Event::Arrival(link_of(tag), how));
     }

@@ -386,8 +386,7 @@ impl<M> World<M> for Uring<'_, M> {
             Ok(tag) => self.base.events.push_back(Event::Arrival(link_of(tag), how)),
             Err(link) => {
                 socket::reset_on_close(&link.fd);
-                self.base.unload();
-                self.base.counters.refused.add(1);
+                self.base.refuse_link(how);
             }
         }
     }

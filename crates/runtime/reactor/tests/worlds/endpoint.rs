@@ -262,7 +262,9 @@ impl Endpoint for TestEnd {
             Msg::Relay(shard, to) => self.mail.push_back((shard, Msg::Ping(to))),
             Msg::Alarm(after, to) => self.alarms.push((cx.now + after, to)),
             Msg::Report(count) => self.mail.extend((0..count).map(|i| (ShardId::CONTROL, Msg::Reported(i)))),
-            Msg::Reported(_) | Msg::Moved(_) => panic!("not for a shard"),
+            // Its link could not become one of this shard's.
+            Msg::Moved(staged) => self.mail.push_back((ShardId::CONTROL, Msg::Reported(staged.len() as u32))),
+            Msg::Reported(_) => panic!("not for a shard"),
             Msg::Dial(to, within, tell) => {
                 let id = DialId(self.dialled);
                 self.dialled += 1;

@@ -539,6 +539,23 @@ fn links_beyond_the_limit_are_reset(io: IoChoice) {
     end(world);
 }
 
+/// Where a shard has no room for a link that another shard hands over, only its message arrives.
+fn a_message_is_not_lost_with_the_link_that_it_comes_with(io: IoChoice) {
+    let mut world = spawn(Config { links_max: 1, ..two(io) });
+    let inbox = world.take_inbox().unwrap();
+    let (mut one, mut other) = (connect(&world), connect(&world));
+    for stream in [&mut one, &mut other] {
+        stream.write_all(&frame(WHERE, 0)).unwrap();
+    }
+    let to = word(&mut other);
+    assert_ne!(word(&mut one), to, "each shard has one link");
+    one.write_all(&[frame(MOVE, to), vec![7; 5]].concat()).unwrap();
+    let message = inbox.recv_timeout(Duration::from_secs(10)).ok();
+    assert!(matches!(message, Some(Msg::Reported(5))), "what came with the link is lost");
+    assert!(one.read(&mut [0]).is_err(), "the link is reset");
+    end(world);
+}
+
 fn stopping_ends_accepting(io: IoChoice) {
     let world = spawn(config(io));
     let mut stream = connect(&world);
@@ -598,6 +615,7 @@ worlds! {
     tcp_options_are_inherited,
     accepting_that_fails_keeps_no_processor_busy,
     links_beyond_the_limit_are_reset,
+    a_message_is_not_lost_with_the_link_that_it_comes_with,
     stopping_ends_accepting,
     connections_outwards_are_links,
     bytes_that_come_with_a_connection_are_received,
