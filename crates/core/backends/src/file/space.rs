@@ -54,7 +54,7 @@ impl File {
     fn fill(&mut self, cx: &mut Cx<'_>, slot: u32, offset: u64, len: u64, done: u64, mut zeroes: Sg) {
         let align = u64::from(self.disk.geometry.dio_align);
         if !offset.is_multiple_of(align) || !len.is_multiple_of(align) {
-            // Neither punching nor zeroing works, and less than a unit cannot be written.
+            // Neither punching nor zeroing works, and less than a unit cannot be written: the gate merges.
             return self.close(slot, Err(Refusal::Unsupported.into()));
         }
         if zeroes.is_empty() {

@@ -267,13 +267,13 @@ fn follow(world: &mut World, model: &mut [u8], step: Step) {
         }
         Step::Read(lba, blocks) => assert_eq!(world.read(lba, blocks), (ok, model[at(lba, blocks)].to_vec())),
         Step::Zero(lba, blocks) => {
-            let result =
-                world.run(Op::WriteZeroes { span: Span { lba, blocks }, unmap: false }, Payload::None).0;
-            zeroed(world, model, result, at(lba, blocks));
+            let op = Op::WriteZeroes { span: Span { lba, blocks }, unmap: false };
+            assert_eq!(world.run(op, Payload::None).0, ok);
+            model[at(lba, blocks)].fill(0);
         }
         Step::Unmap(lba, blocks) => {
-            let result = world.run(Op::Unmap(vec![Span { lba, blocks }]), Payload::None).0;
-            zeroed(world, model, result, at(lba, blocks));
+            assert_eq!(world.run(Op::Unmap(vec![Span { lba, blocks }]), Payload::None).0, ok);
+            model[at(lba, blocks)].fill(0);
         }
         Step::Same(lba, blocks, fill) => {
             let block = pattern(1, fill);
@@ -305,19 +305,6 @@ fn follow(world: &mut World, model: &mut [u8], step: Step) {
         }
         Step::Short(most) => world.disk.most = most,
         Step::Erases(on) => world.disk.erases = on,
-    }
-}
-
-/// Where a file can neither punch nor zero, less than a unit cannot be zeroed; it must say so.
-fn zeroed(world: &World, model: &mut [u8], result: Result<Outcome, Failure>, at: std::ops::Range<usize>) {
-    let align = world.disk.align as usize;
-    let whole = at.start.is_multiple_of(align) && at.end.is_multiple_of(align);
-    match result {
-        Ok(_) => model[at].fill(0),
-        Err(why) => {
-            assert!(!whole, "{why:?}");
-            assert_eq!(why, Refusal::Unsupported.into());
-        }
     }
 }
 

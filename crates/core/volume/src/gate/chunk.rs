@@ -93,6 +93,17 @@ impl Chunk {
         }
     }
 
+    /// What zeroes the first of its blocks where the backend cannot zero part of a unit; `None` if that is not why
+    /// it refuses.
+    pub(super) fn as_merge(&self, geometry: &Geometry) -> Option<Chunk> {
+        if !matches!(self.kind, Kind::Zero { .. } | Kind::Unmap) {
+            return None;
+        }
+        let whole = merged(Durability::Cached, self.span, geometry).cover == self.span;
+        let first = next(self.span, 0, CHUNK_BYTES, geometry)?;
+        (!whole).then(|| merged(Durability::Cached, first, geometry))
+    }
+
     /// Bytes of scratch memory that it needs before it asks for its permit.
     pub(super) fn scratch_len(&self, logical: u32) -> usize {
         match self.kind {

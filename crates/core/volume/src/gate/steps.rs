@@ -166,6 +166,10 @@ impl Steps {
         if let Plan::Verify(_) = self.plan {
             return Ok(());
         }
+        if let Plan::Zero { .. } | Plan::Unmap { .. } = self.plan {
+            scratch.zero(from..from + len);
+            return Ok(());
+        }
         let Payload::Out(given) = &self.payload else { return Err(Fault::Internal) };
         match &self.plan {
             Plan::Compare(_) => compare(given, at, scratch, from, len),
@@ -475,6 +479,14 @@ impl Gate {
             return self.wait_until(slot, cx.now + BUSY_AGAIN);
         }
         match result {
+            Err(Failure::Refused(Refusal::Unsupported))
+                if let Some(merge) = chunk.as_merge(&self.view.geometry) =>
+            {
+                self.free_permit(slot);
+                let steps = self.steps(slot);
+                (steps.chunk, steps.stage) = (Some(merge), Stage::Permit);
+                self.step(cx, slot);
+            }
             Err(why) => self.end_steps(slot, Err(why)),
             Ok(_) => self.next_chunk(cx, slot, chunk),
         }
