@@ -10,6 +10,8 @@ use crate::chance::Chance;
 /// EIO and ENOSPC, as Linux numbers them.
 const EIO: Errno = Errno(5);
 const ENOSPC: Errno = Errno(28);
+/// EOPNOTSUPP.
+const EOPNOTSUPP: Errno = Errno(95);
 
 /// How often a disk misbehaves, in thousandths of its operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,10 @@ pub struct Faults {
     /// Writes into the cache of which the system cannot write something back later. It is read still, never
     /// becomes stable, and the next call that syncs is told, and no other.
     pub lost_permille: u32,
+    /// Reads that find each sector as it is at a time of its own: what is written meanwhile is seen in part.
+    pub torn_permille: u32,
+    /// The file system cannot punch holes or zero a range: EOPNOTSUPP.
+    pub no_holes: bool,
 }
 
 /// A disk's contents: what is stable, and over it what only the cache has.
@@ -213,6 +219,35 @@ impl Disk {
         }
     }
 
+    /// Whether a read is torn: then its first part is read, and so many bytes of it are.
+    pub(crate) fn tears(&self, chance: &mut Chance, op: &mut DiskOp) -> Option<usize> {
+        let DiskKind::Read { offset, into, skip } = &mut op.kind else { return None };
+        let len = into.len() - *skip;
+        if self.faults.torn_permille == 0 || len <= self.sector || !chance.permille(self.faults.torn_permille)
+        {
+            return None;
+        }
+        let first = chance.between(1, (len - 1) as u64 / self.sector as u64) as usize * self.sector;
+        self.read_into(*offset, into, *skip..*skip + first);
+        Some(first)
+    }
+
+    /// Reads the rest of a torn read; gives the bytes of both parts.
+    pub(crate) fn read_from(&self, op: &mut DiskOp, first: usize) -> usize {
+        let DiskKind::Read { offset, into, skip } = &mut op.kind else { return 0 };
+        let len = into.len();
+        self.read_into(*offset, into, *skip + first..len);
+        len - *skip
+    }
+
+    fn read_into(&self, offset: u64, into: &mut buf::SgMut, range: std::ops::Range<usize>) {
+        let mut at = offset + range.start as u64;
+        for slice in into.slices_mut(range) {
+            self.read(at, slice);
+            at += slice.len() as u64;
+        }
+    }
+
     /// Carries an operation out that began when there had been `begun` writes.
     pub(crate) fn run(&mut self, chance: &mut Chance, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
         if chance.permille(self.faults.error_permille) {
@@ -224,11 +259,7 @@ impl Disk {
         match &mut op.kind {
             DiskKind::Read { offset, into, skip } => {
                 let len = self.shorten(chance, into.len() - *skip);
-                let mut at = *offset + *skip as u64;
-                for slice in into.slices_mut(*skip..*skip + len) {
-                    self.read(at, slice);
-                    at += slice.len() as u64;
-                }
+                self.read_into(*offset, into, *skip..*skip + len);
                 Ok(len)
             }
             DiskKind::Write { offset, from, skip, durable } => {
@@ -255,6 +286,7 @@ impl Disk {
                 self.sync(begun);
                 if fails { Err(EIO) } else { Ok(0) }
             }
+            DiskKind::Punch { .. } | DiskKind::Zero { .. } if self.faults.no_holes => Err(EOPNOTSUPP),
             DiskKind::Zero { .. } if chance.permille(self.faults.full_permille) => Err(ENOSPC),
             DiskKind::Punch { offset, len } | DiskKind::Zero { offset, len } => {
                 let zeroes = vec![0; *len as usize];
@@ -378,6 +410,36 @@ mod tests {
         let mut from = pool.take_sg(buf::Class::Wire, 512).unwrap();
         from.copy_from(0, &[fill; 512]);
         call(disk, DiskKind::Write { offset: at, from: from.freeze(), skip: 0, durable })
+    }
+
+    #[test]
+    fn a_torn_read_sees_a_write_between_its_parts() {
+        let disk = Disk::new(Faults { torn_permille: 1000, ..Faults::default() });
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..64 {
+            let mut disk = disk.clone();
+            disk.write(0, &[1; 2048]);
+            let pool = buf::Pool::new(1 << 20);
+            let into = pool.take_sg(buf::Class::Wire, 2048).unwrap();
+            let kind = DiskKind::Read { offset: 0, into, skip: 0 };
+            let mut op = DiskOp { disk: volume::DiskId(0), ticket: volume::DiskTicket(0), kind };
+            let first = disk.tears(&mut Chance::new(seed), &mut op).unwrap();
+            disk.write(0, &[2; 2048]);
+            assert_eq!(disk.read_from(&mut op, first), 2048);
+            let DiskKind::Read { into, .. } = op.kind else { unreachable!() };
+            let mut bytes = [0; 2048];
+            into.freeze().copy_to(0, &mut bytes);
+            assert!(bytes[..first] == vec![1; first] && bytes[first..] == vec![2; 2048 - first]);
+            seen.insert(first);
+        }
+        assert_eq!(Vec::from_iter(seen), [512, 1024, 1536]);
+    }
+
+    #[test]
+    fn a_disk_without_holes_refuses_them() {
+        let mut disk = Disk::new(Faults { no_holes: true, ..Faults::default() });
+        assert_eq!(call(&mut disk, DiskKind::Punch { offset: 0, len: 512 }), Err(EOPNOTSUPP));
+        assert_eq!(call(&mut disk, DiskKind::Zero { offset: 0, len: 512 }), Err(EOPNOTSUPP));
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //!
 //! Fault budget: the network never loses or reorders bytes of a connection (TCP does not), but
 //! splits, delays, stalls and resets them; disks delay, reorder, cut short and fail operations as
-//! [`Faults`] says, and forget what was not synced when the power fails.
+//! [`Faults`] says, and forget what was not synced when the power fails; shards stand still, hear timers late
+//! and have no room for links as [`ShardFaults`] says.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod ends;
 mod filled;
 pub mod linear;
 mod net;
+mod shard_faults;
 mod world;
 
 pub use chance::Chance;
@@ -34,4 +36,5 @@ pub use dial::{LineFaults, Reach};
 pub use disk::{Disk, Faults};
 pub use filled::UNFILLED;
 pub use net::{Peer, PeerEnd};
+pub use shard_faults::ShardFaults;
 pub use world::{Config, World};

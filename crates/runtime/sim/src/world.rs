@@ -16,6 +16,7 @@ use crate::chance::Chance;
 use crate::dial::{LineFaults, Listening};
 use crate::disk::Disk;
 use crate::net::{Peer, PeerEnd, Wire};
+use crate::shard_faults::ShardFaults;
 
 /// How a world is made.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Config {
     pub dial_delay_max: Duration,
     /// What goes wrong with connections between shards.
     pub lines: LineFaults,
+    /// What goes wrong with the shards themselves.
+    pub shard_faults: ShardFaults,
 }
 
 impl Config {
@@ -59,6 +62,7 @@ impl Config {
             window: 1 << 20,
             dial_delay_max: Duration::from_micros(500),
             lines: LineFaults::default(),
+            shard_faults: ShardFaults::default(),
         }
     }
 }
@@ -71,6 +75,8 @@ pub(crate) enum Happening<M> {
     Release(Peer),
     /// With how many writes there had been on that disk when it began.
     Disk(ShardId, DiskOp, u64),
+    /// The rest of a torn read, from this byte on.
+    DiskRest(ShardId, DiskOp, usize),
     /// It has ended, and its shard hears of it.
     DiskEnded(ShardId, DiskOp, Result<usize, Errno>),
     Message(ShardId, M),
@@ -115,6 +121,12 @@ pub(crate) struct Shard<E> {
     /// Which wire each link is.
     pub(crate) links: BTreeMap<LinkId, Peer>,
     next_link: u64,
+    /// Nothing happens on it before.
+    pub(crate) stands_until: Time,
+    /// When its next timer goes off, and when it is heard.
+    pub(crate) late: Option<(Time, Time)>,
+    /// The last message of the control plane to it: they do not overtake each other.
+    told: Time,
 }
 
 /// Everything that the world starts for a shard during a pump.
@@ -257,7 +269,16 @@ impl<E: Endpoint> World<E> {
                 let mut entropy = Entropy::new(seed);
                 let mut cx = Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
                 let end = make(ShardId(id), &mut cx);
-                Shard { end, pool, entropy, links: BTreeMap::new(), next_link: 0 }
+                Shard {
+                    end,
+                    pool,
+                    entropy,
+                    links: BTreeMap::new(),
+                    next_link: 0,
+                    stands_until: Time(0),
+                    late: None,
+                    told: Time(0),
+                }
             })
             .collect();
         let queue = Queue { heap: BinaryHeap::new(), made: 0, last: BTreeMap::new() };
@@ -317,7 +338,11 @@ impl<E: Endpoint> World<E> {
 
     /// Says something to a shard, as the control plane does.
     pub fn tell(&mut self, to: ShardId, message: E::Message) {
-        self.queue.push(self.now, Happening::Message(to, message));
+        let delay = self.drawn(self.config.shard_faults.control_delay_max);
+        let told = &mut self.shards[usize::from(to.0)].told;
+        *told = (self.now + delay).max(*told);
+        let at = *told;
+        self.queue.push(at, Happening::Message(to, message));
     }
 
     /// What shards have said to the control plane since this was last asked.
@@ -400,21 +425,19 @@ impl<E: Endpoint> World<E> {
     /// stands at `until`.
     pub fn step(&mut self, until: Time) -> bool {
         let queued = self.queue.heap.peek().map(|Reverse(due)| due.at.0);
-        let timer = self
-            .shards
-            .iter()
-            .enumerate()
-            .filter_map(|(at, shard)| Some((shard.end.poll_timeout()?, at)))
-            .min();
+        let timer = self.next_timer();
         match (queued, timer) {
             (Some(at), timer) if at <= until && timer.is_none_or(|(time, _)| at <= time) => {
                 self.now = self.now.max(at);
                 let Reverse(due) = self.queue.heap.pop().expect("peeked");
-                self.happen(due.what);
+                if let Some(due) = self.put_off(due) {
+                    self.happen(due.what);
+                }
                 true
             }
             (_, Some((time, at))) if time <= until => {
                 self.now = self.now.max(time);
+                self.shards[at].late = None;
                 self.with(at, |end, cx| end.handle_timeout(cx));
                 true
             }
@@ -464,13 +487,16 @@ impl<E: Endpoint> World<E> {
             Happening::Release(peer) => self.happen_release(peer),
             Happening::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
-                let came = disk.run(&mut self.chance, &mut op, begun);
-                let most = self.config.disk_tell_delay_max.as_nanos() as u64;
-                if most == 0 {
-                    return self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
+                if let Some(first) = disk.tears(&mut self.chance, &mut op) {
+                    let delay = self.drawn(self.config.disk_delay_max);
+                    return self.queue.push(self.now + delay, Happening::DiskRest(shard, op, first));
                 }
-                let delay = Duration::from_nanos(self.chance.below(most + 1));
-                self.queue.push(self.now + delay, Happening::DiskEnded(shard, op, came));
+                let came = disk.run(&mut self.chance, &mut op, begun);
+                self.disk_ended(shard, op, came);
+            }
+            Happening::DiskRest(shard, mut op, first) => {
+                let len = self.disks.entry(op.disk).or_default().read_from(&mut op, first);
+                self.disk_ended(shard, op, Ok(len));
             }
             Happening::DiskEnded(shard, op, came) => {
                 self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
@@ -484,6 +510,12 @@ impl<E: Endpoint> World<E> {
             }
             Happening::Carry(peer) => self.happen_carry(peer),
             Happening::Lose(peer, silent) => self.happen_lose(peer, silent),
+            Happening::Arrive(to, peer, Some(message), _) if self.refuses_a_move() => {
+                self.wires[peer.0].departed = true;
+                self.wires[peer.0].end = PeerEnd::Reset;
+                self.carry_soon(peer);
+                self.with(usize::from(to.0), |end, cx| end.handle_message(cx, message));
+            }
             Happening::Arrive(to, peer, message, accepted) => {
                 let link = self.take_home(to, peer);
                 let how = match message {
@@ -493,6 +525,16 @@ impl<E: Endpoint> World<E> {
                 self.with(usize::from(to.0), |end, cx| end.handle_arrival(cx, link, how));
             }
         }
+    }
+
+    /// A disk operation has ended, and its shard hears of it when it can.
+    fn disk_ended(&mut self, shard: ShardId, op: DiskOp, came: Result<usize, Errno>) {
+        let most = self.config.disk_tell_delay_max;
+        if most.is_zero() && self.shards[usize::from(shard.0)].stands_until <= self.now {
+            return self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
+        }
+        let delay = self.drawn(most);
+        self.queue.push(self.now + delay, Happening::DiskEnded(shard, op, came));
     }
 
     /// Makes a wire's end a link of a shard.

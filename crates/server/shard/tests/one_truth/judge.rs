@@ -184,6 +184,8 @@ impl History {
             (2, Some(5)) if sense[12] == 0x21 => return self.refused(flight),
             // What was under way when it was removed.
             (2, Some(5)) if sense[12] == 0x25 && self.plan.change_permille > 0 => {}
+            // It may have been done, and is not to be repeated: INTERNAL TARGET FAILURE.
+            (2, Some(4)) if matches!(flight.action, Action::Swap { .. }) && sense[12] == 0x44 => {}
             // Unit attention, aborted; BUSY, TASK SET FULL, TASK ABORTED.
             (2, Some(0xb)) | (8 | 0x28 | 0x40, _) => {}
             // Not ready, no space.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, DataTerms, Exports, LunExport, Message, NamespaceExport, Shard, VolumeSpec};
 use endpoint::ShardId;
-use sim::{Chance, Config, Disk, Faults, World};
+use sim::{Chance, Config, Disk, Faults, ShardFaults, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
 
 use testkit::target::{self, Terms};
@@ -89,6 +89,8 @@ pub struct Plan {
     pub file: bool,
     pub direct_align: Option<u32>,
     pub faults: Faults,
+    /// In every other history.
+    pub shard_faults: ShardFaults,
     /// In thousandths of the steps.
     pub abort_permille: u32,
     pub lose_permille: u32,
@@ -121,6 +123,8 @@ impl Plan {
         let calm = chance.permille(200);
         let file = chance.permille(600);
         let faulty = file && chance.permille(300);
+        // Of its own, so that the rest of a history stays what it was.
+        let mut hitches = Chance::new(seed ^ 0x4177);
         let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
         Plan {
             seed,
@@ -144,7 +148,11 @@ impl Plan {
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 sync_permille: 0,
                 lost_permille: 0,
+                torn_permille: if file { hitches.below(300) as u32 } else { 0 },
+                no_holes: file && hitches.permille(200),
             },
+            // Its hosts do not connect again: the histories of `simulation` have links that are refused.
+            shard_faults: ShardFaults { refuse_move_permille: 0, ..ShardFaults::of(&mut hitches) },
             abort_permille: trouble(&mut chance, 100),
             lose_permille: trouble(&mut chance, 15),
             reset_permille: trouble(&mut chance, 20),
@@ -346,6 +354,7 @@ impl Plan {
         }
         world.run_for(Duration::from_millis(1));
         assert_eq!(world.heard().len(), usize::from(shards) * self.volumes);
+        world.set_shard_faults(self.shard_faults);
         world
     }
 }

@@ -12,7 +12,7 @@ use endpoint::ShardId;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 use sim::linear::{self, Operation, Verdict, What};
-use sim::{Chance, Faults, PeerEnd, World};
+use sim::{Chance, Faults, Peer, PeerEnd, World};
 
 use crate::command::{Flight, Kind, request};
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
@@ -153,7 +153,17 @@ impl History {
         self.hosts.iter().map(host).collect()
     }
 
+    /// Logs in, again as long as the shard of the new session has no room for its first connection. It has none for
+    /// others that join: then the session goes on without them.
     fn log_in(&mut self, isid: u16) -> Host {
+        loop {
+            if let Some(host) = self.try_log_in(isid) {
+                return host;
+            }
+        }
+    }
+
+    fn try_log_in(&mut self, isid: u16) -> Option<Host> {
         let mut wanted = target::wanted(isid);
         if self.plan.digests {
             wanted.limits.header_digest = vec![Digest::Crc32c];
@@ -180,9 +190,28 @@ impl History {
                 let until = self.world.now() + Duration::from_millis(1);
                 self.world.step(until);
             }
+            let conn = usize::from(cid);
+            if self.is_turned_away(initiator.peer_of(conn)) {
+                if cid == 0 {
+                    return None;
+                }
+                initiator.kill(&mut self.world, conn, true);
+            }
         }
         let (flights, managing, orphans) = (BTreeMap::new(), BTreeMap::new(), vec![]);
-        Host { isid, initiator, flights, managing, orphans }
+        Some(Host { isid, initiator, flights, managing, orphans })
+    }
+
+    /// Whether a connection that has just logged in is reset on its way to the shard of its session.
+    fn is_turned_away(&mut self, peer: Peer) -> bool {
+        if self.plan.shard_faults.refuse_move_permille == 0 {
+            return false;
+        }
+        let until = self.world.now() + Duration::from_millis(50);
+        while self.world.step(until) {
+            self.poll();
+        }
+        self.world.peer_end(peer) == PeerEnd::Reset
     }
 
     /// Everybody takes what has come.
@@ -414,28 +443,35 @@ impl History {
         self.tally.kills += 1;
         let conn = *self.chance.pick(&living);
         let reset = self.chance.permille(500);
+        self.lose(host, conn, reset);
+        if self.chance.permille(500) {
+            let cid = self.hosts[host].initiator.cid_of(conn);
+            if cid != 0 {
+                self.hosts[host].initiator.join(&mut self.world, cid);
+                self.wait("a connection to be reinstated", |history| {
+                    assert_eq!(history.hosts[host].initiator.failure(), None);
+                    history.hosts[host].initiator.is_in()
+                });
+                let latest = *self.hosts[host].initiator.living().last().expect("it has joined");
+                if self.is_turned_away(self.hosts[host].initiator.peer_of(latest)) {
+                    self.lose(host, latest, true);
+                }
+            }
+        }
+    }
+
+    /// What was sent over a connection is answered no more.
+    fn lose(&mut self, host: usize, conn: usize, reset: bool) {
         let one = &mut self.hosts[host];
         let lost = one.initiator.kill(&mut self.world, conn, reset);
         for task in lost {
             one.orphans.extend(one.flights.remove(&task));
         }
-        // What was asked for over that connection is not answered.
         one.managing.retain(|_, (over, _)| *over != conn);
         let until = self.world.now() + Duration::from_millis(5);
         while self.world.step(until) {}
         self.poll();
-        let one = &mut self.hosts[host];
-        one.initiator.fill_holes(&mut self.world);
-        if self.chance.permille(500) {
-            let cid = one.initiator.cid_of(conn);
-            if cid != 0 {
-                one.initiator.join(&mut self.world, cid);
-                self.wait("a connection to be reinstated", |history| {
-                    assert_eq!(history.hosts[host].initiator.failure(), None);
-                    history.hosts[host].initiator.is_in()
-                });
-            }
-        }
+        self.hosts[host].initiator.fill_holes(&mut self.world);
     }
 
     /// The same host logs in again. When it is in, nothing of the old session may happen any more.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, Message, Shard};
 use endpoint::ShardId;
-use sim::{Chance, Config, Disk, Faults, World};
+use sim::{Chance, Config, Disk, Faults, ShardFaults, World};
 use volume::{DiskId, Ram, RamDisk};
 
 use crate::model::{COPIED, Value, fill};
@@ -36,6 +36,8 @@ pub struct Plan {
     pub write_cache: bool,
     pub direct_align: Option<u32>,
     pub faults: Faults,
+    /// In every other history.
+    pub shard_faults: ShardFaults,
     /// In thousandths of the steps.
     pub kill_permille: u32,
     pub reinstate_permille: u32,
@@ -67,6 +69,7 @@ impl Plan {
         // Of its own, so that the rest of a history stays what it was.
         let mut unsafe_disk = Chance::new(seed ^ 0xd15c);
         let loses = file && unsafe_disk.permille(200);
+        let mut hitches = Chance::new(seed ^ 0x4177);
         Plan {
             seed,
             shards: chance.between(1, 3) as u16,
@@ -85,7 +88,10 @@ impl Plan {
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 sync_permille: if faulty && chance.permille(300) { 200 } else { 0 },
                 lost_permille: if loses { unsafe_disk.between(1, 10) as u32 } else { 0 },
+                torn_permille: if file { hitches.below(300) as u32 } else { 0 },
+                no_holes: file && hitches.permille(200),
             },
+            shard_faults: ShardFaults::of(&mut hitches),
             kill_permille: trouble(&mut chance, 25),
             reinstate_permille: trouble(&mut chance, 15),
             abort_permille: trouble(&mut chance, 60),
@@ -201,6 +207,7 @@ impl Plan {
         }
         world.run_for(Duration::from_millis(1));
         assert_eq!(world.heard().len(), usize::from(shards));
+        world.set_shard_faults(self.shard_faults);
         world
     }
 }
