@@ -12,10 +12,13 @@ mkdir -p "$BOOK/src"
 
 # The pages keep their places, so that their links lead somewhere.
 git ls-files -z --cached --others --exclude-standard '*.md' | xargs -0 cp --parents -t "$BOOK/src"
-cp --parents examples/*.rs crates/initiator/capi/examples/copy.c "$BOOK/src"
-for reports in docs/eval/*/; do
-  find "$reports" -maxdepth 1 -name '*.svg' -exec cp --parents -t "$BOOK/src" {} +
-done
+# So do the pictures and files that pages lead to.
+git ls-files -z --cached --others --exclude-standard '*.md' | while IFS= read -r -d '' page; do
+  { grep -o '](\([^)#:]*\)' "$page" || true; } | while IFS= read -r link; do
+    at=$(realpath -m --relative-to=. "$(dirname "$page")/${link#*](}")
+    [ ! -f "$at" ] || printf '%s\0' "$at"
+  done
+done | grep -zv '\.md$' | sort -zu | xargs -0 cp --parents -t "$BOOK/src"
 
 # links FOLDER: the links to Markdown pages in the text of a page of that folder, a line each, with paths
 # from the root

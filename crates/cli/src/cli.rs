@@ -47,42 +47,45 @@ SPEC is KIND:ARGUMENT[,key=value]...
   ram:SIZE     memory of the daemon; empty at each start
   file:PATH    a file; with size= it is created, or grown to that size
   /dev/NAME    a block device
-  null:SIZE    keeps nothing; for measuring
+  null:SIZE    reads zeroes, forgets writes; for measuring
   URL          a volume of another machine: iscsi://HOST/IQN/LUN or nvme+tcp://HOST/NQN/NSID,
                several paths joined by commas; its size, blocks and identity are those of that volume
-  stripe:SPEC+SPEC...  several of these as one, chunk by chunk (RAID 0); what one of them loses is lost
+  stripe:SPEC+SPEC...
+               several of these as one, chunk by chunk (RAID 0); what one of them loses is lost
 
-  size=SIZE        size of a file, for example 64M or 1T (binary); of a stripe: at most that of its legs
-  chunk=SIZE       what of a stripe lies on one leg in a row, a power of two; 64K unless given
+  size=SIZE        size of a file, for example 64M or 1T (binary); of a stripe: at most its legs'
+  chunk=SIZE       what of a stripe lies on one leg in a row, a power of two (64K)
   block=512|4096   logical block size; 512 unless given
   physical=SIZE    physical block size
   ro               write-protected
   uuid=UUID        identity shown to initiators
   cache=on|off     report and use a volatile write cache (on for files and devices);
                    off: every write reaches stable storage before it is answered
-  direct           pass by the page cache
+  direct           do not use the page cache
   thin=on|off      give unmapped blocks back (on but for devices)
   removable        report a removable medium
-  tas=on|off       answer a SCSI command that another initiator ends with TASK ABORTED; on unless given
-  sanitize_rate=SIZE  what a sanitize writes per second at most; no limit unless given
+  tas=on|off       answer TASK ABORTED to a SCSI command that another initiator ends (on)
+  sanitize_rate=SIZE
+                   what a sanitize writes per second at most (no limit)
   persist=force    reservations survive a restart whatever hosts ask for
 
-A comma inside a path is written \\, and a plus sign \\+. So is a comma inside a leg of a stripe, which may
-have its own keys: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid,
+A comma inside a path is written \\, and a plus sign \\+. So is a comma inside a leg of a stripe, which may \
+have its own keys: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid, \
 removable, tas, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
-A URL takes ro, uuid, removable, tas, sanitize_rate and persist behind a comma at its end; its own options
-stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the
+
+A URL takes ro, uuid, removable, tas, sanitize_rate and persist behind a comma at its end; its own options \
+stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the \
 other machine is away, hosts wait for as long as ?queue_timeout= says (20s), then get errors until it is back.
 
-Each volume becomes LUN 0 of an iSCSI target of its own, iqn.2026-11.io.blockwire:NAME, and namespace 1
-of an NVMe subsystem of its own, nqn.2026-11.io.blockwire:NAME; a configuration file can group them.
-Where no address is named, it is served over both protocols on 127.0.0.1: iSCSI on port 3260, NVMe/TCP
-on 4420 and its discovery also on 8009. When the daemon serves, it prints one line for each listener,
+Each volume becomes LUN 0 of an iSCSI target of its own, iqn.2026-11.io.blockwire:NAME, and namespace 1 \
+of an NVMe subsystem of its own, nqn.2026-11.io.blockwire:NAME; a configuration file can group them. \
+Where no address is named, it is served over both protocols on 127.0.0.1: iSCSI on port 3260, NVMe/TCP \
+on 4420 and its discovery also on 8009. When the daemon serves, it prints one line for each listener, \
 for example \"listening iscsi 127.0.0.1:3260\", then a line that is exactly \"ready\".
 
-On SIGTERM or SIGINT the daemon completes commands in flight, flushes and ends; a second SIGTERM changes nothing.
-SIGINT (Ctrl-C) again after a second, or `blockwire stop --now`, ends it at once. SIGHUP does nothing. It exits
-with 1 if something that was written may be lost, and its log names the volume. A volume of another machine is
+On SIGTERM or SIGINT the daemon completes commands in flight, flushes and ends; a second SIGTERM changes nothing. \
+SIGINT (Ctrl-C) again after a second, or `blockwire stop --now`, ends it at once. SIGHUP does nothing. It exits \
+with 1 if something that was written may be lost, and its log names the volume. A volume of another machine is \
 flushed only if there is something to flush, so that a machine that is away does not delay the stop needlessly.
 
 Examples:

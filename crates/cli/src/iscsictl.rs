@@ -28,7 +28,7 @@ Without an option it says what became of each line of the files that the daemon 
   -g                     show what became of the global settings
 
 The daemon is started by `blockwire serve --chiscsi FILE`; it has read FILE and serves all targets of it.
-Sessions keep what they have negotiated. Addresses, devices, access lists and the policy cannot be changed while
+Sessions keep what they have negotiated. Addresses, devices, access lists and the policy cannot be changed while \
 it runs.
 
 Examples:

@@ -38,13 +38,13 @@ fn timeout(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Args)]
 #[command(
     after_help = "It prints a line for each way in, for example \"device /dev/loop0\", then a line that is exactly \"ready\".
-SIGTERM or SIGINT, or `blockwire detach`, ends it when the device's users are gone; a second signal ends it at
-once. With --daemon it returns then, and the running `blockwire serve` holds the device; files with secrets,
-and variables, that the URL names are the daemon's.
+SIGTERM or SIGINT, or `blockwire detach`, ends it when the device's users are gone; a second signal ends it at \
+once. With --daemon it returns as soon as the running `blockwire serve` holds the device. Then the daemon reads the \
+files with secrets and the variables that the URL names.
 
-If the holder is killed, I/O waits until `attach --recover` goes on with the device, or until the time-out has
-passed; then it fails. FUSE needs Linux 6.9 for that. What a daemon held, the next one at the same control socket
-goes on with by itself.
+If the holder is killed, I/O waits until `attach --recover` goes on with the device, or until the time-out has \
+passed; then it fails. FUSE needs Linux 6.9 for that. The next daemon at the same control socket goes on by itself \
+with what a daemon held.
 
 Examples:
   blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0
@@ -73,7 +73,7 @@ pub struct AttachArgs {
     /// there is issued again
     #[arg(long)]
     pub recover: bool,
-    /// With --recover --at /dev/ublkbN: also with a device of which nothing is written down, as what the URL says
+    /// With --recover --at /dev/ublkbN: also if no note says which volume the device was: it is the URL's
     #[arg(long, requires = "recover")]
     pub force: bool,
     /// How long I/O waits for --recover if the holder is killed; 0: not at all. As long as an operation waits

@@ -23,12 +23,12 @@ pub use bench::sort_words;
 
 /// What a URL may say, for the help of verbs that take one.
 const URL_HELP: &str = "\
-A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, and may have options behind ?,
+A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, and may have options behind ?, \
 joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
 
-  both:        digest=none|header|data|both  commands=128  ro=yes  connect_timeout=5s  command_timeout=30s
-               keep_alive=5s  fence_timeout=100s  secret_file=FILE  secret_env=NAME  mutual_secret_file=FILE
-               mutual_secret_env=NAME
+  both:        digest=none|header|data|both  commands=128  ro=yes  connect_timeout=5s
+               command_timeout=30s  keep_alive=5s  fence_timeout=100s  secret_file=FILE
+               secret_env=NAME  mutual_secret_file=FILE  mutual_secret_env=NAME
   iscsi:       initiator=IQN  mutual_user=NAME  chap=sha3-256+sha256+sha1+md5  connections=1
                immediate=yes  initial_r2t=no  first_burst=64K  max_burst=1M  max_recv=256K
                max_outstanding_r2t=8  time2wait=2s  time2retain=0  protocol_level=2
@@ -58,7 +58,7 @@ pub enum RemoteVerb {
     Read(plain::ReadArgs),
     /// Write bytes to a remote volume
     #[command(
-        after_help = "From --offset, a multiple of the volume's blocks; where the input ends within a block, the rest of the block
+        after_help = "From --offset, a multiple of the volume's blocks; where the input ends within a block, the rest of the block \
 stays as it was. All is flushed before it returns. What URLs may say: `blockwire info --help`."
     )]
     Write(plain::WriteArgs),

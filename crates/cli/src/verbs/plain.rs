@@ -32,7 +32,7 @@ pub struct ReadArgs {
     /// How much; to the end unless given
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub length: Option<u64>,
-    /// Whither; to standard output unless given
+    /// Where to; to standard output unless given
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Also to a device that is mounted, or a file behind a loop device

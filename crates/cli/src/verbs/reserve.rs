@@ -71,7 +71,7 @@ impl Type {
   blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 register --key 0xabc1
   blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 reserve --key 0xabc1 --type write-exclusive
 
-This machine is the same registrant at each call: over iSCSI by its initiator name and a lasting ISID, over
+This machine is the same registrant at each call: over iSCSI by its initiator name and a lasting ISID, over \
 NVMe/TCP by its host identifier.")]
 pub struct ReserveArgs {
     /// The volume, by one path
