@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-look deny docs install uninstall fio-engine
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -15,6 +15,7 @@ help:
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
 	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
 	@echo "make eval         the papers' experiments on this machine, with all systems that are installed; reports in docs/eval"
+	@echo "make eval-reports the reports of docs/eval as pages with charts, from their records"
 	@echo "make eval-look    a report in a browser: light, dark, phone, print; its charts have data (LOOK=record)"
 	@echo "make fio-engine   FIO=DIRECTORY: an engine for the fio of that source tree; see docs/fio.md"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
@@ -57,6 +58,10 @@ loom:
 idle:
 	@tests/test.sh build
 	@for io in $${IO:-uring epoll}; do IO=$$io tests/sessions.sh 60 || exit 1; done
+
+eval-reports:
+	@cargo build --locked --release -p blockwire
+	@for run in docs/eval/*/; do $${CARGO_TARGET_DIR:-target}/release/blockwire eval report "$$run" || exit 1; done
 
 eval-look:
 	@tests/eval-look.sh $(LOOK)

@@ -53,7 +53,7 @@ auto() {
   mkdir -p "docs/eval/$preset"
   # Commands as anybody would type them: without this machine's directories.
   local name
-  for name in report.html report.md record.json; do
+  for name in report.md record.json; do
     sed -e "s#$BUILD/release/##g" -e "s#${SPDK_DIR:-/nowhere}#SPDK#g" -e "s#$DIR/#eval/#g" \
       -e "s#$OUT/guest-kernel/root/#guest-kernel/#g" -e "s#$ROOT/##g" \
       "$DIR/$preset/$name" >"docs/eval/$preset/$name"
