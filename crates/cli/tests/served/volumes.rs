@@ -296,7 +296,7 @@ fn a_block_device_is_served() {
     }
 }
 
-/// Direct I/O moves whole units of the file system, of which a size may end within one.
+/// Direct I/O moves whole units of the file system; a size may end within one.
 #[test]
 fn a_shrink_promises_no_block_that_direct_io_cannot_move() {
     let place = Place::new();

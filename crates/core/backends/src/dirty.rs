@@ -71,7 +71,7 @@ impl Dirty {
         }
     }
 
-    /// The same, of a file of which `keeper` makes durable that a sync has failed.
+    /// The same, of a file whose failed sync `keeper` makes durable.
     pub(crate) fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
         Dirty { doubt: Arc::new(Doubt::new(Some(keeper))), ..self }
     }

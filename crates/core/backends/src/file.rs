@@ -294,7 +294,7 @@ impl File {
         self.push(slot, DiskKind::Write { offset, from, skip: 0, durable });
     }
 
-    /// How far a transfer is after `came` bytes more, of which O_DIRECT counts whole units only.
+    /// How far a transfer is after `came` bytes more; O_DIRECT counts only whole units.
     fn advance(&self, skip: usize, came: usize, len: usize) -> usize {
         let now = (skip + came).min(len);
         let align = self.disk.geometry.dio_align as usize;

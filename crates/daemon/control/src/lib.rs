@@ -207,7 +207,7 @@ pub struct AttachRequest {
     pub at: Option<PathBuf>,
     /// Go on with what a killed holder left.
     pub recover: bool,
-    /// Also with a device of which nothing is written down.
+    /// Also with a device without a note.
     #[serde(default)]
     pub force: bool,
     /// How long I/O waits without a holder, in milliseconds.

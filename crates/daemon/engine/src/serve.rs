@@ -229,7 +229,7 @@ fn complete(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
     }
 }
 
-/// A portal of which nothing but its address was said.
+/// A portal that was given as an address and nothing more.
 fn portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
     Portal { protocol, address, tag: 1, digests: (true, true), tcp: TcpOptions::default() }
 }

@@ -383,7 +383,7 @@ impl Opened {
         }
     }
 
-    /// It, of which nothing came: to be undone.
+    /// The store of what is not to be served: to be undone.
     pub fn into_store(self) -> Store {
         self.0
     }

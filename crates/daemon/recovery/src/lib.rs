@@ -82,7 +82,7 @@ pub struct Wish {
     pub at: Option<PathBuf>,
     /// Go on with what a killed holder left.
     pub recover: bool,
-    /// Also with a device of which nothing is written down.
+    /// Also with a device without a note.
     pub force: bool,
     /// How long I/O waits without a holder.
     pub timeout: Duration,
@@ -370,7 +370,7 @@ impl Records {
         self.legacy.as_mut()?.charge.take()
     }
 
-    /// Where that was of which no keeper is left.
+    /// Where an attachment was that has no keeper left.
     fn stranded(&self) -> Option<&Path> {
         let found = &self.legacy.as_ref()?.found;
         (found.standing == Standing::Stranded).then(|| Path::new(found.place()))
@@ -476,7 +476,7 @@ fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
     }
 }
 
-/// Refuses a ublk device of which no note tells: it may be another volume's, and its keeper, whom nobody would ask,
+/// Refuses a ublk device without a note: it may be another volume's, and its keeper, whom nobody would ask,
 /// takes it away when the time is over.
 fn refuse_unknown_device(wish: &Wish, via: Via, is_known: bool) -> Result<(), Failure> {
     if !wish.recover || is_known || wish.force || via != Via::Ublk {

@@ -175,7 +175,7 @@ impl Comparison {
         self.least >= SIGNIFICANT
     }
 
-    /// Whether there is one run each, of which nothing can be known about chance.
+    /// Whether there is one run each, so that nothing is known about chance.
     pub fn is_of_one_round(&self) -> bool {
         self.least >= 1.0
     }

@@ -216,7 +216,7 @@ fn pair(load: String, one: &Point, two: &Point, gate: f64) -> Pair {
 /// Facts that differ from one moment to the next and say nothing about a machine.
 const FLEETING: [&str; 4] = ["load", "free", "date", "clock"];
 
-/// Figures of which no line says anything, although a record has them: with how many loads that is so.
+/// Figures that a record has and no line mentions: with how many loads that is so.
 fn lonely(all: &Difference) -> Vec<String> {
     let count = |what: &What| all.pairs.iter().filter(|pair| pair.untold.contains(what)).count();
     let counts = FIGURES.into_iter().map(|what| (what, count(&what))).filter(|(_, count)| *count > 0);

@@ -130,7 +130,7 @@ pub struct Refilled {
     pub outside: f64,
 }
 
-/// Latency of which only this is known, in nanoseconds.
+/// A latency that is known only by these figures, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The mean.

@@ -401,7 +401,7 @@ impl State {
         self.settle(command.task);
     }
 
-    /// Ends a task of which nothing is out and nothing is left to do.
+    /// Ends a task that has nothing out and nothing left to do.
     fn settle(&mut self, at: u32) {
         let Some(task) = self.tasks.get(at) else { return };
         if task.out > 0 || task.next < task.end && task.failure.is_none() {

@@ -82,7 +82,7 @@ impl Error {
         error
     }
 
-    /// A change of which no answer came.
+    /// A change without an answer.
     pub(crate) fn in_doubt(mut self) -> Self {
         self.message +=
             "; whether the target has done it is not known: look at its reservations before trying again";

@@ -42,7 +42,7 @@ pub enum End {
     },
 }
 
-/// A destination that was looked at, and of which nothing was changed.
+/// A destination that was looked at and not changed.
 #[derive(Debug)]
 pub enum Aim {
     /// A volume of another machine.
@@ -203,7 +203,7 @@ impl Aim {
         }
     }
 
-    /// It as something to be compared, of which nothing was changed; `None`: nothing is there yet.
+    /// It as something to be compared, unchanged; `None`: nothing is there yet.
     pub fn reader(&self) -> Result<Option<End>, Failure> {
         match self {
             Aim::Remote { volume, geometry } => {
@@ -257,7 +257,7 @@ impl End {
         }
     }
 
-    /// Bytes that can be moved at least, and multiples of which everything must be.
+    /// The least bytes that can be moved; everything must be a multiple of them.
     pub fn block(&self) -> u64 {
         match self {
             End::Remote { geometry, .. } => geometry.logical.into(),

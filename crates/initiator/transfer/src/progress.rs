@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For so many bytes, `before` of which are done already.
+    /// For so many bytes; `before` of them are done already.
     pub fn new(total: u64, before: u64, is_quiet: bool) -> Self {
         let is_shown = !is_quiet && io::stderr().is_terminal();
         Progress { total, begun: Instant::now(), drawn: None, before, is_shown }

@@ -46,7 +46,7 @@ pub(crate) trait World<M>: Driver<M> {
     fn links(&self) -> usize;
     /// A descriptor that is readable when [`World::gather`] would bring something.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// When [`World::gather`] has something to do of which the descriptor says nothing.
+    /// When [`World::gather`] has something to do that the descriptor does not tell.
     fn due(&mut self) -> Option<Time>;
     /// Operations that have not come back.
     fn out(&mut self) -> usize;

@@ -25,7 +25,7 @@ pub struct Faults {
     /// A failing sync, or the sync of a write that is stable by itself. What was not synced before is read
     /// still, but may never become stable.
     pub sync_permille: u32,
-    /// Writes into the cache of which the system cannot write something back later. It is read still, never
+    /// Writes into the cache that the system cannot write back later, in part at least. It is read still, never
     /// becomes stable, and the next call that syncs is told, and no other.
     pub lost_permille: u32,
     /// Reads that find each sector as it is at a time of its own: what is written meanwhile is seen in part.

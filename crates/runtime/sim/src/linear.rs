@@ -80,7 +80,7 @@ pub struct Violation {
     pub block: u64,
     /// As many operations as could be put in order, in that order.
     pub ordered: Vec<Operation>,
-    /// The operations of which one had to be next, and none could.
+    /// The operations: one of them had to be next, and none could.
     pub stuck: Vec<Operation>,
 }
 

@@ -87,7 +87,7 @@ fn world(filled: usize) -> World<Careless> {
     World::new(Config { shards: 1, ..Config::new(1) }, |_, _| Careless { filled, send: None, disk: None })
 }
 
-/// What ends the run in which a block of which so much is filled goes out, by a wire and to a disk.
+/// What ends the run in which a block that is filled so far goes out, by a wire and to a disk.
 fn ends(filled: usize) -> [Option<String>; 2] {
     let run = |act: fn(&mut World<Careless>)| {
         let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -335,7 +335,7 @@ impl Server {
         !victims.is_empty()
     }
 
-    /// The commands of a queue of which `which` holds, by slot and name. As many are looked at as the queue has
+    /// The commands of a queue for which `which` holds, by slot and name. As many are looked at as the queue has
     /// entries, however many others the shard executes: a host may abort commands without end.
     pub(crate) fn commands_of(&self, key: QueueKey, which: impl Fn(&Task) -> bool) -> Vec<(u32, CommandKey)> {
         let Some(queue) = self.queues.get(key.0 as usize).and_then(Option::as_ref) else { return Vec::new() };

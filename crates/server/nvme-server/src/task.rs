@@ -166,7 +166,7 @@ impl Tasks {
         self.live.iter().filter_map(|at| Some((*at, self.holds(*at)?)))
     }
 
-    /// The commands of which `which` holds, by slot and name.
+    /// The commands for which `which` holds, by slot and name.
     pub(crate) fn select(&self, which: impl Fn(u32, &Task) -> bool) -> Vec<(u32, CommandKey)> {
         let chosen = self.iter().filter(|(at, task)| which(*at, task));
         let mut chosen: Vec<_> = chosen.map(|(at, task)| (at, task.key)).collect();

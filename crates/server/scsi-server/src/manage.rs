@@ -129,7 +129,7 @@ impl Server {
         }
     }
 
-    /// Ends the tasks of which `which` holds, asks what there is to ask, and answers when all that is done.
+    /// Ends the tasks for which `which` holds, asks what there is to ask, and answers when all that is done.
     fn end_tasks(&mut self, function: TaskKey, which: impl Fn(&Task) -> bool, asks: &[(VolumeId, Ask)]) {
         let victims = self.tasks.select(|_, task| which(task) && !task.is_own());
         let affected = victims.iter().map(|&(_, key)| key).collect();

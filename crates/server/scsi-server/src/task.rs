@@ -160,7 +160,7 @@ impl Tasks {
         self.live.iter().filter_map(|at| Some((*at, self.slots.get(*at as usize)?.task.as_ref()?)))
     }
 
-    /// The tasks of which `which` holds, by slot and name.
+    /// The tasks for which `which` holds, by slot and name.
     pub(crate) fn select(&self, which: impl Fn(u32, &Task) -> bool) -> Vec<(u32, TaskKey)> {
         let chosen = self.iter().filter(|(at, task)| which(*at, task));
         let mut chosen: Vec<_> = chosen.map(|(at, task)| (at, task.key)).collect();

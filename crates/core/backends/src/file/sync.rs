@@ -1,4 +1,4 @@
-//! Syncs of a file, of which one is out at a time over all shards; and writes that are stable by themselves.
+//! Syncs of a file, one at a time over all shards; and writes that are stable by themselves.
 //!
 //! Invariant: a flush is done only after every call that may have heard of a failure in its stead has come back
 //! without one (see `dirty.rs`).

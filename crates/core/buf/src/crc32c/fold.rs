@@ -58,7 +58,7 @@ pub(super) unsafe fn run<const COPY: bool>(state: u32, from: *const u8, into: *m
     }
 }
 
-/// All whole 256 bytes, of which the first 64 are in `a` already; gives 64 that stand for them, and
+/// All whole 256 bytes, the first 64 in `a` already; gives 64 that stand for them, and
 /// how far it came.
 ///
 /// # Safety

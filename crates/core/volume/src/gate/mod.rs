@@ -128,7 +128,7 @@ enum Work {
     Write { stripes: Stripes },
     /// Something with the backend that needs neither.
     Other,
-    /// A flush with the backend, or a write of which only that is left: in no epoch. What it makes stable was written
+    /// A flush with the backend, or a write with nothing else left: in no epoch. What it makes stable was written
     /// before, so no change need wait for it, however slow the disk is.
     Flush,
     /// Not with the backend yet: a write that met a guard.

@@ -27,7 +27,7 @@ use control::{
     report::{ExportReport, FailureReport, VolumeReport},
 };
 
-/// Why a volume takes no writes of which a sync has failed.
+/// Why a volume takes no writes after a failed sync.
 const IN_DOUBT: &str = "a sync has failed, so what was written last may be lost, and nothing more is written; look at \
                         the disk, then acknowledge it by `volume retry`";
 
@@ -513,7 +513,7 @@ impl Served {
         VolumeReport { failed, ..self.report(store) }
     }
 
-    /// A volume of which nothing is known but what was asked for.
+    /// A volume that is known only by what was asked for.
     fn failed(&self, one: &Unserved) -> VolumeReport {
         let spec = one.volume.as_ref().map(|volume| &volume.spec);
         let is = |flag: fn(&spec::Spec) -> bool| spec.is_some_and(flag);

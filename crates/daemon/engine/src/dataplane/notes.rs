@@ -26,7 +26,7 @@ use crate::{
     store::Store,
 };
 
-/// How long hosts wait for a note of which they are not told.
+/// How long hosts wait for a note that they are not told of.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is noted.
@@ -95,7 +95,7 @@ fn record(file: Uuid) -> String {
     format!("{file}.{SYNC_FAILED}")
 }
 
-/// The files of a volume of which there may be notes.
+/// The files of a volume that there may be notes of.
 pub fn files(store: &Store) -> Vec<Uuid> {
     store.parts().iter().filter(|part| part.file.is_some()).map(|part| part.uuid).collect()
 }

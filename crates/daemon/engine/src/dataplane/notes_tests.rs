@@ -87,7 +87,7 @@ fn backend(medium: &Medium) -> Box<dyn Backend> {
     }
 }
 
-/// A flush, each sync of which ends so; its end.
+/// How a flush ends if each of its syncs ends like this.
 fn flush(backend: &mut dyn Backend, came: Result<usize, Errno>) -> Option<Done> {
     cx(|cx| {
         let io = Io { id: IoId(1), epoch: volume::Epoch(0), op: Op::Flush, payload: Payload::None };

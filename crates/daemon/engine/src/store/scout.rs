@@ -37,7 +37,7 @@ pub struct Scouted {
 }
 
 impl Scout {
-    /// For a volume of which `identities` may know something.
+    /// For a volume that `identities` may know something about.
     pub fn of(volume: &Volume, identities: &Identities) -> Self {
         let sought = |leg: usize, source: &Source| match source {
             Source::Remote(urls) => {
@@ -93,7 +93,7 @@ impl Scout {
 }
 
 impl Scouted {
-    /// What was found of a leg, or of the whole, at these URLs, of which this is known now.
+    /// What was found of a leg, or of the whole, at these URLs, and what is known of it now.
     pub(super) fn take(
         &mut self,
         leg: usize,

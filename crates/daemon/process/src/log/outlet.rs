@@ -27,7 +27,7 @@ pub struct Outlet {
 struct Waiting {
     lines: Vec<String>,
     bytes: usize,
-    /// Lines that found no room, or that could not be written, and of which nothing was said yet.
+    /// Lines that found no room, or that could not be written, and were not reported yet.
     dropped: u64,
     /// The thread has lines that it took and has not written yet.
     is_writing: bool,

@@ -39,7 +39,7 @@ pub(super) struct Volumes {
     open: Vec<Volume>,
     /// By URL and number of session: its place there.
     known: HashMap<(String, u32), usize>,
-    /// By [`Handle::slot`]: the place of a remote one. There may be thousands, of which few have ended something.
+    /// By [`Handle::slot`]: the place of a remote one. There may be thousands, and few have ended something.
     remote: Vec<usize>,
     /// The remote one that is asked for all that it has ended.
     busy: Option<(Handle, usize)>,

@@ -85,7 +85,7 @@ mod tests {
         ),
     ];
 
-    /// The grammar: lines of comma-separated `name=value`, the first of which says what is defined; storage
+    /// The grammar: lines of comma-separated `name=value`, whose first says what is defined; storage
     /// before workloads before runs; names before they are used; `*` begins a comment.
     fn check(text: &str) -> Result<usize, String> {
         let mut stage = 0;

@@ -15,7 +15,7 @@ const PLANNED: f64 = 0.5;
 /// Seconds that a run works at least.
 const LEAST: f64 = 5.0;
 
-/// Seconds of work for each of so many runs that are ahead, of which all but this one have to be started.
+/// Seconds of work for each of so many runs that are ahead; all but this one have to be started.
 pub(super) fn seconds(left: Duration, starting: Duration, runs: usize) -> f64 {
     let runs = runs.max(1) as f64;
     let work = left.as_secs_f64() - starting.as_secs_f64() * (runs - 1.0);

@@ -22,7 +22,7 @@ pub struct Mood {
     /// Reads are given memory, as remote volumes need it.
     pub never_lends: bool,
     pub read_only: bool,
-    /// While true writes are refused, of which nothing is told.
+    /// While true, writes are refused and nobody is told.
     pub protected: Arc<AtomicBool>,
     /// The longest operation, if not what memory has.
     pub max_io: Option<u32>,

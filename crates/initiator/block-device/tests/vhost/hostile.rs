@@ -48,7 +48,7 @@ fn honest(noise: &mut Noise) -> Vec<Message> {
     messages
 }
 
-/// Puts chains into the ring, of which some are sensible.
+/// Puts chains into the ring; some of them are sensible.
 fn scribble(machine: &mut Machine, noise: &mut Noise) {
     for index in 0..usize::from(QUEUE) {
         let address = match noise.draw(8) {

@@ -263,7 +263,7 @@ impl NvmePath {
         }
     }
 
-    /// Tells the end of an operation of which nothing is in work or waits.
+    /// Tells the end of an operation that has nothing in work or waiting.
     pub(super) fn finish_if_over(&mut self, tag: Tag) {
         if self.flights.get(tag).is_none_or(|flight| flight.out > 0 || flight.parked) {
             return;

@@ -90,7 +90,7 @@ impl Head {
         }
     }
 
-    /// The first eight bytes of a message, of which two are its kind's own.
+    /// The first eight bytes of a message; two of them belong to its kind.
     fn start(self, own: [u8; 2]) -> Vec<u8> {
         let ([low, high], [first, second]) = (self.transaction.to_le_bytes(), own);
         vec![self.kind.0, self.kind.1, 0, 0, low, high, first, second]

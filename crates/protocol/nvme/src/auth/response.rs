@@ -90,7 +90,7 @@ impl Bytes {
         self.first(self.len)
     }
 
-    /// The first so many bytes, of which there are as many as the longest hash has.
+    /// The first so many bytes; there are as many as the longest hash has.
     pub(super) fn first(&self, len: usize) -> &[u8] {
         self.bytes.get(..len).unwrap_or(&*self.bytes)
     }

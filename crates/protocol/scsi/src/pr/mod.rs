@@ -89,7 +89,7 @@ pub struct MoveList<'a> {
     pub initiator: TransportId<'a>,
 }
 
-/// TransportIDs one after another, each of which has been checked.
+/// TransportIDs one after another, each one checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransportIds<'a>(&'a [u8]);
 

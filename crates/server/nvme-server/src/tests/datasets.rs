@@ -77,7 +77,7 @@ fn a_volume_that_is_not_thin_keeps_its_blocks() {
     assert_eq!(world.read(host, 0, 1), block(1));
 }
 
-/// Row 75: 256 ranges, of which one lies behind the end.
+/// Row 75: 256 ranges, one of them behind the end.
 #[test]
 fn attack_75_dataset_ranges_beyond_the_capacity() {
     let (mut world, host) = disk();

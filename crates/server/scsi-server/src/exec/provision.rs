@@ -145,7 +145,7 @@ fn coalesced(extents: &[Extent]) -> Vec<Extent> {
     all
 }
 
-/// An extent in descriptors, each of which counts 32 bits of blocks.
+/// An extent in descriptors; each counts 32 bits of blocks.
 fn pieces(extent: Extent) -> impl Iterator<Item = LbaStatus> {
     const MOST: u64 = 1 << 31;
     let status = if extent.mapped { ProvisioningStatus::MAPPED } else { ProvisioningStatus::DEALLOCATED };

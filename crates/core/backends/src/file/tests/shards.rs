@@ -1,4 +1,4 @@
-//! Two shards on one file, each call of which ends when the test says, and how.
+//! Two shards on one file. The test says when and how each call ends.
 
 use super::*;
 

@@ -17,7 +17,7 @@ use config::{
 pub struct Memory {
     told: Mutex<Vec<String>>,
     refuse: Mutex<bool>,
-    /// The volume of which a sync has failed.
+    /// The volume whose sync has failed.
     in_doubt: Mutex<Option<String>>,
     /// Held while the disk does not answer to which an acknowledged volume is to be synced.
     silent: Mutex<()>,

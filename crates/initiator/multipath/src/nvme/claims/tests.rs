@@ -7,7 +7,7 @@ use super::*;
 
 const LEN: usize = nvme::identify::LEN;
 
-/// A controller of which nothing is wrong.
+/// A controller with nothing wrong.
 fn controller() -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes[77] = 5;
@@ -25,7 +25,7 @@ fn controller() -> [u8; LEN] {
     bytes
 }
 
-/// A namespace of which nothing is wrong: 1,024 blocks of 512 bytes.
+/// A namespace with nothing wrong: 1,024 blocks of 512 bytes.
 fn namespace() -> [u8; LEN] {
     let mut bytes = [0; LEN];
     (bytes[1], bytes[9]) = (4, 4);

@@ -48,7 +48,7 @@ fn with(claim: Claim, mode: RegisterMode, current: Key) -> Claim {
     Claim::Act(Action::Register(Register { mode, current: Some(current), ..register }))
 }
 
-/// Two iSCSI paths, of which the second is down, and this host registered by the first.
+/// Two iSCSI paths, the second one down, and this host registered by the first.
 fn registered() -> Rig {
     registered_by(Protocol::Iscsi, 2)
 }
