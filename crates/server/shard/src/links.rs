@@ -161,12 +161,13 @@ impl Links {
         }
     }
 
-    /// The shard lets go of it; whether that is to be with a reset. A socket that moves must have nothing out.
+    /// The shard lets go of it; whether that is to be with a reset: it was asked for, or memory is out that others may
+    /// write, which a peer would read after them. A socket that moves must have nothing out.
     pub(crate) fn depart(&mut self, id: LinkId, moves: bool) -> bool {
         let Some(entry) = self.entry(id) else { return false };
         assert!(!moves || !entry.recv_out, "a link moves with no receive out");
         entry.departed = true;
-        entry.resets
+        entry.resets || entry.lent_out > 0
     }
 
     /// Forgets it if it has departed and nothing is out.
@@ -184,6 +185,18 @@ mod tests {
 
     fn owner() -> Owner {
         Owner { conn: Tag::from_bits(7), link: Link(0) }
+    }
+
+    #[test]
+    fn a_socket_with_memory_that_others_may_write_does_not_go_with_a_close_that_waits() {
+        let mut links = Links::default();
+        links.insert(LinkId(0), owner());
+        links.send_out(LinkId(0), true);
+        links.send_out(LinkId(0), false);
+        assert!(links.depart(LinkId(0), false));
+        links.insert(LinkId(1), owner());
+        links.send_out(LinkId(1), false);
+        assert!(!links.depart(LinkId(1), false));
     }
 
     #[test]

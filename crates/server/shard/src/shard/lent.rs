@@ -4,9 +4,12 @@
 //! it, or one has reserved it, it lends nothing; but what was lent before a reservation would be sent to a host that the
 //! reservation shuts out, with what others have written since. So before this shard acknowledges such a change, what
 //! waits to be sent to that host is copied. What its socket has already is awaited for [`GRACE`], and then the link is
-//! reset: no fence waits for a host that reads slowly.
+//! reset: no fence waits for a host that reads slowly. A session or queue that has ended and still sends what was queued
+//! has no nexus any more, and is treated like one that is shut out. A link that is closed with lent memory in its socket
+//! is reset at once, so that none of it is read when its connection is forgotten.
 //!
-//! Invariant: a link is reset only if its host reaches the volume, is shut out of it, and has lent memory in the socket.
+//! Invariant: of open links only those are reset whose hosts reach the volume, are shut out of it, and have lent memory
+//! in the socket, or had some that there was no memory to copy.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +22,10 @@ use super::Shard;
 use super::conns::Kind;
 use crate::message::Message;
 
-/// How long a change waits for what the sockets of hosts have that it shuts out: who reads at all has read that.
+/// How long a change waits for what the sockets of hosts have that it shuts out. A socket holds some MiB at most, which
+/// a host that reads takes within milliseconds. A host whose network has just lost a segment may need longer, and loses
+/// its connection: it connects again, while a change that waits holds up every host of the volume. It is far below the
+/// fence time-out of the volume's home (10 s), so that slow readers do not close the volume.
 const GRACE: Duration = Duration::from_millis(50);
 /// What is noted for a link that is reset: ETIMEDOUT.
 const NOT_READ: Errno = Errno(110);
@@ -71,9 +77,12 @@ impl Shard {
         for (_, conn) in self.conns.iter_mut() {
             match &mut conn.kind {
                 Kind::Session(session) => {
-                    let Some(spec) = session.nexus.map(|key| self.server.nexus(key)) else { continue };
-                    let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
-                    if !reaches || !view.shuts_out(&spec.nexus) {
+                    let spec = session.nexus.map(|key| self.server.nexus(key));
+                    let may_read = spec.is_some_and(|spec| {
+                        let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
+                        !reaches || !view.shuts_out(&spec.nexus)
+                    });
+                    if may_read {
                         continue;
                     }
                     let left = session.proto.copy_lent(cx.pool);
@@ -83,9 +92,11 @@ impl Shard {
                     }
                 }
                 Kind::Queue(queue) => {
-                    let Some(key) = queue.server_key() else { continue };
                     let server = &self.nvme.server;
-                    if !server.reaches(key, volume) || !view.shuts_out(server.nexus(key)) {
+                    let may_read = queue.server_key().is_some_and(|key| {
+                        !server.reaches(key, volume) || !view.shuts_out(server.nexus(key))
+                    });
+                    if may_read {
                         continue;
                     }
                     let copied = queue.proto.copy_lent(cx.pool);

@@ -1,26 +1,35 @@
 //! Memory of a volume that is lent to a read is read when it is sent: what that means for those who shut others out, and
 //! for those who are shut out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::Shard;
+use blockwire_shard::{Control, Exports, Message, Shard, SubsystemExport, TargetExport};
+use endpoint::ShardId;
 use nvme::Status;
-use sim::{Config, World};
+use nvme::fabrics::{Property, PropertyAccess};
+use sim::{Config, PeerEnd, World};
+use volume::{Ram, RamDisk, VolumeId};
 
 use crate::both::{both, run};
-use crate::host::{self, Host, is_dead, keys, reserve, transfer};
-use crate::{pattern, world_of};
+use crate::host::{self, Host, Wanted, is_dead, keys, reserve, transfer};
+use crate::{BLOCKS, pattern, world_of};
 use testkit::iscsi_host::Initiator;
 use testkit::target::{self, Terms};
 
 const MIB: usize = 1 << 20;
+const OTHER_TARGET: &str = "iqn.2026-11.io.blockwire:other";
+const OTHER_SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:other";
 /// Behind what is on its way when a change comes.
 const LATER: u8 = 200;
 
 /// A world where what a peer does not take soon stands still.
-fn narrow(seed: u64, window: usize) -> World<Shard> {
-    let config = Config { window, pool_bytes: 16 << 20, shards: 1, ..Config::new(seed) };
-    world_of(config, &target::exports(&Terms::default()))
+fn narrow(seed: u64) -> World<Shard> {
+    world_of(narrow_config(seed, 1), &target::exports(&Terms::default()))
+}
+
+fn narrow_config(seed: u64, shards: u16) -> Config {
+    Config { window: 64 << 10, pool_bytes: 16 << 20, shards, ..Config::new(seed) }
 }
 
 /// Reads a mebibyte by an I/O queue, and does not take it.
@@ -42,6 +51,29 @@ fn has_ended(scsi: &Initiator, itt: u32) -> bool {
     scsi.ended.iter().any(|ended| ended.itt == itt)
 }
 
+/// A SCSI host at a target, by this initiator port.
+fn log_in(world: &mut World<Shard>, isid: u16, name: &str) -> Initiator {
+    let mut wanted = target::wanted(isid);
+    wanted.target_name = Some(name.into());
+    // Short segments would be copied.
+    wanted.limits.mrdsl = 64 << 10;
+    let mut scsi = Initiator::connect(world, wanted);
+    while !scsi.is_in() {
+        go_on(world, &mut scsi, Duration::from_millis(1));
+    }
+    // The unit attention of a new nexus.
+    let itt = scsi.command(world, 0, &[0; 6], &[], 0);
+    go_on(world, &mut scsi, Duration::from_millis(20));
+    assert!(has_ended(&scsi, itt));
+    scsi.ended.clear();
+    scsi
+}
+
+/// Reads a mebibyte, and does not take it.
+fn start_scsi_read(world: &mut World<Shard>, scsi: &mut Initiator) -> u32 {
+    scsi.command(world, 0, &[0x28, 0, 0, 0, 0, 0, 0, 8, 0, 0], &[], MIB)
+}
+
 /// The kinds of reservation by which the SCSI host shuts others out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
@@ -51,7 +83,7 @@ enum By {
 }
 
 /// The SCSI host asks to have the volume alone; the command that says when it has.
-fn shut_out(world: &mut World<Shard>, scsi: &mut Initiator, nvme: &Host, by: By) -> u32 {
+fn shut_out(world: &mut World<Shard>, scsi: &mut Initiator, by: By) -> u32 {
     let kind = match by {
         By::Reserve6 => return scsi.command(world, 0, &[0x16, 0, 0, 0, 0, 0], &[], 0),
         By::WriteExclusive => 1,
@@ -62,7 +94,6 @@ fn shut_out(world: &mut World<Shard>, scsi: &mut Initiator, nvme: &Host, by: By)
     let itt = scsi.command(world, 0, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &register, 0);
     go_on(world, scsi, Duration::from_millis(20));
     assert!(has_ended(scsi, itt), "to register shuts nobody out, and waits for nobody");
-    assert!(!nvme.pipes[1].is_idle());
     scsi.command(world, 0, &[0x5f, 1, kind, 0, 0, 0, 0, 0, 24, 0], &reserve, 0)
 }
 
@@ -85,11 +116,11 @@ fn write_later(world: &mut World<Shard>, scsi: &mut Initiator) -> u32 {
 #[test]
 fn a_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
     for by in [By::Reserve6, By::ExclusiveAccess] {
-        let mut world = narrow(7, 64 << 10);
+        let mut world = narrow(7);
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(20));
-        let itt = shut_out(&mut world, &mut scsi, &nvme, by);
+        let itt = shut_out(&mut world, &mut scsi, by);
         // It would close the volume for everybody.
         go_on(&mut world, &mut scsi, Duration::from_millis(200));
         assert!(has_ended(&scsi, itt), "{by:?}: it waits for a host that reads nothing");
@@ -114,11 +145,11 @@ fn a_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
 #[test]
 fn a_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
     for by in [By::Reserve6, By::ExclusiveAccess] {
-        let mut world = narrow(8, 64 << 10);
+        let mut world = narrow(8);
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..6).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(5));
-        let itt = shut_out(&mut world, &mut scsi, &nvme, by);
+        let itt = shut_out(&mut world, &mut scsi, by);
         read_slowly(&mut world, &mut scsi, &mut nvme, itt);
         let written = write_later(&mut world, &mut scsi);
         read_slowly(&mut world, &mut scsi, &mut nvme, written);
@@ -134,11 +165,11 @@ fn a_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
 
 #[test]
 fn a_host_that_may_read_on_is_neither_waited_for_nor_loses_its_connection() {
-    let mut world = narrow(9, 64 << 10);
+    let mut world = narrow(9);
     let (mut scsi, mut nvme) = both(&mut world);
     start_read(&mut world, &mut nvme, 1);
     go_on(&mut world, &mut scsi, Duration::from_millis(20));
-    let itt = shut_out(&mut world, &mut scsi, &nvme, By::WriteExclusive);
+    let itt = shut_out(&mut world, &mut scsi, By::WriteExclusive);
     go_on(&mut world, &mut scsi, Duration::from_millis(20));
     assert!(has_ended(&scsi, itt));
     go_on(&mut world, &mut scsi, Duration::from_secs(1));
@@ -148,7 +179,7 @@ fn a_host_that_may_read_on_is_neither_waited_for_nor_loses_its_connection() {
 
 #[test]
 fn a_parked_read_waits_for_memory_when_the_volume_ceases_to_lend() {
-    let mut world = narrow(9, 64 << 10);
+    let mut world = narrow(9);
     let (mut scsi, mut nvme) = both(&mut world);
     // More than are sent at a time.
     let parked: Vec<u16> = (0..12).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
@@ -167,6 +198,160 @@ fn a_parked_read_waits_for_memory_when_the_volume_ceases_to_lend() {
     for (at, cids) in [(1, parked), (2, waiting)] {
         for cid in cids {
             assert_eq!(nvme.pipes[at].take_ended(cid).unwrap().status, Status::SUCCESS, "queue {at}");
+        }
+    }
+}
+
+#[test]
+fn an_iscsi_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
+    for (shards, by) in
+        [(1, By::Reserve6), (1, By::ExclusiveAccess), (3, By::Reserve6), (3, By::ExclusiveAccess)]
+    {
+        let mut world = world_of(narrow_config(10, shards), &target::exports(&Terms::default()));
+        let mut scsi = log_in(&mut world, 1, target::TARGET);
+        // On each shard there is one.
+        let mut victims: Vec<_> = (0..shards).map(|at| log_in(&mut world, 2 + at, target::TARGET)).collect();
+        for victim in &mut victims {
+            for _ in 0..3 {
+                start_scsi_read(&mut world, victim);
+            }
+        }
+        go_on(&mut world, &mut scsi, Duration::from_millis(20));
+        let itt = shut_out(&mut world, &mut scsi, by);
+        go_on(&mut world, &mut scsi, Duration::from_millis(200));
+        assert!(has_ended(&scsi, itt), "{shards}, {by:?}: it waits for hosts that read nothing");
+        let written = write_later(&mut world, &mut scsi);
+        go_on(&mut world, &mut scsi, Duration::from_millis(200));
+        assert!(has_ended(&scsi, written));
+        assert!(scsi.ended.iter().all(|ended| ended.status == 0), "{:?}", scsi.ended);
+        for victim in &mut victims {
+            for _ in 0..200 {
+                victim.poll(&mut world);
+                go_on(&mut world, &mut scsi, Duration::from_millis(1));
+            }
+            let mut data = victim.ended.iter().flat_map(|ended| &ended.data);
+            assert!(data.all(|byte| *byte == 0), "{shards}, {by:?}");
+            assert_ne!(victim.end(&world), PeerEnd::Open, "{shards}, {by:?}");
+        }
+    }
+}
+
+#[test]
+fn an_iscsi_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
+    for (shards, by) in
+        [(1, By::Reserve6), (1, By::ExclusiveAccess), (3, By::Reserve6), (3, By::ExclusiveAccess)]
+    {
+        let mut world = world_of(narrow_config(11, shards), &target::exports(&Terms::default()));
+        let mut scsi = log_in(&mut world, 1, target::TARGET);
+        let mut victim = log_in(&mut world, 2, target::TARGET);
+        let reads: Vec<u32> = (0..6).map(|_| start_scsi_read(&mut world, &mut victim)).collect();
+        go_on(&mut world, &mut scsi, Duration::from_millis(5));
+        let itt = shut_out(&mut world, &mut scsi, by);
+        let mut written = None;
+        for _ in 0..400 {
+            victim.poll(&mut world);
+            go_on(&mut world, &mut scsi, Duration::from_millis(1));
+            if written.is_none() && has_ended(&scsi, itt) {
+                assert!(!victim.is_idle(), "nothing was left to be sent");
+                written = Some(write_later(&mut world, &mut scsi));
+            }
+        }
+        assert!(written.is_some_and(|written| has_ended(&scsi, written)));
+        assert!(scsi.ended.iter().all(|ended| ended.status == 0), "{:?}", scsi.ended);
+        for itt in reads {
+            let ended = victim.ended.iter().find(|ended| ended.itt == itt).unwrap();
+            assert_eq!((ended.status, ended.data.len()), (0, MIB));
+            assert!(ended.data.iter().all(|byte| *byte == 0), "{shards}, {by:?}");
+        }
+        assert_eq!(victim.end(&world), PeerEnd::Open);
+    }
+}
+
+/// Two volumes in memory, each by a target and by a subsystem of its own.
+fn two_volumes(config: Config) -> World<Shard> {
+    let mut exports: Exports = Arc::unwrap_or_clone(target::exports(&Terms::default()));
+    let (target, subsystem) = (exports.targets[0].clone(), exports.nvme.subsystems[0].clone());
+    exports.targets.push(TargetExport {
+        name: OTHER_TARGET.into(),
+        luns: TargetExport::open_to_all(OTHER_TARGET, &[VolumeId(1)]).luns,
+        ..target
+    });
+    exports.nvme.subsystems.push(SubsystemExport {
+        nqn: OTHER_SUBSYSTEM.into(),
+        namespaces: SubsystemExport::open_to_all(OTHER_SUBSYSTEM, "8", &[VolumeId(1)]).namespaces,
+        ..subsystem
+    });
+    let shards = config.shards;
+    let mut world = world_of(config, &Arc::new(exports));
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let make = move |_| Ram::new(disk.clone());
+    let geometry = volume::Backend::geometry(&make(0));
+    let specs = target::numbered(VolumeId(1), shards, geometry, &[], None, make);
+    for (shard, spec) in (0..).zip(specs) {
+        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+    }
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(world.heard().len(), usize::from(shards));
+    world
+}
+
+#[test]
+fn a_host_that_does_not_reach_the_volume_loses_no_connection() {
+    for shards in [1, 3] {
+        let mut world = two_volumes(narrow_config(12, shards));
+        let mut scsi = log_in(&mut world, 1, target::TARGET);
+        let mut victim = log_in(&mut world, 2, target::TARGET);
+        let mut others: Vec<_> = (3..6).map(|isid| log_in(&mut world, isid, OTHER_TARGET)).collect();
+        let mut nvme = Host::connect(&mut world, Wanted { subsystem: OTHER_SUBSYSTEM, ..Wanted::default() });
+        start_scsi_read(&mut world, &mut victim);
+        for other in &mut others {
+            start_scsi_read(&mut world, other);
+        }
+        start_read(&mut world, &mut nvme, 1);
+        start_read(&mut world, &mut nvme, 2);
+        go_on(&mut world, &mut scsi, Duration::from_millis(20));
+        let itt = shut_out(&mut world, &mut scsi, By::Reserve6);
+        go_on(&mut world, &mut scsi, Duration::from_millis(300));
+        assert!(has_ended(&scsi, itt));
+        assert_ne!(victim.end(&world), PeerEnd::Open);
+        assert!(others.iter().all(|other| other.end(&world) == PeerEnd::Open && !other.is_idle()));
+        assert!(nvme.pipes.iter().all(|pipe| !is_dead(&world, pipe)));
+        for _ in 0..200 {
+            others.iter_mut().for_each(|other| other.poll(&mut world));
+            nvme.pipes.iter_mut().for_each(|pipe| pipe.poll(&mut world));
+            go_on(&mut world, &mut scsi, Duration::from_millis(1));
+        }
+        assert!(others.iter().all(|other| other.is_idle() && other.ended[0].status == 0));
+        assert!(nvme.pipes[1..].iter().all(|pipe| pipe.is_idle() && pipe.ended[0].status.is_success()));
+    }
+}
+
+/// What was queued is still sent when a queue ends, and the queue has no nexus by then that the reservation could name.
+#[test]
+fn a_queue_that_has_ended_is_not_sent_what_is_written_after_its_host_was_shut_out() {
+    for shards in [1, 3] {
+        let mut world = world_of(narrow_config(13, shards), &target::exports(&Terms::default()));
+        let (mut scsi, mut nvme) = both(&mut world);
+        let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
+        go_on(&mut world, &mut scsi, Duration::from_millis(20));
+        // The host resets the controller: its I/O queues end.
+        let disable = PropertyAccess::set_sqe(Property::CC, 0x0046_0000);
+        assert!(nvme.ask(&mut world, 0, disable, &[], 0).status.is_success());
+        go_on(&mut world, &mut scsi, Duration::from_millis(20));
+        assert!(!is_dead(&world, &nvme.pipes[1]), "it has ended without its last words");
+        let itt = shut_out(&mut world, &mut scsi, By::Reserve6);
+        go_on(&mut world, &mut scsi, Duration::from_millis(200));
+        assert!(has_ended(&scsi, itt));
+        let written = write_later(&mut world, &mut scsi);
+        go_on(&mut world, &mut scsi, Duration::from_millis(200));
+        assert!(has_ended(&scsi, written));
+        for _ in 0..200 {
+            nvme.pipes[1].poll(&mut world);
+            go_on(&mut world, &mut scsi, Duration::from_millis(1));
+        }
+        for cid in reads {
+            let data = nvme.pipes[1].take_ended(cid).map_or(Vec::new(), |ended| ended.data);
+            assert!(data.iter().all(|byte| *byte == 0), "{shards} shards");
         }
     }
 }
