@@ -14,6 +14,7 @@ const WORDS: &[(&str, &str)] = &[
     ("in vain", "without success, idle"),
     ("so that nobody", "so that no host"),
     ("lest", "so that ... not"),
+    ("whither", "where to"),
 ];
 /// In pages and messages only.
 const WORDS_OF_PAGES: &[(&str, &str)] = &[("of which", "whose, where, two sentences")];

@@ -304,9 +304,9 @@ fn told(
         return format!("{facts:#}\n");
     }
     let verified = if args.verify { ", compared and alike" } else { "" };
-    let whither = if is_new { format!(" to the new file {}", &*args.to) } else { String::new() };
+    let destination = if is_new { format!(" to the new file {}", &*args.to) } else { String::new() };
     format!(
-        "{} copied{whither} in {:.1} s ({}/s): {} written, {} left or made zero{verified}\n",
+        "{} copied{destination} in {:.1} s ({}/s): {} written, {} left or made zero{verified}\n",
         human(bytes),
         time.as_secs_f64(),
         human(rate as u64),

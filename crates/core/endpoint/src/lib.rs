@@ -92,7 +92,7 @@ pub enum Departure<M> {
     /// the socket, it is reset, and [`Endpoint::handle_message`] gets the message alone. No receive may be out,
     /// for what it brings could not follow the message; a send that is out is finished.
     Move {
-        /// Whither.
+        /// Where to.
         to: ShardId,
         /// What the other shard must know.
         message: M,

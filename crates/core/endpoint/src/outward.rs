@@ -22,7 +22,7 @@ pub struct DialId(pub u64);
 pub struct Dial {
     /// Its name.
     pub id: DialId,
-    /// Whither.
+    /// Where to.
     pub to: SocketAddr,
     /// When the world gives up, with ETIMEDOUT.
     pub until: Time,

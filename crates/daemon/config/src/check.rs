@@ -81,13 +81,13 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         .collect();
     methods(&auth, &hosts, &ways.targets, sink);
     discovery_proof(&auth, &hosts, sink);
-    let world = placement::World {
+    let names = placement::RuleNames {
         portals: &draft.portals,
         hosts: &draft.hosts,
         volumes: &volumes,
         cores: &options.cores,
     };
-    let placement = draft.placement.iter().map(|one| placement::placement(one, &world, sink)).collect();
+    let placement = draft.placement.iter().map(|one| placement::placement(one, &names, sink)).collect();
     let plan = Plan {
         node,
         placement,

@@ -17,7 +17,7 @@ mod response;
 mod secret;
 mod work;
 
-pub use controller::{Controller, Given, Progress, Stage, Then};
+pub use controller::{Controller, Given, NextStep, Progress, Stage};
 pub use group::Group;
 pub use host::{Host, HostFault, HostProgress};
 pub use message::{Explanation, MESSAGE_LEN_MAX};

@@ -8,7 +8,7 @@ use crate::{
 use multipath::suggest;
 
 /// What rules may refer to.
-pub struct World<'a> {
+pub struct RuleNames<'a> {
     /// The portals.
     pub portals: &'a [Located<Portal>],
     /// The hosts.
@@ -20,8 +20,8 @@ pub struct World<'a> {
 }
 
 /// A rule, its references resolved.
-pub fn placement(draft: &PlacementDraft, world: &World<'_>, sink: &Sink) -> Placement {
-    let host = draft.host.as_ref().and_then(|name| host(name, world.hosts, sink));
+pub fn placement(draft: &PlacementDraft, names: &RuleNames<'_>, sink: &Sink) -> Placement {
+    let host = draft.host.as_ref().and_then(|name| host(name, names.hosts, sink));
     let mut sources = draft.sources.clone();
     let mut peers = None;
     if let Some(HostDraft { host, .. }) = host {
@@ -32,17 +32,17 @@ pub fn placement(draft: &PlacementDraft, world: &World<'_>, sink: &Sink) -> Plac
         }
     }
     let cores = draft.cores.iter().map(|core| {
-        if !world.cores.is_empty() && !world.cores.contains(&(core.value as usize)) {
-            let why = format!("core {} in [[placement]] is not one of --cores {:?}", core.value, world.cores);
+        if !names.cores.is_empty() && !names.cores.contains(&(core.value as usize)) {
+            let why = format!("core {} in [[placement]] is not one of --cores {:?}", core.value, names.cores);
             sink.error(&core.at, why);
         }
         core.value as usize
     });
     Placement {
-        portals: portals(draft, world.portals, sink),
+        portals: portals(draft, names.portals, sink),
         sources,
         peers,
-        volume: draft.volume.as_ref().and_then(|name| volume(name, world.volumes, sink)),
+        volume: draft.volume.as_ref().and_then(|name| volume(name, names.volumes, sink)),
         when: draft.when.clone(),
         nth: draft.nth,
         cores: cores.collect(),

@@ -1,4 +1,4 @@
-//! What a path over iSCSI is told: whither, as whom, with what, and how long it waits.
+//! What a path over iSCSI is told: where to connect, as whom, with what, and how long it waits.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a path over NVMe/TCP is told: whither, as whom, and how long everything may take.
+//! What a path over NVMe/TCP is told: where to connect, as whom, and how long everything may take.
 
 use std::net::SocketAddr;
 use std::time::Duration;

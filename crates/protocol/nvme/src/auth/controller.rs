@@ -33,12 +33,12 @@ pub struct Given {
     /// The bytes, no more than there is room for.
     pub message: Vec<u8>,
     /// What follows once the command is answered.
-    pub then: Then,
+    pub next_step: NextStep,
 }
 
 /// What follows an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum NextStep {
     /// The host goes on.
     GoOn,
     /// The host has authenticated.
@@ -235,14 +235,14 @@ impl Controller {
         if given.len() > room {
             return Ok(self.give_up(id, Explanation::PAYLOAD));
         }
-        let then = if matches!(next, Step::Idle) {
+        let next_step = if matches!(next, Step::Idle) {
             self.finish();
-            Then::Authenticated
+            NextStep::Authenticated
         } else {
             self.step = next;
-            Then::GoOn
+            NextStep::GoOn
         };
-        Ok(Given { message: given, then })
+        Ok(Given { message: given, next_step })
     }
 
     /// Negotiate: a fresh challenge, and where there is a group a fresh exponent.
@@ -350,7 +350,7 @@ impl Controller {
         self.step = Step::Over;
         Given {
             message: message::failure(Kind::FAILURE1, transaction, explanation),
-            then: Then::End(explanation),
+            next_step: NextStep::End(explanation),
         }
     }
 }

@@ -63,7 +63,7 @@ fn carry(
             }
             HostProgress::Receive => {
                 let given = controller.receive(MESSAGE_LEN_MAX as u32).unwrap();
-                if let Then::End(explanation) = given.then {
+                if let NextStep::End(explanation) = given.next_step {
                     ended = Some(explanation);
                 }
                 host.receive(&given.message)
@@ -158,7 +158,7 @@ fn golden_bytes_without_a_group() {
     let challenge = controller.receive(48).unwrap();
     let mut want = vec![1, 1, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 1, 1, 2, 3];
     want.extend(4..36);
-    assert_eq!((challenge.message.clone(), challenge.then), (want, Then::GoOn));
+    assert_eq!((challenge.message.clone(), challenge.next_step), (want, NextStep::GoOn));
 
     let HostProgress::Send(reply) = host.receive(&challenge.message) else { panic!("a reply") };
     let mut want = vec![1, 2, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 1, 2, 3];
@@ -171,7 +171,7 @@ fn golden_bytes_without_a_group() {
     let success = controller.receive(48).unwrap();
     let mut want = vec![1, 3, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     want.extend(hex(R2));
-    assert_eq!((success.message.clone(), success.then), (want, Then::GoOn));
+    assert_eq!((success.message.clone(), success.next_step), (want, NextStep::GoOn));
     assert!(!controller.is_authenticated());
     let HostProgress::Send(success2) = host.receive(&success.message) else { panic!("success 2") };
     assert_eq!(success2, [1, 4, 0, 0, 0x34, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

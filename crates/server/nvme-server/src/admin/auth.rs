@@ -6,7 +6,9 @@
 //! [`Server::computed`], under a number that no other work of this shard has.
 
 use buf::{Cx, Sg};
-use nvme::auth::{Group, Hash, MESSAGE_LEN_MAX, Outcome as Computed, Progress, Stage, Then, transfer_len};
+use nvme::auth::{
+    Group, Hash, MESSAGE_LEN_MAX, NextStep, Outcome as Computed, Progress, Stage, transfer_len,
+};
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
 use super::memory;
@@ -108,25 +110,25 @@ impl Server {
             given
         });
         guard.watch(now);
-        let (completion, then) = match given {
-            Err(status) => (status.into(), Then::End(nvme::auth::Explanation::PAYLOAD)),
+        let (completion, next_step) = match given {
+            Err(status) => (status.into(), NextStep::End(nvme::auth::Explanation::PAYLOAD)),
             Ok(given) => match memory(cx.pool, &given.message) {
                 Some(data) => {
                     self.steps.push_back(Step::Send { command: key, at: 0, data });
-                    (Completion::SUCCESS, given.then)
+                    (Completion::SUCCESS, given.next_step)
                 }
                 // Memory was looked for before.
                 None => {
                     let failed = nvme::auth::Explanation::PAYLOAD;
-                    (Status::COMMAND_INTERRUPTED.into(), Then::End(failed))
+                    (Status::COMMAND_INTERRUPTED.into(), NextStep::End(failed))
                 }
             },
         };
         self.answer_guarded(key, cid, completion);
-        match then {
-            Then::GoOn => self.arm_queue(key.queue),
-            Then::Authenticated => self.let_in(key.queue),
-            Then::End(_) => self.turn_away(key.queue),
+        match next_step {
+            NextStep::GoOn => self.arm_queue(key.queue),
+            NextStep::Authenticated => self.let_in(key.queue),
+            NextStep::End(_) => self.turn_away(key.queue),
         }
     }
 

@@ -19,7 +19,7 @@ fn refused(controller: &mut Controller, transaction: u8, explanation: u8) {
     assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
     let given = controller.receive(4096).unwrap();
     assert_eq!(given.message, [0, 0xf1, 0, 0, transaction, 0, 1, explanation]);
-    assert_eq!(given.then, Then::End(Explanation(explanation)));
+    assert_eq!(given.next_step, NextStep::End(Explanation(explanation)));
     let again = controller.send(&negotiate(), &mut counter());
     assert!(matches!(again, Progress::End(_)), "{again:?}");
     assert!(!controller.is_authenticated());
@@ -65,7 +65,7 @@ fn attack_76_negotiations_whose_lengths_lie() {
     // The second descriptor is the one that is known.
     let mut controller = Controller::new(credentials(None), Policy::default());
     assert!(matches!(send(&mut controller, &two(1)), Progress::Answer));
-    assert_eq!(controller.receive(4096).unwrap().then, Then::GoOn);
+    assert_eq!(controller.receive(4096).unwrap().next_step, NextStep::GoOn);
 }
 
 /// A controller that has given its challenge, and the reply that would be right.
@@ -90,11 +90,15 @@ fn asked(group: Group, proof: Option<Key>) -> (Controller, Vec<u8>) {
 fn attack_76_replies_whose_lengths_and_values_lie() {
     let (mut controller, reply) = asked(Group::Null, None);
     assert!(matches!(send(&mut controller, &reply), Progress::Answer));
-    assert_eq!(controller.receive(16).unwrap().then, Then::Authenticated, "the reply is right");
+    assert_eq!(controller.receive(16).unwrap().next_step, NextStep::Authenticated, "the reply is right");
     // Linux numbers its challenge also where it sends none.
     let (mut controller, reply) = asked(Group::Null, None);
     assert!(matches!(send(&mut controller, &with(reply, &[(12, 1)])), Progress::Answer));
-    assert_eq!(controller.receive(16).unwrap().then, Then::Authenticated, "the number means nothing");
+    assert_eq!(
+        controller.receive(16).unwrap().next_step,
+        NextStep::Authenticated,
+        "the number means nothing"
+    );
     let (_, reply) = asked(Group::Null, None);
     let rows = [
         (reply[..15].to_vec(), 6),
@@ -196,7 +200,7 @@ fn attack_76_fetching_out_of_turn_or_into_too_little_room() {
     // Room for part of a challenge, and for less than a failure.
     let mut controller = Controller::new(credentials(None), Policy::default());
     send(&mut controller, &negotiate());
-    assert_eq!(controller.receive(47).unwrap().then, Then::End(Explanation::PAYLOAD));
+    assert_eq!(controller.receive(47).unwrap().next_step, NextStep::End(Explanation::PAYLOAD));
     assert!(!controller.is_authenticated());
     for room in [0, 7] {
         let (mut controller, reply) = asked(Group::Null, None);
