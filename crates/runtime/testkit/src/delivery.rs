@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use buf::{Class, Payload, Pool};
-use stream::{Received, RecvOp};
+use stream::{Received, RecvOp, SendOp};
 
 /// Most bytes that come as loaned pages at once.
 const LOAN_MAX: usize = 100_000;
@@ -73,6 +73,13 @@ fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
     into[..n].copy_from_slice(&first[..n]);
     into[n..].copy_from_slice(&second[..len - n]);
     from.drain(..len);
+}
+
+/// The bytes of a batch that a session sends.
+pub fn sent(op: &SendOp) -> Vec<u8> {
+    let mut bytes = vec![0; op.len];
+    assert_eq!(op.copy_to(0, &mut bytes), op.len, "a batch is as long as it says");
+    bytes
 }
 
 /// Memory with these bytes, for a write.

@@ -403,8 +403,7 @@ impl Session {
     }
 
     fn host_sends(&mut self, link: LinkId, op: SendOp) {
-        let mut bytes = vec![0; op.len];
-        op.copy_to(0, &mut bytes);
+        let bytes = testkit::delivery::sent(&op);
         assert!(!has_mark(&bytes), "seed {}: memory leaves that nobody asked for", self.seed);
         let wire = &mut self.wires[link.0 as usize];
         let gone = wire.host.left || wire.target.left;
@@ -419,8 +418,7 @@ impl Session {
     }
 
     fn target_sends(&mut self, link: LinkId, op: SendOp) {
-        let mut bytes = vec![0; op.len];
-        op.copy_to(0, &mut bytes);
+        let bytes = testkit::delivery::sent(&op);
         let wire = &mut self.wires[link.0 as usize];
         let gone = wire.host.left || wire.target.left;
         if !gone {

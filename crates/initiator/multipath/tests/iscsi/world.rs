@@ -270,8 +270,7 @@ impl<S: Sockets> World<S> {
             any = true;
             let how = if gone || wire.theirs.left && !wire.held { Err(RESET) } else { Ok(()) };
             if how.is_ok() {
-                let mut bytes = vec![0; op.len];
-                op.copy_to(0, &mut bytes);
+                let bytes = testkit::delivery::sent(&op);
                 if wire.held {
                     wire.kept.extend(bytes);
                 } else {
@@ -309,8 +308,7 @@ impl<S: Sockets> World<S> {
             any = true;
             let how = if gone || wire.ours.left && !wire.held { Err(RESET) } else { Ok(()) };
             if how.is_ok() && !wire.held {
-                let mut bytes = vec![0; op.len];
-                op.copy_to(0, &mut bytes);
+                let bytes = testkit::delivery::sent(&op);
                 wire.ours.inbox.extend(bytes);
             }
             self.serve(|shard, cx| {

@@ -107,9 +107,7 @@ impl<P: Sockets> World<P> {
         }
         while let Some(op) = self.host(|path, cx| path.poll_send(cx, link)) {
             moved = true;
-            let mut bytes = vec![0; op.len];
-            op.copy_to(0, &mut bytes);
-            self.wires[at].came.extend(bytes);
+            self.wires[at].came.extend(testkit::delivery::sent(&op));
             self.host(|path, cx| {
                 path.handle_written(cx, link, Ok(()));
                 path.handle_sent(cx, link, op);

@@ -67,7 +67,7 @@ impl Driver<Message> for Hands {
     fn send(&mut self, link: LinkId, op: SendOp) {
         let wire = &mut self.wires[link.0 as usize];
         if !wire.cut && !wire.host.gone {
-            put(&mut wire.host.inbox, &op);
+            wire.host.inbox.extend(delivery::sent(&op));
         }
         self.written.push((link, op));
         self.moved = true;
@@ -90,16 +90,6 @@ impl Driver<Message> for Hands {
     fn post(&mut self, to: ShardId, message: Message) {
         assert_eq!(to, ShardId::CONTROL, "{message:?}");
         self.posted.push_back(message);
-    }
-}
-
-fn put(inbox: &mut VecDeque<u8>, op: &SendOp) {
-    let mut chunk = [0; 4096];
-    let mut at = 0;
-    while at < op.len {
-        let n = op.copy_to(at, &mut chunk);
-        inbox.extend(&chunk[..n]);
-        at += n;
     }
 }
 
@@ -250,7 +240,7 @@ impl<P: Sockets> World<P> {
         if let Some(op) = send {
             self.hands.moved = true;
             if !wire.cut && !wire.target.gone {
-                put(&mut wire.target.inbox, &op);
+                wire.target.inbox.extend(delivery::sent(&op));
             }
             self.host(|path, cx| {
                 path.handle_written(cx, link, Ok(()));

@@ -52,8 +52,7 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
         self.note(|queue| queue.resume(cx));
         let mut bytes = Vec::new();
         if let Some(op) = self.queue.poll_send(cx, LINK) {
-            bytes.resize(op.len, 0);
-            assert_eq!(op.copy_to(0, &mut bytes), op.len);
+            bytes = testkit::delivery::sent(&op);
             self.queue.handle_written(cx, LINK, Ok(()));
             self.queue.handle_sent(cx, LINK, op);
             moved = true;

@@ -143,9 +143,7 @@ impl Alone {
 
     fn write_out(&mut self, at: usize) -> bool {
         let Some(op) = self.hands.wires[at].send.take() else { return false };
-        let mut bytes = vec![0; op.len];
-        assert_eq!(op.copy_to(0, &mut bytes), op.len);
-        self.hands.wires[at].to_peer.extend(bytes);
+        self.hands.wires[at].to_peer.extend(testkit::delivery::sent(&op));
         self.with(|shard, cx| {
             shard.handle_written(cx, LinkId(at as u64), Ok(()));
             shard.handle_sent(cx, LinkId(at as u64), op);

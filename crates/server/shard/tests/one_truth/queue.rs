@@ -293,8 +293,7 @@ impl Queue {
 
     fn transmit(&mut self, world: &mut World<Shard>, now: Time) -> bool {
         let Some(op) = self.with(now, |queue, cx| queue.poll_send(cx, LINK)) else { return false };
-        let mut bytes = vec![0; op.len];
-        assert_eq!(op.copy_to(0, &mut bytes), op.len, "a batch is as long as it says");
+        let mut bytes = testkit::delivery::sent(&op);
         self.watches[0].see(&bytes);
         self.disturb(&mut bytes);
         world.send(self.peer, &bytes);

@@ -245,8 +245,7 @@ impl Pair {
             self.ends[at].stuck.push(op);
             return true;
         }
-        let mut bytes = vec![0; op.len];
-        assert_eq!(op.copy_to(0, &mut bytes), op.len);
+        let bytes = testkit::delivery::sent(&op);
         assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
         self.ends[at].sent.extend(bytes);
         self.with_cx(|session, cx| {

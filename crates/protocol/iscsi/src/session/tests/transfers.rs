@@ -117,8 +117,7 @@ fn data_that_nobody_placed_in_time_waits_in_memory_set_aside() {
     assert_eq!(got, data[..5000]);
     assert!(pair.session.poll_event().is_none());
     let op = pair.with_cx(|session, cx| session.poll_send(cx, Link(0))).unwrap();
-    let mut wire = vec![0; op.len];
-    op.copy_to(0, &mut wire);
+    let wire = testkit::delivery::sent(&op);
     let r2ts: Vec<_> = parse(&wire, false, false)
         .iter()
         .map(|got| got.as_pdu::<R2t>())

@@ -313,8 +313,7 @@ impl Pair {
             self.stuck.push(op);
             return true;
         }
-        let mut bytes = vec![0; op.len];
-        assert_eq!(op.copy_to(0, &mut bytes), op.len);
+        let bytes = testkit::delivery::sent(&op);
         assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
         self.sent.extend(bytes);
         self.with_cx(|queue, cx| {

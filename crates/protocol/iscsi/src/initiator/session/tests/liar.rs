@@ -138,9 +138,7 @@ impl Liar {
                 moved = true;
             }
             if let Some(op) = self.host.poll_send(cx!(self), link) {
-                let mut bytes = vec![0; op.len];
-                op.copy_to(0, &mut bytes);
-                self.sent.extend(bytes);
+                self.sent.extend(testkit::delivery::sent(&op));
                 self.host.handle_written(cx!(self), link, Ok(()));
                 self.host.handle_sent(cx!(self), link, op);
                 moved = true;
