@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use endpoint::{ListenerId, ShardId};
-use reactor::{Config, Reactor, Running};
+use reactor::{Config, Reactor, ReactorHandle};
 use shard::{
     Control, Exports, Message, NvmeExports, NvmePortal, Portal, Shard, SubsystemExport, TargetExport,
     VolumeSpec,
@@ -33,7 +33,7 @@ pub fn serve(
     disk: Arc<RamDisk>,
     iscsi: SocketAddr,
     nvme: SocketAddr,
-) -> Result<Running<Message>, Box<dyn Error>> {
+) -> Result<ReactorHandle<Message>, Box<dyn Error>> {
     let config = Config { listeners: vec![iscsi.into(), nvme.into()], ..Config::default() };
     let target = Reactor::spawn(config, |id, _| Shard::new(id, 1, Arc::default()))?;
     let tell = |what| target.post(ShardId(0), Message::Control(0, what));

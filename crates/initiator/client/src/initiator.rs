@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use buf::{Class, Cx, SgMut, Time};
 use multipath::url::{Machine, Url};
 use multipath::{AnyPath, Claim, Claims, Client, Handle, News, PathInfo, Secrets, Terms, Who};
-use reactor::{Config, Inline, IoChoice, SpawnError};
+use reactor::{Config, InlineReactor, IoChoice, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
 
 use crate::error::{Error, Kind, unserved};
@@ -103,7 +103,7 @@ fn place_of(url: &Url, who: &Who) -> String {
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 pub struct Initiator {
-    inline: Inline<Client<AnyPath>>,
+    inline: InlineReactor<Client<AnyPath>>,
     who: Who,
     settings: Settings,
     next_id: u64,
@@ -134,7 +134,7 @@ impl Initiator {
             ..Config::default()
         };
         let failed = |why: SpawnError| Error::new(Kind::Failed, why);
-        let mut inline = Inline::new(config, |_| Client::new()).map_err(failed)?;
+        let mut inline = InlineReactor::new(config, |_| Client::new()).map_err(failed)?;
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
         let who = identity::who(settings.standing, entropy)?;
@@ -490,7 +490,7 @@ impl Initiator {
 
     /// The clock of [`Initiator::poll_timeout`]: CLOCK_MONOTONIC in nanoseconds.
     pub fn now() -> Time {
-        Inline::<Client<AnyPath>>::now()
+        InlineReactor::<Client<AnyPath>>::now()
     }
 
     /// How long a loop of the caller's own may wait for the descriptor; `None`: as long as it likes.

@@ -6,7 +6,7 @@ use buf::{Class, Cx, Payload, Time};
 use multipath::trace::Line;
 use multipath::url::{Target, Url};
 use multipath::{Alone, AnyPath, Event, Fate, Path, Portrait, Protocol, Trace, Trouble, Why};
-use reactor::{Config, Inline};
+use reactor::{Config, InlineReactor};
 use volume::{IoId, Op, Outcome, Span};
 
 use crate::error::{Error, Kind, access, unreachable};
@@ -51,13 +51,13 @@ pub struct Examined {
     pub lines: Vec<Line>,
 }
 
-fn inline<E>(make: impl FnOnce(&mut Cx<'_>) -> E) -> Result<Inline<E>, Error>
+fn inline<E>(make: impl FnOnce(&mut Cx<'_>) -> E) -> Result<InlineReactor<E>, Error>
 where
     E: endpoint::Endpoint,
     E::Message: 'static,
 {
     let config = Config { pool_bytes: MEMORY, ..Config::default() };
-    Inline::new(config, make).map_err(|why| Error::new(Kind::Failed, why))
+    InlineReactor::new(config, make).map_err(|why| Error::new(Kind::Failed, why))
 }
 
 fn error_of(url: &Url, why: &Why) -> Error {
@@ -109,7 +109,7 @@ pub fn discover(text: &str) -> Result<Discovered, Error> {
 }
 
 fn wait<E, R>(
-    inline: &mut Inline<E>,
+    inline: &mut InlineReactor<E>,
     mut look: impl FnMut(&mut E, &mut Cx<'_>) -> Option<R>,
 ) -> Result<R, Error>
 where

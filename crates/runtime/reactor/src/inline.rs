@@ -1,7 +1,7 @@
 //! A shard that its caller's thread drives, for programs with a loop of their own.
 //!
-//! Invariant: between two turns, either the descriptor is readable or [`Inline::poll_timeout`] names a time
-//! that has come, whenever a turn would move something. What the caller's last turn or [`Inline::with`]
+//! Invariant: between two turns, either the descriptor is readable or [`InlineReactor::poll_timeout`] names a time
+//! that has come, whenever a turn would move something. What the caller's last turn or [`InlineReactor::with`]
 //! left to be handed to the kernel counts as such: it leaves with the next turn, many operations in one
 //! call.
 
@@ -40,7 +40,7 @@ use crate::world::{Wait, World};
 /// [`Roaming`] for one that does not. Dropping it ends it at once and in order: every socket is reset, and
 /// everything that is out comes back to the endpoint first. To part from peers politely, say so to the
 /// endpoint, and turn until it has.
-pub struct Inline<E: Endpoint> {
+pub struct InlineReactor<E: Endpoint> {
     body: Box<Body<E>>,
     io: IoKind,
     counters: Arc<Counters>,
@@ -85,7 +85,7 @@ macro_rules! each {
     };
 }
 
-impl<E: Endpoint> Inline<E>
+impl<E: Endpoint> InlineReactor<E>
 where
     E::Message: 'static,
 {
@@ -149,7 +149,7 @@ where
             let world = Epoll::new(base).map_err(SpawnError::System)?;
             Body::Epoll(Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
         };
-        Ok(Inline {
+        Ok(InlineReactor {
             body: Box::new(body),
             io,
             counters,
@@ -188,7 +188,7 @@ where
     }
 
     /// Lets the caller take what the endpoint has for it, which must make it want nothing: unlike after
-    /// [`Inline::with`], no turn is due.
+    /// [`InlineReactor::with`], no turn is due.
     pub fn take<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
         each!(&mut *self.body, shard => act(&mut shard.end))
     }
@@ -221,8 +221,8 @@ where
         }
     }
 
-    /// When [`Inline::turn`] has something to do even if the descriptor does not become readable, by
-    /// [`Inline::now`]; a time that has come if that is at once. To be asked before each wait of the
+    /// When [`InlineReactor::turn`] has something to do even if the descriptor does not become readable, by
+    /// [`InlineReactor::now`]; a time that has come if that is at once. To be asked before each wait of the
     /// caller's own.
     pub fn poll_timeout(&mut self) -> Option<Time> {
         each!(&mut *self.body, shard => {
@@ -244,18 +244,18 @@ where
     }
 }
 
-impl<E: Endpoint> AsFd for Inline<E>
+impl<E: Endpoint> AsFd for InlineReactor<E>
 where
     E::Message: 'static,
 {
-    /// Readable when [`Inline::turn`] has something to do (see also [`Inline::poll_timeout`]). To be
+    /// Readable when [`InlineReactor::turn`] has something to do (see also [`InlineReactor::poll_timeout`]). To be
     /// watched only: never read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         each!(&*self.body, shard => shard.world.fd())
     }
 }
 
-impl<E: Endpoint> Drop for Inline<E> {
+impl<E: Endpoint> Drop for InlineReactor<E> {
     fn drop(&mut self) {
         // After a panic of the endpoint's it is asked nothing more: the world keeps what is out.
         if thread::panicking() {
@@ -280,15 +280,15 @@ impl Drop for Joined {
     }
 }
 
-impl<E: Endpoint> fmt::Debug for Inline<E> {
+impl<E: Endpoint> fmt::Debug for InlineReactor<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inline").field("io", &self.io).finish_non_exhaustive()
+        f.debug_struct("InlineReactor").field("io", &self.io).finish_non_exhaustive()
     }
 }
 
-/// An [`Inline`] that may go from thread to thread, one at a time: before it is used, or under a lock.
+/// An [`InlineReactor`] that may go from thread to thread, one at a time: before it is used, or under a lock.
 #[derive(Debug)]
-pub struct Roaming<E: Endpoint>(Inline<E>);
+pub struct Roaming<E: Endpoint>(InlineReactor<E>);
 
 // SAFETY: who made it promised that nothing of it that is bound to a thread lies outside of it.
 unsafe impl<E: Endpoint> Send for Roaming<E> {}
@@ -306,7 +306,7 @@ where
     /// Neither now nor later may anything that shares ownership with what is inside (memory of the pool, a
     /// handle on the pool itself, whatever the endpoint shares and is not `Send`) be outside of it while it
     /// moves to another thread, or be used at the same time as it is by another thread.
-    pub unsafe fn new(inline: Inline<E>) -> Result<Self, Inline<E>> {
+    pub unsafe fn new(inline: InlineReactor<E>) -> Result<Self, InlineReactor<E>> {
         match inline.io {
             IoKind::Uring => Err(inline),
             IoKind::Epoll | IoKind::EpollInstead(_) => Ok(Roaming(inline)),
@@ -314,7 +314,7 @@ where
     }
 
     /// To use it.
-    pub fn inline(&mut self) -> &mut Inline<E> {
+    pub fn inline(&mut self) -> &mut InlineReactor<E> {
         &mut self.0
     }
 }

@@ -10,7 +10,7 @@
 //! with the fewest links, itself included. So a core that happens to be awake takes no more than its
 //! share, and placement is the same in both worlds.
 //!
-//! [`Reactor`] starts such shards on threads of their own; an [`Inline`] is one that its caller's thread
+//! [`Reactor`] starts such shards on threads of their own; an [`InlineReactor`] is one that its caller's thread
 //! drives.
 //!
 //! Invariant: what the kernel (or a thread that stands in for it) holds lies in a flight slot of its
@@ -50,5 +50,5 @@ mod world;
 
 pub use config::{Config, IoChoice, IoKind, KeepAlive, Listen, TcpOptions};
 pub use counters::ShardStats;
-pub use inline::{Inline, Roaming};
-pub use running::{Panicked, Reactor, Running, SpawnError};
+pub use inline::{InlineReactor, Roaming};
+pub use running::{Panicked, Reactor, ReactorHandle, SpawnError};

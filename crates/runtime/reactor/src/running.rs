@@ -73,7 +73,7 @@ impl fmt::Display for SpawnError {
 impl std::error::Error for SpawnError {}
 
 /// Shards that run. Dropping it stops them at once.
-pub struct Running<M> {
+pub struct ReactorHandle<M> {
     io: IoKind,
     addresses: Vec<SocketAddr>,
     doors: Arc<[Door<M>]>,
@@ -93,7 +93,7 @@ struct Threads {
 
 impl Reactor {
     /// Starts the shards. `factory` builds each shard's endpoint on the shard's own thread.
-    pub fn spawn<E, F>(config: Config, factory: F) -> Result<Running<E::Message>, SpawnError>
+    pub fn spawn<E, F>(config: Config, factory: F) -> Result<ReactorHandle<E::Message>, SpawnError>
     where
         E: Endpoint,
         E::Message: Send + 'static,
@@ -124,7 +124,7 @@ impl Reactor {
             }
         }
         let (control_in, control) = sync_channel(CONTROL_MAX);
-        let mut running = Running {
+        let mut running = ReactorHandle {
             io,
             addresses: Vec::new(),
             counters: (0..count).map(|_| Arc::default()).collect(),
@@ -295,7 +295,7 @@ where
     shard.run();
 }
 
-impl<M> Running<M> {
+impl<M> ReactorHandle<M> {
     /// Which system interface is in use, and why.
     pub fn io(&self) -> &IoKind {
         &self.io
@@ -364,7 +364,7 @@ impl<M> Running<M> {
         }
     }
 
-    /// Waits until every shard has ended. Another thread may [`Running::stop`] meanwhile.
+    /// Waits until every shard has ended. Another thread may [`ReactorHandle::stop`] meanwhile.
     ///
     /// # Errors
     /// If a shard panicked; what it said went to standard error.
@@ -376,7 +376,7 @@ impl<M> Running<M> {
     /// end, such as a disk that does not answer; it ends with the process, and is waited for no more.
     ///
     /// # Errors
-    /// As [`Running::join`].
+    /// As [`ReactorHandle::join`].
     pub fn join_within(&self, patience: Duration) -> Result<bool, Panicked> {
         self.join_in_time(Some(Instant::now() + patience))
     }
@@ -413,7 +413,7 @@ fn join_all(threads: Vec<thread::JoinHandle<()>>, until: Option<Instant>) -> Res
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panicked;
 
-impl<M> Drop for Running<M> {
+impl<M> Drop for ReactorHandle<M> {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
         // A panic was reported by the thread itself.
@@ -421,9 +421,9 @@ impl<M> Drop for Running<M> {
     }
 }
 
-impl<M> fmt::Debug for Running<M> {
+impl<M> fmt::Debug for ReactorHandle<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("io", &self.io).field("addresses", &self.addresses).finish()
+        f.debug_struct("ReactorHandle").field("io", &self.io).field("addresses", &self.addresses).finish()
     }
 }
 

@@ -10,24 +10,24 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blockwire_reactor::{Config, IoChoice, IoKind, Listen, Reactor, Running, SpawnError};
+use blockwire_reactor::{Config, IoChoice, IoKind, Listen, Reactor, ReactorHandle, SpawnError};
 
 use endpoint::*;
 
-fn spawn(io: IoChoice) -> Result<Running<Msg>, SpawnError> {
+fn spawn(io: IoChoice) -> Result<ReactorHandle<Msg>, SpawnError> {
     let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
     let config = Config { io, cores: vec![0, 0], listeners: vec![listen], ..Config::default() };
     Reactor::spawn(config, |id, _| TestEnd::new(id))
 }
 
-fn connect(world: &Running<Msg>) -> TcpStream {
+fn connect(world: &ReactorHandle<Msg>) -> TcpStream {
     let mut stream = TcpStream::connect(world.addresses()[0]).unwrap();
     stream.write_all(&[WHERE.to_le_bytes(), [0; 4]].concat()).unwrap();
     stream.read_exact(&mut [0; 4]).unwrap();
     stream
 }
 
-fn end(world: Running<Msg>) {
+fn end(world: ReactorHandle<Msg>) {
     world.stop(Duration::from_millis(200));
     world.join().unwrap();
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ::endpoint::ShardId;
-use blockwire_reactor::{Config, IoChoice, Listen, Reactor, Running};
+use blockwire_reactor::{Config, IoChoice, Listen, Reactor, ReactorHandle};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -68,7 +68,7 @@ fn at_the_limit(io: IoChoice) {
     let on_exhausted = Some(told as fn());
     let config = Config { io, listeners: vec![listen], linger, on_exhausted, ..Config::default() };
     TOLD.store(0, Ordering::Relaxed);
-    let world: Running<Msg> = Reactor::spawn(config, |id, _| TestEnd::new(id)).unwrap();
+    let world: ReactorHandle<Msg> = Reactor::spawn(config, |id, _| TestEnd::new(id)).unwrap();
     let to = world.addresses()[0];
     let mut sockets = sockets(40);
     let before = getrlimit(Resource::Nofile);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use buf::Errno;
 use volume::{DiskKind, DiskOp};
 
-use crate::chance::Chance;
+use crate::rng::SimRng;
 
 /// EIO and ENOSPC, as Linux numbers them.
 const EIO: Errno = Errno(5);
@@ -15,7 +15,7 @@ const EOPNOTSUPP: Errno = Errno(95);
 
 /// How often a disk misbehaves, in thousandths of its operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct DiskFaults {
     /// Reads and writes that move fewer bytes than asked.
     pub short_permille: u32,
     /// EIO. Of a write that fails so a part may be there all the same.
@@ -54,25 +54,25 @@ pub struct Disk {
     /// Bytes of a sector, which is written whole or not at all.
     sector: usize,
     /// The disk's faults.
-    pub faults: Faults,
+    pub faults: DiskFaults,
 }
 
 type Sector = Box<[u8]>;
 
 impl Default for Disk {
     fn default() -> Self {
-        Disk::new(Faults::default())
+        Disk::new(DiskFaults::default())
     }
 }
 
 impl Disk {
     /// A disk that reads zero everywhere, with sectors of 512 bytes.
-    pub fn new(faults: Faults) -> Self {
+    pub fn new(faults: DiskFaults) -> Self {
         Disk::of_sectors(512, faults)
     }
 
     /// The same with sectors of so many bytes: at least 1.
-    pub fn of_sectors(sector: usize, faults: Faults) -> Self {
+    pub fn of_sectors(sector: usize, faults: DiskFaults) -> Self {
         assert!(sector > 0, "a sector has bytes");
         let (stable, cached, forgotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Disk { stable, cached, forgotten, writes: 0, untold: false, told: false, sector, faults }
@@ -133,7 +133,7 @@ impl Disk {
     }
 
     /// Who began this is gone, and nobody hears how it ends: it is carried out, or not.
-    pub(crate) fn run_unheard(&mut self, chance: &mut Chance, mut op: DiskOp, begun: u64) {
+    pub(crate) fn run_unheard(&mut self, chance: &mut SimRng, mut op: DiskOp, begun: u64) {
         if chance.permille(500) {
             let came = self.run(chance, &mut op, begun);
             self.unheard(&op, came);
@@ -141,7 +141,7 @@ impl Disk {
     }
 
     /// The power fails while this is under way: what it was to write is in the cache by now, or not.
-    pub(crate) fn run_powerless(&mut self, chance: &mut Chance, mut op: DiskOp, begun: u64) {
+    pub(crate) fn run_powerless(&mut self, chance: &mut SimRng, mut op: DiskOp, begun: u64) {
         if let DiskKind::Write { durable, .. } = &mut op.kind {
             *durable = false;
         }
@@ -173,7 +173,7 @@ impl Disk {
     }
 
     /// A sync fails: the kernel says so once, and takes what it could not write for written.
-    fn forget(&mut self, chance: &mut Chance) {
+    fn forget(&mut self, chance: &mut SimRng) {
         for (sector, mut versions) in std::mem::take(&mut self.cached) {
             let Some((_, newest)) = versions.pop() else { continue };
             if chance.permille(500) {
@@ -196,7 +196,7 @@ impl Disk {
     }
 
     /// A call syncs: whether it is told of a failure.
-    fn tells(&mut self, chance: &mut Chance) -> bool {
+    fn tells(&mut self, chance: &mut SimRng) -> bool {
         let fails = self.faults.sync_permille > 0 && chance.permille(self.faults.sync_permille);
         if fails {
             self.forget(chance);
@@ -208,7 +208,7 @@ impl Disk {
 
     /// The power fails: of each sector that is in the cache any version may have reached the medium,
     /// or none.
-    pub fn lose_power(&mut self, chance: &mut Chance) {
+    pub fn lose_power(&mut self, chance: &mut SimRng) {
         (self.untold, self.told) = (false, false);
         self.forgotten.clear();
         for (sector, versions) in std::mem::take(&mut self.cached) {
@@ -220,7 +220,7 @@ impl Disk {
     }
 
     /// Whether a read is torn: then its first part is read, and so many bytes of it are.
-    pub(crate) fn tears(&self, chance: &mut Chance, op: &mut DiskOp) -> Option<usize> {
+    pub(crate) fn tears(&self, chance: &mut SimRng, op: &mut DiskOp) -> Option<usize> {
         let DiskKind::Read { offset, into, skip } = &mut op.kind else { return None };
         let len = into.len() - *skip;
         if self.faults.torn_permille == 0 || len <= self.sector || !chance.permille(self.faults.torn_permille)
@@ -249,7 +249,7 @@ impl Disk {
     }
 
     /// Carries an operation out that began when there had been `begun` writes.
-    pub(crate) fn run(&mut self, chance: &mut Chance, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
+    pub(crate) fn run(&mut self, chance: &mut SimRng, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
         if chance.permille(self.faults.error_permille) {
             // Of a call that syncs nobody can say which half has failed.
             self.told |= matches!(op.kind, DiskKind::Sync);
@@ -302,7 +302,7 @@ impl Disk {
     }
 
     /// A call that writes fails: of what it was to write nothing is there, or all up to some sector.
-    fn write_in_part(&mut self, chance: &mut Chance, kind: &DiskKind) {
+    fn write_in_part(&mut self, chance: &mut SimRng, kind: &DiskKind) {
         let (offset, bytes) = match kind {
             DiskKind::Write { offset, from, skip, .. } => {
                 let mut bytes = vec![0; from.len() - *skip];
@@ -323,7 +323,7 @@ impl Disk {
         }
     }
 
-    fn shorten(&self, chance: &mut Chance, len: usize) -> usize {
+    fn shorten(&self, chance: &mut SimRng, len: usize) -> usize {
         if len > self.sector && chance.permille(self.faults.short_permille) {
             chance.between(1, (len / self.sector) as u64) as usize * self.sector
         } else {
@@ -369,7 +369,7 @@ mod tests {
         let mut lost = 0;
         for seed in 0..32 {
             let mut disk = disk.clone();
-            disk.lose_power(&mut Chance::new(seed));
+            disk.lose_power(&mut SimRng::new(seed));
             let mut bytes = [0; 1024];
             disk.read(0, &mut bytes);
             assert!(bytes[..512] == [1; 512] || bytes[..512] == [2; 512], "sectors are whole");
@@ -390,7 +390,7 @@ mod tests {
         let mut seen = [false; 3];
         for seed in 0..32 {
             let mut disk = disk.clone();
-            disk.lose_power(&mut Chance::new(seed));
+            disk.lose_power(&mut SimRng::new(seed));
             let mut bytes = [0; 512];
             disk.read(0, &mut bytes);
             seen[usize::from(bytes[0])] = true;
@@ -402,7 +402,7 @@ mod tests {
     fn call(disk: &mut Disk, kind: DiskKind) -> Result<usize, Errno> {
         let begun = disk.writes();
         let mut op = DiskOp { disk: volume::DiskId(0), ticket: volume::DiskTicket(0), kind };
-        disk.run(&mut Chance::new(7), &mut op, begun)
+        disk.run(&mut SimRng::new(7), &mut op, begun)
     }
 
     fn write(disk: &mut Disk, at: u64, fill: u8, durable: bool) -> Result<usize, Errno> {
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_torn_read_sees_a_write_between_its_parts() {
-        let disk = Disk::new(Faults { torn_permille: 1000, ..Faults::default() });
+        let disk = Disk::new(DiskFaults { torn_permille: 1000, ..DiskFaults::default() });
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..64 {
             let mut disk = disk.clone();
@@ -423,7 +423,7 @@ mod tests {
             let into = pool.take_sg(buf::Class::Wire, 2048).unwrap();
             let kind = DiskKind::Read { offset: 0, into, skip: 0 };
             let mut op = DiskOp { disk: volume::DiskId(0), ticket: volume::DiskTicket(0), kind };
-            let first = disk.tears(&mut Chance::new(seed), &mut op).unwrap();
+            let first = disk.tears(&mut SimRng::new(seed), &mut op).unwrap();
             disk.write(0, &[2; 2048]);
             assert_eq!(disk.read_from(&mut op, first), 2048);
             let DiskKind::Read { into, .. } = op.kind else { unreachable!() };
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_holes_refuses_them() {
-        let mut disk = Disk::new(Faults { no_holes: true, ..Faults::default() });
+        let mut disk = Disk::new(DiskFaults { no_holes: true, ..DiskFaults::default() });
         assert_eq!(call(&mut disk, DiskKind::Punch { offset: 0, len: 512 }), Err(EOPNOTSUPP));
         assert_eq!(call(&mut disk, DiskKind::Zero { offset: 0, len: 512 }), Err(EOPNOTSUPP));
     }
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn what_cannot_be_written_back_is_told_once_to_whatever_syncs_next() {
         for by_a_stable_write in [false, true] {
-            let mut disk = Disk::new(Faults { lost_permille: 1000, ..Faults::default() });
+            let mut disk = Disk::new(DiskFaults { lost_permille: 1000, ..DiskFaults::default() });
             assert_eq!(write(&mut disk, 0, 1, false), Ok(512));
             if by_a_stable_write {
                 assert_eq!(write(&mut disk, 512, 2, true), Err(EIO));
@@ -457,7 +457,7 @@ mod tests {
             let mut bytes = [0; 512];
             disk.read(0, &mut bytes);
             assert_eq!(bytes, [1; 512], "it is read still");
-            disk.lose_power(&mut Chance::new(7));
+            disk.lose_power(&mut SimRng::new(7));
             disk.read(0, &mut bytes);
             assert_eq!(bytes, [0; 512]);
         }

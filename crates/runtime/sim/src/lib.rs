@@ -16,25 +16,25 @@
 //!
 //! Fault budget: the network never loses or reorders bytes of a connection (TCP does not), but
 //! splits, delays, stalls and resets them; disks delay, reorder, cut short and fail operations as
-//! [`Faults`] says, and forget what was not synced when the power fails; shards stand still, hear timers late
+//! [`DiskFaults`] says, and forget what was not synced when the power fails; shards stand still, hear timers late
 //! and have no room for links as [`ShardFaults`] says.
 
 #![forbid(unsafe_code)]
 
-mod chance;
 mod dial;
 mod disk;
 mod ends;
 mod filled;
 pub mod linear;
 mod net;
+mod rng;
 mod shard_faults;
 mod world;
 
-pub use chance::Chance;
 pub use dial::{LineFaults, Reach};
-pub use disk::{Disk, Faults};
+pub use disk::{Disk, DiskFaults};
 pub use filled::UNFILLED;
 pub use net::{Peer, PeerEnd};
+pub use rng::SimRng;
 pub use shard_faults::ShardFaults;
 pub use world::{Config, World};

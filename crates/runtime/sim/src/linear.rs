@@ -344,7 +344,7 @@ fn settle(place: &mut Place, steps: &mut Steps, operations: &[Operation]) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Chance;
+    use crate::SimRng;
 
     fn op(client: u32, begin: u64, end: u64, what: What) -> Operation {
         Operation { client, begin, end: Some(end), what }
@@ -455,7 +455,7 @@ mod tests {
     }
 
     /// A register whose operations take effect at one moment within their time.
-    fn real(chance: &mut Chance, clients: u32, rounds: u64) -> Vec<Operation> {
+    fn real(chance: &mut SimRng, clients: u32, rounds: u64) -> Vec<Operation> {
         let (mut value, mut stamp, mut all) = (0, 0, Vec::new());
         let mut busy = vec![0; clients as usize];
         let mut last = vec![0; clients as usize];
@@ -494,7 +494,7 @@ mod tests {
     fn what_did_happen_passes_and_a_stale_read_in_it_does_not() {
         let mut caught = 0;
         for seed in 0..60 {
-            let mut chance = Chance::new(seed);
+            let mut chance = SimRng::new(seed);
             let history = real(&mut chance, 8, 400);
             assert_eq!(verdict(&history), Ok(Verdict::Holds), "seed {seed}");
             let last = history.iter().filter_map(|one| one.end).max().unwrap();
@@ -514,7 +514,7 @@ mod tests {
     #[test]
     fn what_many_did_at_once_is_put_in_order() {
         for seed in 0..40 {
-            let chance = &mut Chance::new(seed);
+            let chance = &mut SimRng::new(seed);
             let mut value = 0;
             let mut one = |moment: u64| {
                 let mut far = || if chance.below(3) == 0 { chance.below(1000) } else { chance.below(20) };
@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn long_histories_are_checked_quickly() {
-        let history = real(&mut Chance::new(1), 8, 20_000);
+        let history = real(&mut SimRng::new(1), 8, 20_000);
         assert!(history.len() > 5_000);
         assert_eq!(verdict(&history), Ok(Verdict::Holds));
     }

@@ -7,7 +7,7 @@ use buf::Errno;
 use endpoint::{LinkId, ShardId};
 use stream::{Received, RecvOp, SendOp};
 
-use crate::chance::Chance;
+use crate::rng::SimRng;
 
 /// Names the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,7 +82,7 @@ impl Wire {
     /// What a receive would bring now: a chance part of what has arrived. `None`: nothing yet.
     pub(crate) fn receive(
         &mut self,
-        chance: &mut Chance,
+        chance: &mut SimRng,
         stage: impl FnOnce(usize) -> Option<buf::BufMut>,
         loan: Option<&buf::Pool>,
     ) -> Option<(RecvOp, Received)> {
@@ -154,7 +154,7 @@ impl Wire {
     }
 
     /// Moves a chance part of the send that is out to the peer. True if all of it is written.
-    pub(crate) fn transmit(&mut self, chance: &mut Chance) -> Option<Result<(), Errno>> {
+    pub(crate) fn transmit(&mut self, chance: &mut SimRng) -> Option<Result<(), Errno>> {
         let (op, written) = self.send.as_mut()?;
         if self.reset {
             let (op, _) = self.send.take()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use buf::Time;
 use endpoint::Endpoint;
 
-use crate::chance::Chance;
+use crate::rng::SimRng;
 use crate::world::{Due, Happening, World};
 
 /// How often shards misbehave. By default never.
@@ -29,7 +29,7 @@ pub struct ShardFaults {
 
 impl ShardFaults {
     /// None in every other history; else each of them, more or less.
-    pub fn of(chance: &mut Chance) -> ShardFaults {
+    pub fn of(chance: &mut SimRng) -> ShardFaults {
         if chance.permille(500) {
             return ShardFaults::default();
         }

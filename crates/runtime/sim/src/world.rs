@@ -12,10 +12,10 @@ use endpoint::{
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskId, DiskOp};
 
-use crate::chance::Chance;
 use crate::dial::{LineFaults, Listening};
 use crate::disk::Disk;
 use crate::net::{Peer, PeerEnd, Wire};
+use crate::rng::SimRng;
 use crate::shard_faults::ShardFaults;
 
 /// How a world is made.
@@ -131,7 +131,7 @@ pub(crate) struct Shard<E> {
 
 /// Everything that the world starts for a shard during a pump.
 struct Hands<'a, M> {
-    chance: &'a mut Chance,
+    chance: &'a mut SimRng,
     config: &'a Config,
     now: Time,
     shard: ShardId,
@@ -244,7 +244,7 @@ pub(crate) fn address(number: usize) -> SocketAddr {
 /// See the crate's page.
 pub struct World<E: Endpoint> {
     pub(crate) config: Config,
-    pub(crate) chance: Chance,
+    pub(crate) chance: SimRng,
     pub(crate) now: Time,
     pub(crate) shards: Vec<Shard<E>>,
     pub(crate) wires: Vec<Wire>,
@@ -260,7 +260,7 @@ pub struct World<E: Endpoint> {
 impl<E: Endpoint> World<E> {
     /// A world of `config.shards` endpoints.
     pub fn new(config: Config, mut make: impl FnMut(ShardId, &mut Cx<'_>) -> E) -> Self {
-        let mut chance = Chance::new(config.seed);
+        let mut chance = SimRng::new(config.seed);
         let shards = (0..config.shards)
             .map(|id| {
                 let pool = Pool::poisoned(config.pool_bytes);
@@ -302,7 +302,7 @@ impl<E: Endpoint> World<E> {
     }
 
     /// The world's chance, for what the test decides.
-    pub fn chance(&mut self) -> &mut Chance {
+    pub fn chance(&mut self) -> &mut SimRng {
         &mut self.chance
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use endpoint::{Endpoint, ShardId};
-use reactor::{IoKind, Reactor, Running, SpawnError};
+use reactor::{IoKind, Reactor, ReactorHandle, SpawnError};
 use shard::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
 use volume::{Ask, DiskId, PortId, Refusal, VolumeId};
 
@@ -55,7 +55,7 @@ const HASTE: Duration = Duration::from_secs(3);
 
 /// The running shards.
 pub struct Shards {
-    running: Arc<Running<Message>>,
+    running: Arc<ReactorHandle<Message>>,
     requests: Arc<Requests>,
     state: Arc<StateDir>,
     /// Who keeps what is to outlive the daemon of volumes.

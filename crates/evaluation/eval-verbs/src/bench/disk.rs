@@ -17,7 +17,7 @@ use buf::{Class, Cx, Errno, SgMut, Time};
 use client::{Done, Io, IoChoice};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use eval::load::Shape;
-use reactor::{Config, Inline};
+use reactor::{Config, InlineReactor};
 use rustix::fs::OFlags;
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp};
@@ -37,7 +37,7 @@ pub(super) fn path(url: &str) -> Option<&str> {
 
 /// Disks of one thread, and the world that moves their bytes.
 pub(super) struct Disks {
-    inline: Inline<Ends>,
+    inline: InlineReactor<Ends>,
     names: Vec<String>,
     shapes: Vec<Shape>,
 }
@@ -63,7 +63,7 @@ impl Disks {
             ends.push(backends::File::new(Arc::new(disk), 0));
         }
         let config = Config { io, pool_bytes: memory, poll_ns_max, disks: files, ..Config::default() };
-        let inline = Inline::new(config, |_| Ends { files: ends }).map_err(Failure::failed)?;
+        let inline = InlineReactor::new(config, |_| Ends { files: ends }).map_err(Failure::failed)?;
         Ok(Disks { inline, names, shapes })
     }
 

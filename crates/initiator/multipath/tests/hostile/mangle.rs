@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use sim::Chance;
+use sim::SimRng;
 
 /// PDUs that were said before: what is said again, and where tags and numbers are taken from.
 const SEEN_MAX: usize = 24;
@@ -45,14 +45,14 @@ pub struct Mangler {
 }
 
 impl Mangler {
-    pub fn new(protocol: Protocol, permille: u32, chance: &mut Chance) -> Self {
+    pub fn new(protocol: Protocol, permille: u32, chance: &mut SimRng) -> Self {
         let cut = *chance.pick(&[Cut::Whole, Cut::Pdus, Cut::Anyhow, Cut::Late]);
         let (buffer, seen, late) = (Vec::new(), VecDeque::new(), Vec::new());
         Mangler { protocol, cut, permille, buffer, seen, held: None, late, changed: 0 }
     }
 
     /// Takes what the target says; gives the segments that arrive.
-    pub fn say(&mut self, bytes: &[u8], chance: &mut Chance) -> Vec<Vec<u8>> {
+    pub fn say(&mut self, bytes: &[u8], chance: &mut SimRng) -> Vec<Vec<u8>> {
         self.buffer.extend(bytes);
         let mut said = Vec::new();
         while let Some(len) = self.whole() {
@@ -80,7 +80,7 @@ impl Mangler {
         (!self.late.is_empty()).then(|| std::mem::take(&mut self.late))
     }
 
-    fn segments(&mut self, said: Vec<Vec<u8>>, chance: &mut Chance) -> Vec<Vec<u8>> {
+    fn segments(&mut self, said: Vec<Vec<u8>>, chance: &mut SimRng) -> Vec<Vec<u8>> {
         match self.cut {
             _ if said.is_empty() => Vec::new(),
             Cut::Pdus => said,
@@ -120,7 +120,7 @@ impl Mangler {
         len.min(pdu.len())
     }
 
-    fn change(&mut self, mut pdu: Vec<u8>, said: &mut Vec<Vec<u8>>, chance: &mut Chance) {
+    fn change(&mut self, mut pdu: Vec<u8>, said: &mut Vec<Vec<u8>>, chance: &mut SimRng) {
         let header = self.header(&pdu) as u64;
         let other = chance.pick(self.seen.make_contiguous()).clone();
         match chance.below(14) {
@@ -184,7 +184,7 @@ impl Mangler {
     }
 }
 
-fn flip(pdu: &mut [u8], within: u64, chance: &mut Chance) {
+fn flip(pdu: &mut [u8], within: u64, chance: &mut SimRng) {
     if within == 0 {
         return;
     }
@@ -194,7 +194,7 @@ fn flip(pdu: &mut [u8], within: u64, chance: &mut Chance) {
 }
 
 /// Many of the same: pings, asynchronous messages, rejections, or whatever was said.
-fn burst(protocol: Protocol, other: &[u8], chance: &mut Chance) -> Vec<u8> {
+fn burst(protocol: Protocol, other: &[u8], chance: &mut SimRng) -> Vec<u8> {
     let count = *chance.pick(&[2, 16, 63, 64, 65, 130, 300]);
     let mut pdu = vec![0; 48];
     pdu[1] = 0x80;

@@ -18,7 +18,7 @@ use endpoint::{
 use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
 use shard::{Control, Message, NvmeMessage, Shard};
-use sim::Chance;
+use sim::SimRng;
 use stream::{Received, RecvOp, SendOp};
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Backend, DiskId, DiskOp, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
@@ -87,7 +87,7 @@ impl<M> Driver<M> for Hands<M> {
 pub struct Session {
     seed: u64,
     protocol: Protocol,
-    chance: Chance,
+    chance: SimRng,
     client: Client<AnyPath>,
     volume: Handle,
     shard: Shard,
@@ -119,7 +119,7 @@ pub struct Tally {
 
 impl Session {
     pub fn new(seed: u64, protocol: Protocol) -> Session {
-        let mut chance = Chance::new(seed);
+        let mut chance = SimRng::new(seed);
         let (pool, their_pool) = (Pool::new(MEMORY), Pool::new(16 << 20));
         mark(&pool);
         let mut entropy = Entropy::new([seed as u8; 32]);

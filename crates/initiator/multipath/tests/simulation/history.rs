@@ -11,7 +11,7 @@ use buf::{Class, Payload, Time};
 use endpoint::{Endpoint, ShardId, Sockets};
 use shard::{Control, Message};
 use sim::linear::{Operation, Stamp, Verdict, What};
-use sim::{Chance, Reach, World};
+use sim::{Reach, SimRng, World};
 use volume::{
     Access, Ask, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, PortId, RamDisk, Span,
     VolumeId,
@@ -75,7 +75,7 @@ impl Tally {
 
 pub struct History {
     plan: Plan,
-    chance: Chance,
+    chance: SimRng,
     world: World<Node<FaultyPath>>,
     disk: Arc<RamDisk>,
     volumes: Vec<Handle>,
@@ -103,7 +103,7 @@ impl History {
             }
         }
         History {
-            chance: Chance::new(!plan.seed),
+            chance: SimRng::new(!plan.seed),
             flights: vec![BTreeMap::new(); plan.hosts.len()],
             world,
             disk,

@@ -17,7 +17,7 @@ use iscsi::negotiate::Digest;
 use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
 use shard::{Control, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
-use sim::{Chance, Config, World};
+use sim::{Config, SimRng, World};
 use volume::{DiskId, Facts, Geometry, Home, PortId, Ram, RamDisk, Uuid};
 
 use crate::faulty_path::{Defect, FaultyPath};
@@ -80,9 +80,9 @@ pub struct Plan {
 
 impl Plan {
     pub fn of(seed: u64) -> Plan {
-        let mut chance = Chance::new(seed ^ 0x1057);
+        let mut chance = SimRng::new(seed ^ 0x1057);
         let calm = chance.permille(150);
-        let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
+        let trouble = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         let hosts = (0..chance.between(1, 2)).map(|_| {
             let paths = chance.between(1, 4);
             (0..paths).map(|_| chance.below(DOORS.len() as u64) as usize).collect()

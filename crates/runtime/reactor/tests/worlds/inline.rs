@@ -10,15 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::endpoint::{Dialled, Endpoint, ShardId};
-use blockwire_reactor::{Config, Inline, IoChoice, Roaming, SpawnError};
+use blockwire_reactor::{Config, InlineReactor, IoChoice, Roaming, SpawnError};
 
 use crate::endpoint::*;
 use crate::{echo_random, frame, temp_file, word};
 
-type Own = Inline<TestEnd>;
+type Own = InlineReactor<TestEnd>;
 
 fn make(io: IoChoice) -> Own {
-    Inline::new(Config { io, ..Config::default() }, |_| TestEnd::new(ShardId(0))).unwrap()
+    InlineReactor::new(Config { io, ..Config::default() }, |_| TestEnd::new(ShardId(0))).unwrap()
 }
 
 fn tell(own: &mut Own, message: Msg) {
@@ -181,7 +181,7 @@ pub fn disks_wake_the_descriptor(io: IoChoice) {
     file.write_all(&[7; 100_000]).unwrap();
     let disks = vec![Arc::new(OwnedFd::from(File::try_clone(&file).unwrap()))];
     let config = Config { io, disks, ..Config::default() };
-    let mut own = Inline::new(config, |_| TestEnd::new(ShardId(0))).unwrap();
+    let mut own = InlineReactor::new(config, |_| TestEnd::new(ShardId(0))).unwrap();
     let disk = volume::DiskId(0);
     for _ in 0..500 {
         let (to, told) = channel();
@@ -285,7 +285,7 @@ fn a_ring_stays_on_its_thread() {
 #[test]
 fn it_has_no_listeners_and_no_cores() {
     let listening = crate::config(IoChoice::Auto);
-    let failed = Inline::new(listening, |_| TestEnd::new(ShardId(0)));
+    let failed = InlineReactor::new(listening, |_| TestEnd::new(ShardId(0)));
     assert!(matches!(failed, Err(SpawnError::System(_))));
 }
 

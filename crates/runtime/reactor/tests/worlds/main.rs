@@ -19,7 +19,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ::endpoint::ShardId;
-use blockwire_reactor::{Config, IoChoice, Listen, Reactor, Running, ShardStats, SpawnError};
+use blockwire_reactor::{Config, IoChoice, Listen, Reactor, ReactorHandle, ShardStats, SpawnError};
 use buf::Entropy;
 
 use endpoint::*;
@@ -28,7 +28,7 @@ use options::*;
 use outward::*;
 use storm::*;
 
-type World = Running<Msg>;
+type World = ReactorHandle<Msg>;
 
 fn config(io: IoChoice) -> Config {
     let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());

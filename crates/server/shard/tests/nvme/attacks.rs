@@ -6,7 +6,7 @@ use blockwire_shard::Shard;
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal, Property, PropertyAccess};
 use nvme::{Completion, Status};
-use sim::{Chance, World};
+use sim::{SimRng, World};
 
 use crate::host::{Host, IO, Wanted, is_dead, reset, run, sqe, transfer, wait};
 use crate::queues::listings;
@@ -37,7 +37,7 @@ fn nothing_is_left(world: &mut World<Shard>) {
 #[test]
 fn attack_54_icreq_and_gone() {
     let mut world = world(1, 2);
-    let mut chance = Chance::new(54);
+    let mut chance = SimRng::new(54);
     for round in 0..10_000u32 {
         let peer = world.connect(IO);
         world.send(peer, &ic_req());
@@ -279,7 +279,7 @@ fn attack_78_a_link_lost_between_two_shards() {
     for seed in 0..60 {
         let mut world = world(seed, 3);
         let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
-        let mut chance = Chance::new(!seed);
+        let mut chance = SimRng::new(!seed);
         for _ in 0..8 {
             let mut pipe = Pipe::open(&mut world, IO, (false, false));
             pipe.connect(&mut world, &host.wanted.connect(2), &host.wanted.names(host.cntlid));

@@ -7,7 +7,7 @@ use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, Message, Report, Shard};
 use endpoint::ShardId;
 use nvme::Status;
-use sim::{Chance, Config, Disk, Faults, World};
+use sim::{Config, Disk, DiskFaults, SimRng, World};
 use volume::{Access, Ask, DiskId, Geometry, PortId, VolumeId};
 use zerocopy::little_endian::U32;
 
@@ -182,7 +182,7 @@ pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     config.disk_delay_max = Duration::from_millis(5);
     let exports = target::exports(&Terms::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-    world.add_disk(DiskId(1), Disk::new(Faults { short_permille: 100, ..Faults::default() }));
+    world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
     for (shard, spec) in (0..).zip(specs) {
         world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
     }
@@ -219,7 +219,7 @@ fn no_write_of_the_other_protocol_lands_after_preempt_and_abort() {
         }
         // The registrants are told, or not; either way they go on.
         ask(&mut world, &mut scsi, &mut nvme, &[0; 6], &[], 0);
-        let mut chance = Chance::new(!seed);
+        let mut chance = SimRng::new(!seed);
         for value in 1..=24u8 {
             let blocks = chance.between(1, 30) as usize;
             let lba = chance.below((FENCED - blocks) as u64);

@@ -8,7 +8,7 @@ use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{CONTROL, Control, Exports, Message, NamespaceExport, Report, Shard, VolumeSpec};
 use endpoint::ShardId;
 use nvme::Status;
-use sim::{Config, Disk, Faults, World};
+use sim::{Config, Disk, DiskFaults, World};
 use volume::{Ask, DiskId, Refusal, VolumeId};
 use zerocopy::little_endian::U32;
 
@@ -75,7 +75,7 @@ fn world(seed: u64, volumes: &[VolumeId]) -> World<Shard> {
     let exports = exports(volumes);
     let mut world = World::new(config, |id, _| Shard::new(id, SHARDS, exports.clone()));
     for (disk, volume) in (1..).zip(volumes) {
-        world.add_disk(DiskId(disk), Disk::new(Faults::default()));
+        world.add_disk(DiskId(disk), Disk::new(DiskFaults::default()));
         add(&mut world, *volume, DiskId(disk));
     }
     world
@@ -118,7 +118,7 @@ fn nobody_gets_the_place_of_a_volume_whose_operations_are_out() {
         }
         world.run_for(Duration::from_micros(200));
         tell_all(&mut world, || Control::DropVolume(old));
-        world.add_disk(DiskId(9), Disk::new(Faults::default()));
+        world.add_disk(DiskId(9), Disk::new(DiskFaults::default()));
         let mut added = add(&mut world, new, DiskId(9));
         while !added.iter().filter(|one| matches!(one, Report::Refused(Refusal::Busy))).count().eq(&0) {
             refused += 1;

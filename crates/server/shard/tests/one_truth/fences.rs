@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvme::reservation::{Acquire, AcquireAction};
 use nvme::{Opcode, Status};
-use sim::Chance;
+use sim::SimRng;
 use zerocopy::little_endian::U32;
 
 use crate::command::{Action, Flight, sqe};
@@ -159,7 +159,7 @@ impl History {
 fn fence(plan: Plan) -> Met {
     let seed = plan.seed;
     let mut history = History::new(plan);
-    let mut chance = Chance::new(seed ^ 0xface);
+    let mut chance = SimRng::new(seed ^ 0xface);
     let hosts = history.hosts.len();
     let keeper = chance.below(hosts as u64) as usize;
     let (scsi, nvme, all) = *chance.pick(&KINDS);

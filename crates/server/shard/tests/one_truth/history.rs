@@ -10,7 +10,7 @@ use blockwire_shard::{Message, NvmeMessage, Report, Shard};
 use buf::Pool;
 use endpoint::ShardId;
 use sim::linear::Verdict;
-use sim::{Chance, PeerEnd, World};
+use sim::{PeerEnd, SimRng, World};
 
 use volume::RamDisk;
 
@@ -108,7 +108,7 @@ impl Tally {
 
 pub struct History {
     pub plan: Plan,
-    pub chance: Chance,
+    pub chance: SimRng,
     pub world: World<Shard>,
     pub hosts: Vec<Host>,
     /// One of each volume.
@@ -134,7 +134,7 @@ impl History {
     pub fn new(plan: Plan) -> Self {
         let rams = plan.rams();
         let world = plan.world(&rams);
-        let chance = Chance::new(!plan.seed);
+        let chance = SimRng::new(!plan.seed);
         let ledgers = (0..plan.volumes).map(|_| Ledger::new(plan.seed, SPAN)).collect();
         let records = vec![None; plan.volumes];
         let mut history = History {

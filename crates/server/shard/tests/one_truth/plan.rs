@@ -7,7 +7,7 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, DataTerms, Exports, LunExport, Message, NamespaceExport, Shard, VolumeSpec};
 use endpoint::ShardId;
-use sim::{Chance, Config, Disk, Faults, ShardFaults, World};
+use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
 
 use testkit::target::{self, Terms};
@@ -88,7 +88,7 @@ pub struct Plan {
     /// A file over a disk with a cache, else memory.
     pub file: bool,
     pub direct_align: Option<u32>,
-    pub faults: Faults,
+    pub faults: DiskFaults,
     /// In every other history.
     pub shard_faults: ShardFaults,
     /// In thousandths of the steps.
@@ -119,13 +119,13 @@ pub struct Plan {
 
 impl Plan {
     pub fn of(seed: u64) -> Self {
-        let mut chance = Chance::new(seed ^ 0x0ae);
+        let mut chance = SimRng::new(seed ^ 0x0ae);
         let calm = chance.permille(200);
         let file = chance.permille(600);
         let faulty = file && chance.permille(300);
         // Of its own, so that the rest of a history stays what it was.
-        let mut hitches = Chance::new(seed ^ 0x4177);
-        let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
+        let mut hitches = SimRng::new(seed ^ 0x4177);
+        let trouble = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         Plan {
             seed,
             shards: chance.between(1, 4) as u16,
@@ -142,7 +142,7 @@ impl Plan {
             r2ts: chance.between(1, 4) as u32,
             file,
             direct_align: *chance.pick(&[None, Some(512), Some(4096)]),
-            faults: Faults {
+            faults: DiskFaults {
                 short_permille: if file { chance.below(300) as u32 } else { 0 },
                 error_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
@@ -175,16 +175,16 @@ impl Plan {
     /// failures of the power, and noise on the wires.
     pub fn wide(seed: u64) -> Self {
         let plan = Plan::of(seed);
-        let mut chance = Chance::new(seed ^ 0x31de);
+        let mut chance = SimRng::new(seed ^ 0x31de);
         // Of its own, so that the rest of a history stays what it was.
-        let loses = plan.file && Chance::new(seed ^ 0x105e).permille(200);
+        let loses = plan.file && SimRng::new(seed ^ 0x105e).permille(200);
         let noise_permille = if chance.permille(300) { chance.between(2, 20) as u32 } else { 0 };
         Plan {
             block: *chance.pick(&[512, 4096]),
             volumes: chance.between(1, 2) as usize,
             wide: true,
             power_loss: plan.file && chance.permille(700),
-            faults: Faults { lost_permille: if loses { 4 } else { 0 }, ..plan.faults },
+            faults: DiskFaults { lost_permille: if loses { 4 } else { 0 }, ..plan.faults },
             noise_permille,
             // Without digests noise is what is read.
             digests: if noise_permille > 0 { (true, true) } else { plan.digests },
@@ -196,11 +196,11 @@ impl Plan {
     /// many a time for one command, and mostly on blocks of 4096 bytes.
     #[must_use]
     pub fn in_pieces(self) -> Self {
-        let mut chance = Chance::new(self.seed ^ 0x9ece5);
+        let mut chance = SimRng::new(self.seed ^ 0x9ece5);
         if chance.permille(500) {
             return self;
         }
-        let pages = |chance: &mut Chance, most| chance.between(1, most) as u32 * 4096;
+        let pages = |chance: &mut SimRng, most| chance.between(1, most) as u32 * 4096;
         let pieces = Pieces {
             data: DataTerms {
                 cpda: *chance.pick(&[0, 0, 3, 31]),
@@ -220,7 +220,7 @@ impl Plan {
     /// The same on one or two volumes of blocks of either size.
     #[must_use]
     fn on_any_blocks(self) -> Self {
-        let mut chance = Chance::new(self.seed ^ 0xb10c5);
+        let mut chance = SimRng::new(self.seed ^ 0xb10c5);
         Plan { block: *chance.pick(&[512, 4096]), volumes: chance.between(1, 2) as usize, ..self }
     }
 
@@ -231,7 +231,7 @@ impl Plan {
 
     /// A world for the races of fences: a slow disk that works, and nothing else that goes wrong.
     pub fn slow(seed: u64) -> Self {
-        let mut chance = Chance::new(seed ^ 0xfe4ce);
+        let mut chance = SimRng::new(seed ^ 0xfe4ce);
         Plan {
             shards: chance.between(2, 4) as u16,
             pool_bytes: 16 << 20,
@@ -241,7 +241,7 @@ impl Plan {
             queues: 3,
             entries: 32,
             file: true,
-            faults: Faults { short_permille: 100, ..Faults::default() },
+            faults: DiskFaults { short_permille: 100, ..DiskFaults::default() },
             disk_delay_max: Duration::from_millis(5),
             ..Plan::of(seed)
         }
@@ -254,7 +254,7 @@ impl Plan {
         Plan {
             pool_bytes: 16 << 20,
             file: false,
-            faults: Faults::default(),
+            faults: DiskFaults::default(),
             change_permille: 150,
             kato_ms: 5_000,
             ..Plan::of(seed)

@@ -2,7 +2,7 @@
 //! daemons and hosts start again on what is left and on the records of the volumes.
 
 use nvme::Status;
-use sim::Faults;
+use sim::DiskFaults;
 use sim::linear::Stamp;
 
 use crate::command::{Action, Flight};
@@ -21,7 +21,7 @@ impl History {
     /// Writes what is copied from, and makes it stable, before disks begin to fail.
     pub fn lay_patterns(&mut self) {
         let (host, block) = (self.nvme_host(), self.plan.block);
-        self.fail_as(Faults { short_permille: self.plan.faults.short_permille, ..Faults::default() });
+        self.fail_as(DiskFaults { short_permille: self.plan.faults.short_permille, ..DiskFaults::default() });
         for volume in 0..self.plan.volumes {
             let contents = (0..PATTERNS).flat_map(|number| fill(0, pattern(volume, number), block));
             let mut contents: Vec<u8> = contents.collect();
@@ -39,7 +39,7 @@ impl History {
     }
 
     /// How disks fail from now on.
-    fn fail_as(&mut self, faults: Faults) {
+    fn fail_as(&mut self, faults: DiskFaults) {
         for volume in 0..self.plan.volumes {
             if let Some(disk) = self.world.disk(disk(volume)) {
                 disk.faults = faults;
@@ -63,7 +63,8 @@ impl History {
             host.flights.into_values().for_each(|flight| self.give_up(flight, true));
         }
         self.check_order();
-        self.plan.faults = Faults { short_permille: self.plan.faults.short_permille, ..Faults::default() };
+        self.plan.faults =
+            DiskFaults { short_permille: self.plan.faults.short_permille, ..DiskFaults::default() };
         let blank = self.plan.world(&self.rams);
         let mut disks = std::mem::replace(&mut self.world, blank).kill();
         let kept = std::mem::take(&mut self.records).into_iter().enumerate().map(|(volume, record)| {

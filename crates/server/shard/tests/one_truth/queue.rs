@@ -8,7 +8,7 @@ use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use endpoint::ListenerId;
 use nvme::{Sqe, Status};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
-use sim::{Chance, Peer, PeerEnd, World};
+use sim::{Peer, PeerEnd, SimRng, World};
 use stream::{Close, Connection, Direct, Host, HostEvent, Link, Received, RecvOp, Tag};
 
 const LINK: Link = Link(0);
@@ -72,7 +72,7 @@ pub struct Queue {
     window: usize,
     pool: Pool,
     entropy: Entropy,
-    chance: Chance,
+    chance: SimRng,
     op: Option<RecvOp>,
     inbox: VecDeque<u8>,
     ready: bool,
@@ -95,7 +95,7 @@ pub struct Queue {
 
 impl Queue {
     /// Connects to the listener for subsystems.
-    pub fn open(world: &mut World<Shard>, pool: &Pool, limits: HostLimits, chance: Chance) -> Self {
+    pub fn open(world: &mut World<Shard>, pool: &Pool, limits: HostLimits, chance: SimRng) -> Self {
         let peer = world.connect(ListenerId(1));
         let mut entropy = Entropy::new([5; 32]);
         let queue = HostQueue::new(&mut Cx { now: world.now(), pool, entropy: &mut entropy }, limits);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use backends::{File, FileDisk, FileFacts};
 use iscsi::wire::TmfFunction;
-use sim::Chance;
+use sim::SimRng;
 use volume::DiskId;
 
 use crate::command::{Flight, Kind, request};
@@ -43,7 +43,7 @@ fn nothing_of_a_copy_lands_after_its_end() {
         let kind = Kind::Copy { by: 1, page: 0 };
         let (cdb, list, _) = request(Flight { host: 0, kind, lba: 0, blocks: BLOCKS, began: 0 });
         let copy = copier.command(&mut world, 0, &cdb, &list, 0);
-        let mut chance = Chance::new(!seed);
+        let mut chance = SimRng::new(!seed);
         let until = world.now() + Duration::from_micros(chance.below(20_000));
         while world.step(until) {
             copier.poll(&mut world);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, Message, Report, Shard};
 use endpoint::ShardId;
-use sim::{Chance, Config, Disk, Faults, World};
+use sim::{Config, Disk, DiskFaults, SimRng, World};
 use volume::{Ask, DiskId, Geometry, Ram, RamDisk, VolumeId};
 
 use crate::model::{Value, fill, value_of};
@@ -25,7 +25,7 @@ pub fn world(seed: u64, specs: Vec<blockwire_shard::VolumeSpec>) -> World<Shard>
     let exports = target::exports(&Terms::default());
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-    world.add_disk(DiskId(1), Disk::new(Faults { short_permille: 100, ..Faults::default() }));
+    world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
     for (shard, spec) in (0..).zip(specs) {
         world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
     }
@@ -135,7 +135,7 @@ fn no_write_lands_after_preempt_and_abort() {
         assert_eq!(ask(&mut world, &mut keeper, &cdb, &list, 0).status, 0, "seed {seed}: reserve");
         // The registrants are told, or not; either way they go on.
         ask(&mut world, &mut victim, &[0; 6], &[], 0);
-        let mut chance = Chance::new(!seed);
+        let mut chance = SimRng::new(!seed);
         for value in 1..=40 {
             let blocks = chance.between(1, 30) as usize;
             let lba = chance.below((BLOCKS - blocks) as u64) as usize;
@@ -184,7 +184,7 @@ fn attack_53_resized_during_io() {
         let mut world = world(seed, specs);
         let mut first = log_in(&mut world, 1);
         let mut second = log_in(&mut world, 2);
-        let mut chance = Chance::new(!seed);
+        let mut chance = SimRng::new(!seed);
         let mut blocks = BLOCKS as u64;
         let (mut told, mut beyond) = (0, 0);
         for round in 0..12 {

@@ -12,7 +12,7 @@ use endpoint::ShardId;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 use sim::linear::{self, Operation, Verdict, What};
-use sim::{Chance, Faults, Peer, PeerEnd, World};
+use sim::{DiskFaults, Peer, PeerEnd, SimRng, World};
 
 use crate::command::{Flight, Kind, request};
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
@@ -88,7 +88,7 @@ impl Tally {
 
 pub struct History {
     plan: Plan,
-    chance: Chance,
+    chance: SimRng,
     world: World<Shard>,
     model: Model,
     hosts: Vec<Host>,
@@ -104,7 +104,7 @@ pub struct History {
 impl History {
     pub fn new(plan: Plan) -> Self {
         let world = plan.world(None, 0);
-        let chance = Chance::new(!plan.seed);
+        let chance = SimRng::new(!plan.seed);
         let model = Model::new(SPAN);
         let mut history = History {
             plan,
@@ -317,7 +317,7 @@ impl History {
         let copied = matches!(flight.kind, Kind::Copy { .. }) && (status, key) == (2, Some(0xa));
         let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28 | 0x40, _));
         assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
-        let Faults { error_permille, full_permille, sync_permille, lost_permille, .. } = self.plan.faults;
+        let DiskFaults { error_permille, full_permille, sync_permille, lost_permille, .. } = self.plan.faults;
         let calm = error_permille + full_permille + sync_permille + lost_permille == 0;
         assert!(
             !calm || key == Some(6) || key == Some(2) || status != 2,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, Message, Shard};
 use endpoint::ShardId;
-use sim::{Chance, Config, Disk, Faults, ShardFaults, World};
+use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
 use volume::{DiskId, Ram, RamDisk};
 
 use crate::model::{COPIED, Value, fill};
@@ -35,7 +35,7 @@ pub struct Plan {
     pub file: bool,
     pub write_cache: bool,
     pub direct_align: Option<u32>,
-    pub faults: Faults,
+    pub faults: DiskFaults,
     /// In every other history.
     pub shard_faults: ShardFaults,
     /// In thousandths of the steps.
@@ -61,15 +61,15 @@ pub struct Plan {
 
 impl Plan {
     pub fn of(seed: u64) -> Self {
-        let mut chance = Chance::new(seed ^ 0x5eed);
+        let mut chance = SimRng::new(seed ^ 0x5eed);
         let calm = chance.permille(200);
         let file = chance.permille(700);
         let faulty = file && chance.permille(400);
-        let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
+        let trouble = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         // Of its own, so that the rest of a history stays what it was.
-        let mut unsafe_disk = Chance::new(seed ^ 0xd15c);
+        let mut unsafe_disk = SimRng::new(seed ^ 0xd15c);
         let loses = file && unsafe_disk.permille(200);
-        let mut hitches = Chance::new(seed ^ 0x4177);
+        let mut hitches = SimRng::new(seed ^ 0x4177);
         Plan {
             seed,
             shards: chance.between(1, 3) as u16,
@@ -82,7 +82,7 @@ impl Plan {
             file,
             write_cache: chance.permille(700),
             direct_align: *chance.pick(&[None, Some(512), Some(4096)]),
-            faults: Faults {
+            faults: DiskFaults {
                 short_permille: if file { chance.below(300) as u32 } else { 0 },
                 error_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
@@ -112,7 +112,7 @@ impl Plan {
     /// command.
     #[must_use]
     pub fn in_pieces(self) -> Self {
-        let mut chance = Chance::new(self.seed ^ 0x9ece5);
+        let mut chance = SimRng::new(self.seed ^ 0x9ece5);
         if chance.permille(500) {
             return self;
         }
@@ -127,7 +127,7 @@ impl Plan {
         // Short, so that what is lost is not written over.
         let on_a_disk =
             Plan { file: true, write_cache: true, power_loss: true, crash: false, steps: 30, ..plan.clone() };
-        let losing = Faults { short_permille: 100, lost_permille: 60, ..Faults::default() };
+        let losing = DiskFaults { short_permille: 100, lost_permille: 60, ..DiskFaults::default() };
         match defect {
             Defect::BeginsClean => Plan { crash: true, ..on_a_disk },
             Defect::ErrorEaten => Plan { faults: losing, ..on_a_disk },

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Class, Payload};
-use sim::Chance;
+use sim::SimRng;
 use sim::linear::{History, Operation, Stamp, Verdict, What};
 use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Span};
 
@@ -62,7 +62,7 @@ struct Line {
 struct Play {
     seed: u64,
     rig: Rig,
-    chance: Chance,
+    chance: SimRng,
     lines: Vec<Line>,
     medium: Vec<Stamp>,
     flights: BTreeMap<u64, Flight>,
@@ -86,7 +86,7 @@ struct Tally {
 
 impl Play {
     fn new(seed: u64, bug: Option<Bug>) -> Play {
-        let mut chance = Chance::new(seed ^ 0x9a7);
+        let mut chance = SimRng::new(seed ^ 0x9a7);
         let terms = Terms {
             policy: *chance.pick(&[Policy::RoundRobin, Policy::LeastQueue]),
             queue_timeout: QUEUE_TIMEOUT,

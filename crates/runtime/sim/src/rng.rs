@@ -2,12 +2,12 @@
 
 /// SplitMix64: small, fast, and good enough to choose delays.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct SimRng(u64);
 
-impl Chance {
+impl SimRng {
     /// Everything follows from `seed`.
     pub fn new(seed: u64) -> Self {
-        Chance(seed)
+        SimRng(seed)
     }
 
     /// The next number.
@@ -41,7 +41,7 @@ impl Chance {
     }
 
     /// A generator of its own, that goes on by itself.
-    pub fn fork(&mut self) -> Chance {
-        Chance(self.next_u64())
+    pub fn fork(&mut self) -> SimRng {
+        SimRng(self.next_u64())
     }
 }
