@@ -20,6 +20,6 @@ pub mod host;
 mod link_fault;
 pub mod wire;
 
-pub use controller::{CAPSULES_KEPT, ControllerQueue, Parked, QueueLimits, QueueSize};
+pub use controller::{CAPSULES_KEPT, ControllerQueue, QueueHandoff, QueueLimits, QueueSize};
 pub use host::{HostLimits, HostQueue};
 pub use link_fault::LinkFault;

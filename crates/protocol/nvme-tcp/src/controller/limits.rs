@@ -86,14 +86,14 @@ pub struct QueueSize {
 
 /// A queue on its way to another shard, its Connect unanswered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parked {
+pub struct QueueHandoff {
     pub(super) terms: Terms,
     pub(super) connect: Sqe,
     /// What came behind the Connect.
     pub(super) left: Box<[u8]>,
 }
 
-impl Parked {
+impl QueueHandoff {
     /// The Connect that waits for its answer.
     pub fn connect(&self) -> &Sqe {
         &self.connect

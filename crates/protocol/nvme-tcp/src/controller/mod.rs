@@ -29,7 +29,7 @@ use crate::LinkFault;
 use crate::wire::Terms;
 use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
-pub use limits::{DigestPolicy, ENTRIES_MAX, Parked, QueueLimits, QueueSize};
+pub use limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
 use outgoing::Out;
 use receive::Rx;
@@ -190,17 +190,17 @@ impl ControllerQueue {
 
     /// Makes plain data of the queue, to go on elsewhere. `None`, and the connection is lost, unless
     /// [`ControllerQueue::can_park`].
-    pub fn park(self) -> Option<Parked> {
+    pub fn park(self) -> Option<QueueHandoff> {
         if !self.can_park() {
             return None;
         }
         let (_, connect) = self.connect?;
-        Some(Parked { terms: self.terms, connect, left: self.rx.inlet.left_over().into() })
+        Some(QueueHandoff { terms: self.terms, connect, left: self.rx.inlet.left_over().into() })
     }
 
     /// Goes on with a queue that was parked. The tag is that of its Connect, which is still to be
     /// answered.
-    pub fn unpark(cx: &mut Cx<'_>, limits: QueueLimits, parked: &Parked) -> (Self, Tag) {
+    pub fn unpark(cx: &mut Cx<'_>, limits: QueueLimits, parked: &QueueHandoff) -> (Self, Tag) {
         let inlet = Inlet::with_bytes(&parked.left);
         let deadline = Some(cx.now + limits.handshake_timeout);
         let mut queue = Self::with(cx, limits, parked.terms, Phase::Connect, inlet, deadline);

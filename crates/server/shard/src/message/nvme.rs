@@ -8,7 +8,7 @@ use nvme::auth::{Group, Hash, Outcome, Work};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
 use nvme_server::{ComputeId, ControllerList, Counters, Join, QueueMessage, QueueSpec};
-use nvme_tcp::Parked;
+use nvme_tcp::QueueHandoff;
 
 use crate::controllers::{ControllerClaim, ControllerVerdict};
 use crate::exports::{Placed, Wish};
@@ -56,7 +56,7 @@ pub enum NvmeMessage {
 #[derive(Debug)]
 pub struct NvmeBaggage {
     /// The connection as it stands.
-    pub parked: Parked,
+    pub parked: QueueHandoff,
     /// Where it was accepted.
     pub accepted: Accepted,
     /// What its Connect asks.
