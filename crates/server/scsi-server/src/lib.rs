@@ -26,7 +26,9 @@
 )]
 
 mod attention;
+mod context;
 mod exec;
+mod functions;
 mod job;
 mod manage;
 mod nexus;
@@ -43,6 +45,7 @@ pub use attention::Attentions;
 pub use exec::fast_path::FastPath;
 pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
 pub use order::TaskAttribute;
-pub use server::{Arrived, Server};
+pub use server::Server;
 pub use step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
+pub use task::Arrived;
 pub use unit::UnitSpec;

@@ -5,31 +5,19 @@
 //! tasks. What a nexus ends of its own is not answered. What it ends of others' is answered with TASK
 //! ABORTED if TAS is 1 (SPC-4 §7.5.8); else it is not, and CLEAR TASK SET tells it by a unit attention.
 
+use buf::Cx;
 use scsi::lun::Address;
 use scsi::sense::Sense;
 use volume::{Abort, Adoption, Ask, AskId, Cause, IoId, Refusal, VolumeId};
 
+use crate::context::ExecContext;
+use crate::exec;
 use crate::nexus::LunEntry;
 use crate::server::Server;
 use crate::status;
 use crate::step::{Managed, Management, NexusKey, Step, TaskKey};
 use crate::task::{Ending, Phase, Task};
-
-/// Asks of functions have names from here on; those of tasks are below (a slot and 28 bits of its
-/// generation), and the names from 1 << 62 on are others'.
-const FUNCTION: u64 = 1 << 61;
-
-/// A function that waits for tasks to end.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    /// The function's own task.
-    pub(crate) function: TaskKey,
-    /// The tasks that it waits for.
-    affected: Vec<TaskKey>,
-    /// The answers that it waits for.
-    asks: Vec<(AskId, VolumeId)>,
-    outcome: Managed,
-}
+use crate::unit::Unit;
 
 impl Server {
     /// A task management function has come; [`Step::Managed`] follows.
@@ -38,7 +26,7 @@ impl Server {
         match what {
             Management::AbortTask { tag } => match self.live(nexus, tag) {
                 Some(slot) => {
-                    let victim = self.tasks.get(slot).key;
+                    let victim = self.context.tasks.get(slot).key;
                     self.end_tasks(key, |task| task.key == victim, &[]);
                 }
                 None => self.managed(key, Managed::NoTask),
@@ -47,7 +35,7 @@ impl Server {
                 server.end_tasks(key, |task| task.key.nexus == nexus && task.lun == lun, &[]);
             }),
             Management::ClearTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { volume, .. }| {
-                let by = server.nexus(nexus).nexus.identity.clone();
+                let by = server.context.nexus(nexus).nexus.identity.clone();
                 server.end_tasks(key, |_| false, &[(volume, Ask::ClearTasks { by })]);
             }),
             Management::LogicalUnitReset(unit) => {
@@ -65,10 +53,10 @@ impl Server {
                 self.end_tasks(key, |_| false, &asks);
             }
             Management::NexusReset => {
-                for lun in &mut self.state_mut(nexus).luns {
+                for lun in &mut self.context.state_mut(nexus).luns {
                     lun.attentions.raise(Sense::IT_NEXUS_LOSS.code);
                 }
-                let who = self.nexus(nexus).nexus.identity.clone();
+                let who = self.context.nexus(nexus).nexus.identity.clone();
                 let lost = |volume| (volume, Ask::NexusLost(who.clone()));
                 let asks: Vec<_> = self.volumes(nexus).into_iter().map(lost).collect();
                 self.end_tasks(key, |task| task.key.nexus == nexus, &asks);
@@ -78,23 +66,25 @@ impl Server {
                 self.managed(key, found_or_not(found));
             }
             Management::QueryTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { lun, .. }| {
-                let found = server.tasks.iter().any(|(_, task)| task.key.nexus == nexus && task.lun == lun);
+                let found =
+                    server.context.tasks.iter().any(|(_, task)| task.key.nexus == nexus && task.lun == lun);
                 server.managed(key, found_or_not(found));
             }),
             Management::QueryAsyncEvent(unit) => self.on_unit(key, unit, |server, LunEntry { lun, .. }| {
-                let state = server.state(nexus);
+                let state = server.context.state(nexus);
                 let state = state.find(lun).and_then(|at| state.luns.get(at));
                 let found = state.is_some_and(|state| state.attentions.first().is_some());
                 server.managed(key, found_or_not(found));
             }),
         }
+        self.start_ready();
     }
 
     /// The transport has ended tasks of this logical unit by itself, since a connection was lost while
     /// its session goes on: the next command to it is told (47h/7Fh, RFC 7143 §11.14.5).
     pub fn commands_cleared(&mut self, nexus: NexusKey, unit: [u8; 8]) {
         let Some(Address::Unit(lun)) = Address::parse(&unit) else { return };
-        let state = self.state_mut(nexus);
+        let state = self.context.state_mut(nexus);
         let place = u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun));
         if let Some(lun) = place.and_then(|at| state.luns.get_mut(at)) {
             lun.attentions.raise(Sense::COMMANDS_CLEARED_BY_TRANSPORT.code);
@@ -102,23 +92,99 @@ impl Server {
     }
 
     fn managed(&mut self, task: TaskKey, outcome: Managed) {
-        self.steps.push_back(Step::Managed { task, outcome });
+        self.context.steps.push_back(Step::Managed { task, outcome });
     }
 
     fn live(&self, nexus: NexusKey, tag: Option<u64>) -> Option<u32> {
-        self.find(TaskKey { nexus, tag: tag? })
+        self.context.find(TaskKey { nexus, tag: tag? })
     }
 
     /// The volumes that a nexus reaches, each once.
     fn volumes(&self, nexus: NexusKey) -> Vec<VolumeId> {
-        let mut volumes: Vec<_> = self.nexus(nexus).luns.iter().map(|entry| entry.volume).collect();
+        let mut volumes: Vec<_> = self.context.nexus(nexus).luns.iter().map(|entry| entry.volume).collect();
         volumes.sort_unstable();
         volumes.dedup();
         volumes
     }
 
+    /// The volume's home has answered a [`Step::Ask`].
+    pub fn answered(&mut self, _cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+        match self.context.tasks.find_io(IoId(id.0)) {
+            Some(slot) if self.context.tasks.get(slot).ending == Ending::No => {
+                exec::answered(&mut self.context, slot, result);
+            }
+            Some(slot) => self.end(slot),
+            None => {
+                let ExecContext { functions, tasks, steps, .. } = &mut self.context;
+                // Whatever of this shard's was told to end but still waits for its own answer from home.
+                functions.home_answered(id, result.is_ok(), |volume| {
+                    let told = |task: &Task| task.ending != Ending::No && !task.is_own();
+                    let late = tasks.iter().filter(|(_, task)| told(task) && task.volume == volume);
+                    late.map(|(_, task)| task.key).collect()
+                });
+                functions.answer(steps);
+            }
+        }
+        self.start_ready();
+    }
+
+    /// The volume has changed: takes the new view over, ends the tasks that the change ends, and
+    /// queues what must be reported.
+    pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
+        // A reset takes TAS back, but what it ends ends as TAS was before.
+        let answered = self.context.unit(volume).is_some_and(Unit::answers_aborted);
+        if let Some(unit) = self.context.units.get_mut(volume) {
+            unit.view = adoption.view.clone();
+        }
+        self.end_and_tell(volume, adoption, answered);
+        self.start_ready();
+    }
+
+    /// Ends the tasks that a change ends, and queues what must be reported. `answered`: TAS.
+    fn end_and_tell(&mut self, volume: VolumeId, adoption: &Adoption, answered: bool) {
+        let asker = asker(&self.context, adoption);
+        let asked =
+            adoption.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
+        let none = adoption.abort == Abort::Nobody;
+        let victims = self.context.tasks.select_unless(none, |slot, task| {
+            let asks = task.phase == Phase::Ask && asked == Some(self.context.tasks.io_id(slot));
+            let who = &self.context.nexus(task.key.nexus).nexus.identity;
+            task.volume == volume && !task.is_own() && !asks && adoption.aborts(who)
+        });
+        for (at, state) in self.context.nexuses.iter_mut().enumerate() {
+            let Some(state) = state else { continue };
+            let who = state.spec.nexus.identity.clone();
+            for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
+                // Only whose commands were cleared is told so, and was not told by their status (SAM-5 §5.14).
+                let spared = victims.iter().all(|(_, task)| task.nexus.0 as usize != at);
+                if notice.cause == Cause::TasksCleared && (spared || answered) {
+                    continue;
+                }
+                if let Some(code) = status::attention(notice.cause) {
+                    state.raise(volume, code);
+                }
+            }
+        }
+        self.stop_each(&victims, |victim| match asker {
+            Some(asker) if asker == victim.nexus => Ending::Silent,
+            _ if answered => Ending::Aborted,
+            _ => Ending::Silent,
+        });
+    }
+
+    /// Ends the tasks for which `which` holds, asks what there is to ask, and answers when all that is done.
+    fn end_tasks(&mut self, function: TaskKey, which: impl Fn(&Task) -> bool, asks: &[(VolumeId, Ask)]) {
+        let victims = self.context.tasks.select(|_, task| which(task) && !task.is_own());
+        let affected = victims.iter().map(|&(_, key)| key).collect();
+        let ExecContext { functions, steps, .. } = &mut self.context;
+        functions.begin(function, affected, asks, steps);
+        self.stop_all(&victims, Ending::Silent);
+        let ExecContext { functions, steps, .. } = &mut self.context;
+        functions.answer(steps);
+    }
+
     fn on_unit(&mut self, key: TaskKey, unit: [u8; 8], act: impl FnOnce(&mut Self, LunEntry)) {
-        let state = self.state(key.nexus);
+        let state = self.context.state(key.nexus);
         let at = match Address::parse(&unit) {
             Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
             Some(Address::WellKnown(_)) | None => None,
@@ -128,104 +194,18 @@ impl Server {
             None => self.managed(key, Managed::NoUnit),
         }
     }
-
-    /// Ends the tasks for which `which` holds, asks what there is to ask, and answers when all that is done.
-    fn end_tasks(&mut self, function: TaskKey, which: impl Fn(&Task) -> bool, asks: &[(VolumeId, Ask)]) {
-        let victims = self.tasks.select(|_, task| which(task) && !task.is_own());
-        let affected = victims.iter().map(|&(_, key)| key).collect();
-        let mut pending = Pending { function, affected, asks: Vec::new(), outcome: Managed::Complete };
-        for (volume, ask) in asks {
-            self.functions += 1;
-            let id = AskId(FUNCTION | self.functions);
-            pending.asks.push((id, *volume));
-            self.steps.push_back(Step::Ask { volume: *volume, id, ask: ask.clone() });
-        }
-        self.managing.push(pending);
-        self.stop_all(&victims, Ending::Silent);
-        self.answer_managed();
-    }
-
-    fn answer_managed(&mut self) {
-        let steps = &mut self.steps;
-        self.managing.retain(|pending| {
-            let waits = !pending.affected.is_empty() || !pending.asks.is_empty();
-            if !waits {
-                steps.push_back(Step::Managed { task: pending.function, outcome: pending.outcome });
-            }
-            waits
-        });
-    }
 }
 
 fn found_or_not(found: bool) -> Managed {
     if found { Managed::Succeeded } else { Managed::Complete }
 }
 
-/// A task has ended: functions that waited for it may be answered.
-pub(crate) fn ended(server: &mut Server, task: TaskKey) {
-    if server.managing.is_empty() {
-        return;
-    }
-    for pending in &mut server.managing {
-        pending.affected.retain(|&key| key != task);
-    }
-    server.answer_managed();
-}
-
-/// The volume's home has answered a function.
-pub(crate) fn answered(server: &mut Server, id: AskId, result: Result<(), Refusal>) {
-    let asked = |pending: &&mut Pending| pending.asks.iter().any(|(asked, _)| *asked == id);
-    let Some(pending) = server.managing.iter_mut().find(asked) else { return };
-    let volume = pending.asks.iter().find(|(asked, _)| *asked == id).map(|(_, volume)| *volume);
-    pending.asks.retain(|(asked, _)| *asked != id);
-    if result.is_err() {
-        pending.outcome = Managed::Rejected;
-    }
-    // Whatever of this shard's was told to end but still waits for its own answer from home.
-    let late = server.tasks.iter().filter(|(_, task)| task.ending != Ending::No && !task.is_own());
-    pending.affected.extend(late.filter(|(_, task)| Some(task.volume) == volume).map(|(_, task)| task.key));
-    server.answer_managed();
-}
-
-/// A change of a volume: ends the tasks that it ends, and queues what must be reported.
-/// `answered`: TAS.
-pub(crate) fn adopt(server: &mut Server, volume: VolumeId, adoption: &Adoption, answered: bool) {
-    let asker = asker(server, adoption);
-    let asked = adoption.asked.filter(|(shard, _)| *shard == server.shard).map(|(_, id)| IoId(id.0));
-    let none = adoption.abort == Abort::Nobody;
-    let victims = server.tasks.select_unless(none, |slot, task| {
-        let asks = task.phase == Phase::Ask && asked == Some(server.tasks.io_id(slot));
-        let who = &server.nexus(task.key.nexus).nexus.identity;
-        task.volume == volume && !task.is_own() && !asks && adoption.aborts(who)
-    });
-    for (at, state) in server.nexuses.iter_mut().enumerate() {
-        let Some(state) = state else { continue };
-        let who = state.spec.nexus.identity.clone();
-        for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
-            // Only whose commands were cleared is told so, and was not told by their status (SAM-5 §5.14).
-            let spared = victims.iter().all(|(_, task)| task.nexus.0 as usize != at);
-            if notice.cause == Cause::TasksCleared && (spared || answered) {
-                continue;
-            }
-            if let Some(code) = status::attention(notice.cause) {
-                state.raise(volume, code);
-            }
-        }
-    }
-    server.stop_each(&victims, |victim| match asker {
-        Some(asker) if asker == victim.nexus => Ending::Silent,
-        _ if answered => Ending::Aborted,
-        _ => Ending::Silent,
-    });
-}
-
 /// The nexus whose command or function is behind a change; `None`: it is of another shard, whose nexuses have
 /// no tasks here, or none of SCSI's.
-fn asker(server: &Server, adoption: &Adoption) -> Option<NexusKey> {
-    let (_, id) = adoption.asked.filter(|(shard, _)| *shard == server.shard)?;
-    if let Some(slot) = server.tasks.find_io(IoId(id.0)) {
-        return Some(server.tasks.get(slot).key.nexus);
+fn asker(context: &ExecContext, adoption: &Adoption) -> Option<NexusKey> {
+    let (_, id) = adoption.asked.filter(|(shard, _)| *shard == context.shard)?;
+    if let Some(slot) = context.tasks.find_io(IoId(id.0)) {
+        return Some(context.tasks.get(slot).key.nexus);
     }
-    let asked = |pending: &&Pending| pending.asks.iter().any(|(asked, _)| *asked == id);
-    server.managing.iter().find(asked).map(|pending| pending.function.nexus)
+    context.functions.asker(id)
 }

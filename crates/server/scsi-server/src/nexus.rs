@@ -116,7 +116,7 @@ pub(crate) struct NexusState {
     pub(crate) echo: Option<Vec<u8>>,
     /// Ended and running copies, oldest first, at most [`REMEMBERED_MAX`].
     pub(crate) copies: Vec<Remembered>,
-    /// In whose name copies are made (see [`Server::agent`](crate::Server)).
+    /// In whose name copies are made (see `ExecContext::open_agent`).
     pub(crate) agent: Option<NexusKey>,
 }
 

@@ -5,13 +5,28 @@ use scsi::sense::Sense;
 use volume::{IoId, VolumeId};
 
 use crate::job::Job;
-use crate::order::Attribute;
+use crate::order::{Attribute, TaskAttribute};
 use crate::step::TaskKey;
 
 /// How many tasks one shard executes at most; beyond it a command gets TASK SET FULL.
 pub(crate) const TASKS_MAX: usize = 65_536;
 /// Bits of a slot's generation: what is above stays free for other names (see `manage.rs`).
 const GENERATION: u32 = (1 << 28) - 1;
+
+/// A command as it arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// The logical unit number as it stood in the request.
+    pub lun: [u8; 8],
+    /// The command descriptor block.
+    pub cdb: &'a [u8],
+    /// When to execute it.
+    pub attr: TaskAttribute,
+    /// Bytes that the initiator takes.
+    pub data_in: u32,
+    /// Bytes that the initiator sends.
+    pub data_out: u32,
+}
 
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use volume::{Access, Ask, PortId};
 use super::good;
 use super::mode::ask_all;
 use super::parameter::contiguous;
-use crate::server::Server;
+use crate::context::ExecContext;
 use crate::status;
 
 /// The longest list that is taken: a wish for each of 255 groups.
@@ -20,11 +20,11 @@ const LIST_MAX: usize = 4 + 4 * 255;
 const TRANSITION_S: u8 = 30;
 
 /// REPORT TARGET PORT GROUPS.
-pub(crate) fn report(server: &mut Server, slot: u32, extended: bool, allocation: u32) {
-    server.report(slot, allocation as usize, |server, w| {
-        let view = &server.unit_of(slot).view;
+pub(crate) fn report(ctx: &mut ExecContext, slot: u32, extended: bool, allocation: u32) {
+    ctx.report(slot, allocation as usize, |ctx, w| {
+        let view = &ctx.unit_of(slot).view;
         let mut groups = PortGroups::start(extended, TRANSITION_S, w);
-        for port in server.nexus_of(slot).ports.iter() {
+        for port in ctx.nexus_of(slot).ports.iter() {
             let group = PortGroup {
                 id: port.port.0,
                 state: status::access_state(view.access(port.port)),
@@ -40,20 +40,20 @@ pub(crate) fn report(server: &mut Server, slot: u32, extended: bool, allocation:
 }
 
 /// SET TARGET PORT GROUPS.
-pub(crate) fn set(server: &mut Server, slot: u32, list_len: u32) {
+pub(crate) fn set(ctx: &mut ExecContext, slot: u32, list_len: u32) {
     if list_len == 0 {
-        return good(server, slot);
+        return good(ctx, slot);
     }
-    server.receive_list(slot, list_len, LIST_MAX);
+    ctx.receive_list(slot, list_len, LIST_MAX);
 }
 
 /// The list of a SET TARGET PORT GROUPS is here.
-pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
-    let nexus = server.nexus_of(slot);
+pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
+    let nexus = ctx.nexus_of(slot);
     let bytes = contiguous(data);
     let wishes = match SetList::parse(&bytes, States::VOLUME) {
         Ok(list) => list,
-        Err(sense) => return server.check(slot, sense),
+        Err(sense) => return ctx.check(slot, sense),
     };
     let mut asks = VecDeque::new();
     for (index, wish) in wishes.iter().enumerate() {
@@ -64,10 +64,10 @@ pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
             _ => Access::Inaccessible,
         };
         if !known {
-            return server.check(slot, Sense::list_field(4 + 4 * index + 2, None));
+            return ctx.check(slot, Sense::list_field(4 + 4 * index + 2, None));
         }
         let by = Some(nexus.nexus.identity.clone());
         asks.push_back(Ask::SetAccess { ports: vec![PortId(wish.group)], to, by });
     }
-    ask_all(server, slot, asks);
+    ask_all(ctx, slot, asks);
 }

@@ -8,81 +8,81 @@ use volume::{Op, Span};
 
 use super::block::{admit, admit_transfer, receive_exactly, submit_admitted};
 use super::good;
+use crate::context::ExecContext;
 use crate::job::{CompareOne, Job};
-use crate::server::Server;
 use crate::step::Reply;
 
 /// How much is compared with a repeated block at a time, in bytes.
 const PATTERN_LEN: usize = 64 << 10;
 
 /// VERIFY.
-pub(crate) fn verify(server: &mut Server, slot: u32, verify: Verify) {
+pub(crate) fn verify(ctx: &mut ExecContext, slot: u32, verify: Verify) {
     let span = Span { lba: verify.lba, blocks: u64::from(verify.blocks) };
     match verify.check {
         // Nothing is transferred; what the initiator would send is not asked for.
-        ByteCheck::None if verify.blocks > 0 => submit_admitted(server, slot, Op::Verify(span)),
-        ByteCheck::None | ByteCheck::CompareOne => match admit(server, slot, &Op::Compare(span)) {
-            Err(refusal) => server.refuse(slot, refusal),
-            Ok(()) if verify.blocks == 0 => server.respond(slot, Reply::good(0)),
+        ByteCheck::None if verify.blocks > 0 => submit_admitted(ctx, slot, Op::Verify(span)),
+        ByteCheck::None | ByteCheck::CompareOne => match admit(ctx, slot, &Op::Compare(span)) {
+            Err(refusal) => ctx.refuse(slot, refusal),
+            Ok(()) if verify.blocks == 0 => ctx.respond(slot, Reply::good(0)),
             Ok(()) => {
-                let logical = u64::from(server.unit_of(slot).view.geometry.logical);
-                receive_exactly(server, slot, logical, false);
+                let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
+                receive_exactly(ctx, slot, logical, false);
             }
         },
         ByteCheck::Compare => {
-            let Some(bytes) = admit_transfer(server, slot, &Op::Compare(span), verify.blocks) else { return };
-            receive_exactly(server, slot, bytes, false);
+            let Some(bytes) = admit_transfer(ctx, slot, &Op::Compare(span), verify.blocks) else { return };
+            receive_exactly(ctx, slot, bytes, false);
         }
     }
 }
 
 /// The data of a VERIFY is here.
-pub(crate) fn data(server: &mut Server, slot: u32, verify: Verify, data: Sg) {
+pub(crate) fn data(ctx: &mut ExecContext, slot: u32, verify: Verify, data: Sg) {
     let span = Span { lba: verify.lba, blocks: u64::from(verify.blocks) };
     if verify.check == ByteCheck::Compare {
-        return server.submit(slot, Op::Compare(span), Payload::Out(data), 0);
+        return ctx.submit(slot, Op::Compare(span), Payload::Out(data), 0);
     }
     let times = (PATTERN_LEN / data.len()).max(1).min(verify.blocks as usize);
-    let Some(mut pattern) = server.pool().take(Class::Solicited, times * data.len()) else {
-        return server.respond(slot, Reply::plain(Status::BUSY));
+    let Some(mut pattern) = ctx.pool().take(Class::Solicited, times * data.len()) else {
+        return ctx.respond(slot, Reply::plain(Status::BUSY));
     };
     for block in pattern.chunks_exact_mut(data.len()) {
         data.copy_to(0, block);
     }
-    server.tasks.get_mut(slot).job = Job::CompareOne(Box::new(CompareOne { rest: span }));
-    next(server, slot, Payload::Out(pattern.freeze().into()));
+    ctx.tasks.get_mut(slot).job = Job::CompareOne(Box::new(CompareOne { rest: span }));
+    next(ctx, slot, Payload::Out(pattern.freeze().into()));
 }
 
 /// Compares the next blocks with the pattern.
-pub(crate) fn next(server: &mut Server, slot: u32, payload: Payload) {
-    let logical = u64::from(server.unit_of(slot).view.geometry.logical);
-    let Job::CompareOne(compare) = &mut server.tasks.get_mut(slot).job else {
+pub(crate) fn next(ctx: &mut ExecContext, slot: u32, payload: Payload) {
+    let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
+    let Job::CompareOne(compare) = &mut ctx.tasks.get_mut(slot).job else {
         // No other compares a pattern.
-        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+        return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let pattern = payload.into_sg();
     let blocks = compare.rest.blocks.min(pattern.len() as u64 / logical);
     if blocks == 0 {
-        return good(server, slot);
+        return good(ctx, slot);
     }
     let span = Span { lba: compare.rest.lba, blocks };
     compare.rest = Span { lba: span.lba + blocks, blocks: compare.rest.blocks - blocks };
     let pattern = pattern.slice(0..(blocks * logical) as usize);
-    server.submit(slot, Op::Compare(span), Payload::Out(pattern), 0);
+    ctx.submit(slot, Op::Compare(span), Payload::Out(pattern), 0);
 }
 
 /// COMPARE AND WRITE: the initiator must send exactly what it compares and what it writes.
-pub(crate) fn compare_and_write(server: &mut Server, slot: u32, transfer: Transfer) {
+pub(crate) fn compare_and_write(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
     let op = Op::CompareAndWrite(super::block::span(transfer));
-    if let Err(refusal) = admit(server, slot, &op) {
-        return server.refuse(slot, refusal);
+    if let Err(refusal) = admit(ctx, slot, &op) {
+        return ctx.refuse(slot, refusal);
     }
-    let logical = u64::from(server.unit_of(slot).view.geometry.logical);
+    let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
     let bytes = 2 * u64::from(transfer.blocks) * logical;
-    if u64::from(server.tasks.get(slot).data_out) == bytes {
-        receive_exactly(server, slot, bytes, transfer.fua);
+    if u64::from(ctx.tasks.get(slot).data_out) == bytes {
+        receive_exactly(ctx, slot, bytes, transfer.fua);
     } else {
         // NUMBER OF LOGICAL BLOCKS says otherwise (256 blocks, too, which it cannot say).
-        server.check(slot, Sense::cdb_field(13, None));
+        ctx.check(slot, Sense::cdb_field(13, None));
     }
 }

@@ -15,9 +15,9 @@ use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
 
 use super::parameter::contiguous;
 use super::{good, vpd};
+use crate::context::ExecContext;
 use crate::job::{CopyRun, CopyStage, Copying, Job};
 use crate::nexus::{REMEMBERED_MAX, Remembered};
-use crate::server::Server;
 use crate::status;
 use crate::step::{NexusKey, Reply, TaskKey};
 
@@ -39,55 +39,55 @@ const SWAPS_MAX: u32 = 1000;
 
 /// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received for nothing,
 /// and again when the list has come, bindingly: any number of them may be on their way at once.
-pub(crate) fn start(server: &mut Server, slot: u32, list_len: u32) {
+pub(crate) fn start(ctx: &mut ExecContext, slot: u32, list_len: u32) {
     if list_len == 0 {
-        good(server, slot);
-    } else if is_full(server) {
-        server.respond(slot, Reply::plain(Status::BUSY));
+        good(ctx, slot);
+    } else if is_full(ctx) {
+        ctx.respond(slot, Reply::plain(Status::BUSY));
     } else {
-        server.receive_list(slot, list_len, LIMITS.list_len_max());
+        ctx.receive_list(slot, list_len, LIMITS.list_len_max());
     }
 }
 
 /// Whether as many copies are under way as may be.
-fn is_full(server: &Server) -> bool {
-    server.copies >= LIMITS.concurrent
+fn is_full(ctx: &ExecContext) -> bool {
+    ctx.copies >= LIMITS.concurrent
 }
 
 /// The list of an EXTENDED COPY is here.
-pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
-    if is_full(server) {
-        return server.respond(slot, Reply::plain(Status::BUSY));
+pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
+    if is_full(ctx) {
+        return ctx.respond(slot, Reply::plain(Status::BUSY));
     }
     let bytes = contiguous(data);
     let list = match CopyList::parse(&bytes, &LIMITS) {
         Ok(list) => list,
-        Err(sense) => return server.check(slot, sense),
+        Err(sense) => return ctx.check(slot, sense),
     };
-    let nexus = server.tasks.get(slot).key.nexus;
+    let nexus = ctx.tasks.get(slot).key.nexus;
     let id = (list.usage == ListIdUsage::Hold).then_some(list.id);
-    if id.and_then(|id| server.state_mut(nexus).copy(id)).is_some_and(is_running) {
-        return server.check(slot, Sense::list_field(0, None));
+    if id.and_then(|id| ctx.state_mut(nexus).copy(id)).is_some_and(is_running) {
+        return ctx.check(slot, Sense::list_field(0, None));
     }
-    let runs = list.segments().map(|segment| run(server, nexus, &list, segment)).collect::<Result<_, _>>();
+    let runs = list.segments().map(|segment| run(ctx, nexus, &list, segment)).collect::<Result<_, _>>();
     let runs = match runs {
         Ok(runs) => runs,
         Err(reply) => {
-            remember(server, nexus, id, (CopyState::Failed, 0, 0), Some(&reply));
-            return server.respond(slot, reply);
+            remember(ctx, nexus, id, (CopyState::Failed, 0, 0), Some(&reply));
+            return ctx.respond(slot, reply);
         }
     };
-    let agent = match server.state(nexus).agent {
+    let agent = match ctx.state(nexus).agent {
         Some(agent) => agent,
-        None => server.open_agent(nexus),
+        None => ctx.open_agent(nexus),
     };
-    server.state_mut(nexus).agent = Some(agent);
+    ctx.state_mut(nexus).agent = Some(agent);
     let name = TaskKey { nexus: agent, tag: u64::from(slot) };
     let copying =
         Copying { id, runs, index: 0, done: 0, bytes: 0, chunk: 0, stage: CopyStage::Read, swaps: 0, name };
-    server.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
-    server.copies += 1;
-    next(server, slot);
+    ctx.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
+    ctx.copies += 1;
+    next(ctx, slot);
 }
 
 fn is_running(copy: &mut Remembered) -> bool {
@@ -95,10 +95,10 @@ fn is_running(copy: &mut Remembered) -> bool {
 }
 
 /// The volume that a descriptor names, if the nexus reaches it.
-fn resolve(server: &Server, nexus: NexusKey, target: &CopyTarget<'_>) -> Result<VolumeId, Reply> {
-    let spec = server.nexus(nexus);
+fn resolve(ctx: &ExecContext, nexus: NexusKey, target: &CopyTarget<'_>) -> Result<VolumeId, Reply> {
+    let spec = ctx.nexus(nexus);
     let named = spec.luns.iter().find_map(|entry| {
-        let unit = server.unit(entry.volume)?;
+        let unit = ctx.unit(entry.volume)?;
         vpd::names(spec, unit).is_named_by(&target.designator).then_some((entry.volume, unit))
     });
     let Some((volume, unit)) = named else { return Err(Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)) };
@@ -108,11 +108,11 @@ fn resolve(server: &Server, nexus: NexusKey, target: &CopyTarget<'_>) -> Result<
     Ok(volume)
 }
 
-fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) -> Result<CopyRun, Reply> {
+fn run(ctx: &ExecContext, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) -> Result<CopyRun, Reply> {
     let end = |index| list.target(index).map_err(Reply::check);
-    let source = resolve(server, nexus, &end(segment.source)?)?;
-    let destination = resolve(server, nexus, &end(segment.destination)?)?;
-    let (from, to) = (logical(server, source), logical(server, destination));
+    let source = resolve(ctx, nexus, &end(segment.source)?)?;
+    let destination = resolve(ctx, nexus, &end(segment.destination)?)?;
+    let (from, to) = (logical(ctx, source), logical(ctx, destination));
     let (bytes, skip, lead) = match segment.len {
         CopyLen::Blocks { count, destination: true } => (u64::from(count) * to, 0, 0),
         CopyLen::Blocks { count, destination: false } => (u64::from(count) * from, 0, 0),
@@ -144,15 +144,15 @@ fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) 
     let run = CopyRun { source, source_at, destination, destination_at, bytes };
     // Half a block of the destination must be swapped.
     let odd = !destination_at.is_multiple_of(to) || !bytes.is_multiple_of(to);
-    if odd && server.unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
+    if odd && ctx.unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
         return Err(Reply::check(Segment::refused(8)));
     }
-    judge(server, nexus, &run, 0, bytes)?;
+    judge(ctx, nexus, &run, 0, bytes)?;
     Ok(run)
 }
 
-fn logical(server: &Server, volume: VolumeId) -> u64 {
-    server.unit(volume).map_or(512, |unit| u64::from(unit.view.geometry.logical))
+fn logical(ctx: &ExecContext, volume: VolumeId) -> u64 {
+    ctx.unit(volume).map_or(512, |unit| u64::from(unit.view.geometry.logical))
 }
 
 /// SOURCE and DESTINATION LOGICAL BLOCK ADDRESS in a segment descriptor.
@@ -166,14 +166,14 @@ fn blocks_of(at: u64, len: u64, block: u64) -> Span {
 }
 
 /// The spans of a part of a run: what is read and what is written.
-fn spans(server: &Server, run: &CopyRun, done: u64, len: u64) -> (Span, Span) {
-    let (from, to) = (logical(server, run.source), logical(server, run.destination));
+fn spans(ctx: &ExecContext, run: &CopyRun, done: u64, len: u64) -> (Span, Span) {
+    let (from, to) = (logical(ctx, run.source), logical(ctx, run.destination));
     (blocks_of(run.source_at + done, len, from), blocks_of(run.destination_at + done, len, to))
 }
 
 /// How many bytes are copied next: whole blocks of the destination, or what ends within one.
-fn chunk_len(server: &Server, run: &CopyRun, done: u64) -> u64 {
-    let to = logical(server, run.destination);
+fn chunk_len(ctx: &ExecContext, run: &CopyRun, done: u64) -> u64 {
+    let to = logical(ctx, run.destination);
     let (lead, rest) = ((run.destination_at + done) % to, run.bytes - done);
     if lead > 0 || rest < to {
         rest.min(to - lead)
@@ -184,19 +184,19 @@ fn chunk_len(server: &Server, run: &CopyRun, done: u64) -> u64 {
 }
 
 /// Whether the nexus may still copy this part.
-fn judge(server: &Server, nexus: NexusKey, run: &CopyRun, done: u64, len: u64) -> Result<(), Reply> {
-    let (source, destination) = spans(server, run, done, len);
+fn judge(ctx: &ExecContext, nexus: NexusKey, run: &CopyRun, done: u64, len: u64) -> Result<(), Reply> {
+    let (source, destination) = spans(ctx, run, done, len);
     let write = Op::Write(destination, Durability::Cached);
-    admit(server, nexus, run.source, &Op::Read(source))
+    admit(ctx, nexus, run.source, &Op::Read(source))
         .map_err(|refusal| status::copy_refused(refusal, SOURCE_FIELD))?;
-    admit(server, nexus, run.destination, &write)
+    admit(ctx, nexus, run.destination, &write)
         .map_err(|refusal| status::copy_refused(refusal, DESTINATION_FIELD))
 }
 
-fn admit(server: &Server, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
-    let spec = server.nexus(nexus);
+fn admit(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
+    let spec = ctx.nexus(nexus);
     let mut ways = spec.luns.iter().filter(|entry| entry.volume == volume).peekable();
-    let Some(unit) = server.unit(volume).filter(|_| ways.peek().is_some()) else {
+    let Some(unit) = ctx.unit(volume).filter(|_| ways.peek().is_some()) else {
         return Err(Refusal::NotReady(volume::Why::Removed));
     };
     if op.is_write() && ways.all(|entry| entry.read_only) {
@@ -206,88 +206,88 @@ fn admit(server: &Server, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<
 }
 
 #[expect(clippy::unreachable, reason = "only a copy's own steps ask, and its task stays one until it ends")]
-fn copying(server: &mut Server, slot: u32) -> &mut Copying {
-    match &mut server.tasks.get_mut(slot).job {
+fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
+    match &mut ctx.tasks.get_mut(slot).job {
         Job::Copy(copying) => copying,
         _ => unreachable!("an EXTENDED COPY is under way"),
     }
 }
 
 /// Reads the next chunk, or ends.
-fn next(server: &mut Server, slot: u32) {
-    let nexus = server.tasks.get(slot).key.nexus;
-    let copy = copying(server, slot);
+fn next(ctx: &mut ExecContext, slot: u32) {
+    let nexus = ctx.tasks.get(slot).key.nexus;
+    let copy = copying(ctx, slot);
     while copy.runs.get(copy.index).is_some_and(|run| copy.done >= run.bytes) {
         copy.index += 1;
         copy.done = 0;
     }
     let (id, index, bytes, done) = (copy.id, copy.index, copy.bytes, copy.done);
     let Some(run) = copy.runs.get(index).copied() else {
-        remember(server, nexus, id, (CopyState::Done, index, bytes), None);
-        return good(server, slot);
+        remember(ctx, nexus, id, (CopyState::Done, index, bytes), None);
+        return good(ctx, slot);
     };
-    remember(server, nexus, id, (CopyState::InProgress, index, bytes), None);
-    let chunk = chunk_len(server, &run, done);
-    let name = copying(server, slot).name;
-    if let Err(reply) = judge(server, nexus, &run, done, chunk) {
-        return fail(server, slot, reply);
+    remember(ctx, nexus, id, (CopyState::InProgress, index, bytes), None);
+    let chunk = chunk_len(ctx, &run, done);
+    let name = copying(ctx, slot).name;
+    if let Err(reply) = judge(ctx, nexus, &run, done, chunk) {
+        return fail(ctx, slot, reply);
     }
-    let (source, _) = spans(server, &run, done, chunk);
-    let want = source.blocks * logical(server, run.source);
-    let copy = copying(server, slot);
+    let (source, _) = spans(ctx, &run, done, chunk);
+    let want = source.blocks * logical(ctx, run.source);
+    let copy = copying(ctx, slot);
     (copy.chunk, copy.stage, copy.swaps) = (chunk, CopyStage::Read, 0);
     // Memory of its own, never the volume's: source and destination may overlap.
-    server.submit_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
+    ctx.submit_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
 }
 
 /// A read or a write of a copy has ended.
-pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
-    let nexus = server.tasks.get(slot).key.nexus;
-    let copy = copying(server, slot);
+pub(crate) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+    let nexus = ctx.tasks.get(slot).key.nexus;
+    let copy = copying(ctx, slot);
     let (run, done, chunk) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk);
-    let Some(run) = run else { return lost(server, slot) };
+    let Some(run) = run else { return lost(ctx, slot) };
     match (std::mem::replace(&mut copy.stage, CopyStage::Read), result) {
         (CopyStage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
             copy.swaps += 1;
-            read_old(server, slot, part);
+            read_old(ctx, slot, part);
         }
-        (_, Err(failure)) => fail(server, slot, status::copy_failed(failure)),
+        (_, Err(failure)) => fail(ctx, slot, status::copy_failed(failure)),
         (CopyStage::Write | CopyStage::Swap(_), Ok(_)) => {
             copy.done += chunk;
             copy.bytes += chunk;
-            next(server, slot);
+            next(ctx, slot);
         }
-        (stage, Ok(_)) => match (judge(server, nexus, &run, done, chunk), stage) {
-            (Err(reply), _) => fail(server, slot, reply),
-            (Ok(()), CopyStage::Old(part)) => swap(server, slot, part, &payload.into_sg()),
-            (Ok(()), _) => write(server, slot, payload.into_sg()),
+        (stage, Ok(_)) => match (judge(ctx, nexus, &run, done, chunk), stage) {
+            (Err(reply), _) => fail(ctx, slot, reply),
+            (Ok(()), CopyStage::Old(part)) => swap(ctx, slot, part, &payload.into_sg()),
+            (Ok(()), _) => write(ctx, slot, payload.into_sg()),
         },
     }
 }
 
 /// The source is read: the destination follows.
-fn write(server: &mut Server, slot: u32, data: Sg) {
-    let copy = copying(server, slot);
+fn write(ctx: &mut ExecContext, slot: u32, data: Sg) {
+    let copy = copying(ctx, slot);
     let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
-    let Some(run) = run else { return lost(server, slot) };
-    let skip = (run.source_at + done) % logical(server, run.source);
-    let (_, span) = spans(server, &run, done, chunk);
-    if span.blocks * logical(server, run.destination) != chunk {
+    let Some(run) = run else { return lost(ctx, slot) };
+    let skip = (run.source_at + done) % logical(ctx, run.source);
+    let (_, span) = spans(ctx, &run, done, chunk);
+    if span.blocks * logical(ctx, run.destination) != chunk {
         let mut part = vec![0; chunk as usize];
         data.copy_to(skip as usize, &mut part);
-        return read_old(server, slot, part);
+        return read_old(ctx, slot, part);
     }
     // Memory of which a part is written would stand askew for some disks.
-    let data = if data.len() as u64 == chunk { Some(data) } else { moved(server, &data, skip, chunk) };
-    let Some(data) = data else { return fail(server, slot, Reply::plain(Status::BUSY)) };
-    copying(server, slot).stage = CopyStage::Write;
+    let data = if data.len() as u64 == chunk { Some(data) } else { moved(ctx, &data, skip, chunk) };
+    let Some(data) = data else { return fail(ctx, slot, Reply::plain(Status::BUSY)) };
+    copying(ctx, slot).stage = CopyStage::Write;
     let op = Op::Write(span, Durability::Cached);
-    server.submit_as(slot, name, run.destination, op, Payload::Out(data), 0);
+    ctx.submit_as(slot, name, run.destination, op, Payload::Out(data), 0);
 }
 
 /// A part of these bytes in memory of its own.
-fn moved(server: &Server, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
-    let mut place = server.pool().take_sg(Class::Solicited, len as usize)?;
+fn moved(ctx: &ExecContext, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
+    let mut place = ctx.pool().take_sg(Class::Solicited, len as usize)?;
     let mut at = skip as usize;
     for piece in place.slices_mut(0..len as usize) {
         data.copy_to(at, piece);
@@ -297,65 +297,52 @@ fn moved(server: &Server, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
 }
 
 /// Reads the block that a part is to change.
-fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
-    let copy = copying(server, slot);
+fn read_old(ctx: &mut ExecContext, slot: u32, part: Vec<u8>) {
+    let copy = copying(ctx, slot);
     let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
     copy.stage = CopyStage::Old(part);
-    let Some(run) = run else { return lost(server, slot) };
-    let (_, span) = spans(server, &run, done, chunk);
-    let want = logical(server, run.destination) as u32;
-    server.submit_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
+    let Some(run) = run else { return lost(ctx, slot) };
+    let (_, span) = spans(ctx, &run, done, chunk);
+    let want = logical(ctx, run.destination) as u32;
+    ctx.submit_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
 }
 
 /// Swaps the block for what it becomes, if it is still the same.
-fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
-    let copy = copying(server, slot);
+fn swap(ctx: &mut ExecContext, slot: u32, part: Vec<u8>, old: &Sg) {
+    let copy = copying(ctx, slot);
     let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
-    let Some(run) = run else { return lost(server, slot) };
-    let block = logical(server, run.destination);
+    let Some(run) = run else { return lost(ctx, slot) };
+    let block = logical(ctx, run.destination);
     let lead = ((run.destination_at + done) % block) as usize;
-    let Some(mut both) = server.pool().take(Class::Solicited, 2 * block as usize) else {
-        return fail(server, slot, Reply::plain(Status::BUSY));
+    let Some(mut both) = ctx.pool().take(Class::Solicited, 2 * block as usize) else {
+        return fail(ctx, slot, Reply::plain(Status::BUSY));
     };
     let (before, after) = both.split_at_mut(block as usize);
     old.copy_to(0, before);
     after.copy_from_slice(before);
     after.iter_mut().skip(lead).zip(&part).for_each(|(to, byte)| *to = *byte);
-    let (_, span) = spans(server, &run, done, chunk);
-    copying(server, slot).stage = CopyStage::Swap(part);
+    let (_, span) = spans(ctx, &run, done, chunk);
+    copying(ctx, slot).stage = CopyStage::Swap(part);
     let payload = Payload::Out(both.freeze().into());
-    server.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
+    ctx.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
 }
 
 /// A copy is at no run, which never is while a chunk is under way.
-fn lost(server: &mut Server, slot: u32) {
-    fail(server, slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
+fn lost(ctx: &mut ExecContext, slot: u32) {
+    fail(ctx, slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
 }
 
-fn fail(server: &mut Server, slot: u32, reply: Reply) {
-    let nexus = server.tasks.get(slot).key.nexus;
-    let copy = copying(server, slot);
+fn fail(ctx: &mut ExecContext, slot: u32, reply: Reply) {
+    let nexus = ctx.tasks.get(slot).key.nexus;
+    let copy = copying(ctx, slot);
     let (id, index, bytes) = (copy.id, copy.index, copy.bytes);
-    remember(server, nexus, id, (CopyState::Failed, index, bytes), Some(&reply));
-    server.respond(slot, reply);
-}
-
-/// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
-pub(crate) fn forget(server: &mut Server, slot: u32) {
-    let task = server.tasks.get(slot);
-    let Job::Copy(copy) = &task.job else { return };
-    let (id, nexus) = (copy.id, task.key.nexus);
-    server.copies -= 1;
-    if let Some(copy) = id.and_then(|id| server.state_mut(nexus).copy(id))
-        && copy.status.state == CopyState::InProgress
-    {
-        copy.status.state = CopyState::Failed;
-    }
+    remember(ctx, nexus, id, (CopyState::Failed, index, bytes), Some(&reply));
+    ctx.respond(slot, reply);
 }
 
 /// Keeps what RECEIVE COPY RESULTS may ask for.
 fn remember(
-    server: &mut Server,
+    ctx: &mut ExecContext,
     nexus: NexusKey,
     id: Option<u8>,
     (state, segments, bytes): (CopyState, usize, u64),
@@ -364,7 +351,7 @@ fn remember(
     let Some(id) = id else { return };
     let failure = failed.map(|reply| (reply.status, reply.sense.unwrap_or(Sense::NO_SENSE)));
     let status = CopyStatus { state, segments: segments as u16, bytes };
-    let copies = &mut server.state_mut(nexus).copies;
+    let copies = &mut ctx.state_mut(nexus).copies;
     match copies.iter_mut().find(|copy| copy.id == id) {
         Some(known) => *known = Remembered { id, status, failure },
         None => {
@@ -377,11 +364,11 @@ fn remember(
 }
 
 /// RECEIVE COPY RESULTS.
-pub(crate) fn results(server: &mut Server, slot: u32, action: CopyResults, list_id: u8, allocation: u32) {
-    let nexus = server.tasks.get(slot).key.nexus;
-    let known = server.state_mut(nexus).copy(list_id).map(|copy| *copy);
+pub(crate) fn results(ctx: &mut ExecContext, slot: u32, action: CopyResults, list_id: u8, allocation: u32) {
+    let nexus = ctx.tasks.get(slot).key.nexus;
+    let known = ctx.state_mut(nexus).copy(list_id).map(|copy| *copy);
     let known = known.ok_or(Sense::cdb_field(2, None));
-    server.report(slot, allocation as usize, |_, w| {
+    ctx.report(slot, allocation as usize, |_, w| {
         match action {
             CopyResults::OperatingParameters => LIMITS.encode(w),
             CopyResults::Status => known?.status.encode(w),

@@ -2,7 +2,7 @@
 //! else can happen. They skip the task set, and nobody can tell, since they would enter and leave it
 //! within one call.
 //!
-//! Invariant: what is not plain in every respect is left to [`Server::start`], which judges it again and
+//! Invariant: what is not plain in every respect is left to [`Server::start`](crate::Server::start), which judges it again and
 //! says what is wrong.
 
 use scsi::lun::Address;
@@ -10,9 +10,10 @@ use scsi::{Command, CommandSet};
 use volume::{Durability, Span, VolumeId};
 
 use super::block;
+use crate::context::ExecContext;
 use crate::order::Attribute;
-use crate::server::{Arrived, Server};
 use crate::step::NexusKey;
+use crate::task::Arrived;
 
 /// A command that may be carried out at once, if the volume's gate can. It ends with GOOD and has then
 /// moved all of `bytes`.
@@ -28,31 +29,26 @@ pub struct FastPath {
     pub write: Option<Durability>,
 }
 
-impl Server {
-    /// Whether a command is a plain read or write whose turn it is. If the gate can carry it out
-    /// ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended and the
-    /// server need not hear of it; if not, [`Server::start`] it.
-    #[must_use]
-    pub fn fast_path(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<FastPath> {
-        let state = self.state(nexus);
-        let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
-        let at = state.find(u16::try_from(lun.number()).ok()?)?;
-        let (entry, lun) = (state.spec.luns.get(at)?, state.luns.get(at)?);
-        let simple = Attribute::parse(arrived.attr) == Some(Attribute::Simple);
-        if !simple || !lun.order.is_open() || lun.attentions.first().is_some() || lun.deferred.is_some() {
-            return None;
-        }
-        let (transfer, write) = match CommandSet::BASIC.parse(arrived.cdb) {
-            Ok(Command::Read(transfer)) => (transfer, None),
-            Ok(Command::Write(transfer)) if !entry.read_only => (transfer, Some(block::durability(transfer))),
-            Ok(_) | Err(_) => return None,
-        };
-        let geometry = &self.unit(entry.volume)?.view.geometry;
-        let bytes = transfer.blocks.checked_mul(geometry.logical)?;
-        let expected = if write.is_some() { arrived.data_out } else { arrived.data_in };
-        let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
-        // A read that is to be made stable first takes two steps.
-        let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
-        fits.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
+/// See [`Server::fast_path`](crate::Server::fast_path).
+pub(crate) fn fast_path(ctx: &ExecContext, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<FastPath> {
+    let state = ctx.state(nexus);
+    let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
+    let at = state.find(u16::try_from(lun.number()).ok()?)?;
+    let (entry, lun) = (state.spec.luns.get(at)?, state.luns.get(at)?);
+    let simple = Attribute::parse(arrived.attr) == Some(Attribute::Simple);
+    if !simple || !lun.order.is_open() || lun.attentions.first().is_some() || lun.deferred.is_some() {
+        return None;
     }
+    let (transfer, write) = match CommandSet::BASIC.parse(arrived.cdb) {
+        Ok(Command::Read(transfer)) => (transfer, None),
+        Ok(Command::Write(transfer)) if !entry.read_only => (transfer, Some(block::durability(transfer))),
+        Ok(_) | Err(_) => return None,
+    };
+    let geometry = &ctx.unit(entry.volume)?.view.geometry;
+    let bytes = transfer.blocks.checked_mul(geometry.logical)?;
+    let expected = if write.is_some() { arrived.data_out } else { arrived.data_in };
+    let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
+    // A read that is to be made stable first takes two steps.
+    let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
+    fits.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
 }

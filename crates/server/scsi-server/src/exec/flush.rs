@@ -14,8 +14,8 @@ use volume::{Failure, Op};
 
 use super::block::{admit, reach, submit_admitted};
 use super::good;
+use crate::context::ExecContext;
 use crate::job::{Background, Job};
-use crate::server::Server;
 use crate::status;
 
 /// Operations that go on at once behind answered commands, per nexus and logical unit. Each flush covers all
@@ -23,47 +23,47 @@ use crate::status;
 const BACKGROUND_MAX: u8 = 4;
 
 /// SYNCHRONIZE CACHE: of everything, whatever blocks it names.
-pub(crate) fn synchronize(server: &mut Server, slot: u32, extent: Extent) {
-    match reach(server, slot, extent) {
-        Err(refusal) => server.refuse(slot, refusal),
-        Ok(_) if extent.immediate && start_background(server, slot, &Op::Flush) => good(server, slot),
-        Ok(_) => submit_admitted(server, slot, Op::Flush),
+pub(crate) fn synchronize(ctx: &mut ExecContext, slot: u32, extent: Extent) {
+    match reach(ctx, slot, extent) {
+        Err(refusal) => ctx.refuse(slot, refusal),
+        Ok(_) if extent.immediate && start_background(ctx, slot, &Op::Flush) => good(ctx, slot),
+        Ok(_) => submit_admitted(ctx, slot, Op::Flush),
     }
 }
 
 /// Starts an operation without payload behind a command. False: it may not be executed, or too many go on.
-pub(crate) fn start_background(server: &mut Server, slot: u32, op: &Op) -> bool {
+pub(crate) fn start_background(ctx: &mut ExecContext, slot: u32, op: &Op) -> bool {
     let (key, lun, serial) = {
-        let task = server.tasks.get(slot);
+        let task = ctx.tasks.get(slot);
         (task.key, task.lun, task.serial)
     };
-    let has_room = |server: &mut Server| {
-        let state = server.state_mut(key.nexus).lun(lun, serial);
+    let has_room = |ctx: &mut ExecContext| {
+        let state = ctx.state_mut(key.nexus).lun(lun, serial);
         state.is_some_and(|state| state.flushes < BACKGROUND_MAX)
     };
     let hint = matches!(op, Op::Prefetch(_));
-    let unsynced = !hint && server.unit_of(slot).spec.shared.sync_failed();
-    let refused = admit(server, slot, op).is_err() || unsynced;
-    if refused || !has_room(server) {
+    let unsynced = !hint && ctx.unit_of(slot).spec.shared.sync_failed();
+    let refused = admit(ctx, slot, op).is_err() || unsynced;
+    if refused || !has_room(ctx) {
         return false;
     }
     let background = Background { nexus: key.nexus, lun, serial, hint };
-    let Some(own) = server.open_own(slot, Job::Background(Box::new(background))) else { return false };
-    if let Some(state) = server.state_mut(key.nexus).lun(lun, serial) {
+    let Some(own) = ctx.open_own(slot, Job::Background(Box::new(background))) else { return false };
+    if let Some(state) = ctx.state_mut(key.nexus).lun(lun, serial) {
         state.flushes += 1;
     }
-    server.submit(own, op.clone(), Payload::None, 0);
+    ctx.submit(own, op.clone(), Payload::None, 0);
     true
 }
 
 /// An operation in the background has ended.
-pub(crate) fn ended(server: &mut Server, slot: u32, failure: Option<Failure>) {
-    let Job::Background(background) = server.close_own(slot) else {
+pub(crate) fn ended(ctx: &mut ExecContext, slot: u32, failure: Option<Failure>) {
+    let Job::Background(background) = ctx.close_own(slot) else {
         // No other job comes here.
         return;
     };
     let Background { nexus, lun, serial, hint } = *background;
-    let Some(state) = server.lun_if_open(nexus, lun, serial) else { return };
+    let Some(state) = ctx.lun_if_open(nexus, lun, serial) else { return };
     state.flushes -= 1;
     if let Some(failure) = failure
         && !hint

@@ -9,14 +9,15 @@ use scsi::sense::Sense;
 use scsi::{Command, Writer};
 
 use super::{Place, vpd};
+use crate::context::ExecContext;
 use crate::nexus::NexusSpec;
-use crate::server::{Arrived, Server};
 use crate::step::{NexusKey, Reply, TaskKey};
+use crate::task::Arrived;
 
 /// INQUIRY of a logical unit.
-pub(crate) fn inquiry(server: &mut Server, slot: u32, inquiry: Inquiry) {
-    server.report(slot, usize::from(inquiry.allocation), |server, w| {
-        let (nexus, unit) = (server.nexus_of(slot), server.unit_of(slot));
+pub(crate) fn inquiry(ctx: &mut ExecContext, slot: u32, inquiry: Inquiry) {
+    ctx.report(slot, usize::from(inquiry.allocation), |ctx, w| {
+        let (nexus, unit) = (ctx.nexus_of(slot), ctx.unit_of(slot));
         match inquiry.page {
             None => {
                 standard(nexus, Peripheral::DISK, unit.spec.removable, w);
@@ -49,10 +50,10 @@ fn standard(nexus: &NexusSpec, peripheral: Peripheral, removable: bool, w: &mut 
 }
 
 /// READ CAPACITY(10), or (16) with an allocation length.
-pub(crate) fn capacity(server: &mut Server, slot: u32, sixteen: Option<u32>) {
+pub(crate) fn capacity(ctx: &mut ExecContext, slot: u32, sixteen: Option<u32>) {
     let allocation = sixteen.map_or(8, |allocation| allocation as usize);
-    server.report(slot, allocation, |server, w| {
-        let geometry = &server.unit_of(slot).view.geometry;
+    ctx.report(slot, allocation, |ctx, w| {
+        let geometry = &ctx.unit_of(slot).view.geometry;
         let capacity = Capacity {
             last_lba: geometry.blocks.saturating_sub(1),
             block_len: geometry.logical,
@@ -70,22 +71,22 @@ pub(crate) fn capacity(server: &mut Server, slot: u32, sixteen: Option<u32>) {
 }
 
 /// REPORT LUNS: who reads the inventory need not be told any more that it has changed.
-pub(crate) fn report_luns(server: &mut Server, slot: u32, select: u8, allocation: u32) {
-    let nexus = server.tasks.get(slot).key.nexus;
-    if server.report(slot, allocation as usize, |server, w| luns(server, nexus, select, w)) {
-        forget_inventory(server, nexus);
+pub(crate) fn report_luns(ctx: &mut ExecContext, slot: u32, select: u8, allocation: u32) {
+    let nexus = ctx.tasks.get(slot).key.nexus;
+    if ctx.report(slot, allocation as usize, |ctx, w| luns(ctx, nexus, select, w)) {
+        forget_inventory(ctx, nexus);
     }
 }
 
-fn luns(server: &Server, nexus: NexusKey, select: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
+fn luns(ctx: &ExecContext, nexus: NexusKey, select: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
     let select = LunSelect::parse(select)?;
-    let units = server.nexus(nexus).luns.iter().filter_map(|entry| Lun::new(u32::from(entry.lun)));
+    let units = ctx.nexus(nexus).luns.iter().filter_map(|entry| Lun::new(u32::from(entry.lun)));
     encode_luns(select, units, w);
     Ok(())
 }
 
-fn forget_inventory(server: &mut Server, nexus: NexusKey) {
-    for lun in &mut server.state_mut(nexus).luns {
+fn forget_inventory(ctx: &mut ExecContext, nexus: NexusKey) {
+    for lun in &mut ctx.state_mut(nexus).luns {
         lun.attentions.withdraw(Sense::REPORTED_LUNS_DATA_HAS_CHANGED.code);
     }
 }
@@ -93,7 +94,7 @@ fn forget_inventory(server: &mut Server, nexus: NexusKey) {
 /// Answers for the REPORT LUNS well known logical unit, for one whose volume is away, or for a LUN that nothing
 /// is behind.
 pub(crate) fn elsewhere(
-    server: &mut Server,
+    ctx: &mut ExecContext,
     key: TaskKey,
     command: Command,
     place: Place,
@@ -108,23 +109,23 @@ pub(crate) fn elsewhere(
     };
     let data = match command {
         Command::Inquiry(Inquiry { page, allocation }) => {
-            server.parameters(usize::from(allocation), |server, w| match page {
+            ctx.parameters(usize::from(allocation), |ctx, w| match page {
                 None => {
-                    standard(server.nexus(key.nexus), peripheral, false, w);
+                    standard(ctx.nexus(key.nexus), peripheral, false, w);
                     Ok(())
                 }
-                Some(page) => vpd::page_elsewhere(server.nexus(key.nexus), peripheral, page, w),
+                Some(page) => vpd::page_elsewhere(ctx.nexus(key.nexus), peripheral, page, w),
             })
         }
         Command::ReportLuns { select, allocation } => {
-            let data = server.parameters(allocation as usize, |server, w| luns(server, key.nexus, select, w));
+            let data = ctx.parameters(allocation as usize, |ctx, w| luns(ctx, key.nexus, select, w));
             if data.is_ok() {
-                forget_inventory(server, key.nexus);
+                forget_inventory(ctx, key.nexus);
             }
             data
         }
         Command::RequestSense { descriptor, allocation } => {
-            server.parameters(usize::from(allocation), |_, w| {
+            ctx.parameters(usize::from(allocation), |_, w| {
                 put_sense(&sense, descriptor, w);
                 Ok(())
             })
@@ -134,10 +135,10 @@ pub(crate) fn elsewhere(
     match data {
         Ok(data) => {
             let transferred = data.len() as u64;
-            server.send(key, arrived.data_in, data);
-            server.answer(key, Reply::good(transferred));
+            ctx.send(key, arrived.data_in, data);
+            ctx.answer(key, Reply::good(transferred));
         }
-        Err(reply) => server.answer(key, reply),
+        Err(reply) => ctx.answer(key, reply),
     }
 }
 

@@ -6,13 +6,13 @@ use scsi::cdb::Conflicts;
 use volume::reservation::Class;
 use volume::{Refusal, Why};
 
-use crate::server::Server;
+use crate::context::ExecContext;
 
 /// Judges the task's command.
-pub(crate) fn judge(server: &Server, slot: u32) -> Result<(), Refusal> {
-    let task = server.tasks.get(slot);
-    let who = &server.nexus_of(slot).nexus;
-    let unit = server.unit_of(slot);
+pub(crate) fn judge(ctx: &ExecContext, slot: u32) -> Result<(), Refusal> {
+    let task = ctx.tasks.get(slot);
+    let who = &ctx.nexus_of(slot).nexus;
+    let unit = ctx.unit_of(slot);
     let view = &unit.view;
     let command = &task.command;
     let access = view.access(who.port);

@@ -24,17 +24,17 @@ pub(crate) mod usage;
 mod vpd;
 
 use buf::Sg;
-use scsi::cdb::PrOutAction;
 use scsi::lun::{Address, REPORT_LUNS};
 use scsi::sense::{Sense, SenseKey};
 use scsi::{Command, CommandSet, Data};
 use volume::{Done, Failure, Op, Payload, Refusal, VolumeId};
 
+use crate::context::ExecContext;
 use crate::job::Job;
 use crate::order::Attribute;
-use crate::server::{Arrived, Server};
 use crate::status;
 use crate::step::{Reply, TaskKey};
+use crate::task::Arrived;
 
 /// Where a command goes.
 pub(crate) enum Route {
@@ -59,14 +59,14 @@ pub(crate) enum Place {
 }
 
 /// Finds the logical unit, and judges what can be judged before the command is a task.
-pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) -> Route {
+pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &Arrived<'_>) -> Route {
     let address = Address::parse(&arrived.lun);
-    let state = server.state(key.nexus);
+    let state = ctx.state(key.nexus);
     let place = match address {
         Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
         Some(Address::WellKnown(_)) | None => None,
     };
-    let unit = place.and_then(|at| Some((at, server.unit(state.spec.luns.get(at)?.volume)?)));
+    let unit = place.and_then(|at| Some((at, ctx.unit(state.spec.luns.get(at)?.volume)?)));
     let Some((at, unit)) = unit else {
         let is_away =
             place.and_then(|at| state.spec.luns.get(at)).is_some_and(|entry| entry.volume == VolumeId::AWAY);
@@ -81,14 +81,14 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     let refused = |sense| Route::Refused(Reply { descriptor, ..Reply::check(sense) });
     // SAM-5 §5.14: INQUIRY, REPORT LUNS and REQUEST SENSE report no unit attention.
     let exempt = matches!(arrived.cdb.first(), Some(0x03 | 0x12 | 0xa0));
-    let lun = if exempt { None } else { server.state_mut(key.nexus).luns.get_mut(at) };
+    let lun = if exempt { None } else { ctx.state_mut(key.nexus).luns.get_mut(at) };
     if let Some(code) = lun.and_then(|lun| lun.attentions.take()) {
         // It may tell of tasks that others have ended: no answer of one of them may come behind it.
         let reply = Reply::check(Sense::new(SenseKey::UNIT_ATTENTION, code));
         return Route::Refused(Reply { descriptor, fence: true, ..reply });
     }
     // Likewise of deferred errors (SPC-4 §4.5.5); what is refused by one is not executed.
-    let lun = if exempt { None } else { server.state_mut(key.nexus).luns.get_mut(at) };
+    let lun = if exempt { None } else { ctx.state_mut(key.nexus).luns.get_mut(at) };
     if let Some(sense) = lun.and_then(|lun| lun.deferred.take()) {
         return Route::Refused(Reply { descriptor, deferred: true, ..Reply::check(sense) });
     }
@@ -129,160 +129,155 @@ fn elsewhere(cdb: &[u8], place: Place) -> Route {
 }
 
 /// Executes a task whose turn has come.
-pub(crate) fn start(server: &mut Server, slot: u32) {
-    if let Err(refusal) = judge::judge(server, slot) {
-        return server.refuse(slot, refusal);
+pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
+    if let Err(refusal) = judge::judge(ctx, slot) {
+        return ctx.refuse(slot, refusal);
     }
-    let command = server.tasks.get(slot).command;
+    let command = ctx.tasks.get(slot).command;
     match command {
-        Command::TestUnitReady => server.respond(slot, Reply::good(0)),
-        Command::Read(transfer) => block::read(server, slot, transfer),
-        Command::Write(transfer) => block::write(server, slot, transfer),
-        Command::WriteAndVerify(verify) => block::write_and_verify(server, slot, verify),
-        Command::OrWrite(transfer) => block::or_write(server, slot, transfer),
-        Command::WriteAtomic(write) => block::write_atomic(server, slot, write),
-        Command::PreFetch(extent) => block::prefetch(server, slot, extent),
-        Command::SynchronizeCache(extent) => flush::synchronize(server, slot, extent),
-        Command::Verify(verify) => compare::verify(server, slot, verify),
-        Command::CompareAndWrite(transfer) => compare::compare_and_write(server, slot, transfer),
-        Command::WriteSame(same) => provision::write_same(server, slot, same),
-        Command::Unmap { anchor, list_len, .. } => provision::unmap(server, slot, anchor, list_len),
-        Command::GetLbaStatus { lba, .. } => provision::lba_status(server, slot, lba),
-        Command::Inquiry(inquiry) => identify::inquiry(server, slot, inquiry),
-        Command::ReadCapacity10 => identify::capacity(server, slot, None),
-        Command::ReadCapacity16 { allocation } => identify::capacity(server, slot, Some(allocation)),
-        Command::ReportLuns { select, allocation } => identify::report_luns(server, slot, select, allocation),
+        Command::TestUnitReady => ctx.respond(slot, Reply::good(0)),
+        Command::Read(transfer) => block::read(ctx, slot, transfer),
+        Command::Write(transfer) => block::write(ctx, slot, transfer),
+        Command::WriteAndVerify(verify) => block::write_and_verify(ctx, slot, verify),
+        Command::OrWrite(transfer) => block::or_write(ctx, slot, transfer),
+        Command::WriteAtomic(write) => block::write_atomic(ctx, slot, write),
+        Command::PreFetch(extent) => block::prefetch(ctx, slot, extent),
+        Command::SynchronizeCache(extent) => flush::synchronize(ctx, slot, extent),
+        Command::Verify(verify) => compare::verify(ctx, slot, verify),
+        Command::CompareAndWrite(transfer) => compare::compare_and_write(ctx, slot, transfer),
+        Command::WriteSame(same) => provision::write_same(ctx, slot, same),
+        Command::Unmap { anchor, list_len, .. } => provision::unmap(ctx, slot, anchor, list_len),
+        Command::GetLbaStatus { lba, .. } => provision::lba_status(ctx, slot, lba),
+        Command::Inquiry(inquiry) => identify::inquiry(ctx, slot, inquiry),
+        Command::ReadCapacity10 => identify::capacity(ctx, slot, None),
+        Command::ReadCapacity16 { allocation } => identify::capacity(ctx, slot, Some(allocation)),
+        Command::ReportLuns { select, allocation } => identify::report_luns(ctx, slot, select, allocation),
         Command::RequestSense { descriptor, allocation } => {
-            report::request_sense(server, slot, descriptor, allocation);
+            report::request_sense(ctx, slot, descriptor, allocation);
         }
-        Command::ModeSense(request) => mode::sense(server, slot, request),
-        Command::ModeSelect(select) => mode::select(server, slot, select),
-        Command::LogSense(request) => report::log_sense(server, slot, request),
-        Command::ReportOpcodes(request) => report::opcodes(server, slot, request),
+        Command::ModeSense(request) => mode::sense(ctx, slot, request),
+        Command::ModeSelect(select) => mode::select(ctx, slot, select),
+        Command::LogSense(request) => report::log_sense(ctx, slot, request),
+        Command::ReportOpcodes(request) => report::opcodes(ctx, slot, request),
         Command::ReportTaskManagement { extended, allocation } => {
-            report::task_management(server, slot, extended, allocation);
+            report::task_management(ctx, slot, extended, allocation);
         }
-        Command::ReadDefects(request) => report::defects(server, slot, request),
-        Command::ReadBuffer(access) => report::read_buffer(server, slot, access),
-        Command::WriteBuffer(access) => report::write_buffer(server, slot, access),
+        Command::ReadDefects(request) => report::defects(ctx, slot, request),
+        Command::ReadBuffer(access) => report::read_buffer(ctx, slot, access),
+        Command::WriteBuffer(access) => report::write_buffer(ctx, slot, access),
         // The self-test is whether the logical unit answers at all, and it does.
-        Command::SendDiagnostic(_) => server.respond(slot, Reply::good(0)),
-        Command::StartStop(what) => power::start_stop(server, slot, what),
-        Command::PreventAllow { prevent } => power::prevent(server, slot, prevent),
+        Command::SendDiagnostic(_) => ctx.respond(slot, Reply::good(0)),
+        Command::StartStop(what) => power::start_stop(ctx, slot, what),
+        Command::PreventAllow { prevent } => power::prevent(ctx, slot, prevent),
         Command::ReportTargetPortGroups { extended, allocation } => {
-            access::report(server, slot, extended, allocation);
+            access::report(ctx, slot, extended, allocation);
         }
-        Command::SetTargetPortGroups { list_len } => access::set(server, slot, list_len),
-        Command::ReserveIn { action, allocation } => reserve::report(server, slot, action, allocation),
-        Command::ReserveOut(out) => reserve::out(server, slot, out),
-        Command::Reserve => reserve::legacy(server, slot, true),
-        Command::Release => reserve::legacy(server, slot, false),
-        Command::ExtendedCopy { list_len } => copy::start(server, slot, list_len),
+        Command::SetTargetPortGroups { list_len } => access::set(ctx, slot, list_len),
+        Command::ReserveIn { action, allocation } => reserve::report(ctx, slot, action, allocation),
+        Command::ReserveOut(out) => reserve::out(ctx, slot, out),
+        Command::Reserve => reserve::legacy(ctx, slot, true),
+        Command::Release => reserve::legacy(ctx, slot, false),
+        Command::ExtendedCopy { list_len } => copy::start(ctx, slot, list_len),
         Command::CopyResults { action, list_id, allocation } => {
-            copy::results(server, slot, action, list_id, allocation);
+            copy::results(ctx, slot, action, list_id, allocation);
         }
-        Command::Sanitize(sanitize) => sanitize::start(server, slot, sanitize),
+        Command::Sanitize(sanitize) => sanitize::start(ctx, slot, sanitize),
     }
 }
 
 /// Payload of a task is here.
-pub(crate) fn data(server: &mut Server, slot: u32, data: Sg) {
-    match server.tasks.get(slot).command {
-        Command::Write(transfer) => block::written(server, slot, transfer, data),
-        Command::WriteAndVerify(verify) => block::verified_write(server, slot, verify, data),
+pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
+    match ctx.tasks.get(slot).command {
+        Command::Write(transfer) => block::written(ctx, slot, transfer, data),
+        Command::WriteAndVerify(verify) => block::verified_write(ctx, slot, verify, data),
         Command::OrWrite(transfer) => {
-            server.submit(slot, Op::Or(block::span(transfer)), Payload::Out(data), 0);
+            ctx.submit(slot, Op::Or(block::span(transfer)), Payload::Out(data), 0);
         }
         Command::WriteAtomic(write) => {
-            server.submit(slot, Op::WriteAtomic(block::span(write.transfer)), Payload::Out(data), 0);
+            ctx.submit(slot, Op::WriteAtomic(block::span(write.transfer)), Payload::Out(data), 0);
         }
         Command::CompareAndWrite(transfer) => {
-            server.submit(slot, Op::CompareAndWrite(block::span(transfer)), Payload::Out(data), 0);
+            ctx.submit(slot, Op::CompareAndWrite(block::span(transfer)), Payload::Out(data), 0);
         }
-        Command::Verify(verify) => compare::data(server, slot, verify, data),
-        Command::WriteSame(same) => provision::same_data(server, slot, same, data),
-        Command::Unmap { .. } => provision::unmap_list(server, slot, &data),
-        Command::ModeSelect(select) => mode::list(server, slot, select, &data),
-        Command::WriteBuffer(_) => report::echo(server, slot, &data),
-        Command::SetTargetPortGroups { .. } => access::list(server, slot, &data),
-        Command::ReserveOut(out) => reserve::list(server, slot, out, &data),
-        Command::ExtendedCopy { .. } => copy::list(server, slot, &data),
-        Command::Sanitize(sanitize) => sanitize::list(server, slot, sanitize, &data),
+        Command::Verify(verify) => compare::data(ctx, slot, verify, data),
+        Command::WriteSame(same) => provision::same_data(ctx, slot, same, data),
+        Command::Unmap { .. } => provision::unmap_list(ctx, slot, &data),
+        Command::ModeSelect(select) => mode::list(ctx, slot, select, &data),
+        Command::WriteBuffer(_) => report::echo(ctx, slot, &data),
+        Command::SetTargetPortGroups { .. } => access::list(ctx, slot, &data),
+        Command::ReserveOut(out) => reserve::list(ctx, slot, out, &data),
+        Command::ExtendedCopy { .. } => copy::list(ctx, slot, &data),
+        Command::Sanitize(sanitize) => sanitize::list(ctx, slot, sanitize, &data),
         // No other asks for data.
-        _ => server.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
 /// A task's operation has ended.
-pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
+pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
     let Done { result, payload, .. } = done;
-    match (&server.tasks.get(slot).job, result) {
-        (Job::Copy(_), result) => copy::done(server, slot, result, payload),
-        (Job::Sanitize(_), result) => sanitize::done(server, slot, result),
-        (Job::Background(_), result) => flush::ended(server, slot, result.err()),
-        (_, Err(failure)) => fail(server, slot, failure),
-        (Job::Plain, Ok(outcome)) => match server.tasks.get(slot).command {
-            Command::Read(transfer) => block::finish_read(server, slot, transfer, payload),
+    match (&ctx.tasks.get(slot).job, result) {
+        (Job::Copy(_), result) => copy::done(ctx, slot, result, payload),
+        (Job::Sanitize(_), result) => sanitize::done(ctx, slot, result),
+        (Job::Background(_), result) => flush::ended(ctx, slot, result.err()),
+        (_, Err(failure)) => fail(ctx, slot, failure),
+        (Job::Plain, Ok(outcome)) => match ctx.tasks.get(slot).command {
+            Command::Read(transfer) => block::finish_read(ctx, slot, transfer, payload),
             Command::GetLbaStatus { allocation, .. } => {
-                provision::finish_lba_status(server, slot, allocation, outcome);
+                provision::finish_lba_status(ctx, slot, allocation, outcome);
             }
-            _ => good(server, slot),
+            _ => good(ctx, slot),
         },
-        (Job::Flush, Ok(_)) => block::make_stable(server, slot),
-        (Job::LastFlush, Ok(_)) => good(server, slot),
-        (Job::LookAgain, Ok(_)) => block::look_again(server, slot, payload),
-        (Job::Seen(_), Ok(_)) => block::seen(server, slot),
-        (Job::CompareOne(_), Ok(_)) => compare::next(server, slot, payload),
-        (Job::Usage(_), Ok(outcome)) => usage::counted(server, slot, outcome),
-        (Job::Eject, Ok(_)) => power::eject(server, slot),
+        (Job::Flush, Ok(_)) => block::make_stable(ctx, slot),
+        (Job::LastFlush, Ok(_)) => good(ctx, slot),
+        (Job::LookAgain, Ok(_)) => block::look_again(ctx, slot, payload),
+        (Job::Seen(_), Ok(_)) => block::seen(ctx, slot),
+        (Job::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
+        (Job::Usage(_), Ok(outcome)) => usage::counted(ctx, slot, outcome),
+        (Job::Eject, Ok(_)) => power::eject(ctx, slot),
         // Asks are no operations.
-        (Job::Asks(_), Ok(_)) => server.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        (Job::Asks(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
-}
-
-/// Whether a command ends tasks of others than the one it is.
-pub(crate) fn ends_others_tasks(command: &Command) -> bool {
-    matches!(command, Command::ReserveOut(out) if out.action == PrOutAction::PreemptAndAbort)
 }
 
 /// Ends a task of the server's own whose volume is served no more.
-pub(crate) fn end_own(server: &mut Server, slot: u32) {
-    match server.tasks.get(slot).job {
-        Job::Background(_) => flush::ended(server, slot, None),
-        _ => sanitize::end(server, slot, Err(Sense::SANITIZE_FAILED)),
+pub(crate) fn end_own(ctx: &mut ExecContext, slot: u32) {
+    match ctx.tasks.get(slot).job {
+        Job::Background(_) => flush::ended(ctx, slot, None),
+        _ => sanitize::end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
     }
 }
 
-fn fail(server: &mut Server, slot: u32, failure: Failure) {
-    let task = server.tasks.get(slot);
+fn fail(ctx: &mut ExecContext, slot: u32, failure: Failure) {
+    let task = ctx.tasks.get(slot);
     let reply = match task.command {
         Command::CompareAndWrite(_) if matches!(task.job, Job::LastFlush) => status::done_swap_reply(failure),
         Command::CompareAndWrite(_) => status::swap_reply(failure),
         _ => status::reply(failure),
     };
-    server.respond(slot, reply);
+    ctx.respond(slot, reply);
 }
 
 /// The volume's home has answered a task.
-pub(crate) fn answered(server: &mut Server, slot: u32, result: Result<(), Refusal>) {
-    let task = server.tasks.get_mut(slot);
+pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
+    let task = ctx.tasks.get_mut(slot);
     match (&mut task.job, result) {
-        (Job::Sanitize(_), result) => sanitize::answered(server, slot, result),
-        (_, Err(refusal)) => server.refuse(slot, refusal),
+        (Job::Sanitize(_), result) => sanitize::answered(ctx, slot, result),
+        (_, Err(refusal)) => ctx.refuse(slot, refusal),
         (Job::Asks(asks), Ok(())) => match asks.pop_front() {
-            Some(ask) => server.ask(slot, ask),
-            None => good(server, slot),
+            Some(ask) => ctx.ask(slot, ask),
+            None => good(ctx, slot),
         },
-        (_, Ok(())) => good(server, slot),
+        (_, Ok(())) => good(ctx, slot),
     }
 }
 
 /// Ends a task that moved what its CDB says, or nothing to the initiator.
-pub(crate) fn good(server: &mut Server, slot: u32) {
-    let logical = server.unit_of(slot).view.geometry.logical;
-    let transferred = match server.tasks.get(slot).command.data(logical) {
+pub(crate) fn good(ctx: &mut ExecContext, slot: u32) {
+    let logical = ctx.unit_of(slot).view.geometry.logical;
+    let transferred = match ctx.tasks.get(slot).command.data(logical) {
         Data::None | Data::In(_) => 0,
         Data::Out(len) => len,
     };
-    server.respond(slot, Reply::good(transferred));
+    ctx.respond(slot, Reply::good(transferred));
 }

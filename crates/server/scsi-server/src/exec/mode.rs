@@ -10,57 +10,57 @@ use volume::Ask;
 
 use super::good;
 use super::parameter::contiguous;
+use crate::context::ExecContext;
 use crate::job::Job;
-use crate::server::Server;
 
 /// The longest list that is taken: all pages, a header and a long block descriptor fit several times.
 const LIST_MAX: usize = 1024;
 
 /// MODE SENSE.
-pub(crate) fn sense(server: &mut Server, slot: u32, request: ModeSense) {
-    server.report(slot, usize::from(request.allocation), |server, w| {
-        let (unit, read_only) = (server.unit_of(slot), server.tasks.get(slot).read_only);
+pub(crate) fn sense(ctx: &mut ExecContext, slot: u32, request: ModeSense) {
+    ctx.report(slot, usize::from(request.allocation), |ctx, w| {
+        let (unit, read_only) = (ctx.unit_of(slot), ctx.tasks.get(slot).read_only);
         mode::sense(&request, &unit.device(read_only), &unit.parameters(), &unit.default_parameters(), w)
     });
 }
 
 /// MODE SELECT.
-pub(crate) fn select(server: &mut Server, slot: u32, select: ModeSelect) {
+pub(crate) fn select(ctx: &mut ExecContext, slot: u32, select: ModeSelect) {
     if select.list_len == 0 {
-        return list(server, slot, select, &Sg::new());
+        return list(ctx, slot, select, &Sg::new());
     }
-    server.receive_list(slot, u32::from(select.list_len), LIST_MAX);
+    ctx.receive_list(slot, u32::from(select.list_len), LIST_MAX);
 }
 
 /// The list of a MODE SELECT is here.
-pub(crate) fn list(server: &mut Server, slot: u32, select: ModeSelect, data: &Sg) {
-    let unit = server.unit_of(slot);
-    let device = unit.device(server.tasks.get(slot).read_only);
+pub(crate) fn list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &Sg) {
+    let unit = ctx.unit_of(slot);
+    let device = unit.device(ctx.tasks.get(slot).read_only);
     let old = unit.parameters();
     let new = match mode::select(&select, &contiguous(data), &device, &old) {
         Ok(new) => new,
-        Err(sense) => return server.check(slot, sense),
+        Err(sense) => return ctx.check(slot, sense),
     };
-    let by = server.nexus_of(slot).nexus.identity.clone();
+    let by = ctx.nexus_of(slot).nexus.identity.clone();
     let mut asks = VecDeque::new();
     if new.write_protect != old.write_protect {
         asks.push_back(Ask::WriteProtectByHost { by: by.clone(), on: new.write_protect });
     }
-    let unit = server.unit_of(slot);
+    let unit = ctx.unit_of(slot);
     let bits = unit.host_settings(&new);
     if bits != unit.view.host_settings {
         asks.push_back(Ask::HostSettings { by, bits });
     }
-    ask_all(server, slot, asks);
+    ask_all(ctx, slot, asks);
 }
 
 /// Asks one thing after the other; GOOD when all are done.
-pub(crate) fn ask_all(server: &mut Server, slot: u32, mut asks: VecDeque<Ask>) {
+pub(crate) fn ask_all(ctx: &mut ExecContext, slot: u32, mut asks: VecDeque<Ask>) {
     match asks.pop_front() {
-        None => good(server, slot),
+        None => good(ctx, slot),
         Some(ask) => {
-            server.tasks.get_mut(slot).job = Job::Asks(asks);
-            server.ask(slot, ask);
+            ctx.tasks.get_mut(slot).job = Job::Asks(asks);
+            ctx.ask(slot, ask);
         }
     }
 }

@@ -6,19 +6,19 @@ use buf::{Class, Sg};
 use scsi::sense::Sense;
 use scsi::{Status, Writer};
 
-use crate::server::Server;
+use crate::context::ExecContext;
 use crate::step::{Reply, Step, TaskKey};
 
 /// The longest parameter data that is made in one piece; SCSI's reports are far shorter.
 const DATA_MAX: usize = 1 << 20;
 
-impl Server {
+impl ExecContext {
     /// Makes parameter data of at most `allocation` bytes. `encode` is called twice, first to learn
     /// the length, so that no more memory is taken than is filled.
     pub(crate) fn parameters(
         &self,
         allocation: usize,
-        encode: impl Fn(&Server, &mut Writer<'_>) -> Result<(), Sense>,
+        encode: impl Fn(&ExecContext, &mut Writer<'_>) -> Result<(), Sense>,
     ) -> Result<Sg, Reply> {
         let mut length = Writer::new(&mut []);
         encode(self, &mut length).map_err(Reply::check)?;
@@ -38,7 +38,7 @@ impl Server {
         &mut self,
         slot: u32,
         allocation: usize,
-        encode: impl Fn(&Server, &mut Writer<'_>) -> Result<(), Sense>,
+        encode: impl Fn(&ExecContext, &mut Writer<'_>) -> Result<(), Sense>,
     ) -> bool {
         match self.parameters(allocation, encode) {
             Err(reply) => {

@@ -12,53 +12,53 @@ use volume::{Ask, Op, Why};
 use super::block::admit;
 use super::flush::start_background;
 use super::good;
+use crate::context::ExecContext;
 use crate::job::Job;
-use crate::server::Server;
 
 /// START STOP UNIT.
-pub(crate) fn start_stop(server: &mut Server, slot: u32, what: StartStop) {
-    let unit = server.unit_of(slot);
+pub(crate) fn start_stop(ctx: &mut ExecContext, slot: u32, what: StartStop) {
+    let unit = ctx.unit_of(slot);
     let (removable, why) = (unit.spec.removable, unit.view.not_ready);
     if what.power_condition != 0 {
-        return good(server, slot);
+        return good(ctx, slot);
     }
     if what.load_eject && !removable {
-        return server.check(slot, Sense::cdb_field(4, Some(1)));
+        return ctx.check(slot, Sense::cdb_field(4, Some(1)));
     }
-    let by = Some(server.nexus_of(slot).nexus.identity.clone());
-    let read_only = server.tasks.get(slot).read_only;
+    let by = Some(ctx.nexus_of(slot).nexus.identity.clone());
+    let read_only = ctx.tasks.get(slot).read_only;
     match (what.start, what.load_eject) {
         // Who may only read moves nothing; what is in may be loaded all the same.
-        (true, true) if read_only && why != Some(Why::NoMedium) => good(server, slot),
-        (true, true) => server.ask(slot, Ask::Load { by }),
-        (true, false) if why.is_some() => server.ask(slot, Ask::Start),
-        (true, false) => good(server, slot),
+        (true, true) if read_only && why != Some(Why::NoMedium) => good(ctx, slot),
+        (true, true) => ctx.ask(slot, Ask::Load { by }),
+        (true, false) if why.is_some() => ctx.ask(slot, Ask::Start),
+        (true, false) => good(ctx, slot),
         (false, eject) => {
-            let flushes = !what.no_flush && why.is_none() && admit(server, slot, &Op::Flush).is_ok();
+            let flushes = !what.no_flush && why.is_none() && admit(ctx, slot, &Op::Flush).is_ok();
             match (flushes, eject) {
-                (true, false) if what.immediate && start_background(server, slot, &Op::Flush) => {
-                    good(server, slot);
+                (true, false) if what.immediate && start_background(ctx, slot, &Op::Flush) => {
+                    good(ctx, slot);
                 }
                 (true, _) => {
                     let job = if eject { Job::Eject } else { Job::Plain };
-                    server.tasks.get_mut(slot).job = job;
-                    server.submit(slot, Op::Flush, Payload::None, 0);
+                    ctx.tasks.get_mut(slot).job = job;
+                    ctx.submit(slot, Op::Flush, Payload::None, 0);
                 }
-                (false, true) => self::eject(server, slot),
-                (false, false) => good(server, slot),
+                (false, true) => self::eject(ctx, slot),
+                (false, false) => good(ctx, slot),
             }
         }
     }
 }
 
 /// Takes the medium out.
-pub(crate) fn eject(server: &mut Server, slot: u32) {
-    let by = Some(server.nexus_of(slot).nexus.identity.clone());
-    server.ask(slot, Ask::Eject { by });
+pub(crate) fn eject(ctx: &mut ExecContext, slot: u32) {
+    let by = Some(ctx.nexus_of(slot).nexus.identity.clone());
+    ctx.ask(slot, Ask::Eject { by });
 }
 
 /// PREVENT ALLOW MEDIUM REMOVAL.
-pub(crate) fn prevent(server: &mut Server, slot: u32, on: bool) {
-    let by = server.nexus_of(slot).nexus.identity.clone();
-    server.ask(slot, Ask::PreventRemoval { by, on });
+pub(crate) fn prevent(ctx: &mut ExecContext, slot: u32, on: bool) {
+    let by = ctx.nexus_of(slot).nexus.identity.clone();
+    ctx.ask(slot, Ask::PreventRemoval { by, on });
 }

@@ -11,7 +11,7 @@ use volume::{Extent, Op, Outcome, Refusal, Span};
 use super::block::{admit, misfit, submit_admitted};
 use super::good;
 use super::parameter::contiguous;
-use crate::server::Server;
+use crate::context::ExecContext;
 use crate::step::Reply;
 
 /// MAXIMUM WRITE SAME LENGTH in blocks: below 65536, which tests take for the largest, and a multiple
@@ -23,36 +23,36 @@ pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 1024;
 
 /// WRITE SAME.
-pub(crate) fn write_same(server: &mut Server, slot: u32, same: WriteSame) {
-    let geometry = server.unit_of(slot).view.geometry;
+pub(crate) fn write_same(ctx: &mut ExecContext, slot: u32, same: WriteSame) {
+    let geometry = ctx.unit_of(slot).view.geometry;
     let span = reach(same, geometry.blocks);
     // Protection and range are judged first, then what was asked.
     let judged = match span {
-        Ok(span) => admit(server, slot, &Op::WriteSame(span)),
-        Err(refusal) => admit(server, slot, &Op::WriteSame(Span { lba: 0, blocks: 0 })).and(Err(refusal)),
+        Ok(span) => admit(ctx, slot, &Op::WriteSame(span)),
+        Err(refusal) => admit(ctx, slot, &Op::WriteSame(Span { lba: 0, blocks: 0 })).and(Err(refusal)),
     };
     let span = match (judged, span) {
-        (Err(refusal), _) | (Ok(()), Err(refusal)) => return server.refuse(slot, refusal),
+        (Err(refusal), _) | (Ok(()), Err(refusal)) => return ctx.refuse(slot, refusal),
         (Ok(()), Ok(span)) => span,
     };
     // No block is ever anchored (ANC_SUP = 0), so that wish is refused, with UNMAP or without.
     if same.anchor {
-        return server.check(slot, Sense::cdb_field(1, Some(4)));
+        return ctx.check(slot, Sense::cdb_field(1, Some(4)));
     }
     if same.unmap && !geometry.thin {
-        return server.check(slot, Sense::cdb_field(1, Some(3)));
+        return ctx.check(slot, Sense::cdb_field(1, Some(3)));
     }
     if span.blocks > WRITE_SAME_MAX {
-        return server.check(slot, Sense::INVALID_FIELD_IN_CDB);
+        return ctx.check(slot, Sense::INVALID_FIELD_IN_CDB);
     }
-    let data_out = server.tasks.get(slot).data_out;
+    let data_out = ctx.tasks.get(slot).data_out;
     if same.no_data || (same.unmap && data_out == 0) {
         let op = Op::WriteZeroes { span, unmap: same.unmap };
-        server.submit(slot, op, Payload::None, 0);
+        ctx.submit(slot, op, Payload::None, 0);
     } else if data_out == geometry.logical {
-        server.receive(slot, data_out);
+        ctx.receive(slot, data_out);
     } else {
-        misfit(server, slot, u64::from(geometry.logical));
+        misfit(ctx, slot, u64::from(geometry.logical));
     }
 }
 
@@ -67,65 +67,61 @@ fn reach(same: WriteSame, total: u64) -> Result<Span, Refusal> {
 }
 
 /// The block of a WRITE SAME is here.
-pub(crate) fn same_data(server: &mut Server, slot: u32, same: WriteSame, data: Sg) {
-    let span = match reach(same, server.unit_of(slot).view.geometry.blocks) {
+pub(crate) fn same_data(ctx: &mut ExecContext, slot: u32, same: WriteSame, data: Sg) {
+    let span = match reach(same, ctx.unit_of(slot).view.geometry.blocks) {
         Ok(span) => span,
-        Err(refusal) => return server.refuse(slot, refusal),
+        Err(refusal) => return ctx.refuse(slot, refusal),
     };
     // UNMAP allows to unmap, it does not oblige; and unmapped blocks read zero (LBPRZ = 1), so only zeroes
     // may become unmapped. Any other block is written, or a read would not find it.
     if contiguous(&data).iter().all(|byte| *byte == 0) {
-        server.submit(slot, Op::WriteZeroes { span, unmap: same.unmap }, Payload::None, 0);
+        ctx.submit(slot, Op::WriteZeroes { span, unmap: same.unmap }, Payload::None, 0);
     } else {
-        server.submit(slot, Op::WriteSame(span), Payload::Out(data), 0);
+        ctx.submit(slot, Op::WriteSame(span), Payload::Out(data), 0);
     }
 }
 
 /// UNMAP.
-pub(crate) fn unmap(server: &mut Server, slot: u32, anchor: bool, list_len: u16) {
-    if let Err(refusal) = admit(server, slot, &Op::Unmap(Vec::new())) {
-        return server.refuse(slot, refusal);
+pub(crate) fn unmap(ctx: &mut ExecContext, slot: u32, anchor: bool, list_len: u16) {
+    if let Err(refusal) = admit(ctx, slot, &Op::Unmap(Vec::new())) {
+        return ctx.refuse(slot, refusal);
     }
     if anchor {
-        server.check(slot, Sense::cdb_field(1, Some(0)));
+        ctx.check(slot, Sense::cdb_field(1, Some(0)));
     } else if list_len == 0 {
-        good(server, slot);
+        good(ctx, slot);
     } else {
-        server.receive_list(slot, u32::from(list_len), usize::from(u16::MAX));
+        ctx.receive_list(slot, u32::from(list_len), usize::from(u16::MAX));
     }
 }
 
 /// The list of an UNMAP is here.
-pub(crate) fn unmap_list(server: &mut Server, slot: u32, data: &Sg) {
+pub(crate) fn unmap_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     let limits = UnmapLimits {
-        capacity: server.unit_of(slot).view.geometry.blocks,
+        capacity: ctx.unit_of(slot).view.geometry.blocks,
         blocks: UNMAP_BLOCKS_MAX,
         descriptors: UNMAP_DESCRIPTORS_MAX,
     };
     let spans: Vec<Span> = match UnmapList::parse(&contiguous(data), &limits) {
-        Err(sense) => return server.check(slot, sense),
+        Err(sense) => return ctx.check(slot, sense),
         Ok(list) => list.iter().map(|b| Span { lba: b.lba, blocks: u64::from(b.blocks) }).collect(),
     };
-    if spans.is_empty() {
-        good(server, slot)
-    } else {
-        server.submit(slot, Op::Unmap(spans), Payload::None, 0)
-    }
+    if spans.is_empty() { good(ctx, slot) } else { ctx.submit(slot, Op::Unmap(spans), Payload::None, 0) }
 }
 
 /// GET LBA STATUS.
-pub(crate) fn lba_status(server: &mut Server, slot: u32, lba: u64) {
-    let left = server.unit_of(slot).view.geometry.blocks.saturating_sub(lba);
-    submit_admitted(server, slot, Op::Extents(Span { lba, blocks: left }));
+pub(crate) fn lba_status(ctx: &mut ExecContext, slot: u32, lba: u64) {
+    let left = ctx.unit_of(slot).view.geometry.blocks.saturating_sub(lba);
+    submit_admitted(ctx, slot, Op::Extents(Span { lba, blocks: left }));
 }
 
 /// The extents for a GET LBA STATUS are known.
-pub(crate) fn finish_lba_status(server: &mut Server, slot: u32, allocation: u32, outcome: Outcome) {
+pub(crate) fn finish_lba_status(ctx: &mut ExecContext, slot: u32, allocation: u32, outcome: Outcome) {
     let Outcome::Extents(extents) = outcome else {
-        return server.respond(slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
+        return ctx.respond(slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
     };
     let extents = coalesced(&extents);
-    server.report(slot, allocation as usize, |_, w| {
+    ctx.report(slot, allocation as usize, |_, w| {
         encode(extents.iter().flat_map(|extent| pieces(*extent)), w);
         Ok(())
     });

@@ -11,66 +11,66 @@ use scsi::{Command, defects as defect_lists, report};
 
 use super::identify::put_sense;
 use super::{good, usage};
-use crate::server::Server;
+use crate::context::ExecContext;
 use crate::status;
 
 /// The echo buffer of each nexus, in bytes.
 const ECHO_LEN: u16 = 4096;
 
 /// REQUEST SENSE: the oldest unit attention, which is reported by it; else what is the matter.
-pub(crate) fn request_sense(server: &mut Server, slot: u32, descriptor: bool, allocation: u8) {
-    let task = server.tasks.get(slot);
+pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, allocation: u8) {
+    let task = ctx.tasks.get(slot);
     let (key, lun) = (task.key, task.lun);
-    let state = server.state_mut(key.nexus);
+    let state = ctx.state_mut(key.nexus);
     let pending = state.find(lun).and_then(|at| state.luns.get_mut(at)?.attentions.take());
-    let unit = server.unit_of(slot);
+    let unit = ctx.unit_of(slot);
     let sense = match pending {
         Some(code) => Sense::new(SenseKey::UNIT_ATTENTION, code),
         None => {
-            let access = unit.view.access(server.nexus_of(slot).nexus.port);
+            let access = unit.view.access(ctx.nexus_of(slot).nexus.port);
             status::condition(access, unit.not_ready())
         }
     };
-    server.report(slot, usize::from(allocation), |_, w| {
+    ctx.report(slot, usize::from(allocation), |_, w| {
         put_sense(&sense, descriptor, w);
         Ok(())
     });
 }
 
 /// LOG SENSE.
-pub(crate) fn log_sense(server: &mut Server, slot: u32, request: LogSense) {
-    let unit = server.unit_of(slot);
+pub(crate) fn log_sense(ctx: &mut ExecContext, slot: u32, request: LogSense) {
+    let unit = ctx.unit_of(slot);
     let counts = request.page == log::PROVISIONING && request.subpage == 0;
     if unit.view.geometry.thin && counts && unit.not_ready().is_none() {
-        usage::start(server, slot);
+        usage::start(ctx, slot);
     } else {
         let unknown = Resources { available: 0, used: 0, shared: false };
         // While nothing can be counted the page is not there; the list of pages needs no counts.
         let resources = (unit.view.geometry.thin && !counts).then_some(unknown);
-        log(server, slot, resources);
+        log(ctx, slot, resources);
     }
 }
 
 /// Answers a LOG SENSE.
-pub(crate) fn log(server: &mut Server, slot: u32, resources: Option<Resources>) {
-    let Command::LogSense(request) = server.tasks.get(slot).command else {
+pub(crate) fn log(ctx: &mut ExecContext, slot: u32, resources: Option<Resources>) {
+    let Command::LogSense(request) = ctx.tasks.get(slot).command else {
         // Only LOG SENSE counts blocks.
-        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+        return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let values = Values { temperature: None, resources };
-    server.report(slot, usize::from(request.allocation), |_, w| log::sense(&request, &values, w));
+    ctx.report(slot, usize::from(request.allocation), |_, w| log::sense(&request, &values, w));
 }
 
 /// REPORT SUPPORTED OPERATION CODES.
-pub(crate) fn opcodes(server: &mut Server, slot: u32, request: ReportOpcodes) {
-    server.report(slot, request.allocation as usize, |server, w| {
-        let set = server.unit_of(slot).commands(server.nexus_of(slot).explicit_alua);
+pub(crate) fn opcodes(ctx: &mut ExecContext, slot: u32, request: ReportOpcodes) {
+    ctx.report(slot, request.allocation as usize, |ctx, w| {
+        let set = ctx.unit_of(slot).commands(ctx.nexus_of(slot).explicit_alua);
         report::opcodes(set, &request, w)
     });
 }
 
 /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
-pub(crate) fn task_management(server: &mut Server, slot: u32, extended: bool, allocation: u32) {
+pub(crate) fn task_management(ctx: &mut ExecContext, slot: u32, extended: bool, allocation: u32) {
     const FUNCTIONS: TaskManagement = TaskManagement {
         abort_task: true,
         abort_task_set: true,
@@ -83,27 +83,27 @@ pub(crate) fn task_management(server: &mut Server, slot: u32, extended: bool, al
         query_task_set: true,
         nexus_reset: true,
     };
-    server.report(slot, allocation as usize, |_, w| {
+    ctx.report(slot, allocation as usize, |_, w| {
         FUNCTIONS.encode(extended, w);
         Ok(())
     });
 }
 
 /// READ DEFECT DATA.
-pub(crate) fn defects(server: &mut Server, slot: u32, request: ReadDefects) {
-    server.report(slot, request.allocation as usize, |_, w| {
+pub(crate) fn defects(ctx: &mut ExecContext, slot: u32, request: ReadDefects) {
+    ctx.report(slot, request.allocation as usize, |_, w| {
         defect_lists::empty_lists(&request, w);
         Ok(())
     });
 }
 
 /// READ BUFFER. What was never written cannot be echoed.
-pub(crate) fn read_buffer(server: &mut Server, slot: u32, access: BufferAccess) {
-    server.report(slot, access.len as usize, |server, w| {
+pub(crate) fn read_buffer(ctx: &mut ExecContext, slot: u32, access: BufferAccess) {
+    ctx.report(slot, access.len as usize, |ctx, w| {
         match EchoAccess::of_read(&access, ECHO_LEN)? {
             EchoAccess::Descriptor => echo_descriptor(ECHO_LEN, w),
             EchoAccess::Data(len) => {
-                let state = server.state(server.tasks.get(slot).key.nexus);
+                let state = ctx.state(ctx.tasks.get(slot).key.nexus);
                 let echo = state.echo.as_ref().ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
                 w.put(echo.get(..usize::from(len)).unwrap_or(echo));
             }
@@ -113,19 +113,19 @@ pub(crate) fn read_buffer(server: &mut Server, slot: u32, access: BufferAccess) 
 }
 
 /// WRITE BUFFER.
-pub(crate) fn write_buffer(server: &mut Server, slot: u32, access: BufferAccess) {
+pub(crate) fn write_buffer(ctx: &mut ExecContext, slot: u32, access: BufferAccess) {
     match EchoAccess::of_write(&access, ECHO_LEN) {
-        Err(sense) => server.check(slot, sense),
-        Ok(EchoAccess::Data(0) | EchoAccess::Descriptor) => good(server, slot),
-        Ok(EchoAccess::Data(len)) => server.receive_list(slot, u32::from(len), usize::from(ECHO_LEN)),
+        Err(sense) => ctx.check(slot, sense),
+        Ok(EchoAccess::Data(0) | EchoAccess::Descriptor) => good(ctx, slot),
+        Ok(EchoAccess::Data(len)) => ctx.receive_list(slot, u32::from(len), usize::from(ECHO_LEN)),
     }
 }
 
 /// The data of a WRITE BUFFER is here.
-pub(crate) fn echo(server: &mut Server, slot: u32, data: &Sg) {
+pub(crate) fn echo(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     let mut bytes = vec![0; data.len()];
     data.copy_to(0, &mut bytes);
-    let nexus = server.tasks.get(slot).key.nexus;
-    server.state_mut(nexus).echo = Some(bytes);
-    good(server, slot);
+    let nexus = ctx.tasks.get(slot).key.nexus;
+    ctx.state_mut(nexus).echo = Some(bytes);
+    good(ctx, slot);
 }

@@ -13,30 +13,30 @@ use volume::reservation::{Action, Key, Kind, Register, RegisterMode, Registrant,
 use volume::{Ask, Identity, Nexus, PortId, Uuid};
 
 use super::parameter::contiguous;
+use crate::context::ExecContext;
 use crate::nexus::NexusSpec;
-use crate::server::Server;
 
 /// RESERVE or RELEASE of SPC-2.
-pub(crate) fn legacy(server: &mut Server, slot: u32, reserve: bool) {
+pub(crate) fn legacy(ctx: &mut ExecContext, slot: u32, reserve: bool) {
     let action = if reserve { Action::LegacyReserve } else { Action::LegacyRelease };
-    ask(server, slot, action);
+    ask(ctx, slot, action);
 }
 
-fn ask(server: &mut Server, slot: u32, action: Action) {
-    let read_only = server.tasks.get(slot).read_only;
-    let who = Nexus { read_only, ..server.nexus_of(slot).nexus.clone() };
-    server.ask(slot, Ask::Reserve { who, action });
+fn ask(ctx: &mut ExecContext, slot: u32, action: Action) {
+    let read_only = ctx.tasks.get(slot).read_only;
+    let who = Nexus { read_only, ..ctx.nexus_of(slot).nexus.clone() };
+    ctx.ask(slot, Ask::Reserve { who, action });
 }
 
 /// PERSISTENT RESERVE OUT.
-pub(crate) fn out(server: &mut Server, slot: u32, out: ReserveOut) {
+pub(crate) fn out(ctx: &mut ExecContext, slot: u32, out: ReserveOut) {
     if let Err(sense) = kind(out) {
-        return server.check(slot, sense);
+        return ctx.check(slot, sense);
     }
     if (out.list_len as usize) < pr::LIST_LEN {
-        return server.check(slot, Sense::PARAMETER_LIST_LENGTH_ERROR);
+        return ctx.check(slot, Sense::PARAMETER_LIST_LENGTH_ERROR);
     }
-    server.receive_list(slot, out.list_len, pr::LIST_LEN_MAX);
+    ctx.receive_list(slot, out.list_len, pr::LIST_LEN_MAX);
 }
 
 /// SCOPE and TYPE, where the action looks at them.
@@ -52,10 +52,10 @@ fn kind(out: ReserveOut) -> Result<Option<Kind>, Sense> {
 }
 
 /// The list of a PERSISTENT RESERVE OUT is here.
-pub(crate) fn list(server: &mut Server, slot: u32, out: ReserveOut, data: &Sg) {
-    match action(server.nexus_of(slot), out, &contiguous(data)) {
-        Ok(action) => ask(server, slot, action),
-        Err(sense) => server.check(slot, sense),
+pub(crate) fn list(ctx: &mut ExecContext, slot: u32, out: ReserveOut, data: &Sg) {
+    match action(ctx.nexus_of(slot), out, &contiguous(data)) {
+        Ok(action) => ask(ctx, slot, action),
+        Err(sense) => ctx.check(slot, sense),
     }
 }
 
@@ -122,9 +122,9 @@ fn move_action(nexus: &NexusSpec, bytes: &[u8]) -> Result<Action, Sense> {
 }
 
 /// PERSISTENT RESERVE IN.
-pub(crate) fn report(server: &mut Server, slot: u32, action: PrInAction, allocation: u16) {
-    server.report(slot, usize::from(allocation), |server, w| {
-        let reservations = &server.unit_of(slot).view.reservations;
+pub(crate) fn report(ctx: &mut ExecContext, slot: u32, action: PrInAction, allocation: u16) {
+    ctx.report(slot, usize::from(allocation), |ctx, w| {
+        let reservations = &ctx.unit_of(slot).view.reservations;
         let generation = reservations.generation();
         match action {
             PrInAction::ReadKeys => {

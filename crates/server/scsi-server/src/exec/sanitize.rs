@@ -17,74 +17,72 @@ use volume::{Ask, Failure, IoId, Op, Outcome, Refusal, SanitizeKind, Why};
 use super::block::admit;
 use super::good;
 use super::parameter::contiguous;
+use crate::context::ExecContext;
 use crate::job::{Job, SanitizeStage, Sanitizing};
-use crate::server::Server;
 use crate::status;
 use crate::step::Reply;
 use crate::task::Phase;
 
 /// SANITIZE.
-pub(crate) fn start(server: &mut Server, slot: u32, sanitize: Sanitize) {
+pub(crate) fn start(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize) {
     if sanitize.action == SanitizeAction::ExitFailureMode {
-        return exit_failure(server, slot);
+        return exit_failure(ctx, slot);
     }
-    if let Err(refusal) = admit(server, slot, &Op::Sanitize(SanitizeKind::BlockErase)) {
-        return server.refuse(slot, refusal);
+    if let Err(refusal) = admit(ctx, slot, &Op::Sanitize(SanitizeKind::BlockErase)) {
+        return ctx.refuse(slot, refusal);
     }
     match sanitize.action {
-        SanitizeAction::BlockErase => begin(server, slot, sanitize, SanitizeKind::BlockErase),
+        SanitizeAction::BlockErase => begin(ctx, slot, sanitize, SanitizeKind::BlockErase),
         SanitizeAction::Overwrite { list_len } => {
-            let block_len = server.unit_of(slot).view.geometry.logical;
+            let block_len = ctx.unit_of(slot).view.geometry.logical;
             match Overwrite::check_len(list_len, block_len) {
-                Err(sense) => server.check(slot, sense),
-                Ok(()) => server.receive_list(
-                    slot,
-                    u32::from(list_len),
-                    Overwrite::list_len_max(block_len) as usize,
-                ),
+                Err(sense) => ctx.check(slot, sense),
+                Ok(()) => {
+                    ctx.receive_list(slot, u32::from(list_len), Overwrite::list_len_max(block_len) as usize)
+                }
             }
         }
         // It was handled above.
-        SanitizeAction::ExitFailureMode => server.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        SanitizeAction::ExitFailureMode => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
 /// EXIT FAILURE MODE, where the failed sanitize allowed it (AUSE).
-fn exit_failure(server: &mut Server, slot: u32) {
-    let unit = server.unit_of(slot);
+fn exit_failure(ctx: &mut ExecContext, slot: u32) {
+    let unit = ctx.unit_of(slot);
     let failed = unit.view.not_ready == Some(Why::SanitizeFailed);
     if !failed {
-        good(server, slot);
+        good(ctx, slot);
     } else if unit.spec.shared.sanitize_exit_restricted() {
-        server.check(slot, Sense::cdb_field(1, Some(4)));
+        ctx.check(slot, Sense::cdb_field(1, Some(4)));
     } else {
-        server.ask(slot, Ask::SanitizeForgive);
+        ctx.ask(slot, Ask::SanitizeForgive);
     }
 }
 
 /// The list of an overwrite is here.
-pub(crate) fn list(server: &mut Server, slot: u32, sanitize: Sanitize, data: &Sg) {
-    let block_len = server.unit_of(slot).view.geometry.logical;
+pub(crate) fn list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &Sg) {
+    let block_len = ctx.unit_of(slot).view.geometry.logical;
     let kind = match Overwrite::parse(&contiguous(data), block_len) {
-        Err(sense) => return server.check(slot, sense),
+        Err(sense) => return ctx.check(slot, sense),
         Ok(overwrite) => SanitizeKind::Overwrite {
             pattern: Arc::from(overwrite.pattern),
             passes: overwrite.passes,
             invert: overwrite.invert,
         },
     };
-    begin(server, slot, sanitize, kind);
+    begin(ctx, slot, sanitize, kind);
 }
 
-fn begin(server: &mut Server, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
-    let asker = server.tasks.io_id(slot);
+fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
+    let asker = ctx.tasks.io_id(slot);
     let job = Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: SanitizeStage::Closing }));
-    match server.open_own(slot, job) {
+    match ctx.open_own(slot, job) {
         Some(own) => {
-            server.tasks.get_mut(slot).phase = Phase::Sanitize;
-            server.ask(own, Ask::SanitizeStart);
+            ctx.tasks.get_mut(slot).phase = Phase::Sanitize;
+            ctx.ask(own, Ask::SanitizeStart);
         }
-        None => server.respond(slot, Reply::plain(Status::TASK_SET_FULL)),
+        None => ctx.respond(slot, Reply::plain(Status::TASK_SET_FULL)),
     }
 }
 
@@ -92,77 +90,77 @@ fn begin(server: &mut Server, slot: u32, sanitize: Sanitize, kind: SanitizeKind)
     clippy::unreachable,
     reason = "only a sanitize's own steps ask, and its task stays one until it ends"
 )]
-fn sanitizing(server: &mut Server, slot: u32) -> &mut Sanitizing {
-    match &mut server.tasks.get_mut(slot).job {
+fn sanitizing(ctx: &mut ExecContext, slot: u32) -> &mut Sanitizing {
+    match &mut ctx.tasks.get_mut(slot).job {
         Job::Sanitize(sanitizing) => sanitizing,
         _ => unreachable!("a sanitize is under way"),
     }
 }
 
 /// The home has closed the volume, or opened it.
-pub(crate) fn answered(server: &mut Server, slot: u32, result: Result<(), Refusal>) {
-    let Sanitizing { asker, sanitize, kind, stage } = sanitizing(server, slot);
+pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
+    let Sanitizing { asker, sanitize, kind, stage } = sanitizing(ctx, slot);
     let (asker, sanitize, kind) = (*asker, *sanitize, kind.clone());
     match (*stage, result) {
         // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
-        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => open(server, slot, false),
-        (SanitizeStage::Closing, Err(refusal)) => close(server, slot, status::refused(refusal)),
+        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => open(ctx, slot, false),
+        (SanitizeStage::Closing, Err(refusal)) => close(ctx, slot, status::refused(refusal)),
         (SanitizeStage::Closing, Ok(())) => {
-            sanitizing(server, slot).stage = SanitizeStage::Running;
-            server.unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
+            sanitizing(ctx, slot).stage = SanitizeStage::Running;
+            ctx.unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
             if sanitize.immediate
-                && let Some(asker) = waiting(server, asker)
+                && let Some(asker) = waiting(ctx, asker)
             {
-                good(server, asker);
+                good(ctx, asker);
             }
-            let name = server.tasks.get(slot).key;
-            let volume = server.tasks.get(slot).volume;
-            server.submit_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
+            let name = ctx.tasks.get(slot).key;
+            let volume = ctx.tasks.get(slot).volume;
+            ctx.submit_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
         }
-        (SanitizeStage::Opening { well: true }, Ok(())) => end(server, slot, Ok(())),
+        (SanitizeStage::Opening { well: true }, Ok(())) => end(ctx, slot, Ok(())),
         // That it has ended well cannot be recorded, and what is recorded is that it has not.
-        (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => open(server, slot, false),
-        (SanitizeStage::Opening { .. }, _) => end(server, slot, Err(Sense::SANITIZE_FAILED)),
+        (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => open(ctx, slot, false),
+        (SanitizeStage::Opening { .. }, _) => end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
         // Nothing is asked while it runs.
         (SanitizeStage::Running, _) => {}
     }
 }
 
 /// The blocks are unreadable, or that failed.
-pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>) {
-    open(server, slot, result.is_ok());
+pub(crate) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
+    open(ctx, slot, result.is_ok());
 }
 
 /// Asks the home to open the volume, or to say that its sanitize has failed.
-fn open(server: &mut Server, slot: u32, well: bool) {
-    sanitizing(server, slot).stage = SanitizeStage::Opening { well };
-    server.ask(slot, Ask::SanitizeEnd { done: well });
+fn open(ctx: &mut ExecContext, slot: u32, well: bool) {
+    sanitizing(ctx, slot).stage = SanitizeStage::Opening { well };
+    ctx.ask(slot, Ask::SanitizeEnd { done: well });
 }
 
 /// It is over.
-pub(crate) fn end(server: &mut Server, slot: u32, result: Result<(), Sense>) {
+pub(crate) fn end(ctx: &mut ExecContext, slot: u32, result: Result<(), Sense>) {
     match result {
         Ok(()) => {
-            let asker = sanitizing(server, slot).asker;
-            if let Some(asker) = waiting(server, asker) {
-                good(server, asker);
+            let asker = sanitizing(ctx, slot).asker;
+            if let Some(asker) = waiting(ctx, asker) {
+                good(ctx, asker);
             }
-            server.close_own(slot);
+            ctx.close_own(slot);
         }
-        Err(sense) => close(server, slot, Reply::check(sense)),
+        Err(sense) => close(ctx, slot, Reply::check(sense)),
     }
 }
 
-fn close(server: &mut Server, slot: u32, reply: Reply) {
-    let asker = sanitizing(server, slot).asker;
-    if let Some(asker) = waiting(server, asker) {
-        server.respond(asker, reply);
+fn close(ctx: &mut ExecContext, slot: u32, reply: Reply) {
+    let asker = sanitizing(ctx, slot).asker;
+    if let Some(asker) = waiting(ctx, asker) {
+        ctx.respond(asker, reply);
     }
-    server.close_own(slot);
+    ctx.close_own(slot);
 }
 
 /// The command that began it, if it still waits.
-fn waiting(server: &Server, asker: IoId) -> Option<u32> {
-    let slot = server.tasks.find_io(asker)?;
-    (server.tasks.get(slot).phase == Phase::Sanitize).then_some(slot)
+fn waiting(ctx: &ExecContext, asker: IoId) -> Option<u32> {
+    let slot = ctx.tasks.find_io(asker)?;
+    (ctx.tasks.get(slot).phase == Phase::Sanitize).then_some(slot)
 }

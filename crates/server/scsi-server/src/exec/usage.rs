@@ -9,8 +9,8 @@ use scsi::sense::Sense;
 use volume::{Geometry, Op, Outcome, Span};
 
 use super::report;
+use crate::context::ExecContext;
 use crate::job::{Job, Usage};
-use crate::server::Server;
 
 /// The least threshold set, in bytes.
 const SET_LEN: u64 = 1 << 20;
@@ -23,22 +23,22 @@ pub(crate) fn set_exponent(geometry: &Geometry) -> u8 {
 }
 
 /// Starts to count.
-pub(crate) fn start(server: &mut Server, slot: u32) {
-    server.tasks.get_mut(slot).job = Job::Usage(Box::new(Usage { next: 0, mapped: 0 }));
-    look(server, slot, 0);
+pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
+    ctx.tasks.get_mut(slot).job = Job::Usage(Box::new(Usage { next: 0, mapped: 0 }));
+    look(ctx, slot, 0);
 }
 
-fn look(server: &mut Server, slot: u32, from: u64) {
-    let blocks = server.unit_of(slot).view.geometry.blocks;
+fn look(ctx: &mut ExecContext, slot: u32, from: u64) {
+    let blocks = ctx.unit_of(slot).view.geometry.blocks;
     let span = Span { lba: from, blocks: blocks.saturating_sub(from) };
-    server.submit(slot, Op::Extents(span), Payload::None, 0);
+    ctx.submit(slot, Op::Extents(span), Payload::None, 0);
 }
 
 /// Some extents are known.
-pub(crate) fn counted(server: &mut Server, slot: u32, outcome: Outcome) {
-    let geometry = server.unit_of(slot).view.geometry;
-    let Job::Usage(usage) = &mut server.tasks.get_mut(slot).job else {
-        return server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+pub(crate) fn counted(ctx: &mut ExecContext, slot: u32, outcome: Outcome) {
+    let geometry = ctx.unit_of(slot).view.geometry;
+    let Job::Usage(usage) = &mut ctx.tasks.get_mut(slot).job else {
+        return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let before = usage.next;
     if let Outcome::Extents(extents) = &outcome {
@@ -49,15 +49,15 @@ pub(crate) fn counted(server: &mut Server, slot: u32, outcome: Outcome) {
     }
     let (next, mapped) = (usage.next, usage.mapped);
     if next == before {
-        server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+        ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     } else if next < geometry.blocks {
-        look(server, slot, next);
+        look(ctx, slot, next);
     } else {
         let exponent = u32::from(set_exponent(&geometry));
         let sets = |blocks: u64| u32::try_from(blocks.div_ceil(1 << exponent)).unwrap_or(u32::MAX);
         let used = sets(mapped);
         let resources =
             Resources { available: sets(geometry.blocks).saturating_sub(used), used, shared: false };
-        report::log(server, slot, Some(resources));
+        report::log(ctx, slot, Some(resources));
     }
 }

@@ -254,7 +254,7 @@ fn a_copy_can_be_aborted_and_leaves_room() {
     assert_eq!(world.end(copy), Some(End::Retired));
     assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));
     assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x82);
-    assert_eq!(world.server(host).copies, 0);
+    assert_eq!(world.server(host).context.copies, 0);
     world.good(host, &copy_cdb(long.len()), &long, 0);
     world.close(host);
     assert_eq!(world.lent(), 0);
@@ -288,11 +288,11 @@ fn copies_whose_lists_come_all_at_once_are_no_more_than_may_be() {
         world.feed(*copy);
     }
     let busy = copies.iter().filter(|copy| world.end(**copy).is_some()).count();
-    assert_eq!((usize::from(world.server(a).copies), busy), (64, 300 - 64));
+    assert_eq!((usize::from(world.server(a).context.copies), busy), (64, 300 - 64));
     world.disks.hold.set(false);
     world.run();
     let good = copies.iter().filter(|copy| world.outcome(**copy).status == Status::GOOD).count();
-    assert_eq!((good, world.server(a).copies), (64, 0));
+    assert_eq!((good, world.server(a).context.copies), (64, 0));
     hosts.into_iter().for_each(|host| world.close(host));
     assert_eq!(world.lent(), 0);
 }

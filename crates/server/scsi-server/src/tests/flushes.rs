@@ -142,5 +142,5 @@ fn a_flush_ends_with_its_unit() {
     world.disks.hold.set(false);
     world.run();
     world.refused(host, &[0; 6], &[], 0, 0x05_2500);
-    assert_eq!(world.server(host).tasks.iter().count(), 0);
+    assert_eq!(world.server(host).context.tasks.iter().count(), 0);
 }

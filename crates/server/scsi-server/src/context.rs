@@ -1,0 +1,293 @@
+//! What executing a command may use: nexuses, logical units, tasks, memory, and the steps that are asked of the shard.
+//!
+//! Nothing here starts a task: those whose turn has come wait in `ready` for the server.
+
+use std::collections::VecDeque;
+
+use buf::{Payload, Pool};
+use scsi::Command;
+use scsi::cdb::PrOutAction;
+use scsi::copy::CopyState;
+use scsi::sense::Sense;
+use volume::{Ask, AskId, ByVolume, Io, Op, Refusal, Shard, VolumeId};
+
+use crate::functions::Functions;
+use crate::job::Job;
+use crate::nexus::{LunState, NexusSpec, NexusState};
+use crate::order::Attribute;
+use crate::status;
+use crate::step::{NexusKey, Reply, Step, TaskKey};
+use crate::task::{Ending, Phase, Task, Tasks};
+use crate::unit::Unit;
+
+/// What executing a command may use.
+#[derive(Debug)]
+pub(crate) struct ExecContext {
+    pub(crate) shard: Shard,
+    pub(crate) units: ByVolume<Unit>,
+    pub(crate) nexuses: Vec<Option<NexusState>>,
+    pub(crate) tasks: Tasks,
+    pub(crate) steps: VecDeque<Step>,
+    pub(crate) functions: Functions,
+    /// Copies that run.
+    pub(crate) copies: u8,
+    /// The shard's memory, from the first call that shows it.
+    pub(crate) pool: Option<Pool>,
+    /// Tasks whose turn has come.
+    pub(crate) ready: VecDeque<(u32, TaskKey)>,
+}
+
+impl ExecContext {
+    pub(crate) fn new(shard: Shard) -> Self {
+        ExecContext {
+            shard,
+            units: ByVolume::default(),
+            nexuses: Vec::new(),
+            tasks: Tasks::default(),
+            steps: VecDeque::new(),
+            functions: Functions::default(),
+            copies: 0,
+            pool: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn place(&mut self, state: NexusState) -> NexusKey {
+        let at = match self.nexuses.iter().position(Option::is_none) {
+            Some(at) => at,
+            None => {
+                self.nexuses.push(None);
+                self.nexuses.len() - 1
+            }
+        };
+        if let Some(place) = self.nexuses.get_mut(at) {
+            *place = Some(state);
+        }
+        NexusKey(at as u32)
+    }
+
+    /// Opens a nexus of the server's own that acts in the name of another, with its rights: for
+    /// operations whose data is for no initiator, or that outlive the nexus that asked.
+    pub(crate) fn open_agent(&mut self, of: NexusKey) -> NexusKey {
+        let spec = NexusSpec { luns: Vec::new(), ..self.nexus(of).clone() };
+        self.place(NexusState::new(spec, Vec::new()))
+    }
+
+    pub(crate) fn close_agent(&mut self, key: NexusKey) {
+        if let Some(place) = self.nexuses.get_mut(key.0 as usize) {
+            *place = None;
+        }
+    }
+
+    /// Enters a task of the server's own, that goes on whatever becomes of the task at `slot` or of its
+    /// nexus. `None`: too many tasks are in work.
+    pub(crate) fn open_own(&mut self, slot: u32, job: Job) -> Option<u32> {
+        let Task { key, volume, command, .. } = *self.tasks.get(slot);
+        let agent = self.open_agent(key.nexus);
+        let own = self.tasks.insert(Task {
+            key: TaskKey { nexus: agent, tag: 0 },
+            volume,
+            io_volume: volume,
+            lun: 0,
+            serial: 0,
+            attribute: Attribute::Simple,
+            command,
+            data_in: 0,
+            data_out: 0,
+            read_only: false,
+            phase: Phase::Ask,
+            ending: Ending::No,
+            job,
+        });
+        if own.is_none() {
+            self.close_agent(agent);
+        }
+        own
+    }
+
+    /// A task of the server's own is over.
+    pub(crate) fn close_own(&mut self, slot: u32) -> Job {
+        let own = self.tasks.remove(slot);
+        self.close_agent(own.key.nexus);
+        own.job
+    }
+
+    /// Who a nexus is.
+    pub(crate) fn nexus(&self, key: NexusKey) -> &NexusSpec {
+        &self.state(key).spec
+    }
+
+    #[expect(clippy::expect_used, reason = "a key names its nexus until the nexus and its tasks are gone")]
+    pub(crate) fn state(&self, key: NexusKey) -> &NexusState {
+        self.nexuses
+            .get(key.0 as usize)
+            .and_then(Option::as_ref)
+            .expect("a nexus key is used while the nexus is open")
+    }
+
+    #[expect(clippy::expect_used, reason = "a key names its nexus until the nexus and its tasks are gone")]
+    pub(crate) fn state_mut(&mut self, key: NexusKey) -> &mut NexusState {
+        self.nexuses
+            .get_mut(key.0 as usize)
+            .and_then(Option::as_mut)
+            .expect("a nexus key is used while the nexus is open")
+    }
+
+    /// What is kept of a LUN, if neither the nexus nor the LUN has gone meanwhile.
+    pub(crate) fn lun_if_open(&mut self, key: NexusKey, lun: u16, serial: u32) -> Option<&mut LunState> {
+        self.nexuses.get_mut(key.0 as usize)?.as_mut()?.lun(lun, serial)
+    }
+
+    pub(crate) fn unit(&self, volume: VolumeId) -> Option<&Unit> {
+        self.units.get(volume)
+    }
+
+    /// The logical unit of a task that goes on.
+    #[expect(
+        clippy::expect_used,
+        reason = "when a unit goes, its tasks are told to end, and do nothing more"
+    )]
+    pub(crate) fn unit_of(&self, slot: u32) -> &Unit {
+        let volume = self.tasks.get(slot).volume;
+        self.unit(volume).expect("when a unit goes, its tasks are told to end")
+    }
+
+    /// The nexus of a task.
+    pub(crate) fn nexus_of(&self, slot: u32) -> &NexusSpec {
+        self.nexus(self.tasks.get(slot).key.nexus)
+    }
+
+    /// The shard's memory, while a command is being worked on.
+    #[expect(clippy::expect_used, reason = "the first command brings the memory")]
+    pub(crate) fn pool(&self) -> &Pool {
+        self.pool.as_ref().expect("a command came with the memory")
+    }
+
+    pub(crate) fn find(&self, key: TaskKey) -> Option<u32> {
+        let slot = self.nexuses.get(key.nexus.0 as usize)?.as_ref()?.recall(key)?;
+        self.tasks.check(slot, key)
+    }
+
+    /// Ends a task with an answer.
+    pub(crate) fn respond(&mut self, slot: u32, mut reply: Reply) {
+        reply.descriptor = self.unit(self.tasks.get(slot).volume).is_some_and(Unit::descriptor_sense);
+        let task = self.remove(slot);
+        reply.fence |= ends_others_tasks(&task.command);
+        self.answer(task.key, reply);
+        self.functions.task_ended(task.key, &mut self.steps);
+    }
+
+    /// Ends a task without one.
+    pub(crate) fn retire(&mut self, slot: u32) {
+        let task = self.remove(slot);
+        self.steps.push_back(Step::Retire { task: task.key });
+        self.functions.task_ended(task.key, &mut self.steps);
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Task {
+        self.forget_copy(slot);
+        let task = self.tasks.remove(slot);
+        let state = self.nexuses.get_mut(task.key.nexus.0 as usize).and_then(Option::as_mut);
+        if let Some(LunState { order, .. }) = state.and_then(|state| state.lun(task.lun, task.serial)) {
+            order.leave(slot, task.attribute);
+            while let Some(next) = order.next() {
+                self.ready.push_back((next, self.tasks.get(next).key));
+            }
+        }
+        task
+    }
+
+    pub(crate) fn answer(&mut self, task: TaskKey, reply: Reply) {
+        self.steps.push_back(Step::Respond { task, reply });
+    }
+
+    /// Ends a task with CHECK CONDITION.
+    pub(crate) fn check(&mut self, slot: u32, sense: Sense) {
+        self.respond(slot, Reply::check(sense));
+    }
+
+    /// Ends a task that the volume refused.
+    pub(crate) fn refuse(&mut self, slot: u32, refusal: Refusal) {
+        self.respond(slot, status::refused(refusal));
+    }
+
+    /// Asks the initiator for the first `len` bytes of a task's payload.
+    pub(crate) fn receive(&mut self, slot: u32, len: u32) {
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Data;
+        self.steps.push_back(Step::Receive { task: task.key, at: 0, len });
+    }
+
+    /// Starts an operation for a task on its own volume.
+    pub(crate) fn submit(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
+        let task = self.tasks.get(slot);
+        if task.read_only && op.is_write() {
+            return self.refuse(slot, Refusal::ReadOnly);
+        }
+        let (key, volume) = (task.key, task.volume);
+        self.submit_as(slot, key, volume, op, payload, want);
+    }
+
+    /// Starts an operation for a task, on any volume, in the name of `name`.
+    pub(crate) fn submit_as(
+        &mut self,
+        slot: u32,
+        name: TaskKey,
+        volume: VolumeId,
+        op: Op,
+        payload: Payload,
+        want: u32,
+    ) {
+        let id = self.tasks.io_id(slot);
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Io;
+        task.io_volume = volume;
+        let epoch = self.unit(volume).map_or_else(Default::default, |unit| unit.view.epoch);
+        self.steps.push_back(Step::Io { task: name, volume, io: Io { id, epoch, op, payload }, want });
+    }
+
+    /// Asks the home of a task's volume. Who may only read changes nothing for others.
+    pub(crate) fn ask(&mut self, slot: u32, ask: Ask) {
+        if self.tasks.get(slot).read_only && changes_others(&ask) {
+            return self.refuse(slot, Refusal::ReadOnly);
+        }
+        let id = AskId(self.tasks.io_id(slot).0);
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Ask;
+        self.steps.push_back(Step::Ask { volume: task.volume, id, ask });
+    }
+
+    /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
+    fn forget_copy(&mut self, slot: u32) {
+        let task = self.tasks.get(slot);
+        let Job::Copy(copy) = &task.job else { return };
+        let (id, nexus) = (copy.id, task.key.nexus);
+        self.copies -= 1;
+        if let Some(copy) = id.and_then(|id| self.state_mut(nexus).copy(id))
+            && copy.status.state == CopyState::InProgress
+        {
+            copy.status.state = CopyState::Failed;
+        }
+    }
+}
+
+/// Whether a command ends tasks of others than the one it is.
+fn ends_others_tasks(command: &Command) -> bool {
+    matches!(command, Command::ReserveOut(out) if out.action == PrOutAction::PreemptAndAbort)
+}
+
+/// Whether an ask of a host changes what the volume is for others, or what may be read of it.
+fn changes_others(ask: &Ask) -> bool {
+    match ask {
+        Ask::SetAccess { .. } | Ask::WriteProtectByHost { .. } | Ask::HostSettings { .. } => true,
+        Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::SanitizeForgive => true,
+        Ask::PreventRemoval { on, .. } => *on,
+        Ask::Resize(_) | Ask::WriteProtect(_) | Ask::BackingReadOnly(_) | Ask::Remove => true,
+        // The home judges these by the nexus that they name.
+        Ask::Reserve { .. } | Ask::MarkBad { .. } | Ask::ClearBad { .. } => false,
+        // A sanitize was judged as a write before it began; the others end tasks, as SAM has it.
+        Ask::SanitizeStart | Ask::SanitizeEnd { .. } => false,
+        Ask::Reset | Ask::ClearTasks { .. } | Ask::AbortTasks { .. } => false,
+        Ask::NexusLost(_) | Ask::Withdraw => false,
+    }
+}

@@ -1,0 +1,112 @@
+//! Task management functions that wait for what they end.
+
+use std::collections::VecDeque;
+
+use volume::{Ask, AskId, VolumeId};
+
+use crate::step::{Managed, NexusKey, Step, TaskKey};
+
+/// Asks of functions have names from here on; those of tasks are below (a slot and 28 bits of its
+/// generation), and the names from 1 << 62 on are others'.
+const FUNCTION: u64 = 1 << 61;
+
+/// A function that waits for tasks to end.
+#[derive(Debug)]
+struct PendingFunction {
+    /// The function's own task.
+    function: TaskKey,
+    /// The tasks that it waits for.
+    affected: Vec<TaskKey>,
+    /// The answers that it waits for.
+    asks: Vec<(AskId, VolumeId)>,
+    outcome: Managed,
+}
+
+/// The functions that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    pending: Vec<PendingFunction>,
+    /// How often functions have asked so far.
+    asked: u64,
+}
+
+impl Functions {
+    /// A function waits for these tasks, and for the answers to what it asks of volumes.
+    pub(crate) fn begin(
+        &mut self,
+        function: TaskKey,
+        affected: Vec<TaskKey>,
+        asks: &[(VolumeId, Ask)],
+        steps: &mut VecDeque<Step>,
+    ) {
+        let mut pending =
+            PendingFunction { function, affected, asks: Vec::new(), outcome: Managed::Complete };
+        for (volume, ask) in asks {
+            self.asked += 1;
+            let id = AskId(FUNCTION | self.asked);
+            pending.asks.push((id, *volume));
+            steps.push_back(Step::Ask { volume: *volume, id, ask: ask.clone() });
+        }
+        self.pending.push(pending);
+    }
+
+    /// A task has ended: functions that waited for it may be answered.
+    pub(crate) fn task_ended(&mut self, task: TaskKey, steps: &mut VecDeque<Step>) {
+        if self.pending.is_empty() {
+            return;
+        }
+        for pending in &mut self.pending {
+            pending.affected.retain(|&key| key != task);
+        }
+        self.answer(steps);
+    }
+
+    /// A volume's home has answered. `late` gives the tasks of the volume that were told to end and have not yet.
+    pub(crate) fn home_answered(
+        &mut self,
+        id: AskId,
+        well: bool,
+        late: impl FnOnce(VolumeId) -> Vec<TaskKey>,
+    ) {
+        let Some(pending) = self.pending.iter_mut().find(|pending| pending.has_asked(id)) else { return };
+        let volume = pending.asks.iter().find(|(asked, _)| *asked == id).map(|(_, volume)| *volume);
+        pending.asks.retain(|(asked, _)| *asked != id);
+        if !well {
+            pending.outcome = Managed::Rejected;
+        }
+        pending.affected.extend(volume.map(late).unwrap_or_default());
+    }
+
+    /// Answers the functions that wait for nothing more.
+    pub(crate) fn answer(&mut self, steps: &mut VecDeque<Step>) {
+        self.pending.retain(|pending| {
+            let waits = !pending.affected.is_empty() || !pending.asks.is_empty();
+            if !waits {
+                steps.push_back(Step::Managed { task: pending.function, outcome: pending.outcome });
+            }
+            waits
+        });
+    }
+
+    /// A function is not waited for any more.
+    pub(crate) fn forget(&mut self, function: TaskKey) {
+        self.pending.retain(|pending| pending.function != function);
+    }
+
+    /// A nexus is gone, with its functions.
+    pub(crate) fn forget_nexus(&mut self, nexus: NexusKey) {
+        self.pending.retain(|pending| pending.function.nexus != nexus);
+    }
+
+    /// The nexus whose function has asked this.
+    pub(crate) fn asker(&self, id: AskId) -> Option<NexusKey> {
+        let pending = self.pending.iter().find(|pending| pending.has_asked(id));
+        pending.map(|pending| pending.function.nexus)
+    }
+}
+
+impl PendingFunction {
+    fn has_asked(&self, id: AskId) -> bool {
+        self.asks.iter().any(|(asked, _)| *asked == id)
+    }
+}
