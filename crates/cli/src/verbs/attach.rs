@@ -21,9 +21,9 @@ use control::called::Called;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
 use process::paths::Paths;
-use recovery::note::{self, Found, Note, Standing, millis};
+use recovery::record::{self, AttachRecord, AttachState, Found, millis};
 use recovery::users;
-use recovery::{Attachment, End, Opened, TIMEOUT_MAX, Wanted, Wish};
+use recovery::{AttachOptions, Attachment, End, Opened, TIMEOUT_MAX, Wanted};
 
 /// How long a device may be in use by who only looks at it.
 const PASSING: Duration = Duration::from_secs(1);
@@ -116,17 +116,17 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
     if args.daemon {
         return by_daemon(args, url, at);
     }
-    let wish = Wish {
+    let options = AttachOptions {
         url: url.clone(),
         via: args.via,
         at,
         recover: args.recover,
         force: args.force,
         timeout: args.timeout,
-        dir: note::dir(args.control.as_deref()),
+        dir: record::dir(args.control.as_deref()),
         control: None,
     };
-    let attachment = Attachment::open(wish, &Wanted::new())?;
+    let attachment = Attachment::open(options, &Wanted::new())?;
     if let Some(remark) = &attachment.remark {
         say(&format!("{remark}\n"))?;
     }
@@ -167,8 +167,8 @@ fn by_daemon(args: &AttachArgs, url: &Called, at: Option<PathBuf>) -> Result<Exi
 
 /// Where notes may be: beside the socket that is named, and at the usual place.
 fn dirs(control: Option<&Path>) -> Vec<PathBuf> {
-    let mut dirs = vec![note::dir(None)];
-    let named = control.map(|control| note::dir(Some(control)));
+    let mut dirs = vec![record::dir(None)];
+    let named = control.map(|control| record::dir(Some(control)));
     dirs.extend(named.filter(|named| *named != dirs[0]));
     dirs
 }
@@ -180,40 +180,40 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
         say(&format!("{:#}\n", serde_json::json!(all)))?;
         return Ok(Exit::Success);
     }
-    for Found { note, standing, .. } in &found {
-        let holder = if note.control.is_some() { "daemon" } else { "process" };
-        let state = match standing {
-            Standing::Serving => "serving".to_owned(),
-            Standing::Waiting { left_ms } => format!("waits {} s for --recover", left_ms.div_ceil(1000)),
-            Standing::Failing => "fails".to_owned(),
-            Standing::Stranded => "waits for --recover, without end".to_owned(),
-            Standing::Unknown => "unknown: its processes are not seen from here".to_owned(),
+    for Found { record, state, .. } in &found {
+        let holder = if record.control.is_some() { "daemon" } else { "process" };
+        let said = match state {
+            AttachState::Serving => "serving".to_owned(),
+            AttachState::Waiting { left_ms } => format!("waits {} s for --recover", left_ms.div_ceil(1000)),
+            AttachState::Failing => "fails".to_owned(),
+            AttachState::Stranded => "waits for --recover, without end".to_owned(),
+            AttachState::Unknown => "unknown: its processes are not seen from here".to_owned(),
         };
-        let Note { via, url, .. } = note;
+        let AttachRecord { via, url, .. } = record;
         say(&format!(
-            "{holder} {:>7}  {via:<10}  {}  {url}  {state}\n",
-            note.holder.pid,
-            note.ways.join(" ")
+            "{holder} {:>7}  {via:<10}  {}  {url}  {said}\n",
+            record.holder.pid,
+            record.ways.join(" ")
         ))?;
     }
     Ok(Exit::Success)
 }
 
 fn listed(found: &Found) -> serde_json::Value {
-    let Found { note, standing, .. } = found;
+    let Found { record, state, .. } = found;
     let mut value = serde_json::json!({
-        "pid": note.holder.pid,
-        "daemon": note.control.is_some(),
-        "url": note.url,
-        "via": note.via,
-        "ways": note.ways,
-        "uuid": note.uuid,
-        "timeout_ms": note.timeout_ms,
+        "pid": record.holder.pid,
+        "daemon": record.control.is_some(),
+        "url": record.url,
+        "via": record.via,
+        "ways": record.ways,
+        "uuid": record.uuid,
+        "timeout_ms": record.timeout_ms,
     });
-    if let (Some(value), Ok(serde_json::Value::Object(standing))) =
-        (value.as_object_mut(), serde_json::to_value(standing))
+    if let (Some(value), Ok(serde_json::Value::Object(state))) =
+        (value.as_object_mut(), serde_json::to_value(state))
     {
-        value.extend(standing);
+        value.extend(state);
     }
     value
 }
@@ -223,7 +223,7 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
     let found = recovery::find(&dirs(args.control.as_deref()), &args.name)?;
     end(&found, args.now)?;
     if args.json {
-        let Note { url, via, ways, uuid, .. } = &found.note;
+        let AttachRecord { url, via, ways, uuid, .. } = &found.record;
         let facts = serde_json::json!({ "url": url, "via": via, "ways": ways, "uuid": uuid });
         say(&format!("{facts:#}\n"))?;
     }
@@ -231,20 +231,20 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
 }
 
 fn end(found: &Found, now: bool) -> Result<(), Failure> {
-    let note = &found.note;
+    let record = &found.record;
     if !now {
         refuse_if_used(found)?;
     }
-    if found.standing != Standing::Serving {
+    if found.state != AttachState::Serving {
         return recovery::give_up(found);
     }
-    if let (Some(control), Some(way)) = (&note.control, note.ways.first()) {
+    if let (Some(control), Some(way)) = (&record.control, record.ways.first()) {
         let request = Request::Detach { way: way.clone(), now };
         return client::ask_user(control, request, found.dir.owner()).map(drop);
     }
-    let signal = || match note.holder.signal(rustix::process::Signal::TERM, found.dir.owner()) {
+    let signal = || match record.holder.signal(rustix::process::Signal::TERM, found.dir.owner()) {
         Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
-            Err(Failure::failed(format!("process {}: {why}", note.holder.pid)))
+            Err(Failure::failed(format!("process {}: {why}", record.holder.pid)))
         }
         // One that has just ended needs no signal.
         Ok(()) | Err(_) => Ok(()),
@@ -255,9 +255,9 @@ fn end(found: &Found, now: bool) -> Result<(), Failure> {
         signal()?;
     }
     let until = Instant::now() + Duration::from_secs(30);
-    while note.holder.lives().unwrap_or(true) {
+    while record.holder.lives().unwrap_or(true) {
         if Instant::now() >= until {
-            let users = users::of(note).join("; ");
+            let users = users::of(record).join("; ");
             let why = format!("{} is still in use ({users}): end that, or use --now", found.ways());
             return Err(Failure::new(Exit::RequestTimeout, why));
         }
@@ -271,7 +271,7 @@ fn refuse_if_used(found: &Found) -> Result<(), Failure> {
     // Some look at every device for a moment when it changes.
     let until = Instant::now() + PASSING;
     loop {
-        let users = users::of(&found.note);
+        let users = users::of(&found.record);
         if users.is_empty() {
             return Ok(());
         }

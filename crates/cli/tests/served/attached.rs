@@ -40,7 +40,7 @@ struct Attached {
     watch: Watch,
 }
 
-/// How long a test may wait for one attachment: a while longer than a keeper does.
+/// How long a test may wait for one attachment: a while longer than a guardian does.
 const LIMIT: Duration = Duration::from_secs(150);
 
 impl Attached {

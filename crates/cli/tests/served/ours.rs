@@ -222,7 +222,7 @@ fn a_password_is_not_told_to_another_users_daemon() {
 }
 
 #[test]
-fn a_keeper_that_is_typed_removes_nothing() {
+fn a_guardian_that_is_typed_removes_nothing() {
     let place = Place::new();
     let file = place.path("precious");
     fs::write(&file, "data").unwrap();

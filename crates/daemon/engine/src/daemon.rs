@@ -176,8 +176,9 @@ impl Daemon {
     }
 
     fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, Refused> {
-        let wish = held::wish(request, &self.control).map_err(|why| Refused::new(Code::Invalid, why))?;
-        self.attachments.attach(wish).map_err(not_attached)
+        let options =
+            held::options(request, &self.control).map_err(|why| Refused::new(Code::Invalid, why))?;
+        self.attachments.attach(options).map_err(not_attached)
     }
 
     fn detach(&self, way: &str, now: bool) -> Result<Answer, Refused> {

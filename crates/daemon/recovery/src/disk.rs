@@ -11,7 +11,7 @@ use buf::{SgMut, Time};
 use client::{Done, Geometry, Handle, Initiator, Io};
 
 use super::landing;
-use super::note::SharedNote;
+use super::record::SharedRecord;
 
 /// A volume that the calling thread drives.
 pub(super) struct RemoteDisk {
@@ -25,29 +25,29 @@ pub(super) struct RemoteDisk {
     /// its operations.
     told: Cell<Geometry>,
     /// What says how long the writes of this process may land.
-    note: SharedNote,
+    record: SharedRecord,
 }
 
 impl RemoteDisk {
     /// `None` if the volume has not told yet what it is.
-    pub(super) fn new(initiator: Initiator, volume: Handle, note: SharedNote) -> Option<Self> {
+    pub(super) fn new(initiator: Initiator, volume: Handle, record: SharedRecord) -> Option<Self> {
         let told = Cell::new(initiator.geometry(volume)?);
-        Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told, note })
+        Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told, record })
     }
 
     /// A path that has connected again may have longer terms, or be there for the first time.
     fn keep_note_true(&mut self) {
-        let mut note = self.note.lock();
+        let mut record = self.record.lock();
         // Until it is written, what has changed goes into it with the rest.
-        let Some(note) = note.as_mut() else { return };
+        let Some(record) = record.as_mut() else { return };
         if !self.initiator.has_landing_changed(self.volume) {
             return;
         }
         let paths = landing::paths(&self.initiator, self.volume).into_iter().map(|(path, _)| path).collect();
-        if let Err(why) = note.set_paths(paths) {
+        if let Err(why) = record.set_paths(paths) {
             tracing::warn!(
                 %why,
-                "the attachment's note cannot be written again: if this process is killed, wait longer before the \
+                "the attachment's record cannot be written again: if this process is killed, wait longer before the \
                  attachment is recovered"
             );
         }

@@ -1,4 +1,4 @@
-//! The fronts of `attach`: what users open of each, what its keeper holds, and how each goes on with what
+//! The fronts of `attach`: what users open of each, what its guardian holds, and how each goes on with what
 //! a killed holder left.
 
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use block_device::{Disk, Via, fuse, nbd, ublk, vhost};
 
-use super::wire::{Charge, Shape};
+use super::wire::{RecoveryState, Shape};
 use super::{Attachment, End, Opened};
 use process::exit::Failure;
 
@@ -73,15 +73,15 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     let Attachment { disk, records, .. } = attachment;
     let failed = at(Path::new("ublk"));
     let was = match records.inherit() {
-        Some((Charge::Ublk { number, .. }, _)) => Some(number),
+        Some((RecoveryState::Ublk { number, .. }, _)) => Some(number),
         _ => None,
     };
-    let number = match (was, &records.wish.at) {
+    let number = match (was, &records.options.at) {
         (Some(number), _) => Some(number),
         (None, Some(place)) => Some(ublk_number(place)?),
         (None, None) => records.stranded().map(ublk_number).transpose()?,
     };
-    let front = match (records.wish.recover, number) {
+    let front = match (records.options.recover, number) {
         (true, Some(number)) => ublk::Front::recover(number, disk),
         (true, None) => {
             return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to go on with"));
@@ -90,7 +90,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     };
     let front = front.map_err(&failed)?;
     let number = front.number();
-    let charge = Charge::Ublk { number, process: std::process::id() };
+    let charge = RecoveryState::Ublk { number, process: std::process::id() };
     let mut told = Told::new();
     let mut ran = front.run(disk, &end.stop, &mut |device: &Path| {
         let opened = Opened { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
@@ -106,7 +106,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
         let Ok(front) = ublk::Front::recover(number, disk) else { break };
         ran = front.run(disk, &end.stop, &mut |_: &Path| Ok(()));
     }
-    // One that nobody asked to end is left to its keeper, which takes the device away when nobody goes on with it in
+    // One that nobody asked to end is left to its guardian, which takes the device away when nobody goes on with it in
     // time.
     if ran.is_err() && told.is_told() && end.stop.times() > 0 {
         // Or they would wait for ever. It is there no more if the volume is gone; the driver notices its server's
@@ -136,7 +136,7 @@ pub(super) fn ublk_number(at: &Path) -> Result<u32, Failure> {
 fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
     let Attachment { disk, records, .. } = attachment;
     let inherited = match records.inherit() {
-        Some((Charge::Fuse { dir, write_max, name, made, by_program, .. }, files)) => {
+        Some((RecoveryState::Fuse { dir, write_max, name, made, by_program, .. }, files)) => {
             let made = made.map(|(device, inode)| fuse::Made { device, inode });
             Some((dir, fuse::Facts { write_max, name: fuse::Name(name), made, by_program }, files))
         }
@@ -148,7 +148,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     let front = match inherited {
         Some((_, facts, files)) => go_on(settings, facts, files),
         None => {
-            if records.wish.recover {
+            if records.options.recover {
                 fuse::clean(&dir).map_err(&failed)?;
             }
             fuse::Front::new(settings)
@@ -175,24 +175,25 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     told.end(ran, failed)
 }
 
-/// A front over the descriptors that a keeper held.
+/// A front over the descriptors that a guardian held.
 fn go_on(settings: fuse::Settings, facts: fuse::Facts, files: Vec<OwnedFd>) -> io::Result<fuse::Front> {
     let mut files = files.into_iter();
-    let fuse = files.next().ok_or_else(|| io::Error::other("the keeper holds nothing"))?;
+    let fuse = files.next().ok_or_else(|| io::Error::other("the guardian holds nothing"))?;
     fuse::Front::recover(settings, fuse::Kept { fuse, device: files.next(), facts })
 }
 
-fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (Charge, Vec<std::os::fd::BorrowedFd<'a>>) {
+fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (RecoveryState, Vec<std::os::fd::BorrowedFd<'a>>) {
     let fuse::Facts { write_max, name, made, by_program } = keep.facts;
     let (device, made) = (keep.device.is_some(), made.map(|made| (made.device, made.inode)));
-    let charge = Charge::Fuse { dir: dir.to_owned(), write_max, name: name.0, made, by_program, device };
+    let charge =
+        RecoveryState::Fuse { dir: dir.to_owned(), write_max, name: name.0, made, by_program, device };
     (charge, std::iter::once(keep.fuse).chain(keep.device).collect())
 }
 
 /// The path that a killed holder's socket had.
 fn inherited_path(attachment: &mut Attachment) -> Option<PathBuf> {
     match attachment.records.inherit() {
-        Some((Charge::Nbd { path, .. } | Charge::VhostUser { path, .. }, _)) => Some(path),
+        Some((RecoveryState::Nbd { path, .. } | RecoveryState::VhostUser { path, .. }, _)) => Some(path),
         _ => attachment.records.stranded().map(Path::to_owned),
     }
 }
@@ -208,7 +209,7 @@ fn serve_nbd(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result
         remarks: Vec::new(),
     };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
-    records.settle(end, &opened, Some((Charge::Nbd { path, shape }, Vec::new())))?;
+    records.settle(end, &opened, Some((RecoveryState::Nbd { path, shape }, Vec::new())))?;
     ready(&opened);
     front.run(disk, &end.stop).map_err(failed)
 }
@@ -224,7 +225,7 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
     let mut front = vhost::Front::new(settings).map_err(&failed)?;
     let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
-    records.settle(end, &opened, Some((Charge::VhostUser { path, id, shape }, Vec::new())))?;
+    records.settle(end, &opened, Some((RecoveryState::VhostUser { path, id, shape }, Vec::new())))?;
     ready(&opened);
     front.run(disk, &end.stop).map_err(failed)
 }

@@ -1,7 +1,7 @@
 //! What the daemon holds: each attachment on a thread of its own.
 //!
 //! Invariant: an attachment is in the list from the answer that it is there until its thread has ended.
-//! One that still has users when the daemon ends, or is killed, is left to its keeper; the next daemon of the
+//! One that still has users when the daemon ends, or is killed, is left to its guardian; the next daemon of the
 //! same control socket goes on with it by itself.
 
 use std::path::Path;
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::note::{self, Found, Standing};
-use super::{Attachment, End, Opened, Wanted, Wish};
+use super::record::{self, AttachState, Found};
+use super::{AttachOptions, Attachment, End, Opened, Wanted};
 use config::spec;
 use control::AttachRequest;
 use control::report::AttachmentReport;
@@ -19,7 +19,7 @@ use process::exit::{Exit, Failure};
 use process::owned;
 
 /// Attachments at one time: each has a thread, 128 MiB of memory at most, and sessions of its own.
-const HELD_MAX: usize = 64;
+const ATTACHMENTS_MAX: usize = 64;
 /// How long one may take until it is there; opening a volume and waiting for a killed holder's writes take
 /// longest. The command line waits a little longer.
 const PATIENCE: Duration = Duration::from_secs(55);
@@ -35,14 +35,14 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The daemon's attachments.
 #[derive(Debug, Default)]
 pub struct Attachments {
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<HeldAttachment>>,
     /// What the daemon before this one held, while an attempt to go on with it runs.
     resuming: Mutex<Vec<Found>>,
     ending: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldAttachment {
     /// Nothing until it is there.
     report: Arc<OnceLock<AttachmentReport>>,
     /// It was the last daemon's.
@@ -74,7 +74,7 @@ impl From<Attachment> for Opening {
             url: attachment.url().to_owned(),
             via: attachment.via().name().to_owned(),
             remark: attachment.remark.clone(),
-            timeout_ms: note::millis(attachment.timeout()),
+            timeout_ms: record::millis(attachment.timeout()),
             serve: Box::new(move |end, ready| attachment.serve(end, ready)),
         }
     }
@@ -91,7 +91,7 @@ struct Asked {
 }
 
 impl Attachments {
-    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+    fn held(&self) -> MutexGuard<'_, Vec<HeldAttachment>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|one| !one.thread.is_finished());
         held
@@ -106,14 +106,14 @@ impl Attachments {
     ///
     /// # Errors
     /// What the attachment says.
-    pub fn attach(&self, wish: Wish) -> Result<AttachmentReport, Failure> {
+    pub fn attach(&self, options: AttachOptions) -> Result<AttachmentReport, Failure> {
         let begun = Instant::now();
-        if let Some(report) = wish.recover.then(|| self.resumed(&wish)).flatten() {
+        if let Some(report) = options.recover.then(|| self.resumed(&options)).flatten() {
             return Ok(report);
         }
         let patience = PATIENCE.saturating_sub(begun.elapsed());
-        let asked = Asked { resumed: false, recovers: wish.recover, patience };
-        self.start(Box::new(move |wanted| Attachment::open(wish, wanted).map(Opening::from)), asked)
+        let asked = Asked { resumed: false, recovers: options.recover, patience };
+        self.start(Box::new(move |wanted| Attachment::open(options, wanted).map(Opening::from)), asked)
     }
 
     fn start(&self, open: Open, asked: Asked) -> Result<AttachmentReport, Failure> {
@@ -127,8 +127,10 @@ impl Attachments {
         let its_report = report.clone();
         {
             let mut held = self.held();
-            if held.len() >= HELD_MAX {
-                return Err(Failure::failed(format!("the daemon holds {HELD_MAX} attachments already")));
+            if held.len() >= ATTACHMENTS_MAX {
+                return Err(Failure::failed(format!(
+                    "the daemon holds {ATTACHMENTS_MAX} attachments already"
+                )));
             }
             if self.ending.load(Ordering::Acquire) {
                 return Err(Failure::failed("the daemon is stopping"));
@@ -136,7 +138,7 @@ impl Attachments {
             let hold = move || hold(open, &its_wanted, &its_end, (&*its_report, &say));
             let thread = thread::Builder::new().name("attachment".to_owned()).spawn(hold);
             let thread = thread.map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
-            held.push(Held { report, resumed, end: end.clone(), thread });
+            held.push(HeldAttachment { report, resumed, end: end.clone(), thread });
         }
         let mut heard = said.recv_timeout(patience);
         let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
@@ -166,7 +168,7 @@ impl Attachments {
     /// Goes on with all that waits of what a daemon with this control socket held, each on a thread of its
     /// own, as often as it takes until its I/O fails. Returns at once.
     pub fn resume(self: &Arc<Self>, control: &Path) {
-        let dir = note::dir(Some(control));
+        let dir = record::dir(Some(control));
         for left in waiting(&dir, control) {
             self.resuming().push(left.clone());
             let file = left.file.clone();
@@ -196,7 +198,7 @@ impl Attachments {
             self.resuming().retain(|one| one.file != left.file);
             let Err(why) = went else { return };
             if said != why.message {
-                let (ways, url) = (left.ways(), &left.note.url);
+                let (ways, url) = (left.ways(), &left.record.url);
                 let hint = format!("blockwire attach '{url}' --daemon --recover --at {}", left.place());
                 tracing::warn!(%why, hint, "{ways} waits and cannot be gone on with yet");
                 said = why.message;
@@ -210,14 +212,14 @@ impl Attachments {
     }
 
     /// What is wished, if this daemon goes on with it already; an attempt that runs is waited for.
-    fn resumed(&self, wish: &Wish) -> Option<AttachmentReport> {
-        let (_, shown) = client::urls_of(&wish.url).ok()?;
-        let is_meant = |url: &str, is_at: &dyn Fn(&Path) -> bool| match &wish.at {
+    fn resumed(&self, options: &AttachOptions) -> Option<AttachmentReport> {
+        let (_, shown) = client::urls_of(&options.url).ok()?;
+        let is_meant = |url: &str, is_at: &dyn Fn(&Path) -> bool| match &options.at {
             Some(at) => is_at(at),
             None => url == shown,
         };
         let until = Instant::now() + PATIENCE;
-        while self.resuming().iter().any(|one| is_meant(&one.note.url, &|at| one.is(at))) {
+        while self.resuming().iter().any(|one| is_meant(&one.record.url, &|at| one.is(at))) {
             if Instant::now() >= until {
                 return None;
             }
@@ -236,8 +238,9 @@ impl Attachments {
     /// # Errors
     /// If its users do not go within `patience`.
     pub fn detach(&self, way: &str, now: bool, patience: Duration) -> Option<Result<(), Failure>> {
-        let has =
-            |one: &Held| one.report.get().is_some_and(|report| report.ways.iter().any(|mine| mine == way));
+        let has = |one: &HeldAttachment| {
+            one.report.get().is_some_and(|report| report.ways.iter().any(|mine| mine == way))
+        };
         {
             let held = self.held();
             let one = held.iter().find(|one| has(one))?;
@@ -257,7 +260,7 @@ impl Attachments {
         Some(Ok(()))
     }
 
-    /// Ends all; what is still used after a while is left to its keeper.
+    /// Ends all; what is still used after a while is left to its guardian.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.held().iter().for_each(|one| one.end.end());
@@ -284,14 +287,14 @@ impl Attachments {
 
 /// What waits of what a daemon with this control socket held.
 fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
-    let mut all = note::all(dir).unwrap_or_else(|why| {
+    let mut all = record::all(dir).unwrap_or_else(|why| {
         tracing::warn!(%why, "what the last daemon held is not gone on with");
         Vec::new()
     });
     // Of nobody else, whichever user we are.
     all.retain(|one| one.dir.owner() == owned::user());
     all.retain(|one| {
-        one.note.control.as_deref() == Some(control) && matches!(one.standing, Standing::Waiting { .. })
+        one.record.control.as_deref() == Some(control) && matches!(one.state, AttachState::Waiting { .. })
     });
     all
 }
@@ -333,11 +336,11 @@ fn hold(
     }
 }
 
-/// A request to attach, made a wish: what has no meaning in another process is refused.
+/// A request to attach, made a options: what has no meaning in another process is refused.
 ///
 /// # Errors
 /// What makes no sense.
-pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
+pub fn options(request: AttachRequest, control: &Path) -> Result<AttachOptions, String> {
     let AttachRequest { url, via, at, recover, force, timeout_ms } = request;
     if at.as_deref().is_some_and(Path::is_relative) {
         return Err("the path of the device must be absolute".to_owned());
@@ -350,14 +353,14 @@ pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
     if timeout > super::TIMEOUT_MAX {
         return Err("the time-out is at most a day".to_owned());
     }
-    Ok(Wish {
+    Ok(AttachOptions {
         url,
         via: via.as_deref().map(super::via).transpose()?,
         at,
         recover,
         force,
         timeout,
-        dir: super::note::dir(Some(control)),
+        dir: super::record::dir(Some(control)),
         control: Some(control.to_owned()),
     })
 }

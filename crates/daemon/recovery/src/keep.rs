@@ -1,4 +1,4 @@
-//! `blockwire keep`: the keeper's process. Holders start it; nobody types it.
+//! `blockwire keep`: the guardian's process. Holders start it; nobody types it.
 //!
 //! Invariant: while the holder lives nothing is done with what is kept. When it is dead, I/O waits until
 //! somebody takes over or the time-out has passed, and then fails; a take-over that ends before it serves
@@ -16,8 +16,8 @@ use block_device::{Failing, Statistics, Stop, fuse, nbd, ublk, vhost};
 use clap::Args;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::note::millis;
-use super::wire::{Answer, Charge, Shape, Word, poll_in, receive, send};
+use super::record::millis;
+use super::wire::{Answer, RecoveryState, Shape, Word, poll_in, receive, send};
 use control::called::Called;
 use process::exit::{Exit, Failure};
 use process::owned::{Dir, Peer, user};
@@ -53,7 +53,7 @@ pub fn keep(args: &KeepArgs) -> Result<Exit, Failure> {
     let lifeline = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let listener = listen(&args.socket).map_err(failed)?;
     let made = fs::symlink_metadata(&args.socket).map_err(failed)?;
-    Keeper { lifeline: Some(lifeline), held: None, dead: None, failing: None }.run(&listener);
+    Guardian { lifeline: Some(lifeline), held: None, dead: None, failing: None }.run(&listener);
     let is_ours = |now: &fs::Metadata| {
         (now.dev(), now.ino()) == (made.dev(), made.ino()) && now.file_type().is_socket()
     };
@@ -74,9 +74,9 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Removes a note of ours.
-fn forget(note: &Path) {
-    if let (Some(dir), Some(name)) = (note.parent(), note.file_name())
+/// Removes a record of ours.
+fn forget(record: &Path) {
+    if let (Some(dir), Some(name)) = (record.parent(), record.file_name())
         && let Ok(Some(dir)) = Dir::find(dir)
         && dir.owner() == user()
     {
@@ -85,18 +85,18 @@ fn forget(note: &Path) {
 }
 
 /// What is kept.
-struct Held {
-    charge: Charge,
+struct Guarded {
+    charge: RecoveryState,
     files: Vec<OwnedFd>,
-    note: PathBuf,
+    record: PathBuf,
     timeout: Duration,
     called: Option<Called>,
 }
 
-struct Keeper {
+struct Guardian {
     /// The holder's, or that of who is taking over.
     lifeline: Option<OwnedFd>,
-    held: Option<Held>,
+    held: Option<Guarded>,
     /// When the holder died; it stays while somebody takes over, until he serves.
     dead: Option<Instant>,
     /// A server of errors, where clients would wait for ever.
@@ -110,7 +110,7 @@ enum Then {
     Leave,
 }
 
-impl Keeper {
+impl Guardian {
     /// Nothing that fails here may end it while something is held.
     fn run(&mut self, listener: &OwnedFd) {
         loop {
@@ -132,7 +132,7 @@ impl Keeper {
             }
         }
         if let Some(held) = self.held.take() {
-            forget(&held.note);
+            forget(&held.record);
         }
     }
 
@@ -152,12 +152,12 @@ impl Keeper {
     fn hear(&mut self) -> Then {
         let Some(lifeline) = &self.lifeline else { return Then::GoOn };
         match receive::<Word>(lifeline, Duration::ZERO) {
-            Ok(Some((Word::Hold { charge, note, timeout_ms, called }, files))) => {
-                if let Some(before) = self.held.as_ref().filter(|before| before.note != note) {
-                    forget(&before.note);
+            Ok(Some((Word::Hold { charge, record, timeout_ms, called }, files))) => {
+                if let Some(before) = self.held.as_ref().filter(|before| before.record != record) {
+                    forget(&before.record);
                 }
                 let timeout = Duration::from_millis(timeout_ms);
-                self.held = Some(Held { charge, files, note, timeout, called });
+                self.held = Some(Guarded { charge, files, record, timeout, called });
                 self.dead = None;
                 match send(lifeline, &Answer::Held, &[]) {
                     Ok(()) => Then::GoOn,
@@ -166,7 +166,9 @@ impl Keeper {
                 }
             }
             Ok(Some((Word::LetGo, _))) => {
-                if let Some(Held { charge: Charge::Fuse { device, .. }, files, .. }) = &mut self.held {
+                if let Some(Guarded { charge: RecoveryState::Fuse { device, .. }, files, .. }) =
+                    &mut self.held
+                {
                     *device = false;
                     files.truncate(1);
                 }
@@ -245,8 +247,10 @@ impl Keeper {
         self.give_up();
         let Some(held) = &self.held else { return Then::Leave };
         self.failing = match &held.charge {
-            Charge::Fuse { .. } | Charge::Ublk { .. } => None,
-            Charge::Nbd { .. } | Charge::VhostUser { .. } => FailingServer::start(held.charge.clone()),
+            RecoveryState::Fuse { .. } | RecoveryState::Ublk { .. } => None,
+            RecoveryState::Nbd { .. } | RecoveryState::VhostUser { .. } => {
+                FailingServer::start(held.charge.clone())
+            }
         };
         if self.failing.is_some() { Then::GoOn } else { Then::Leave }
     }
@@ -255,7 +259,7 @@ impl Keeper {
     fn give_up(&mut self) {
         let Some(held) = &mut self.held else { return };
         match &held.charge {
-            Charge::Fuse { dir, name, made, .. } => {
+            RecoveryState::Fuse { dir, name, made, .. } => {
                 let mut files = held.files.drain(..);
                 // The last descriptor of the kernel's end: it answers everything with errors from now on.
                 drop(files.next());
@@ -270,7 +274,7 @@ impl Keeper {
                 // Nobody waits for the loop device's own users.
                 files.for_each(drop);
             }
-            Charge::Ublk { number, process } => {
+            RecoveryState::Ublk { number, process } => {
                 // The driver sees the end of a killed server a moment later; whom it has as a server by then is
                 // another one, whose device it is.
                 let until = Instant::now() + NOTICED;
@@ -282,7 +286,7 @@ impl Keeper {
                 }
             }
             // Who connects waits for nobody: it is told at once that nobody is there.
-            Charge::Nbd { .. } | Charge::VhostUser { .. } => {}
+            RecoveryState::Nbd { .. } | RecoveryState::VhostUser { .. } => {}
         }
     }
 }
@@ -299,26 +303,26 @@ struct FailingServer {
 }
 
 impl FailingServer {
-    fn start(charge: Charge) -> Option<FailingServer> {
+    fn start(charge: RecoveryState) -> Option<FailingServer> {
         let stop = Stop::new().ok()?;
         let its_stop = stop.clone();
         let disk = |shape: Shape| Failing::new(shape.geometry(), shape.read_only).ok();
         // If the place is taken, somebody serves there.
         let (statistics, thread) = match charge {
-            Charge::Nbd { path, shape } => {
+            RecoveryState::Nbd { path, shape } => {
                 let mut front = nbd::Front::new(nbd::Settings::new(path)).ok()?;
                 let statistics = front.statistics();
                 let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
-            Charge::VhostUser { path, id, shape } => {
+            RecoveryState::VhostUser { path, id, shape } => {
                 let settings = vhost::Settings { id, ..vhost::Settings::new(path) };
                 let mut front = vhost::Front::new(settings).ok()?;
                 let statistics = front.statistics();
                 let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
-            Charge::Fuse { .. } | Charge::Ublk { .. } => return None,
+            RecoveryState::Fuse { .. } | RecoveryState::Ublk { .. } => return None,
         };
         let (deserted, look_at) = (Instant::now(), Instant::now() + LOOK);
         Some(FailingServer { stop, statistics, thread: Some(thread), deserted, look_at })
@@ -352,25 +356,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_that_dies_as_it_says_hold_does_not_end_its_keeper() {
+    fn a_holder_that_dies_as_it_says_hold_does_not_end_its_guardian() {
         use rustix::net::{AddressFamily, SocketType, socketpair};
         let root = tempfile::tempdir().unwrap();
         let pair =
             || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (ours, theirs) = pair();
-        let mut keeper = Keeper { lifeline: Some(theirs), held: None, dead: None, failing: None };
-        let charge = Charge::Ublk { number: u32::MAX, process: 1 };
-        let note = root.path().join("1.json");
-        let hold = Word::Hold { charge, note, timeout_ms: 60_000, called: None };
+        let mut guardian = Guardian { lifeline: Some(theirs), held: None, dead: None, failing: None };
+        let charge = RecoveryState::Ublk { number: u32::MAX, process: 1 };
+        let record = root.path().join("1.json");
+        let hold = Word::Hold { charge, record, timeout_ms: 60_000, called: None };
         send(&ours, &hold, &[]).unwrap();
         drop(ours);
-        assert!(keeper.hear() == Then::GoOn, "what it holds goes, and all that waits fails");
-        assert!(keeper.lifeline.is_none() && keeper.held.is_some());
-        assert!(keeper.due().is_some_and(|due| due > Duration::from_secs(50)), "its time-out runs");
+        assert!(guardian.hear() == Then::GoOn, "what it holds goes, and all that waits fails");
+        assert!(guardian.lifeline.is_none() && guardian.held.is_some());
+        assert!(guardian.due().is_some_and(|due| due > Duration::from_secs(50)), "its time-out runs");
         // One that never served leaves nothing.
         let (ours, theirs) = pair();
-        let mut keeper = Keeper { lifeline: Some(theirs), held: None, dead: None, failing: None };
+        let mut guardian = Guardian { lifeline: Some(theirs), held: None, dead: None, failing: None };
         drop(ours);
-        assert!(keeper.hear() == Then::Leave);
+        assert!(guardian.hear() == Then::Leave);
     }
 }

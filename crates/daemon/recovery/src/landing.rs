@@ -12,7 +12,7 @@ use client::{Handle, Initiator, Protocol, Trail};
 use serde::{Deserialize, Serialize};
 
 use super::Wanted;
-use super::note::millis;
+use super::record::millis;
 use process::exit::{Exit, Failure};
 
 /// Between two looks at the paths, and at whether who waits has given up.
@@ -23,9 +23,9 @@ const MEETING: Duration = Duration::from_secs(1);
 /// The longest Command Quiesce Time that a controller can tell (NVMe Base, Identify Controller, CQT).
 const QUIESCE_MAX: Duration = Duration::from_millis(u16::MAX as u64);
 
-/// A path of a holder, as its note says.
+/// A path of a holder, as its record says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Noted {
+pub struct RecordedPath {
     /// Where it leads, and as whom.
     pub place: String,
     /// What told its nexus apart from those of the holder's other paths.
@@ -42,14 +42,14 @@ pub struct Noted {
 }
 
 /// The paths of a volume as they are now, and whether each has been up in this process.
-pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(Noted, bool)> {
+pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)> {
     let trails = initiator.trails(volume).iter().cloned();
     let of = |(Trail { place, number }, info): (Trail, client::PathInfo)| {
         let terms = info.portrait.as_ref().map(|portrait| portrait.terms.as_slice()).unwrap_or_default();
         let group = terms.iter().find(|(name, _)| name == "TargetPortalGroupTag");
         let is_new = info.counts.connects == 0;
         let untold = if is_new && info.protocol == Protocol::Nvme { QUIESCE_MAX } else { Duration::ZERO };
-        let noted = Noted {
+        let noted = RecordedPath {
             place,
             number,
             reinstates: info.protocol == Protocol::Iscsi,
@@ -73,14 +73,14 @@ pub fn meet(initiator: &mut Initiator, volume: Handle) {
 }
 
 /// How long the paths of a holder that is dead for `dead_for` are still to be waited for.
-fn left(before: &[Noted], now: &[(Noted, bool)], dead_for: Duration) -> Duration {
-    let has_ended = |old: &Noted| {
-        let same_group = |new: &Noted| match (&old.group, &new.group) {
+fn left(before: &[RecordedPath], now: &[(RecordedPath, bool)], dead_for: Duration) -> Duration {
+    let has_ended = |old: &RecordedPath| {
+        let same_group = |new: &RecordedPath| match (&old.group, &new.group) {
             (Some(theirs), Some(ours)) => theirs == ours,
             // Of one that was up, the session may be in another group.
             (None, _) | (_, None) => old.is_new,
         };
-        let reinstated = |(new, up): &(Noted, bool)| {
+        let reinstated = |(new, up): &(RecordedPath, bool)| {
             *up && (&new.place, new.number) == (&old.place, old.number) && same_group(new)
         };
         old.reinstates && now.iter().any(reinstated)
@@ -96,16 +96,17 @@ fn left(before: &[Noted], now: &[(Noted, bool)], dead_for: Duration) -> Duration
 /// If nobody wants it any more.
 pub fn wait(
     (initiator, volume): (&mut Initiator, Handle),
-    before: &[Noted],
+    before: &[RecordedPath],
     dead_for: Duration,
     wanted: &Wanted,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
         let now = paths(initiator, volume);
-        let unknown: Vec<Noted>;
+        let unknown: Vec<RecordedPath>;
         let before = if before.is_empty() {
-            unknown = now.iter().map(|(path, _)| Noted { reinstates: false, ..path.clone() }).collect();
+            unknown =
+                now.iter().map(|(path, _)| RecordedPath { reinstates: false, ..path.clone() }).collect();
             &unknown
         } else {
             before
@@ -130,9 +131,9 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn iscsi(place: &str, number: u16) -> Noted {
+    fn iscsi(place: &str, number: u16) -> RecordedPath {
         let (place, group) = (place.to_owned(), Some("1".to_owned()));
-        Noted { place, number, reinstates: true, group, lands_for_ms: 60_000, is_new: false }
+        RecordedPath { place, number, reinstates: true, group, lands_for_ms: 60_000, is_new: false }
     }
 
     #[test]
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn another_nexus_or_portal_group_does_not_end_a_session() {
         let before = [iscsi("a", 0)];
-        let elsewhere = Noted { group: Some("2".to_owned()), ..iscsi("a", 0) };
+        let elsewhere = RecordedPath { group: Some("2".to_owned()), ..iscsi("a", 0) };
         for other in [iscsi("b", 0), iscsi("a", 1), elsewhere] {
             assert_eq!(left(&before, &[(other, true)], Duration::ZERO), MINUTE);
         }
@@ -156,12 +157,12 @@ mod tests {
 
     #[test]
     fn a_session_whose_portal_group_nobody_told_is_not_taken_for_ended() {
-        let untold = Noted { group: None, ..iscsi("a", 0) };
+        let untold = RecordedPath { group: None, ..iscsi("a", 0) };
         for (before, now) in [(&untold, iscsi("a", 0)), (&iscsi("a", 0), untold.clone())] {
             assert_eq!(left(std::slice::from_ref(before), &[(now, true)], Duration::ZERO), MINUTE);
         }
         // One that had never been up had no session to be elsewhere.
-        let new = Noted { is_new: true, ..untold };
+        let new = RecordedPath { is_new: true, ..untold };
         assert_eq!(left(&[new], &[(iscsi("a", 0), true)], Duration::ZERO), Duration::ZERO);
     }
 
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn no_login_ends_an_nvme_controller_and_its_own_time_is_waited() {
-        let path = Noted { reinstates: false, lands_for_ms: 3 * 3_600_000, ..iscsi("a", 0) };
+        let path = RecordedPath { reinstates: false, lands_for_ms: 3 * 3_600_000, ..iscsi("a", 0) };
         let now = [(path.clone(), true)];
         assert_eq!(left(&[path], &now, MINUTE), 180 * MINUTE - MINUTE);
     }

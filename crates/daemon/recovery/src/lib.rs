@@ -1,7 +1,7 @@
 //! Attachments: remote volumes as local devices, held by a process of their own or by the daemon.
 //!
 //! [`Attachment::open`] connects, [`Attachment::serve`] makes the device and serves it on the calling
-//! thread. Beside each attachment a keeper's process holds on if the holder is killed (module `keeper`): I/O
+//! thread. Beside each attachment a guardian's process holds on if the holder is killed (module `guardian`): I/O
 //! waits until another holder recovers it, or the time-out has passed. Invariant: a holder that recovers
 //! serves nothing before the writes of the killed one can no longer reach the volume, since it issues them
 //! again.
@@ -21,12 +21,12 @@
 
 mod disk;
 mod fronts;
+mod guardian;
 pub mod held;
 mod keep;
-mod keeper;
 pub mod landing;
-pub mod note;
-pub mod process;
+pub mod record;
+pub mod running_process;
 pub mod same;
 pub mod users;
 mod wire;
@@ -44,12 +44,12 @@ use block_device::{Stop, Via};
 use client::{Initiator, Nexus, Settings, Trail};
 
 use self::disk::RemoteDisk;
-use self::keeper::{Lifeline, NotHeld, Taken};
-use self::note::{Found, Note, Noted, Process, SharedNote, Standing, millis};
-use self::wire::Charge;
-use ::process::exit::{Exit, Failure};
-use ::process::owned::{self, Dir};
+use self::guardian::{Lifeline, NotHeld, Taken};
+use self::record::{AttachRecord, AttachState, Found, Process, RecordFile, SharedRecord, millis};
+use self::wire::RecoveryState;
 use control::called::Called;
+use process::exit::{Exit, Failure};
+use process::owned::{self, Dir};
 
 pub use keep::{KeepArgs, keep};
 
@@ -73,7 +73,7 @@ pub fn via(name: &str) -> Result<Via, String> {
 
 /// What is to be attached, and how.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct AttachOptions {
     /// The volume; several URLs of it, joined by commas, are its paths.
     pub url: Called,
     /// How; the best way unless given.
@@ -82,11 +82,11 @@ pub struct Wish {
     pub at: Option<PathBuf>,
     /// Go on with what a killed holder left.
     pub recover: bool,
-    /// Also with a device without a note.
+    /// Also with a device without a record.
     pub force: bool,
     /// How long I/O waits without a holder.
     pub timeout: Duration,
-    /// Where notes are.
+    /// Where records are.
     pub dir: PathBuf,
     /// The control socket of the daemon that is to hold it; `None`: this process is all.
     pub control: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl Opened {
         ways.chain(self.remarks.iter().map(|remark| format!("note {remark}"))).collect()
     }
 
-    /// What a note says: the device first, no URLs.
+    /// What a record says: the device first, no URLs.
     fn names(&self) -> Vec<String> {
         let of = |wanted: bool| {
             let ways =
@@ -179,8 +179,8 @@ impl Wanted {
 /// What a killed holder left, taken over.
 struct Legacy {
     found: Found,
-    /// From its keeper, if that lives.
-    charge: Option<(Charge, Vec<OwnedFd>)>,
+    /// From its guardian, if that lives.
+    charge: Option<(RecoveryState, Vec<OwnedFd>)>,
 }
 
 /// A volume that is open, and is to become a device.
@@ -193,19 +193,19 @@ pub struct Attachment {
 
 /// What is written down of an attachment, and who keeps it.
 struct Records {
-    wish: Wish,
+    options: AttachOptions,
     dir: Arc<Dir>,
     via: Via,
     shown: String,
     uuid: Option<String>,
     serial: Option<String>,
     block: Option<u32>,
-    paths: Vec<landing::Noted>,
+    paths: Vec<landing::RecordedPath>,
     nexus: [u8; 3],
     legacy: Option<Legacy>,
     lifeline: Option<Lifeline>,
-    /// The note, when it is written; the disk keeps it true.
-    noted: SharedNote,
+    /// The record, when it is written; the disk keeps it true.
+    noted: SharedRecord,
     /// What its files begin with.
     stem: String,
 }
@@ -216,44 +216,44 @@ impl Attachment {
     ///
     /// # Errors
     /// What the volume says; a place that another attachment has; a recovery of another volume.
-    pub fn open(wish: Wish, wanted: &Wanted) -> Result<Attachment, Failure> {
-        let dir = Arc::new(Dir::make(&wish.dir)?);
-        let (_, shown) = client::urls_of(&wish.url)?;
-        let left = left_behind(&wish, &shown)?;
-        let (via, remark) = way(&wish, left.as_ref())?;
-        refuse_unknown_device(&wish, via, left.is_some())?;
-        // Of what is stranded the keeper is dead too, and has nothing to give.
-        let kept = left.as_ref().filter(|left| left.standing != Standing::Stranded);
-        let taken = kept.and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
+    pub fn open(options: AttachOptions, wanted: &Wanted) -> Result<Attachment, Failure> {
+        let dir = Arc::new(Dir::make(&options.dir)?);
+        let (_, shown) = client::urls_of(&options.url)?;
+        let left = left_behind(&options, &shown)?;
+        let (via, remark) = way(&options, left.as_ref())?;
+        refuse_unknown_device(&options, via, left.is_some())?;
+        // Of what is stranded the guardian is dead too, and has nothing to give.
+        let kept = left.as_ref().filter(|left| left.state != AttachState::Stranded);
+        let taken = kept.and_then(|left| left.record.guardian.as_ref()).map(guardian::take);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
-        Attachment::connect(wish, dir, (via, remark), (left, taken), wanted)
+        Attachment::connect(options, dir, (via, remark), (left, taken), wanted)
     }
 
-    /// The same for what a killed daemon left, as it was: the volume by the name that its keeper knows.
+    /// The same for what a killed daemon left, as it was: the volume by the name that its guardian knows.
     ///
     /// # Errors
     /// As [`Attachment::open`]; somebody else who goes on with it.
     pub fn resume(left: Found, dir: &Path, control: &Path, wanted: &Wanted) -> Result<Attachment, Failure> {
         let own = Arc::new(Dir::make(dir)?);
         let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.ways()));
-        let via = via(&left.note.via).map_err(Failure::failed)?;
-        let kept = left.note.keeper.as_ref().ok_or_else(|| why(&"it has no keeper"))?;
-        let taken = keeper::take(kept).map_err(|said| why(&said))?;
-        let wish = Wish {
-            url: taken.called.clone().unwrap_or_else(|| left.note.url.as_str().into()),
+        let via = via(&left.record.via).map_err(Failure::failed)?;
+        let kept = left.record.guardian.as_ref().ok_or_else(|| why(&"it has no guardian"))?;
+        let taken = guardian::take(kept).map_err(|said| why(&said))?;
+        let options = AttachOptions {
+            url: taken.called.clone().unwrap_or_else(|| left.record.url.as_str().into()),
             via: None,
             at: None,
             recover: true,
             force: false,
-            timeout: Duration::from_millis(left.note.timeout_ms),
+            timeout: Duration::from_millis(left.record.timeout_ms),
             dir: dir.to_owned(),
             control: Some(control.to_owned()),
         };
-        Attachment::connect(wish, own, (via, None), (Some(left), Some(taken)), wanted)
+        Attachment::connect(options, own, (via, None), (Some(left), Some(taken)), wanted)
     }
 
     fn connect(
-        wish: Wish,
+        options: AttachOptions,
         dir: Arc<Dir>,
         (via, remark): (Via, Option<String>),
         (left, taken): (Option<Found>, Option<Taken>),
@@ -264,21 +264,21 @@ impl Attachment {
         let random = owned::random().map_err(Failure::failed)?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let stem = format!("{}-{serial:04}-{:08x}", std::process::id(), random as u32);
-        let (_, shown) = client::urls_of(&wish.url)?;
-        let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.note.nexus));
-        let before = left.as_ref().map(|left| left.note.paths.clone()).unwrap_or_default();
-        let trail = |path: &landing::Noted| Trail { place: path.place.clone(), number: path.number };
+        let (_, shown) = client::urls_of(&options.url)?;
+        let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.record.nexus));
+        let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();
+        let trail = |path: &landing::RecordedPath| Trail { place: path.place.clone(), number: path.number };
         let inherited = before.iter().map(trail).collect();
         let settings = Settings { memory: MEMORY, standing, inherited, ..Settings::default() };
         let mut initiator = Initiator::new(settings)?;
-        let volume = initiator.open(&wish.url)?;
+        let volume = initiator.open(&options.url)?;
         let (uuid, serial, block) = same::known(&initiator, volume);
         if let Some(left) = &left {
             same::refuse_another(left, (initiator.portrait(volume).as_deref(), block), &shown)?;
         }
         // Users who ask again although nothing is written down of what was: all is waited for that may be. What a
         // FUSE file had in flight failed with its holder.
-        let is_bare = left.is_none() && wish.recover && via != Via::Fuse;
+        let is_bare = left.is_none() && options.recover && via != Via::Fuse;
         if left.is_some() || is_bare {
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
             landing::wait((&mut initiator, volume), &before, dead_for, wanted)?;
@@ -286,7 +286,7 @@ impl Attachment {
         landing::meet(&mut initiator, volume);
         let paths: Vec<_> = landing::paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
         let lands_for = paths.iter().filter(|path| !path.reinstates).map(|path| path.lands_for_ms).max();
-        let slow = lands_for.filter(|lands_for| *lands_for > millis(wish.timeout));
+        let slow = lands_for.filter(|lands_for| *lands_for > millis(options.timeout));
         let remarks = slow.map(|lands_for| {
             format!(
                 "note if this process is killed, its writes may land for {} s, and a recovery waits for that: a \
@@ -305,7 +305,7 @@ impl Attachment {
         let legacy = left.map(|found| Legacy { found, charge });
         let nexus = initiator.who().isid;
         let records = Records {
-            wish,
+            options,
             dir,
             via,
             shown,
@@ -316,7 +316,7 @@ impl Attachment {
             nexus,
             legacy,
             lifeline,
-            noted: SharedNote::default(),
+            noted: SharedRecord::default(),
             stem,
         };
         let disk = RemoteDisk::new(initiator, volume, records.noted.clone())
@@ -331,7 +331,7 @@ impl Attachment {
 
     /// How long its I/O waits without a holder.
     pub fn timeout(&self) -> Duration {
-        self.records.wish.timeout
+        self.records.options.timeout
     }
 
     /// How it will be attached.
@@ -357,7 +357,7 @@ impl Attachment {
         if let Some(noted) = self.records.noted.lock().take().filter(|_| is_left && lifeline.is_some()) {
             noted.leave_behind();
         }
-        // The keeper hears of it when nothing more is sent to the volume.
+        // The guardian hears of it when nothing more is sent to the volume.
         drop(lifeline);
         result?;
         Ok(ended?)
@@ -365,48 +365,50 @@ impl Attachment {
 }
 
 impl Records {
-    /// What the killed holder's keeper had, once.
-    fn inherit(&mut self) -> Option<(Charge, Vec<OwnedFd>)> {
+    /// What the killed holder's guardian had, once.
+    fn inherit(&mut self) -> Option<(RecoveryState, Vec<OwnedFd>)> {
         self.legacy.as_mut()?.charge.take()
     }
 
-    /// Where an attachment was that has no keeper left.
+    /// Where an attachment was that has no guardian left.
     fn stranded(&self) -> Option<&Path> {
         let found = &self.legacy.as_ref()?.found;
-        (found.standing == Standing::Stranded).then(|| Path::new(found.place()))
+        (found.state == AttachState::Stranded).then(|| Path::new(found.place()))
     }
 
     /// Where the device is to be: as it was, as it was wished, or at a place of its own.
     fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
         let own = || self.dir.path().join(format!("{}.{name}", self.stem));
-        was.or(self.wish.at.as_deref()).map_or_else(own, Path::to_owned)
+        was.or(self.options.at.as_deref()).map_or_else(own, Path::to_owned)
     }
 
-    /// From now on the keeper holds on, and the note says what is there; `charge`: what is to be kept,
+    /// From now on the guardian holds on, and the record says what is there; `charge`: what is to be kept,
     /// `None` where nothing could be.
     fn settle(
         &mut self,
         end: &End,
         opened: &Opened,
-        charge: Option<(Charge, Vec<BorrowedFd<'_>>)>,
+        charge: Option<(RecoveryState, Vec<BorrowedFd<'_>>)>,
     ) -> Result<(), Failure> {
         let file = OsString::from(format!("{}.json", self.stem));
         let unseen = |why| Failure::failed(format!("this process cannot be told from others: {why}"));
-        let (holder, space) = (Process::own().map_err(unseen)?, process::space().map_err(unseen)?);
-        let timeout_ms = millis(self.wish.timeout);
+        let (holder, space) = (Process::own().map_err(unseen)?, running_process::space().map_err(unseen)?);
+        let timeout_ms = millis(self.options.timeout);
         let lifeline = match (&charge, self.lifeline.take()) {
             (None, _) => None,
             (Some(_), Some(lifeline)) => Some(lifeline),
-            (Some(_), None) => Some(keeper::start(&self.dir.path().join(format!("{}.keeper", self.stem)))?),
+            (Some(_), None) => {
+                Some(guardian::start(&self.dir.path().join(format!("{}.guardian", self.stem)))?)
+            }
         };
-        let note = Note {
+        let record = AttachRecord {
             holder,
             space: Some(space),
             url: self.shown.clone(),
             via: self.via.name().to_owned(),
             ways: opened.names(),
-            control: self.wish.control.clone(),
-            keeper: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
+            control: self.options.control.clone(),
+            guardian: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
             timeout_ms,
             uuid: self.uuid.clone(),
             serial: self.serial.clone(),
@@ -414,23 +416,23 @@ impl Records {
             paths: self.paths.clone(),
             nexus: self.nexus,
         };
-        // What fails before the keeper has heard of us leaves it as it was, waiting.
-        let noted = Noted::write(self.dir.clone(), &file, &note)?;
+        // What fails before the guardian has heard of us leaves it as it was, waiting.
+        let noted = RecordFile::write(self.dir.clone(), &file, &record)?;
         if let (Some(lifeline), Some((charge, files))) = (lifeline, charge) {
             let at = self.dir.path().join(&file);
             if let Err(NotHeld { why, is_said }) =
-                lifeline.hold(charge, &files, at, timeout_ms, &self.wish.url)
+                lifeline.hold(charge, &files, at, timeout_ms, &self.options.url)
             {
                 if is_said {
-                    // It may hold on by this note, and who goes on with what it holds finds it by that.
+                    // It may hold on by this record, and who goes on with what it holds finds it by that.
                     noted.leave_behind();
                 }
-                return Err(Failure::failed(format!("the attachment's keeper: {why}")));
+                return Err(Failure::failed(format!("the attachment's guardian: {why}")));
             }
             *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
         }
         if let Some(Legacy { found, .. }) = self.legacy.take() {
-            // The keeper may have been faster.
+            // The guardian may have been faster.
             let _ = found.dir.remove(&found.file);
         }
         *self.noted.lock() = Some(noted);
@@ -439,28 +441,28 @@ impl Records {
 }
 
 /// The attachment that waits at the wished place, or of the wished volume.
-fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
-    let all = note::all(&wish.dir)?;
-    let at = wish.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
+fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<Found>, Failure> {
+    let all = record::all(&options.dir)?;
+    let at = options.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
     if let Some(found) = at {
-        return match (found.standing, wish.recover) {
-            (Standing::Serving, _) => {
-                let why = format!("{} is attached, by process {}", found.ways(), found.note.holder.pid);
+        return match (found.state, options.recover) {
+            (AttachState::Serving, _) => {
+                let why = format!("{} is attached, by process {}", found.ways(), found.record.holder.pid);
                 Err(Failure::new(Exit::Exists, why))
             }
-            (Standing::Unknown, _) => Err(unknown(found)),
+            (AttachState::Unknown, _) => Err(unknown(found)),
             (_, true) => Ok(Some(found.clone())),
             (_, false) => Err(Failure::failed(format!(
                 "{} waits to be recovered: use --recover, or give it up with `blockwire detach {}`",
                 found.ways(),
-                found.note.ways.first().map_or("", String::as_str),
+                found.record.ways.first().map_or("", String::as_str),
             ))),
         };
     }
-    if !wish.recover || wish.at.is_some() {
+    if !options.recover || options.at.is_some() {
         return Ok(None);
     }
-    let mut waiting = all.iter().filter(|found| !found.is_held() && found.note.url == shown);
+    let mut waiting = all.iter().filter(|found| !found.is_held() && found.record.url == shown);
     match (waiting.next(), waiting.next()) {
         (Some(found), None) => Ok(Some(found.clone())),
         (None, _) => {
@@ -476,23 +478,23 @@ fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
     }
 }
 
-/// Refuses a ublk device without a note: it may be another volume's, and its keeper, whom nobody would ask,
+/// Refuses a ublk device without a record: it may be another volume's, and its guardian, whom nobody would ask,
 /// takes it away when the time is over.
-fn refuse_unknown_device(wish: &Wish, via: Via, is_known: bool) -> Result<(), Failure> {
-    if !wish.recover || is_known || wish.force || via != Via::Ublk {
+fn refuse_unknown_device(options: &AttachOptions, via: Via, is_known: bool) -> Result<(), Failure> {
+    if !options.recover || is_known || options.force || via != Via::Ublk {
         return Ok(());
     }
     Err(Failure::usage(format!(
         "{} says nothing of such a device, so neither its user nor its volume is known: name the control \
          socket that it was attached with (--control); --force recovers it as the volume of this URL",
-        wish.dir.display()
+        options.dir.display()
     )))
 }
 
 /// Which way, and what is to be said of the choice.
-fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failure> {
+fn way(options: &AttachOptions, left: Option<&Found>) -> Result<(Via, Option<String>), Failure> {
     let Some(left) = left else {
-        return Ok(match wish.via {
+        return Ok(match options.via {
             Some(via) => (via, None),
             None => {
                 let choice = block_device::best();
@@ -500,8 +502,8 @@ fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failu
             }
         });
     };
-    let was = via(&left.note.via).map_err(Failure::failed)?;
-    match wish.via {
+    let was = via(&left.record.via).map_err(Failure::failed)?;
+    match options.via {
         Some(wished) if wished != was => {
             Err(Failure::usage(format!("{} was attached via {was}", left.ways())))
         }
@@ -512,15 +514,15 @@ fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failu
 /// Ends whatever waits for a holder that is gone: I/O fails.
 ///
 /// # Errors
-/// If its keeper does not answer.
+/// If its guardian does not answer.
 pub fn give_up(found: &Found) -> Result<(), Failure> {
-    match found.standing {
-        Standing::Stranded => return delete_stranded(found),
-        Standing::Unknown => return Err(unknown(found)),
-        Standing::Serving | Standing::Waiting { .. } | Standing::Failing => {}
+    match found.state {
+        AttachState::Stranded => return delete_stranded(found),
+        AttachState::Unknown => return Err(unknown(found)),
+        AttachState::Serving | AttachState::Waiting { .. } | AttachState::Failing => {}
     }
-    let Some(kept) = &found.note.keeper else { return Ok(()) };
-    keeper::end(kept, found.dir.owner())
+    let Some(kept) = &found.record.guardian else { return Ok(()) };
+    guardian::end(kept, found.dir.owner())
         .map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
     for _ in 0..100 {
         if kept.process.lives().is_ok_and(|lives| !lives) {
@@ -536,31 +538,31 @@ fn unknown(found: &Found) -> Failure {
         "{} is attached by process {}, and it cannot be determined whether that process is alive: try again in \
          its PID namespace, or when file descriptors and memory are free",
         found.ways(),
-        found.note.holder.pid
+        found.record.holder.pid
     ))
 }
 
-/// Takes away a device, or socket, whose holder and keeper are both gone.
+/// Takes away a device, or socket, whose holder and guardian are both gone.
 fn delete_stranded(found: &Found) -> Result<(), Failure> {
     let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
     if found.dir.owner() != owned::user() {
         return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
     }
-    if note::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
+    if record::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
         std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
     } else {
         let number = fronts::ublk_number(Path::new(found.place()))?;
-        block_device::ublk::delete_left(number, found.note.holder.pid).map_err(|why| failed(&why))?;
+        block_device::ublk::delete_left(number, found.record.holder.pid).map_err(|why| failed(&why))?;
     }
     found.dir.remove(&found.file).map_err(|why| failed(&why))
 }
 
-/// All that is attached, as the notes of these directories say.
+/// All that is attached, as the records of these directories say.
 ///
 /// # Errors
-/// A directory whose notes cannot be believed.
+/// A directory whose records cannot be believed.
 pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
-    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| note::all(dir)).collect::<Result<_, _>>()?;
+    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| record::all(dir)).collect::<Result<_, _>>()?;
     Ok(found.into_iter().flatten().collect())
 }
 
@@ -589,7 +591,7 @@ mod tests {
 
     #[test]
     fn a_device_of_which_nothing_is_written_down_is_not_gone_on_with_unless_that_is_said() {
-        let wish = |recover, force| Wish {
+        let options = |recover, force| AttachOptions {
             url: "u".into(),
             via: None,
             at: Some("/dev/ublkb0".into()),
@@ -599,19 +601,22 @@ mod tests {
             dir: "/nowhere".into(),
             control: None,
         };
-        let refuses = |wish: &Wish, via, is_known| refuse_unknown_device(wish, via, is_known).is_err();
-        assert!(refuses(&wish(true, false), Via::Ublk, false));
+        let refuses =
+            |options: &AttachOptions, via, is_known| refuse_unknown_device(options, via, is_known).is_err();
+        assert!(refuses(&options(true, false), Via::Ublk, false));
         assert!(
-            !refuses(&wish(true, true), Via::Ublk, false) && !refuses(&wish(true, false), Via::Ublk, true)
+            !refuses(&options(true, true), Via::Ublk, false)
+                && !refuses(&options(true, false), Via::Ublk, true)
         );
         assert!(
-            !refuses(&wish(false, false), Via::Ublk, false) && !refuses(&wish(true, false), Via::Nbd, false)
+            !refuses(&options(false, false), Via::Ublk, false)
+                && !refuses(&options(true, false), Via::Nbd, false)
         );
     }
 
     #[test]
     fn a_wish_does_not_show_the_password_of_its_url() {
-        let wish = Wish {
+        let options = AttachOptions {
             url: "iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0".into(),
             via: None,
             at: None,
@@ -621,23 +626,24 @@ mod tests {
             dir: "/run".into(),
             control: None,
         };
-        for said in [format!("{wish:?}"), format!("{wish:#?}")] {
+        for said in [format!("{options:?}"), format!("{options:#?}")] {
             assert!(!said.contains("open5esame"), "{said}");
         }
     }
 
-    /// Who goes on with what the keeper holds finds it by its note.
+    /// Who goes on with what the guardian holds finds it by its record.
     #[test]
-    fn the_note_of_what_a_keeper_may_hold_on_to_is_not_taken_away() {
+    fn the_record_of_what_a_guardian_may_hold_on_to_is_not_taken_away() {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         for is_said in [true, false] {
             let root = tempfile::tempdir().unwrap();
             let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
             let (ours, theirs) =
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-            let kept = note::Kept { process: Process::own().unwrap(), socket: root.path().join("keeper") };
+            let kept =
+                record::Kept { process: Process::own().unwrap(), socket: root.path().join("guardian") };
             let mut records = Records {
-                wish: Wish {
+                options: AttachOptions {
                     url: "u".into(),
                     via: None,
                     at: None,
@@ -657,21 +663,21 @@ mod tests {
                 nexus: [0; 3],
                 legacy: None,
                 lifeline: Some(Lifeline::of(ours, kept)),
-                noted: SharedNote::default(),
+                noted: SharedRecord::default(),
                 stem: "1".to_owned(),
             };
             // It has heard it, and then says nothing more.
-            let keeper = is_said.then(|| {
+            let guardian = is_said.then(|| {
                 thread::spawn(move || {
                     wire::receive::<wire::Word>(&theirs, Duration::from_secs(30)).unwrap().unwrap();
                 })
             });
             let opened = Opened { ways: vec![("device", "/dev/ublkb0".to_owned())], remarks: Vec::new() };
-            let charge = Charge::Ublk { number: 0, process: 1 };
+            let charge = RecoveryState::Ublk { number: 0, process: 1 };
             assert!(records.settle(&End::new().unwrap(), &opened, Some((charge, Vec::new()))).is_err());
-            keeper.into_iter().for_each(|keeper| keeper.join().unwrap());
-            let notes = if is_said { vec![OsString::from("1.json")] } else { Vec::new() };
-            assert_eq!(dir.names().unwrap(), notes);
+            guardian.into_iter().for_each(|guardian| guardian.join().unwrap());
+            let records = if is_said { vec![OsString::from("1.json")] } else { Vec::new() };
+            assert_eq!(dir.names().unwrap(), records);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Whether a volume is the one that a note tells of.
+//! Whether a volume is the one that a record tells of.
 //!
 //! Invariant: a volume that is not shown to be the one that a killed holder had gets nothing of what waits.
 
 use client::{Handle, Initiator, Portrait};
 use multipath::is_same_serial;
 
-use super::note::{Found, Note};
+use super::record::{AttachRecord, Found};
 use process::exit::Failure;
 
 /// What is written down of a volume, to know it again: UUID, serial number, and the bytes of its blocks.
@@ -16,17 +16,17 @@ pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, O
     (uuid, serial, initiator.known(volume).ok().map(|geometry| geometry.logical))
 }
 
-/// Whether a note is of the volume of this portrait: by its UUID, or where there is none by its serial number. Of one
+/// Whether a record is of the volume of this portrait: by its UUID, or where there is none by its serial number. Of one
 /// that tells neither, as it told neither before, the URL is all that is known: it must be the very one (`shown`). So
-/// it is of a note of an earlier version, which names no `space`: it knew no name of a stripe whose legs have no UUID.
-pub fn is_of(note: &Note, portrait: Option<&Portrait>, shown: &str) -> bool {
+/// it is of a record of an earlier version, which names no `space`: it knew no name of a stripe whose legs have no UUID.
+pub fn is_of(record: &AttachRecord, portrait: Option<&Portrait>, shown: &str) -> bool {
     let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
-    let was = note.serial.as_deref().filter(|serial| !serial.is_empty());
+    let was = record.serial.as_deref().filter(|serial| !serial.is_empty());
     let told = portrait.filter(|portrait| !portrait.serial.is_empty());
-    match (&note.uuid, &uuid, was, told) {
+    match (&record.uuid, &uuid, was, told) {
         (None, None, Some(was), Some(portrait)) => is_same_serial(was, portrait),
-        (None, None, None, None) => note.url == shown,
-        (None, None, None, Some(_)) if note.space.is_none() => note.url == shown,
+        (None, None, None, None) => record.url == shown,
+        (None, None, None, Some(_)) if record.space.is_none() => record.url == shown,
         (None, None, ..) => false,
         (was, now, ..) => was == now,
     }
@@ -38,7 +38,7 @@ pub(super) fn refuse_another(
     (portrait, block): (Option<&Portrait>, Option<u32>),
     shown: &str,
 ) -> Result<(), Failure> {
-    let note = &left.note;
+    let record = &left.record;
     let name = |uuid: Option<String>, serial: Option<&str>| match (uuid, serial) {
         (Some(uuid), _) => format!("volume {uuid}"),
         (None, Some(serial)) if !serial.is_empty() => {
@@ -46,19 +46,19 @@ pub(super) fn refuse_another(
         }
         (None, _) => "a volume without UUID and serial number, known only by its exact URL".to_owned(),
     };
-    if !is_of(note, portrait, shown) {
-        let was = name(note.uuid.clone(), note.serial.as_deref());
+    if !is_of(record, portrait, shown) {
+        let was = name(record.uuid.clone(), record.serial.as_deref());
         let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
         let now = name(uuid, portrait.map(|portrait| &*portrait.serial));
         return Err(Failure::usage(format!(
             "{} was {was} ({}), and {shown} is {now}: what waits would be written to another volume",
             left.ways(),
-            note.url,
+            record.url,
         )));
     }
     // Older versions did not always write the size down; a UUID is of one volume all the same.
-    let is_unsaid = note.block.is_none() && note.uuid.is_some();
-    if note.block.is_some() && note.block == block || is_unsaid {
+    let is_unsaid = record.block.is_none() && record.uuid.is_some();
+    if record.block.is_some() && record.block == block || is_unsaid {
         return Ok(());
     }
     let bytes =
@@ -66,7 +66,7 @@ pub(super) fn refuse_another(
     Err(Failure::usage(format!(
         "{} had blocks of {}, and {shown} has blocks of {}: it is another volume, or was made again",
         left.ways(),
-        bytes(note.block),
+        bytes(record.block),
         bytes(block)
     )))
 }
@@ -77,20 +77,20 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::note::Standing;
+    use super::super::record::AttachState;
     use super::*;
     use process::owned::Dir;
 
     fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
         let root = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let mut note = json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
-        let (Some(note_facts), serde_json::Value::Object(facts)) = (note.as_object_mut(), facts) else {
+        let mut record = json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
+        let (Some(note_facts), serde_json::Value::Object(facts)) = (record.as_object_mut(), facts) else {
             panic!()
         };
         note_facts.extend(facts);
-        let note = serde_json::from_value(note).unwrap();
-        (root, Found { note, dir, file: "1.json".into(), standing: Standing::Stranded })
+        let record = serde_json::from_value(record).unwrap();
+        (root, Found { record, dir, file: "1.json".into(), state: AttachState::Stranded })
     }
 
     const X: volume::Uuid = volume::Uuid([7; 16]);
@@ -127,7 +127,7 @@ mod tests {
         assert!(!is_same(known(), (Some(X), "1", Some(4096))), "other blocks");
         assert!(!is_same(known(), (Some(X), "1", None)), "blocks that nobody knows");
         let older = || json!({"uuid": X.to_string(), "serial": "1", "block": null});
-        assert!(is_same(older(), (Some(X), "1", Some(512))), "a note of a version that did not know them");
+        assert!(is_same(older(), (Some(X), "1", Some(512))), "a record of a version that did not know them");
         assert!(!is_same(older(), (Some(Y), "1", Some(512))));
         let nameless = || json!({"uuid": null, "serial": "1", "block": 512});
         assert!(is_same(nameless(), (None, "1", Some(512))));

@@ -11,22 +11,22 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::note::Note;
+use super::record::AttachRecord;
 
 /// Who uses what an attachment made, for people, one entry each.
-pub fn of(note: &Note) -> Vec<String> {
+pub fn of(record: &AttachRecord) -> Vec<String> {
     let mut found = Vec::new();
-    for way in note.ways.iter().map(Path::new) {
+    for way in record.ways.iter().map(Path::new) {
         // A socket's users are its server's affair; asking for a file that nobody serves would wait.
         if way.starts_with("/dev") {
             found.extend(of_device(way).unwrap_or_else(|why| unknown(&way.display().to_string(), &why)));
         }
     }
-    let ways = || note.ways.join(" ");
-    let loops = loops(&note.ways, Path::new("/sys/block"));
+    let ways = || record.ways.join(" ");
+    let loops = loops(&record.ways, Path::new("/sys/block"));
     found.extend(loops.unwrap_or_else(|why| unknown(&ways(), &why)));
-    let ours = [Some(note.holder.pid), note.keeper.as_ref().map(|kept| kept.process.pid)];
-    let open = open_in_processes(&note.ways, &ours);
+    let ours = [Some(record.holder.pid), record.guardian.as_ref().map(|kept| kept.process.pid)];
+    let open = open_in_processes(&record.ways, &ours);
     found.extend(open.unwrap_or_else(|why| unknown(&ways(), &why)));
     found
 }

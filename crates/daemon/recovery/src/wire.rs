@@ -1,4 +1,4 @@
-//! What holder, keeper and who takes over say to each other: JSON in messages of a Unix socket, with
+//! What holder, guardian and who takes over say to each other: JSON in messages of a Unix socket, with
 //! descriptors beside it.
 //!
 //! Invariant: a message is taken whole or not at all, and descriptors belong to the message that they came
@@ -28,7 +28,7 @@ const FILES_MAX: usize = 2;
 /// What is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "via", rename_all = "kebab-case")]
-pub(super) enum Charge {
+pub(super) enum RecoveryState {
     /// The kernel's end of a FUSE mount, and with `device` the loop device; both are descriptors.
     Fuse {
         dir: PathBuf,
@@ -96,12 +96,18 @@ impl Shape {
     }
 }
 
-/// To the keeper.
+/// To the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
 pub(super) enum Word {
-    /// From the holder: it serves; this is to be kept if it is killed, and the note goes with it.
-    Hold { charge: Charge, note: PathBuf, timeout_ms: u64, called: Option<Called> },
+    /// From the holder: it serves; this is to be kept if it is killed, and the record goes with it.
+    Hold {
+        charge: RecoveryState,
+        #[serde(rename = "note")]
+        record: PathBuf,
+        timeout_ms: u64,
+        called: Option<Called>,
+    },
     /// From the holder: the device's users are asked to go, so nobody else may have it open.
     LetGo,
     /// From the holder: it has ended in good order.
@@ -114,14 +120,14 @@ pub(super) enum Word {
     Ask,
 }
 
-/// From the keeper.
+/// From the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
 pub(super) enum Answer {
     /// It holds on.
     Held,
     /// Here it is; the holder has been dead for so long.
-    Taken { charge: Charge, dead_ms: u64, called: Option<Called> },
+    Taken { charge: RecoveryState, dead_ms: u64, called: Option<Called> },
     /// The holder lives.
     Busy,
     /// The holder is dead; I/O waits for so long yet, or fails already.

@@ -1,7 +1,7 @@
 //! `blockwire attach`: a volume made local, for programs that know no URLs.
 //!
 //! Invariant: what it made is gone when its owner is dropped; if this process is killed, by the attachment's
-//! own keeper, who is told that nothing will be recovered.
+//! own guardian, who is told that nothing will be recovered.
 
 use std::cell::RefCell;
 use std::path::Path;

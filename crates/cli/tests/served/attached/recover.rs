@@ -165,7 +165,7 @@ chap = { user = "alice", secret = "not-for-the-eyes" }
 }
 
 #[test]
-fn a_socket_whose_holder_and_keeper_are_killed_is_not_served_before_their_writes_are_over() {
+fn a_socket_whose_holder_and_guardian_are_killed_is_not_served_before_their_writes_are_over() {
     let (place, daemon) = served();
     let socket = place.path("sock");
     let (url, other) = (&urls(&daemon, "a")[0], &urls(&daemon, "b")[0]);
@@ -178,11 +178,11 @@ fn a_socket_whose_holder_and_keeper_are_killed_is_not_served_before_their_writes
         names.filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect::<Vec<_>>()
     };
     let said: Value = serde_json::from_slice(&fs::read(&note()[0]).unwrap()).unwrap();
-    let keeper = said["keeper"]["process"]["pid"].as_u64().unwrap().to_string();
-    // As a supervisor that ends a whole group does: the keeper first, or it would see the holder's end.
-    assert!(Command::new("kill").args(["-STOP", &keeper]).status().unwrap().success());
+    let guardian = said["keeper"]["process"]["pid"].as_u64().unwrap().to_string();
+    // As a supervisor that ends a whole group does: the guardian first, or it would see the holder's end.
+    assert!(Command::new("kill").args(["-STOP", &guardian]).status().unwrap().success());
     attached.kill();
-    assert!(Command::new("kill").args(["-KILL", &keeper]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-KILL", &guardian]).status().unwrap().success());
     let until = Instant::now() + Duration::from_secs(20);
     while listed(&attached.home)[0]["state"] != "stranded" {
         assert!(Instant::now() < until, "it is forgotten: {}", listed(&attached.home));

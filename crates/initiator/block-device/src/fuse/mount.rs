@@ -496,7 +496,7 @@ fn asked(at: OwnedFd) -> io::Result<rustix::io::Result<()>> {
     })?;
     said.recv_timeout(ANSWER).map_err(|_| {
         let why =
-            "the file system there does not answer: its server hangs, or was killed and a keeper holds it";
+            "the file system there does not answer: its server hangs, or was killed and a guardian holds it";
         io::Error::new(io::ErrorKind::TimedOut, why)
     })
 }

@@ -1,8 +1,8 @@
-//! The keeper of an attachment, as its holder and others see it: a process that does nothing but hold on
+//! The guardian of an attachment, as its holder and others see it: a process that does nothing but hold on
 //! when the holder is killed, so that I/O waits to be recovered instead of failing, and then ends the
 //! waiting in time.
 //!
-//! Invariant: the keeper knows of the holder's end by the end of one connection, the lifeline, and by
+//! Invariant: the guardian knows of the holder's end by the end of one connection, the lifeline, and by
 //! nothing else; who has the lifeline is the holder.
 
 use std::io;
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::note::{Kept, Process};
-use super::wire::{Answer, Charge, Word, receive, send};
+use super::record::{Kept, Process};
+use super::wire::{Answer, RecoveryState, Word, receive, send};
 use control::called::Called;
 use process::exit::Failure;
 use process::owned::{Peer, user};
 
-/// How long a keeper may take to answer; ending I/O takes longest.
+/// How long a guardian may take to answer; ending I/O takes longest.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long an answer to a mere question may take.
 const SOON: Duration = Duration::from_secs(2);
@@ -31,11 +31,11 @@ const SOON: Duration = Duration::from_secs(2);
 pub(super) struct Lifeline {
     /// `None` when the end was said.
     socket: Mutex<Option<OwnedFd>>,
-    /// Where the keeper is found.
+    /// Where the guardian is found.
     pub(super) kept: Kept,
 }
 
-/// A keeper that has not said that it holds on.
+/// A guardian that has not said that it holds on.
 #[derive(Debug)]
 pub(super) struct NotHeld {
     pub(super) why: io::Error,
@@ -47,7 +47,7 @@ pub(super) struct NotHeld {
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) lifeline: Lifeline,
-    pub(super) charge: Charge,
+    pub(super) charge: RecoveryState,
     pub(super) files: Vec<OwnedFd>,
     /// How long the holder has been dead.
     pub(super) dead_for: Duration,
@@ -55,32 +55,32 @@ pub(super) struct Taken {
     pub(super) called: Option<Called>,
 }
 
-/// Starts a keeper that listens at `path`; it keeps nothing yet.
+/// Starts a guardian that listens at `path`; it keeps nothing yet.
 pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
-    let failed = |why: io::Error| Failure::failed(format!("cannot start the attachment's keeper: {why}"));
+    let failed = |why: io::Error| Failure::failed(format!("cannot start the attachment's guardian: {why}"));
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|why| failed(why.into()))?;
     // This very program, also when another version has taken its place on disk.
-    let mut keeper = Command::new("/proc/self/exe");
-    keeper
+    let mut guardian = Command::new("/proc/self/exe");
+    guardian
         .arg0("blockwire")
         .args(["keep", "--socket"])
         .arg(path)
         .stdin(theirs)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut child = keeper.spawn().map_err(failed)?;
+    let mut child = guardian.spawn().map_err(failed)?;
     let process = Process::of(child.id()).map_err(failed)?;
     let process = process.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     // It ends after its holder said so, or died; then somebody must have waited for it.
-    let spawned = std::thread::Builder::new().name("keeper".into()).spawn(move || child.wait());
+    let spawned = std::thread::Builder::new().name("guardian".into()).spawn(move || child.wait());
     spawned.map_err(failed)?;
     Ok(Lifeline { socket: Mutex::new(Some(ours)), kept: Kept { process, socket: path.to_owned() } })
 }
 
 impl Lifeline {
-    /// To a keeper that a test plays.
+    /// To a guardian that a test plays.
     #[cfg(test)]
     pub(super) fn of(socket: OwnedFd, kept: Kept) -> Lifeline {
         Lifeline { socket: Mutex::new(Some(socket)), kept }
@@ -89,12 +89,12 @@ impl Lifeline {
     /// What is kept from now on. When this returns, the holder may be killed.
     ///
     /// # Errors
-    /// Why the keeper has not said so; it may hold on all the same.
+    /// Why the guardian has not said so; it may hold on all the same.
     pub(super) fn hold(
         &self,
-        charge: Charge,
+        charge: RecoveryState,
         files: &[BorrowedFd<'_>],
-        note: PathBuf,
+        record: PathBuf,
         timeout_ms: u64,
         called: &Called,
     ) -> Result<(), NotHeld> {
@@ -103,11 +103,13 @@ impl Lifeline {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or_else(|| unsaid(io::ErrorKind::NotConnected.into()))?;
         let called = Some(called.clone());
-        send(socket, &Word::Hold { charge, note, timeout_ms, called }, files).map_err(unsaid)?;
+        send(socket, &Word::Hold { charge, record, timeout_ms, called }, files).map_err(unsaid)?;
         match receive::<Answer>(socket, PATIENCE).map_err(said)? {
             Some((Answer::Held, _)) => Ok(()),
-            Some(_) => Err(said(io::Error::other("the keeper answers something else than that it holds on"))),
-            None => Err(said(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper is gone"))),
+            Some(_) => {
+                Err(said(io::Error::other("the guardian answers something else than that it holds on")))
+            }
+            None => Err(said(io::Error::new(io::ErrorKind::BrokenPipe, "the guardian is gone"))),
         }
     }
 
@@ -124,13 +126,13 @@ impl Lifeline {
 
     fn say(&self, word: &Word) {
         if let Some(socket) = &*self.socket.lock().unwrap_or_else(PoisonError::into_inner) {
-            // A keeper that is gone keeps nothing.
+            // A guardian that is gone keeps nothing.
             let _ = send(socket, word, &[]);
         }
     }
 }
 
-/// Connects to a keeper: to the very process that the note names, of the user whose note it is.
+/// Connects to a guardian: to the very process that the record names, of the user whose record it is.
 fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -140,7 +142,7 @@ fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
         true => Ok(socket),
         false => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            format!("process {} of user {} listens in the keeper's place", peer.pid, peer.user),
+            format!("process {} of user {} listens in the guardian's place", peer.pid, peer.user),
         )),
     }
 }
@@ -156,10 +158,10 @@ fn exchange(
     Ok((socket, answer, files))
 }
 
-/// How long I/O still waits; `None`: it fails already. `owner`: the user whose keeper it is.
+/// How long I/O still waits; `None`: it fails already. `owner`: the user whose guardian it is.
 ///
 /// # Errors
-/// If the keeper has ended, or its holder lives.
+/// If the guardian has ended, or its holder lives.
 pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
     match exchange((kept, owner), &Word::Ask, SOON)? {
         (_, Answer::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
@@ -170,7 +172,7 @@ pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
 /// Ends the waiting: I/O fails.
 ///
 /// # Errors
-/// If the keeper has ended, or its holder lives.
+/// If the guardian has ended, or its holder lives.
 pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
     match exchange((kept, owner), &Word::End, PATIENCE)? {
         (_, Answer::Ended, _) => Ok(()),
@@ -181,7 +183,7 @@ pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
 /// Takes over what a killed holder had: its time-out stands still until this holder serves, or ends.
 ///
 /// # Errors
-/// `AddrInUse` if the holder lives; what the system says if the keeper is gone.
+/// `AddrInUse` if the holder lives; what the system says if the guardian is gone.
 pub(super) fn take(kept: &Kept) -> io::Result<Taken> {
     match exchange((kept, user()), &Word::Take, PATIENCE)? {
         (socket, Answer::Taken { charge, dead_ms, called }, files) => Ok(Taken {

@@ -1,7 +1,7 @@
 //! What is attached on this machine: a file for each attachment, so that every process finds all of them.
 //!
-//! Invariants: a note whose holder and keeper are both gone is no attachment, unless its device or socket is still there,
-//! and is removed by who sees it; what cannot be told from here (no descriptor, another PID namespace) is not gone. A note is believed only if it stands in a directory that its owner alone can change, and no further
+//! Invariants: a record whose holder and guardian are both gone is no attachment, unless its device or socket is still there,
+//! and is removed by who sees it; what cannot be told from here (no descriptor, another PID namespace) is not gone. A record is believed only if it stands in a directory that its owner alone can change, and no further
 //! than its owner could act: the processes that it names must be this user's.
 
 use std::ffi::{OsStr, OsString};
@@ -14,19 +14,19 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-pub use super::process::Process;
-use super::{keeper, process};
-use ::process::exit::Failure;
-use ::process::owned::Dir;
-use ::process::paths::Paths;
+pub use super::running_process::Process;
+use super::{guardian, running_process};
+use process::exit::Failure;
+use process::owned::Dir;
+use process::paths::Paths;
 
-/// The longest note, in bytes; a stripe's name has those of its legs.
-const NOTE_MAX: u64 = 256 << 10;
+/// The longest record, in bytes; a stripe's name has those of its legs.
+const RECORD_MAX: u64 = 256 << 10;
 
 /// Who holds on if the holder is killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// The keeper.
+    /// The guardian.
     pub process: Process,
     /// Where it listens.
     pub socket: PathBuf,
@@ -34,7 +34,7 @@ pub struct Kept {
 
 /// An attachment, as its file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct AttachRecord {
     /// Who holds it.
     #[serde(flatten)]
     pub holder: Process,
@@ -47,9 +47,9 @@ pub struct Note {
     /// The control socket of the daemon that holds it; `None`: a process of its own.
     #[serde(default)]
     pub control: Option<PathBuf>,
-    /// Its keeper.
-    #[serde(default)]
-    pub keeper: Option<Kept>,
+    /// Its guardian, by the name that every version reads.
+    #[serde(default, rename = "keeper")]
+    pub guardian: Option<Kept>,
     /// How long I/O waits without a holder, in milliseconds.
     #[serde(default)]
     pub timeout_ms: u64,
@@ -64,11 +64,11 @@ pub struct Note {
     pub block: Option<u32>,
     /// The holder's paths; none: it did not write them down.
     #[serde(default)]
-    pub paths: Vec<super::landing::Noted>,
+    pub paths: Vec<super::landing::RecordedPath>,
     /// The qualifier of the holder's iSCSI sessions.
     #[serde(default)]
     pub nexus: [u8; 3],
-    /// Among which processes the holder and the keeper are ([`process::space`]).
+    /// Among which processes the holder and the guardian are ([`running_process::space`]).
     #[serde(default)]
     pub space: Option<u64>,
 }
@@ -76,7 +76,7 @@ pub struct Note {
 /// How an attachment stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Standing {
+pub enum AttachState {
     /// Its holder serves it.
     Serving,
     /// Its holder is gone; I/O waits to be recovered.
@@ -86,57 +86,57 @@ pub enum Standing {
     },
     /// Nobody recovered it in time: I/O fails.
     Failing,
-    /// Holder and keeper are gone, and its device or socket is still there: I/O waits to be recovered, as long as
+    /// Holder and guardian are gone, and its device or socket is still there: I/O waits to be recovered, as long as
     /// its users do.
     Stranded,
     /// It cannot be told from here. It counts as served.
     Unknown,
 }
 
-/// A note, where it was found, and how the attachment stands.
+/// A record, where it was found, and how the attachment stands.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The note.
-    pub note: Note,
+    /// The record.
+    pub record: AttachRecord,
     /// Where it stands.
     pub dir: Arc<Dir>,
     /// Its file there.
     pub file: OsString,
     /// As it stands.
-    pub standing: Standing,
+    pub state: AttachState,
 }
 
 impl Found {
     /// Whether a user's word names it: one of its ways, the directory of one, or the number of a process
     /// that holds nothing else.
     pub fn is(&self, name: &Path) -> bool {
-        let note = &self.note;
-        let is_pid = note.control.is_none() && name == Path::new(&note.holder.pid.to_string());
+        let record = &self.record;
+        let is_pid = record.control.is_none() && name == Path::new(&record.holder.pid.to_string());
         let is_way = |way: &String| {
             let way = Path::new(way);
             // Of a FUSE file the directory names it too; of a device or socket it would name others.
-            way == name || (note.via == "fuse" && way.parent() == Some(name) && !way.starts_with("/dev"))
+            way == name || (record.via == "fuse" && way.parent() == Some(name) && !way.starts_with("/dev"))
         };
-        is_pid || note.ways.iter().any(is_way)
+        is_pid || record.ways.iter().any(is_way)
     }
 
     /// Whether its holder serves it, or may.
     pub fn is_held(&self) -> bool {
-        matches!(self.standing, Standing::Serving | Standing::Unknown)
+        matches!(self.state, AttachState::Serving | AttachState::Unknown)
     }
 
     /// What `--at` names of it.
     pub fn place(&self) -> &str {
-        self.note.ways.first().map_or("", String::as_str)
+        self.record.ways.first().map_or("", String::as_str)
     }
 
     /// Its ways, for people.
     pub fn ways(&self) -> String {
-        self.note.ways.join(" ")
+        self.record.ways.join(" ")
     }
 }
 
-/// Where notes are, and sockets and directories that nobody named: beside the control socket.
+/// Where records are, and sockets and directories that nobody named: beside the control socket.
 pub fn dir(control: Option<&Path>) -> PathBuf {
     let usual = Paths::of_process().control;
     let control = control.unwrap_or(&usual);
@@ -146,110 +146,110 @@ pub fn dir(control: Option<&Path>) -> PathBuf {
 /// All that is attached; what is dead is forgotten.
 ///
 /// # Errors
-/// A directory whose notes cannot be believed, and why.
+/// A directory whose records cannot be believed, and why.
 pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
     let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.display()));
     let Some(dir) = Dir::find(dir)?.map(Arc::new) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for file in dir.names().map_err(failed)? {
-        let is_note = Path::new(&file).extension().is_some_and(|extension| extension == "json");
+        let is_record = Path::new(&file).extension().is_some_and(|extension| extension == "json");
         // What begins with a dot is being written, and seen next time.
-        if !is_note || file.as_encoded_bytes().starts_with(b".") {
+        if !is_record || file.as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        let text = match dir.read(&file, NOTE_MAX) {
+        let text = match dir.read(&file, RECORD_MAX) {
             Ok(text) => text,
-            // What is no note, or has just gone, is nobody's business; what cannot be read now is.
-            Err(why) if is_no_note(&why) => continue,
+            // What is no record, or has just gone, is nobody's business; what cannot be read now is.
+            Err(why) if is_no_record(&why) => continue,
             Err(why) => return Err(failed(why)),
         };
-        let Ok(note) = serde_json::from_slice::<Note>(&text) else { continue };
-        match standing(&note, dir.owner()) {
-            Some(standing) => found.push(Found { note, dir: dir.clone(), file, standing }),
+        let Ok(record) = serde_json::from_slice::<AttachRecord>(&text) else { continue };
+        match state(&record, dir.owner()) {
+            Some(state) => found.push(Found { record, dir: dir.clone(), file, state }),
             None => drop(dir.remove(&file)),
         }
     }
     // A number that was given again is the one's who serves it.
     let served: Vec<String> = found
         .iter()
-        .filter(|one| !matches!(one.standing, Standing::Stranded | Standing::Unknown))
-        .flat_map(|one| one.note.ways.clone())
+        .filter(|one| !matches!(one.state, AttachState::Stranded | AttachState::Unknown))
+        .flat_map(|one| one.record.ways.clone())
         .collect();
     found.retain(|one| {
         let is_gone =
-            one.standing == Standing::Stranded && one.note.ways.iter().any(|way| served.contains(way));
+            one.state == AttachState::Stranded && one.record.ways.iter().any(|way| served.contains(way));
         if is_gone {
             let _ = one.dir.remove(&one.file);
         }
         !is_gone
     });
     hide_doubles(&mut found);
-    found.sort_by(|a, b| (a.note.holder.pid, &a.file).cmp(&(b.note.holder.pid, &b.file)));
+    found.sort_by(|a, b| (a.record.holder.pid, &a.file).cmp(&(b.record.holder.pid, &b.file)));
     Ok(found)
 }
 
-/// Of notes with one keeper one counts: that whose holder lives, if there is one. A recovery that was killed before
-/// its keeper had heard of it leaves its own beside the other.
+/// Of records with one guardian one counts: that whose holder lives, if there is one. A recovery that was killed before
+/// its guardian had heard of it leaves its own beside the other.
 fn hide_doubles(found: &mut Vec<Found>) {
     found.sort_by_key(|one| !one.is_held());
     let mut seen = Vec::new();
     found.retain(|one| {
-        let Some(keeper) = &one.note.keeper else { return true };
-        let is_first = !seen.contains(keeper);
-        seen.push(keeper.clone());
+        let Some(guardian) = &one.record.guardian else { return true };
+        let is_first = !seen.contains(guardian);
+        seen.push(guardian.clone());
         is_first
     });
 }
 
-/// Whether what keeps a file from being read is that it is no note of the directory's owner, or none any more.
-fn is_no_note(why: &io::Error) -> bool {
+/// Whether what keeps a file from being read is that it is no record of the directory's owner, or none any more.
+fn is_no_record(why: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
     let is_link = why.raw_os_error() == Some(Errno::LOOP.raw_os_error());
     is_link || matches!(why.kind(), NotFound | PermissionDenied | InvalidData)
 }
 
 /// `None`: it is shown to be gone.
-fn standing(note: &Note, owner: u32) -> Option<Standing> {
-    let look = || -> io::Result<Option<Standing>> {
-        let here = process::space()?;
-        if note.space.is_some_and(|space| space != here) {
-            // Of its processes nothing can be told; but a keeper outlives its holder, and answers in any space.
-            let is_gone = note.keeper.as_ref().map(|kept| has_ceased(kept, owner)).transpose()?;
-            return Ok((is_gone != Some(true)).then_some(Standing::Unknown));
+fn state(record: &AttachRecord, owner: u32) -> Option<AttachState> {
+    let look = || -> io::Result<Option<AttachState>> {
+        let here = running_process::space()?;
+        if record.space.is_some_and(|space| space != here) {
+            // Of its processes nothing can be told; but a guardian outlives its holder, and answers in any space.
+            let is_gone = record.guardian.as_ref().map(|kept| has_ceased(kept, owner)).transpose()?;
+            return Ok((is_gone != Some(true)).then_some(AttachState::Unknown));
         }
-        if note.holder.is_of(owner)? {
-            return Ok(Some(Standing::Serving));
+        if record.holder.is_of(owner)? {
+            return Ok(Some(AttachState::Serving));
         }
-        let Some(kept) = &note.keeper else { return Ok(None) };
+        let Some(kept) = &record.guardian else { return Ok(None) };
         Ok(kept.process.is_of(owner)?.then(|| waiting(kept, owner)))
     };
-    let stranded = || Ok(is_stranded(note, owner)?.then_some(Standing::Stranded));
-    let found = look().and_then(|found| found.map_or_else(stranded, |standing| Ok(Some(standing))));
-    found.unwrap_or(Some(Standing::Unknown))
+    let stranded = || Ok(is_stranded(record, owner)?.then_some(AttachState::Stranded));
+    let found = look().and_then(|found| found.map_or_else(stranded, |state| Ok(Some(state))));
+    found.unwrap_or(Some(AttachState::Unknown))
 }
 
-/// Whether nobody listens any more where a keeper did. Without the socket it is not told: it may have another path
+/// Whether nobody listens any more where a guardian did. Without the socket it is not told: it may have another path
 /// here.
 fn has_ceased(kept: &Kept, owner: u32) -> io::Result<bool> {
     let Some(socket) = kept.socket.to_str() else { return Ok(false) };
     is_stale_socket(socket, owner)
 }
 
-/// As the keeper says it.
-fn waiting(kept: &Kept, owner: u32) -> Standing {
-    match keeper::ask(kept, owner) {
-        Ok(Some(left)) => Standing::Waiting { left_ms: millis(left) },
-        Ok(None) => Standing::Failing,
+/// As the guardian says it.
+fn waiting(kept: &Kept, owner: u32) -> AttachState {
+    match guardian::ask(kept, owner) {
+        Ok(Some(left)) => AttachState::Waiting { left_ms: millis(left) },
+        Ok(None) => AttachState::Failing,
         // It is just going, or just taken over: its process says that somebody is there.
-        Err(_) => Standing::Waiting { left_ms: 0 },
+        Err(_) => AttachState::Waiting { left_ms: 0 },
     }
 }
 
 /// Whether what nobody holds is there all the same: a ublk device stays until it is taken away; and who was at a
 /// socket comes again when somebody listens there, and asks again what was in flight.
-fn is_stranded(note: &Note, owner: u32) -> io::Result<bool> {
-    let Some(way) = note.ways.first() else { return Ok(false) };
-    match &*note.via {
+fn is_stranded(record: &AttachRecord, owner: u32) -> io::Result<bool> {
+    let Some(way) = record.ways.first() else { return Ok(false) };
+    match &*record.via {
         "ublk" => Ok(facts_of(way)?.is_some_and(|facts| facts.file_type().is_block_device())),
         "nbd" | "vhost-user" => is_stale_socket(way, owner),
         _ => Ok(false),
@@ -284,46 +284,47 @@ pub(super) fn is_stale_socket(path: &str, owner: u32) -> io::Result<bool> {
     }
 }
 
-/// A note that goes away with the attachment.
+/// A record that goes away with the attachment.
 #[derive(Debug)]
-pub struct Noted {
+pub struct RecordFile {
     dir: Arc<Dir>,
     file: OsString,
-    note: Note,
+    record: AttachRecord,
     stays: bool,
 }
 
-impl Noted {
+impl RecordFile {
     /// Writes it; who looks sees all of it or nothing.
     ///
     /// # Errors
     /// What the system says.
-    pub fn write(dir: Arc<Dir>, file: &OsStr, note: &Note) -> Result<Noted, Failure> {
+    pub fn write(dir: Arc<Dir>, file: &OsStr, record: &AttachRecord) -> Result<RecordFile, Failure> {
         let failed =
             |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.path().join(file).display()));
-        let text = serde_json::to_vec(note).map_err(|why| failed(why.into()))?;
+        let text = serde_json::to_vec(record).map_err(|why| failed(why.into()))?;
         dir.make_file(file, &text).map_err(failed)?;
-        Ok(Noted { dir, file: file.to_owned(), note: note.clone(), stays: false })
+        Ok(RecordFile { dir, file: file.to_owned(), record: record.clone(), stays: false })
     }
 
-    /// The paths are others now, or what they sent lands for longer. A note that cannot be written again stays as it was.
+    /// The paths are others now, or what they sent lands for longer. A record that cannot be written again stays as it was.
     ///
     /// # Errors
     /// What the system says.
-    pub fn set_paths(&mut self, paths: Vec<super::landing::Noted>) -> io::Result<()> {
-        if self.note.paths == paths {
+    pub fn set_paths(&mut self, paths: Vec<super::landing::RecordedPath>) -> io::Result<()> {
+        if self.record.paths == paths {
             return Ok(());
         }
-        let note = Note { paths, ..self.note.clone() };
-        self.dir.replace_file(&self.file, &serde_json::to_vec(&note)?)?;
-        self.note = note;
+        let record = AttachRecord { paths, ..self.record.clone() };
+        self.dir.replace_file(&self.file, &serde_json::to_vec(&record)?)?;
+        self.record = record;
         Ok(())
     }
 
     /// It stays, for who goes on with what is left. Its holder has ended, though its process may live: it holds other
     /// attachments.
     pub fn leave_behind(mut self) {
-        let ended = Note { holder: Process { started: 0, ..self.note.holder }, ..self.note.clone() };
+        let ended =
+            AttachRecord { holder: Process { started: 0, ..self.record.holder }, ..self.record.clone() };
         // Where it cannot be written again it stays as it is: it counts when the process has ended.
         self.stays = true;
         if let Ok(text) = serde_json::to_vec(&ended) {
@@ -332,26 +333,26 @@ impl Noted {
     }
 }
 
-/// A note, once it is written: of who ends the attachment, and of who knows how its paths are.
+/// A record, once it is written: of who ends the attachment, and of who knows how its paths are.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SharedNote(Arc<Mutex<Option<Noted>>>);
+pub(super) struct SharedRecord(Arc<Mutex<Option<RecordFile>>>);
 
-impl SharedNote {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Noted>> {
+impl SharedRecord {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<RecordFile>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Noted {
+impl Drop for RecordFile {
     fn drop(&mut self) {
         if !self.stays {
-            // Who went on with it, or the keeper, may have been faster.
+            // Who went on with it, or the guardian, may have been faster.
             let _ = self.dir.remove(&self.file);
         }
     }
 }
 
-/// Milliseconds, which a note and a message carry.
+/// Milliseconds, which a record and a message carry.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -371,9 +372,9 @@ mod tests {
     fn whose_clients_come_again_and_ask_again_is_not_forgotten_while_its_socket_stands() {
         use std::os::unix::net::UnixListener;
         let root = tempfile::tempdir().unwrap();
-        let (notes, stale, served) =
+        let (records, stale, served) =
             (root.path().join("attached"), root.path().join("stale"), root.path().join("served"));
-        let dir = Dir::make(&notes).unwrap();
+        let dir = Dir::make(&records).unwrap();
         drop(UnixListener::bind(&stale).unwrap());
         let listener = UnixListener::bind(&served).unwrap();
         for (name, via, way) in [
@@ -384,13 +385,13 @@ mod tests {
         ] {
             dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
         }
-        let found = all(&notes).unwrap();
+        let found = all(&records).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].standing, found[0].note.nexus), (Standing::Stranded, [1, 2, 3]));
+        assert_eq!((found[0].state, found[0].record.nexus), (AttachState::Stranded, [1, 2, 3]));
         // Who gives it up takes the socket away, and no other.
         super::super::give_up(&found[0]).unwrap();
         assert!(!stale.exists() && served.exists());
-        assert!(all(&notes).unwrap().is_empty() && dir.names().unwrap().is_empty());
+        assert!(all(&records).unwrap().is_empty() && dir.names().unwrap().is_empty());
         drop(listener);
     }
 
@@ -398,29 +399,29 @@ mod tests {
     fn what_another_process_number_space_or_a_missing_descriptor_hides_is_not_taken_for_dead() {
         let root = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let note: Note = serde_json::from_str(&left_by_the_dead("fuse", Path::new("/a"))).unwrap();
-        assert_eq!(standing(&note, dir.owner()), None, "it is shown to be gone");
-        let elsewhere = Note { space: Some(process::space().unwrap() + 1), ..note };
+        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("fuse", Path::new("/a"))).unwrap();
+        assert_eq!(state(&record, dir.owner()), None, "it is shown to be gone");
+        let elsewhere = AttachRecord { space: Some(running_process::space().unwrap() + 1), ..record };
         let text = serde_json::to_vec(&elsewhere).unwrap();
         dir.make_file(OsStr::new("1.json"), &text).unwrap();
         let found = all(dir.path()).unwrap();
-        assert_eq!((found.len(), found[0].standing), (1, Standing::Unknown));
+        assert_eq!((found.len(), found[0].state), (1, AttachState::Unknown));
         assert!(found[0].is_held() && super::super::give_up(&found[0]).is_err());
-        assert_eq!(dir.names().unwrap(), ["1.json"], "its note was removed");
-        // All of a space may have ended; its keeper's socket tells.
-        let socket = root.path().join("keeper");
+        assert_eq!(dir.names().unwrap(), ["1.json"], "its record was removed");
+        // All of a space may have ended; its guardian's socket tells.
+        let socket = root.path().join("guardian");
         let kept = Kept { process: elsewhere.holder, socket: socket.clone() };
-        let kept = Note { keeper: Some(kept), ..elsewhere };
-        assert_eq!(standing(&kept, dir.owner()), Some(Standing::Unknown), "no socket tells nothing");
+        let kept = AttachRecord { guardian: Some(kept), ..elsewhere };
+        assert_eq!(state(&kept, dir.owner()), Some(AttachState::Unknown), "no socket tells nothing");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert_eq!(standing(&kept, dir.owner()), Some(Standing::Unknown));
+        assert_eq!(state(&kept, dir.owner()), Some(AttachState::Unknown));
         drop(listener);
-        assert_eq!(standing(&kept, dir.owner()), None, "nobody holds it any more");
+        assert_eq!(state(&kept, dir.owner()), None, "nobody holds it any more");
         // What cannot be read for now is no less there.
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
-            assert!(!is_no_note(&errno.into()), "{errno:?}");
+            assert!(!is_no_record(&errno.into()), "{errno:?}");
         }
-        assert!(is_no_note(&Errno::NOENT.into()) && is_no_note(&Errno::LOOP.into()));
+        assert!(is_no_record(&Errno::NOENT.into()) && is_no_record(&Errno::LOOP.into()));
     }
 
     /// A path has connected again, to a controller that lets writes land for longer.
@@ -428,9 +429,9 @@ mod tests {
     fn a_note_does_not_keep_saying_how_long_writes_landed_before() {
         let root = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let note: Note = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
-        let mut noted = Noted::write(dir.clone(), OsStr::new("1.json"), &note).unwrap();
-        let path = |lands_for_ms| super::super::landing::Noted {
+        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
+        let mut noted = RecordFile::write(dir.clone(), OsStr::new("1.json"), &record).unwrap();
+        let path = |lands_for_ms| super::super::landing::RecordedPath {
             place: "a".to_owned(),
             number: 0,
             reinstates: false,
@@ -440,9 +441,9 @@ mod tests {
         };
         for lands_for_ms in [10_000, 3_600_000] {
             noted.set_paths(vec![path(lands_for_ms)]).unwrap();
-            let text = dir.read(OsStr::new("1.json"), NOTE_MAX).unwrap();
-            let read: Note = serde_json::from_slice(&text).unwrap();
-            assert_eq!(read, Note { paths: vec![path(lands_for_ms)], ..note.clone() });
+            let text = dir.read(OsStr::new("1.json"), RECORD_MAX).unwrap();
+            let read: AttachRecord = serde_json::from_slice(&text).unwrap();
+            assert_eq!(read, AttachRecord { paths: vec![path(lands_for_ms)], ..record.clone() });
         }
         drop(noted);
         assert!(dir.names().unwrap().is_empty());
@@ -452,14 +453,15 @@ mod tests {
     fn what_a_front_that_failed_has_left_behind_is_not_taken_for_served_while_its_process_lives() {
         let root = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let note: Note = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
-        let note = Note { holder: Process::own().unwrap(), ..note };
-        let noted = Noted::write(dir.clone(), OsStr::new("1.json"), &note).unwrap();
-        assert_eq!(all(dir.path()).unwrap()[0].standing, Standing::Serving);
+        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
+        let record = AttachRecord { holder: Process::own().unwrap(), ..record };
+        let noted = RecordFile::write(dir.clone(), OsStr::new("1.json"), &record).unwrap();
+        assert_eq!(all(dir.path()).unwrap()[0].state, AttachState::Serving);
         noted.leave_behind();
-        let left: Note = serde_json::from_slice(&dir.read(OsStr::new("1.json"), NOTE_MAX).unwrap()).unwrap();
-        assert!(!left.holder.is_of(dir.owner()).unwrap() && left.url == note.url);
-        drop(Noted::write(dir.clone(), OsStr::new("2.json"), &note).unwrap());
+        let left: AttachRecord =
+            serde_json::from_slice(&dir.read(OsStr::new("1.json"), RECORD_MAX).unwrap()).unwrap();
+        assert!(!left.holder.is_of(dir.owner()).unwrap() && left.url == record.url);
+        drop(RecordFile::write(dir.clone(), OsStr::new("2.json"), &record).unwrap());
         assert_eq!(dir.names().unwrap(), ["1.json"]);
     }
 
@@ -467,19 +469,24 @@ mod tests {
     fn a_recovery_that_was_killed_half_way_leaves_no_second_attachment() {
         let root = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let note: Note = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
-        let of = |file: &str, socket: Option<&str>, standing| {
-            let keeper = socket.map(|socket| Kept { process: note.holder, socket: socket.into() });
-            Found { note: Note { keeper, ..note.clone() }, dir: dir.clone(), file: file.into(), standing }
+        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
+        let of = |file: &str, socket: Option<&str>, state| {
+            let guardian = socket.map(|socket| Kept { process: record.holder, socket: socket.into() });
+            Found {
+                record: AttachRecord { guardian, ..record.clone() },
+                dir: dir.clone(),
+                file: file.into(),
+                state,
+            }
         };
-        let waits = Standing::Waiting { left_ms: 1 };
+        let waits = AttachState::Waiting { left_ms: 1 };
         let mut found = vec![
             of("1", Some("/k"), waits),
-            of("2", Some("/k"), Standing::Serving),
+            of("2", Some("/k"), AttachState::Serving),
             of("3", Some("/l"), waits),
             of("4", Some("/l"), waits),
-            of("5", None, Standing::Stranded),
-            of("6", None, Standing::Stranded),
+            of("5", None, AttachState::Stranded),
+            of("6", None, AttachState::Stranded),
         ];
         hide_doubles(&mut found);
         let files: Vec<_> = found.iter().map(|one| one.file.to_str().unwrap()).collect();
@@ -487,15 +494,15 @@ mod tests {
     }
 
     #[test]
-    fn a_ublk_device_that_outlives_holder_and_keeper_is_not_forgotten() {
+    fn a_ublk_device_that_outlives_holder_and_guardian_is_not_forgotten() {
         let block = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
         };
         let device = fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path()).find(block);
         let Some(device) = device else { return };
         let root = tempfile::tempdir().unwrap();
-        let notes = root.path().join("attached");
-        let dir = Dir::make(&notes).unwrap();
+        let records = root.path().join("attached");
+        let dir = Dir::make(&records).unwrap();
         for (name, via, way) in [
             ("1.json", "ublk", device.as_path()),
             ("2.json", "ublk", Path::new("/dev/ublkb4294967295")),
@@ -503,10 +510,10 @@ mod tests {
         ] {
             dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
         }
-        let found = all(&notes).unwrap();
+        let found = all(&records).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].standing, found[0].note.uuid.as_deref()), (Standing::Stranded, Some("x")));
-        assert_eq!(found[0].note.nexus, [1, 2, 3]);
+        assert_eq!((found[0].state, found[0].record.uuid.as_deref()), (AttachState::Stranded, Some("x")));
+        assert_eq!(found[0].record.nexus, [1, 2, 3]);
         assert_eq!(dir.names().unwrap(), ["1.json"], "what is gone is forgotten");
     }
 }
