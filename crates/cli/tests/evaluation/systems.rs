@@ -12,7 +12,7 @@ use eval::record::{Point, Record};
 use lab::{Cores, Place, Runner, Silent};
 
 /// The first round of the smallest preset: reads by all pairs, writes to our own target.
-fn all_pairs(room: &eval::preset::Room) -> Plan {
+fn all_pairs(room: &eval::preset::HostCapacity) -> Plan {
     let quick = Preset::find("quick").unwrap();
     // By the name `fio` the best of its ways is taken: one of those that are here by their own names.
     let initiators: Vec<String> = room.initiators.iter().filter(|name| *name != "fio").cloned().collect();
@@ -76,7 +76,7 @@ fn every_pair_that_is_installed_is_measured() {
     for (name, why) in missing.filter_map(|(name, why)| Some((name, why?))) {
         println!("{name} is passed over: {why}");
     }
-    let room = lab::room(&targets, &initiators, Duration::from_secs(60));
+    let room = lab::host_capacity(&targets, &initiators, Duration::from_secs(60));
     let plan = all_pairs(&room);
     let dir = tempfile::tempdir().unwrap();
     let mut runner = Runner {

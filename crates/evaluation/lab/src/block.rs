@@ -10,9 +10,9 @@ use crate::Failure;
 use crate::initiator::Task;
 use crate::live::Moment;
 use crate::measure::{Load, Part, Pulse, measure};
+use crate::mixed_traffic::Noise;
 use crate::place::Place;
 use crate::runner::{Runner, Testbed, note_command};
-use crate::together::Noise;
 use crate::watch::Watch;
 
 /// Bytes of a write that fills a volume: no target takes less in one command.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use eval::fio::Amount;
-use eval::preset::{LeftOut, Medium, Pace, Plan, Preset, Protocol, Step, Wire, word};
+use eval::preset::{LeftOut, Medium, Plan, Preset, Protocol, Step, Timing, Wire, word};
 use eval::record::{Machine, Point, Record, Run, SCHEMA};
 use eval::steady;
 
@@ -72,7 +72,7 @@ struct Key {
 type Broken = (Key, String, u32);
 
 /// How a plan goes.
-struct Course {
+struct Progress {
     allowance: Allowance,
     testbed: Option<(Key, Testbed)>,
     /// Most connections of any step: what a target must be ready for.
@@ -133,20 +133,20 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If nothing at all could be measured: why.
-    pub fn run(&mut self, plan_of: &dyn Fn(&Pace) -> Result<Plan, String>) -> Result<Record, Failure> {
-        let mut course =
-            Course { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
+    pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, String>) -> Result<Record, Failure> {
+        let mut progress =
+            Progress { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
         let rough = plan_of(&self.pace()).map_err(Failure::new)?;
-        course.allowance = course.allowance.of(rough.time);
+        progress.allowance = progress.allowance.of(rough.time);
         let mut record = begin(rough.preset, &[]);
         let (possible, left_out) = self.possible(&rough);
-        course.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
+        progress.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
         let pace = match rough.time {
             None => self.pace(),
             Some(_) => {
-                let pace = self.measured_pace(&possible, &mut course, &record);
+                let pace = self.measured_pace(&possible, &mut progress, &record);
                 let not = rough.steps.iter().filter(|step| !possible.contains(step));
-                Pace { left_out: distinct(not.map(LeftOut::like)), ..pace }
+                Timing { left_out: distinct(not.map(LeftOut::like)), ..pace }
             }
         };
         let plan = plan_of(&pace).map_err(Failure::new)?;
@@ -154,7 +154,7 @@ impl Runner<'_> {
         record.notes.extend(plan.notes.iter().cloned());
         record.notes.extend(left_out);
         let (steps, _) = self.possible(&plan);
-        let mut round_begun = course.allowance.passed();
+        let mut round_begun = progress.allowance.passed();
         for (at, step) in steps.iter().enumerate() {
             if ending::is_ending() {
                 record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
@@ -162,7 +162,7 @@ impl Runner<'_> {
             }
             // Wherever estimates were wrong it ends in time, and says what that cost.
             let before = at.checked_sub(1).and_then(|before| steps.get(before));
-            if let Some(before) = before.filter(|_| course.allowance.is_over()) {
+            if let Some(before) = before.filter(|_| progress.allowance.is_over()) {
                 record.notes.push(format!(
                     "{at} of {} loads were done, the last was {}: there was no time for more",
                     steps.len(),
@@ -171,7 +171,7 @@ impl Runner<'_> {
                 break;
             }
             if before.is_some_and(|before| step.round > before.round) {
-                if !course.allowance.has_round(round_begun) {
+                if !progress.allowance.has_round(round_begun) {
                     let rounds = steps.last().map_or(0, |step| step.round + 1);
                     record.notes.push(format!(
                         "{} of {rounds} rounds were made: there was no time for more",
@@ -179,13 +179,13 @@ impl Runner<'_> {
                     ));
                     break;
                 }
-                round_begun = course.allowance.passed();
+                round_begun = progress.allowance.passed();
             }
-            self.take(step, (at, &steps), &pace, &mut course, &mut record);
+            self.take(step, (at, &steps), &pace, &mut progress, &mut record);
         }
         self.live.over();
-        drop(course.testbed);
-        finish(&mut record, course.allowance.begun());
+        drop(progress.testbed);
+        finish(&mut record, progress.allowance.begun());
         if record.points.is_empty() {
             return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
         }
@@ -197,19 +197,20 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         (at, all): (usize, &[&Step]),
-        pace: &Pace,
-        course: &mut Course,
+        pace: &Timing,
+        progress: &mut Progress,
         record: &mut Record,
     ) {
         let attempt = (Key::of(step), step.initiator.clone(), step.connections);
-        if course.broken.contains(&attempt) {
+        if progress.broken.contains(&attempt) {
             return;
         }
         let takes = |steps: &[&Step]| pace.of_steps(steps.iter().copied());
         let (before, rest) = all.split_at_checked(at).unwrap_or((all, &[]));
         // What was estimated wrongly so far is expected to be so further on.
         let done = takes(before);
-        let wrong = if at == 0 { 1.0 } else { course.allowance.passed().as_secs_f64() / done.as_secs_f64() };
+        let wrong =
+            if at == 0 { 1.0 } else { progress.allowance.passed().as_secs_f64() / done.as_secs_f64() };
         let moment = Moment {
             step: (at + 1, all.len()),
             what: what(step),
@@ -217,35 +218,35 @@ impl Runner<'_> {
             ..Moment::default()
         };
         self.live.begins(&moment);
-        match self.step(step, course, &moment, record) {
+        match self.step(step, progress, &moment, record) {
             Ok(run) => {
                 self.live.ended(&moment, Ok(run.iops()));
                 let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
                 add(record, step, mtu, run);
             }
             // What was cut short is no failure of the systems.
-            Err(_) if ending::is_ending() => course.testbed = None,
+            Err(_) if ending::is_ending() => progress.testbed = None,
             Err(why) => {
                 self.live.ended(&moment, Err(&why.to_string()));
                 record.notes.push(format!("{} was left out: {why}", moment.what));
-                course.broken.push(attempt);
-                course.testbed = None;
+                progress.broken.push(attempt);
+                progress.testbed = None;
             }
         }
     }
 
     /// What systems take to start and to begin, as they say of themselves.
-    fn pace(&self) -> Pace {
-        Pace {
+    fn pace(&self) -> Timing {
+        Timing {
             starts: self.targets.iter().map(|it| (it.name().to_owned(), it.starting())).collect(),
             loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.around())).collect(),
-            ..Pace::default()
+            ..Timing::default()
         }
     }
 
     /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
     /// goes wrong here goes wrong again when it counts, and is noted then.
-    fn measured_pace(&mut self, steps: &[&Step], course: &mut Course, record: &Record) -> Pace {
+    fn measured_pace(&mut self, steps: &[&Step], progress: &mut Progress, record: &Record) -> Timing {
         let mut pace = self.pace();
         let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return pace };
         let moment =
@@ -256,24 +257,24 @@ impl Runner<'_> {
         short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
         // What is written down is what is done when it counts.
         let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
-        let Ok((testbed, took)) = self.start(&short, course.connections, &mut aside) else { return pace };
+        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else { return pace };
         let (started, filled) = took;
-        Pace::learn(&mut pace.starts, &step.target, started);
+        Timing::learn(&mut pace.starts, &step.target, started);
         let bytes = u64::from(short.volumes.0) * short.volumes.1;
         if !filled.is_zero() {
             pace.filled = bytes as f64 / filled.as_secs_f64();
         }
-        course.testbed = Some((Key::of(&short), testbed));
+        progress.testbed = Some((Key::of(&short), testbed));
         short.job.file_size = Some(Amount::Bytes(short.volumes.1));
         (short.job.ramp, short.job.runtime, short.connections) =
             (Duration::ZERO, Some(TRIED), step.volumes.0);
         let begun = Instant::now();
-        if self.step(&short, course, &moment, &mut aside).is_ok() {
+        if self.step(&short, progress, &moment, &mut aside).is_ok() {
             let connecting = pace.load("", short.connections) - pace.load("", 0);
             let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
-            Pace::learn(&mut pace.loads, &step.initiator, took);
+            Timing::learn(&mut pace.loads, &step.initiator, took);
         }
-        pace.spent = course.allowance.passed();
+        pace.spent = progress.allowance.passed();
         pace
     }
 
@@ -311,22 +312,22 @@ impl Runner<'_> {
     fn step(
         &mut self,
         step: &Step,
-        course: &mut Course,
+        progress: &mut Progress,
         moment: &Moment,
         record: &mut Record,
     ) -> Result<Run, Failure> {
         if step.protocol == Protocol::Local {
-            course.testbed = None;
+            progress.testbed = None;
             return block::local(self, step, moment, record);
         }
         let key = Key::of(step);
-        if course.testbed.as_ref().is_none_or(|(known, _)| *known != key) {
+        if progress.testbed.as_ref().is_none_or(|(known, _)| *known != key) {
             // Two targets must not have the memory, or the cores, at once.
-            course.testbed = None;
-            let (made, _) = self.start(step, course.connections, record)?;
-            course.testbed = Some((key, made));
+            progress.testbed = None;
+            let (made, _) = self.start(step, progress.connections, record)?;
+            progress.testbed = Some((key, made));
         }
-        let Some((_, testbed)) = &course.testbed else { return Err(Failure::new("no target serves")) };
+        let Some((_, testbed)) = &progress.testbed else { return Err(Failure::new("no target serves")) };
         block::load(self, step, testbed, moment, record)
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use eval::preset::{Kind, Pace, Pairing, Preset, Room, Scale, Wire, plan};
+use eval::preset::{HostCapacity, Kind, Pairing, Preset, Scale, Timing, Wire, plan};
 use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
@@ -120,7 +120,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
     let targets = lab::target::all(&binary, &args.url);
     let initiators = lab::initiator::all(&binary);
-    let mut room = lab::room(&targets, &initiators, Duration::from_secs(args.time));
+    let mut room = lab::host_capacity(&targets, &initiators, Duration::from_secs(args.time));
     room.wires.clone_from(&args.wire);
     let (dir, made) = match &args.out {
         Some(dir) => (dir.clone(), fs::create_dir_all(dir)),
@@ -225,7 +225,7 @@ fn refuse_passwords(urls: &[String]) -> Result<(), Failure> {
 fn experiment(
     args: &RunArgs,
     preset: &'static Preset,
-    room: &Room,
+    room: &HostCapacity,
     runner: &mut Runner<'_>,
 ) -> Result<Record, String> {
     let (targets, initiators) = systems(args, preset, room);
@@ -237,12 +237,12 @@ fn experiment(
         return Err(format!("{} runs on this machine alone: leave --target-address away", preset.id));
     }
     // Other machines have the network that is there, and no other is made for them.
-    let theirs = Room { namespaces: Err("other machines are named".to_owned()), ..room.clone() };
+    let theirs = HostCapacity { namespaces: Err("other machines are named".to_owned()), ..room.clone() };
     let room = if is_elsewhere { &theirs } else { room };
     match preset.kind {
         Kind::Block => {
-            let plan_of = |pace: &Pace| {
-                let room = Room { pace: pace.clone(), ..room.clone() };
+            let plan_of = |pace: &Timing| {
+                let room = HostCapacity { pace: pace.clone(), ..room.clone() };
                 plan(preset, &room, args.scale, &targets, &initiators)
             };
             runner.run(&plan_of).map_err(|why| why.to_string())
@@ -262,7 +262,7 @@ fn experiment(
 
 /// The systems that were named; else ours, and for three set-ups the first software target and initiator
 /// that are here.
-fn systems(args: &RunArgs, preset: &Preset, room: &Room) -> (Vec<String>, Vec<String>) {
+fn systems(args: &RunArgs, preset: &Preset, room: &HostCapacity) -> (Vec<String>, Vec<String>) {
     let ours = || vec!["blockwire".to_owned()];
     let chosen = |named: &[String], there: &[String]| match (named.is_empty(), preset.pairing) {
         (false, _) => named.to_vec(),

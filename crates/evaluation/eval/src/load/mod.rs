@@ -161,13 +161,13 @@ struct Out {
 
 /// A limit of speed as a schedule: when the next may start.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct RateLimit {
     rate: Option<Rate>,
     /// Units (I/Os or bytes) that were started.
     used: u64,
 }
 
-impl Pace {
+impl RateLimit {
     /// When the next is meant to start.
     fn due(&self, start: u64) -> Option<u64> {
         let per_second = match self.rate? {
@@ -200,8 +200,8 @@ pub struct Worker {
     is_time_based: bool,
     /// Bytes to move; `None`: until time is over.
     left: Option<u64>,
-    read_pace: Pace,
-    write_pace: Pace,
+    read_pace: RateLimit,
+    write_pace: RateLimit,
     think: u64,
     not_before: u64,
     /// When the last one was meant to start.
@@ -279,8 +279,8 @@ impl Worker {
             ceased: None,
             is_time_based: job.is_time_based,
             left,
-            read_pace: Pace { rate: job.rate.0, used: 0 },
-            write_pace: Pace { rate: job.rate.1, used: 0 },
+            read_pace: RateLimit { rate: job.rate.0, used: 0 },
+            write_pace: RateLimit { rate: job.rate.1, used: 0 },
             think: job.think.as_nanos() as u64,
             not_before: start,
             meant: start,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::pace::{Meeting, Pace, Turns, around, ramp, round, thinned};
+use super::timing::{Meeting, Timing, Turns, around, ramp, round, thinned};
 use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
 
 /// What the machine at hand has to give.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Room {
+pub struct HostCapacity {
     /// Processors.
     pub cores: usize,
     /// Bytes of memory that are free.
@@ -28,7 +28,7 @@ pub struct Room {
     /// How long all of it may take under [`Scale::Auto`], from the first start to the last end.
     pub time: Duration,
     /// What is known of how long starting and filling take.
-    pub pace: Pace,
+    pub pace: Timing,
 }
 
 /// How much of a preset's own size.
@@ -100,7 +100,7 @@ impl Fitting {
 /// If nothing of it can be done here: why, and what to install or to change.
 pub fn plan(
     preset: &'static Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     targets: &[String],
     initiators: &[String],
@@ -168,7 +168,7 @@ pub struct Shape {
 /// it runs.
 pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
     let ours = vec!["blockwire".to_owned()];
-    let room = Room {
+    let room = HostCapacity {
         cores: 64,
         memory: 1 << 40,
         files: 1 << 20,
@@ -178,7 +178,7 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         initiators: ours.clone(),
         wires: Vec::new(),
         time: Duration::ZERO,
-        pace: Pace::default(),
+        pace: Timing::default(),
     };
     let at = |scale| match preset.kind {
         Kind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.pace)),
@@ -199,7 +199,7 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
 ///
 /// # Errors
 /// If none of its links can be had here: why.
-pub fn shape(preset: &'static Preset, room: &Room, scale: Scale) -> Result<Shape, String> {
+pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Result<Shape, String> {
     let mut fitting = Fitting { notes: Vec::new() };
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let loads = loads(preset, scale, &mut fitting);
@@ -235,7 +235,7 @@ impl Frame {
     }
 
     /// How long each load may run, so that all fits the time.
-    fn fitting(&self, room: &Room, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Duration {
+    fn fitting(&self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Duration {
         let (around, runs) = around(self);
         let left = room.time.saturating_sub(room.pace.spent) / self.rounds.max(1);
         // A ramp of a tenth goes before each.
@@ -264,7 +264,7 @@ impl Frame {
 /// many they are.
 fn frame(
     preset: &Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     mut frame: Frame,
     around: &dyn Fn(&Frame) -> (Duration, usize),
@@ -305,7 +305,7 @@ fn frame(
 /// Says what was changed.
 fn note_frame(
     preset: &Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     (all, frame): (&Frame, &Frame),
     around: &dyn Fn(&Frame) -> (Duration, usize),
@@ -367,7 +367,7 @@ fn loads(preset: &Preset, scale: Scale, fitting: &mut Fitting) -> Vec<Load> {
 
 fn pairs(
     preset: &Preset,
-    room: &Room,
+    room: &HostCapacity,
     targets: &[String],
     initiators: &[String],
     fitting: &mut Fitting,
@@ -411,7 +411,7 @@ fn pairs(
     Ok(pairs)
 }
 
-fn wires(preset: &Preset, room: &Room, fitting: &mut Fitting) -> Result<Vec<Wire>, String> {
+fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<Vec<Wire>, String> {
     let is_held = |wire: &Wire| matches!(wire, Wire::Limited { .. } | Wire::Congested { .. });
     if !room.wires.is_empty() && preset.wires.iter().any(is_held) {
         return Err(format!("{} is about links that are held to a speed: it has its own", preset.id));
@@ -438,7 +438,7 @@ fn wires(preset: &Preset, room: &Room, fitting: &mut Fitting) -> Result<Vec<Wire
     Ok(left)
 }
 
-fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) -> (u32, u64) {
+fn volumes(preset: &Preset, room: &HostCapacity, scale: Scale, fitting: &mut Fitting) -> (u32, u64) {
     let (count, bytes) = preset.volumes;
     if preset.media.iter().all(|medium| *medium == Medium::Null) {
         return (count, bytes);
@@ -471,7 +471,7 @@ fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) ->
 fn connections(
     preset: &Preset,
     protocol: Protocol,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     volumes: u32,
     fitting: &mut Fitting,

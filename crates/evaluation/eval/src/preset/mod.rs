@@ -5,16 +5,16 @@
 //! for every pair of systems, in an order in which the systems take turns.
 
 mod fit;
-mod pace;
 mod table;
+mod timing;
 
 use std::time::Duration;
 
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
-pub use fit::{Room, Scale, Shape, plan, shape, takes};
-pub use pace::{LeftOut, Pace, thinned};
+pub use fit::{HostCapacity, Scale, Shape, plan, shape, takes};
 pub use table::PRESETS;
+pub use timing::{LeftOut, Timing, thinned};
 
 /// What volumes are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,14 +237,14 @@ pub struct Plan {
 
 impl Plan {
     /// How long it takes, with all starting and filling.
-    pub fn duration(&self, pace: &Pace) -> Duration {
+    pub fn duration(&self, pace: &Timing) -> Duration {
         pace.of_steps(self.steps.iter())
     }
 }
 
 impl Step {
-    fn meeting(&self) -> pace::Meeting {
-        pace::Meeting {
+    fn meeting(&self) -> timing::Meeting {
+        timing::Meeting {
             target: self.target.clone(),
             initiator: self.initiator.clone(),
             protocol: self.protocol,

@@ -6,15 +6,15 @@
 //! serves the machine's queues. fio runs in the machine. Invariant: figures from a machine whose processor
 //! is emulated are marked as such in every point.
 
-mod fit;
 mod image;
+mod scale;
 mod told;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eval::preset::{Load, Medium, Preset, Protocol, Room, Scale, Wire, word};
+use eval::preset::{HostCapacity, Load, Medium, Preset, Protocol, Scale, Wire, word};
 use eval::record::{Point, Record, Run as Figures, Side};
 
 use crate::Failure;
@@ -31,8 +31,8 @@ use crate::runner::{self, Runner, Testbed};
 use crate::scratch::Scratch;
 use crate::target::{Serving, Setup};
 use crate::watch::Watch;
-use fit::Size;
 use image::Kernel;
+use scale::Size;
 
 /// How long a machine may take to boot, and a load to say something beyond its own time.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -102,7 +102,7 @@ fn is_emulated() -> Option<String> {
 pub fn run(
     runner: &mut Runner<'_>,
     preset: &'static Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     targets: &[String],
 ) -> Result<Record, Failure> {
@@ -124,7 +124,7 @@ pub fn run(
         }
         pairs.extend(Way::ALL.map(|way| (name.clone(), way)));
     }
-    let size = fit::fit(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
+    let size = scale::scale_to(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, targets, &kernel)];
     let all = pairs.len() * size.rounds as usize;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use eval::Histogram;
 
 use super::database::Database;
-use super::fit::Size;
+use super::scale::Size;
 use crate::Failure;
 
 /// What users do, as sysbench runs it.

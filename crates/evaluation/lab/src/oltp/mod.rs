@@ -6,10 +6,10 @@
 //! was ended before it had done them is a point of its own, and says so.
 
 mod database;
-mod fit;
+mod environment;
 mod load;
 mod pace;
-mod stands;
+mod scale;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use eval::Histogram;
-use eval::preset::{Preset, Protocol, Room, Scale, Wire};
+use eval::preset::{HostCapacity, Preset, Protocol, Scale, Wire};
 use eval::record::{Point, Record, Run, Side};
 
 use crate::Failure;
@@ -31,9 +31,9 @@ use crate::process::Process;
 use crate::runner::{self, Runner};
 use crate::watch::Watch;
 use database::Engine;
-use fit::Size;
+use environment::{Environment, Stand};
 use load::{Told, Until};
-use stands::{Stand, Stands};
+use scale::Size;
 
 /// The initiator that makes block devices of volumes.
 const OURS: &str = "blockwire";
@@ -59,7 +59,7 @@ pub fn missing() -> Option<String> {
 pub fn run(
     runner: &mut Runner<'_>,
     preset: &'static Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     targets: &[String],
     initiators: &[String],
@@ -70,11 +70,11 @@ pub fn run(
     let mut notes = not_comparable();
     let engines = engines(&mut notes);
     let pairs = pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
-    let size = fit::fit(preset, room, scale, pairs.len(), &mut notes).map_err(Failure::new)?;
+    let size = scale::scale_to(preset, room, scale, pairs.len(), &mut notes).map_err(Failure::new)?;
     let wire = wire(preset, room, &mut notes);
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, &pairs)];
-    let mut course = Course {
+    let mut progress = Progress {
         allowance: Allowance::begin(size.time),
         wire,
         rounds: size.rounds,
@@ -82,9 +82,9 @@ pub fn run(
         pairs: pairs.len(),
         at: 0,
     };
-    rounds(runner, &pairs, &size, &mut course, &mut record);
+    rounds(runner, &pairs, &size, &mut progress, &mut record);
     runner.live.over();
-    runner::finish(&mut record, course.allowance.begun());
+    runner::finish(&mut record, progress.allowance.begun());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
@@ -92,7 +92,7 @@ pub fn run(
 }
 
 /// How the experiment goes.
-struct Course {
+struct Progress {
     allowance: Allowance,
     wire: Wire,
     /// How many rounds are made.
@@ -106,23 +106,29 @@ struct Course {
 }
 
 /// All pairs in turn, round by round.
-fn rounds(runner: &mut Runner<'_>, pairs: &[Pair], size: &Size, course: &mut Course, record: &mut Record) {
+fn rounds(
+    runner: &mut Runner<'_>,
+    pairs: &[Pair],
+    size: &Size,
+    progress: &mut Progress,
+    record: &mut Record,
+) {
     let mut broken: Vec<usize> = Vec::new();
-    let mut round_began = course.allowance.passed();
+    let mut round_began = progress.allowance.passed();
     let named = |pair: &Pair| format!("{} on {}", pair.engine.name(), pair.target);
-    while course.at < pairs.len() * course.rounds as usize {
-        let (round, number) = (course.at / pairs.len(), course.at % pairs.len());
+    while progress.at < pairs.len() * progress.rounds as usize {
+        let (round, number) = (progress.at / pairs.len(), progress.at % pairs.len());
         if number == 0 && round > 0 {
-            if !course.allowance.has_round(round_began) {
-                let rounds = course.rounds;
+            if !progress.allowance.has_round(round_began) {
+                let rounds = progress.rounds;
                 record
                     .notes
                     .push(format!("{round} of {rounds} rounds were made: there was no time for more"));
                 return;
             }
-            round_began = course.allowance.passed();
+            round_began = progress.allowance.passed();
         }
-        if !course.allowance.has_one_more(course.at) {
+        if !progress.allowance.has_one_more(progress.at) {
             let left: Vec<String> = pairs.iter().skip(number).map(named).collect();
             let left = left.join(", ");
             record.notes.push(format!("left out of round {} for want of time: {left}", round + 1));
@@ -130,16 +136,16 @@ fn rounds(runner: &mut Runner<'_>, pairs: &[Pair], size: &Size, course: &mut Cou
         }
         let Some(pair) = pairs.get(number) else { return };
         if !broken.contains(&number) {
-            let moment = moment(pair, course, size);
+            let moment = moment(pair, progress, size);
             runner.live.begins(&moment);
-            match measure(runner, pair, size, course, record) {
+            match measure(runner, pair, size, progress, record) {
                 Ok(point) => {
                     runner.live.ended(&moment, Ok(point.runs.first().map_or(0.0, eval::record::Run::iops)));
                     runner::join(record, point);
                 }
                 Err(_) if ending::is_ending() => {
-                    let all = pairs.len() * course.rounds as usize;
-                    record.notes.push(format!("it was told to end after {} of {all} runs", course.at));
+                    let all = pairs.len() * progress.rounds as usize;
+                    record.notes.push(format!("it was told to end after {} of {all} runs", progress.at));
                     return;
                 }
                 Err(why) => {
@@ -149,7 +155,7 @@ fn rounds(runner: &mut Runner<'_>, pairs: &[Pair], size: &Size, course: &mut Cou
                 }
             }
         }
-        course.at += 1;
+        progress.at += 1;
     }
 }
 
@@ -189,7 +195,7 @@ fn engines(notes: &mut Vec<String>) -> Vec<Engine> {
 
 fn pairs(
     runner: &Runner<'_>,
-    room: &Room,
+    room: &HostCapacity,
     preset: &Preset,
     targets: &[String],
     initiators: &[String],
@@ -243,7 +249,7 @@ fn pairs(
 }
 
 /// Virtual links as the preset wants them, or loopback.
-fn wire(preset: &Preset, room: &Room, notes: &mut Vec<String>) -> Wire {
+fn wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) -> Wire {
     match &room.namespaces {
         Ok(()) => preset.wires.first().copied().unwrap_or(Wire::Loopback),
         Err(why) => {
@@ -272,12 +278,12 @@ fn environment(runner: &Runner<'_>, pairs: &[Pair]) -> eval::record::Machine {
     here
 }
 
-fn moment(pair: &Pair, course: &Course, size: &Size) -> Moment {
-    let (at, all) = (course.at, course.pairs * course.rounds as usize);
+fn moment(pair: &Pair, progress: &Progress, size: &Size) -> Moment {
+    let (at, all) = (progress.at, progress.pairs * progress.rounds as usize);
     let left = match (at, size.time) {
         (0, Some(time)) => time,
         (0, None) => Duration::ZERO,
-        _ => course.allowance.passed().div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
+        _ => progress.allowance.passed().div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
     };
     Moment {
         step: (at + 1, all),
@@ -292,16 +298,22 @@ fn measure(
     runner: &mut Runner<'_>,
     pair: &Pair,
     size: &Size,
-    course: &mut Course,
+    progress: &mut Progress,
     record: &mut Record,
 ) -> Result<Point, Failure> {
-    let entered = course.allowance.passed();
-    let stands =
-        Stands::start(runner, &pair.target, pair.engine, course.wire, size, course.allowance.left())?;
+    let entered = progress.allowance.passed();
+    let stands = Environment::start(
+        runner,
+        &pair.target,
+        pair.engine,
+        progress.wire,
+        size,
+        progress.allowance.left(),
+    )?;
     stands.commands().iter().for_each(|command| runner::note_command(record, command));
     let warm = users(runner, &stands, size, Until::Seconds(WARM))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
-    let (each, limit) = course.job(pair.engine, size, entered, done as f64 / WARM as f64, record);
+    let (each, limit) = progress.job(pair.engine, size, entered, done as f64 / WARM as f64, record);
     let until = Until::Transactions(each * u64::from(size.users), limit);
     let watches = (
         Watch::new(stands.testbed.link.target().clone(), stands.testbed.serving.pids(), &runner.cores.target)
@@ -335,7 +347,7 @@ fn measure(
                  it is a point of its own",
                 pair.engine.name(),
                 pair.target,
-                course.at / course.pairs + 1
+                progress.at / progress.pairs + 1
             ));
             point.labels.push(("ended early".to_owned(), format!("{done} of {wanted}")));
         }
@@ -344,7 +356,7 @@ fn measure(
     Ok(point)
 }
 
-impl Course {
+impl Progress {
     /// Transactions of each user on a database server, and after how many seconds the run is ended if they are
     /// not done by then. `entered`: what had passed when this run began to be started; `rate`: transactions
     /// that its users did in a second.
@@ -359,7 +371,7 @@ impl Course {
         let passed = self.allowance.passed();
         let starting = passed - entered;
         let left = self.allowance.time().unwrap_or_default().saturating_sub(passed);
-        let runs = |course: &Course| course.pairs * course.rounds as usize - course.at;
+        let runs = |progress: &Progress| progress.pairs * progress.rounds as usize - progress.at;
         let mut seconds = pace::seconds(left, starting, runs(self));
         let known = self.jobs.iter().find(|(known, _)| *known == engine).map(|(_, each)| *each);
         let each = size.transactions.or(known).unwrap_or_else(|| {
@@ -406,12 +418,12 @@ impl Worked {
 }
 
 /// Lets the users of all databases work at once.
-fn users(runner: &Runner<'_>, stands: &Stands, size: &Size, until: Until) -> Result<Worked, Failure> {
+fn users(runner: &Runner<'_>, stands: &Environment, size: &Size, until: Until) -> Result<Worked, Failure> {
     let begun = Instant::now();
     let mut all: Vec<Process> = Vec::new();
     for (at, stand) in stands.all.iter().enumerate() {
         let words = load::run(&stands.script, &stand.database, size, until);
-        all.push(stands::client(runner, &format!("users-{at}"), words)?);
+        all.push(environment::client(runner, &format!("users-{at}"), words)?);
     }
     // A target that stands still for long is to be seen as that, not waited for without end.
     let patience = Duration::from_secs(match until {
@@ -449,7 +461,7 @@ fn figures(worked: &Worked, counted: Counted, sides: (Side, Side), net: (Option<
     }
 }
 
-fn point(pair: &Pair, stands: &Stands, size: &Size, worked: &Worked, run: Run) -> Point {
+fn point(pair: &Pair, stands: &Environment, size: &Size, worked: &Worked, run: Run) -> Point {
     let label = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
     Point {
         target: pair.target.clone(),

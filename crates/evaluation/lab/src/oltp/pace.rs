@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::fit::Size;
+use super::scale::Size;
 
 /// Seconds of work below which a second round is not worth what it takes to start.
 pub(super) const WORTH: f64 = 10.0;

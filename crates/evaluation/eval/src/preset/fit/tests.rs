@@ -4,8 +4,8 @@ use super::super::PRESETS;
 use super::*;
 use crate::published::published;
 
-fn room() -> Room {
-    Room {
+fn room() -> HostCapacity {
+    HostCapacity {
         cores: 2,
         memory: 20 << 30,
         files: 1024,
@@ -15,7 +15,7 @@ fn room() -> Room {
         initiators: vec!["blockwire".into(), "libiscsi".into()],
         wires: Vec::new(),
         time: Duration::from_secs(600),
-        pace: Pace::default(),
+        pace: Timing::default(),
     }
 }
 
@@ -51,7 +51,7 @@ fn systems_take_turns_under_one_load() {
 #[test]
 fn what_does_not_fit_is_made_smaller_and_said() {
     let sweep = Preset::find("t6-100g-sweep").unwrap();
-    let small = Room { memory: 6 << 30, namespaces: Err("not root".into()), ..room() };
+    let small = HostCapacity { memory: 6 << 30, namespaces: Err("not root".into()), ..room() };
     let plan = plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
         .unwrap();
     let said = plan.notes.join("\n");
@@ -60,9 +60,9 @@ fn what_does_not_fit_is_made_smaller_and_said() {
     }
     assert!(plan.steps.iter().all(|step| step.wire == Wire::Loopback && step.volumes.0 == 18));
     assert!(
-        plan.duration(&Pace::default()) < Duration::from_secs(800),
+        plan.duration(&Timing::default()) < Duration::from_secs(800),
         "{:?}",
-        plan.duration(&Pace::default())
+        plan.duration(&Timing::default())
     );
     assert_eq!(plan.steps[0].job.threads, 60);
 }
@@ -74,9 +74,9 @@ fn what_starting_takes_is_in_the_time() {
     for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
         for (seconds, filled, start) in [(60, 1e9, 500), (120, 1e9, 500), (120, 2e8, 1500), (600, 5e9, 100)] {
             let starts = both.iter().map(|name| (name.clone(), Duration::from_millis(start))).collect();
-            let pace = Pace { starts, filled, spent: Duration::from_secs(5), ..Pace::default() };
+            let pace = Timing { starts, filled, spent: Duration::from_secs(5), ..Timing::default() };
             let time = Duration::from_secs(seconds);
-            let room = Room { time, files: 1 << 20, ports: 1 << 20, pace: pace.clone(), ..room() };
+            let room = HostCapacity { time, files: 1 << 20, ports: 1 << 20, pace: pace.clone(), ..room() };
             let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
             let takes = plan.duration(&pace) + pace.spent;
             let said = plan.notes.iter().any(|note| note.contains("longer than"));
@@ -93,7 +93,7 @@ fn what_starting_takes_is_in_the_time() {
 #[test]
 fn systems_take_turns_on_links_where_starts_are_dear() {
     let sweep = Preset::find("t6-100g-sweep").unwrap();
-    let room = Room { time: Duration::from_secs(120), ..room() };
+    let room = HostCapacity { time: Duration::from_secs(120), ..room() };
     let both = names(&["blockwire", "tgt"]);
     let plan = plan(sweep, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
     let changes = plan.steps.windows(2).filter(|pair| pair[0].target != pair[1].target).count();
@@ -136,7 +136,7 @@ fn connections_stop_at_ports_and_at_links_of_cores() {
         (4, 28_232, 13_860, "there are 28232 ports to come from"),
         (2, 1 << 20, 8_128, "each end has 1 of the cores, and a core of ours carries 16384 links"),
     ] {
-        let room = Room { files: 1 << 20, ports, cores, ..room() };
+        let room = HostCapacity { files: 1 << 20, ports, cores, ..room() };
         let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
         let most = |protocol| {
             plan.steps.iter().filter(|step| step.protocol == protocol).map(|step| step.connections).max()
@@ -149,7 +149,7 @@ fn connections_stop_at_ports_and_at_links_of_cores() {
 #[test]
 fn each_connection_has_work() {
     let preset = Preset::find("connections").unwrap();
-    let room = Room { files: 1 << 20, ports: 1 << 20, ..room() };
+    let room = HostCapacity { files: 1 << 20, ports: 1 << 20, ..room() };
     let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
     for count in [1, 256, 8_128, 16_384] {
         let step = plan.steps.iter().find(|step| step.connections == count).unwrap();
@@ -167,7 +167,7 @@ fn a_shared_link_is_alone_and_limited() {
 #[test]
 fn links_can_be_asked_for() {
     let wires = vec![Wire::Loopback, Wire::Veth { mtu: 1500 }, Wire::Veth { mtu: 9000 }];
-    let room = Room { wires: wires.clone(), ..room() };
+    let room = HostCapacity { wires: wires.clone(), ..room() };
     let ours = names(&["blockwire"]);
     for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block && preset.id != "nvme-tcp-jitter")
     {
@@ -202,10 +202,10 @@ fn the_smallest_scale_takes_seconds() {
         // It takes longer the more systems are named; of our own it takes seconds.
         plan.steps.retain(|step| step.target == "blockwire" && step.initiator == "blockwire");
         assert!(
-            plan.duration(&Pace::default()) < Duration::from_secs(20),
+            plan.duration(&Timing::default()) < Duration::from_secs(20),
             "{}: {:?}",
             preset.id,
-            plan.duration(&Pace::default())
+            plan.duration(&Timing::default())
         );
         assert!(plan.notes.iter().any(|note| note.contains("it runs for 0.2 s in 1")), "{:?}", plan.notes);
     }
@@ -217,7 +217,7 @@ fn nothing_is_left_out_in_silence() {
     let why = plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err();
     assert!(why.contains("blockwire, tgt"), "{why}");
     let jitter = Preset::find("nvme-tcp-jitter").unwrap();
-    let alone = Room { namespaces: Err("not root".into()), ..room() };
+    let alone = HostCapacity { namespaces: Err("not root".into()), ..room() };
     let why = plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap_err();
     assert!(why.contains("congested") && why.contains("not root"), "{why}");
 }

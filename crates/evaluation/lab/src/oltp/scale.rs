@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use eval::preset::{Kind, Preset, Room, Scale};
+use eval::preset::{HostCapacity, Kind, Preset, Scale};
 
 /// Bytes of a warehouse with all that belongs to it, indexes and free space in pages included, and its rows.
 const WAREHOUSE: u64 = 8 << 20;
@@ -53,9 +53,9 @@ impl Size {
 }
 
 /// Makes of the preset what the machine can do with so many pairs of systems. Notes go to `notes`.
-pub(super) fn fit(
+pub(super) fn scale_to(
     preset: &Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     pairs: usize,
     notes: &mut Vec<String>,
@@ -134,8 +134,8 @@ fn most(lun: u64, luns: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn room(cores: usize, memory: u64) -> Room {
-        Room {
+    fn room(cores: usize, memory: u64) -> HostCapacity {
+        HostCapacity {
             cores,
             memory,
             files: 1024,
@@ -145,14 +145,14 @@ mod tests {
             initiators: Vec::new(),
             wires: Vec::new(),
             time: Duration::from_secs(600),
-            pace: eval::preset::Pace::default(),
+            pace: eval::preset::Timing::default(),
         }
     }
 
-    fn made(room: &Room, scale: Scale) -> (Result<Size, String>, Vec<String>) {
+    fn made(room: &HostCapacity, scale: Scale) -> (Result<Size, String>, Vec<String>) {
         let mut notes = Vec::new();
         let preset = Preset::find("demartek-oltp").unwrap();
-        (fit(preset, room, scale, 2, &mut notes), notes)
+        (scale_to(preset, room, scale, 2, &mut notes), notes)
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use eval::preset::{Load, Preset, Room, Scale, thinned};
+use eval::preset::{HostCapacity, Load, Preset, Scale, thinned};
 
 /// Smallest volume and shortest run that tell anything.
 const VOLUME_MIN: u64 = 64 << 20;
@@ -30,9 +30,9 @@ pub(super) struct Size {
 }
 
 /// Makes of the preset what the host can do with so many machines, whose processors are emulated or not.
-pub(super) fn fit(
+pub(super) fn scale_to(
     preset: &Preset,
-    room: &Room,
+    room: &HostCapacity,
     scale: Scale,
     (machines, is_emulated): (usize, bool),
     notes: &mut Vec<String>,
@@ -93,8 +93,8 @@ pub(super) fn fit(
 mod tests {
     use super::*;
 
-    fn room() -> Room {
-        Room {
+    fn room() -> HostCapacity {
+        HostCapacity {
             cores: 2,
             memory: 20 << 30,
             files: 1024,
@@ -104,7 +104,7 @@ mod tests {
             initiators: Vec::new(),
             wires: Vec::new(),
             time: Duration::from_secs(600),
-            pace: eval::preset::Pace::default(),
+            pace: eval::preset::Timing::default(),
         }
     }
 
@@ -112,7 +112,7 @@ mod tests {
     fn what_is_smaller_is_said() {
         let preset = Preset::find("t5-vm").unwrap();
         let mut notes = Vec::new();
-        let size = fit(preset, &room(), Scale::Part(0.01), (2, true), &mut notes);
+        let size = scale_to(preset, &room(), Scale::Part(0.01), (2, true), &mut notes);
         assert_eq!(
             (size.volume, size.runtime, size.loads.len()),
             (VOLUME_MIN, Duration::from_millis(600), 15)
@@ -120,14 +120,14 @@ mod tests {
         assert!(size.loads.iter().all(|load| (load.depth, load.threads) == (64, 4)));
         assert!(notes[0].contains("32 jobs") && notes[1].contains("64 MiB"), "{notes:?}");
         notes.clear();
-        let size = fit(preset, &room(), Scale::Auto, (2, false), &mut notes);
+        let size = scale_to(preset, &room(), Scale::Auto, (2, false), &mut notes);
         // Of 150 s for a machine in a round 5 are its boot; a load has a fifteenth of the rest.
         assert_eq!((size.volume, size.rounds, size.runtime.as_millis()), (1 << 30, 2, 9_166));
         assert!(size.loads.iter().all(|load| load.threads == 32) && notes.len() == 1, "{notes:?}");
         // For what does not fit there are fewer sizes.
         notes.clear();
-        let short = Room { time: Duration::from_secs(60), ..room() };
-        let size = fit(preset, &short, Scale::Auto, (2, true), &mut notes);
+        let short = HostCapacity { time: Duration::from_secs(60), ..room() };
+        let size = scale_to(preset, &short, Scale::Auto, (2, true), &mut notes);
         assert_eq!((size.loads.len(), size.rounds, size.runtime), (6, 1, Duration::from_secs(1)));
         assert!(notes.iter().any(|note| note.ends_with("are used: 4096, 65536")), "{notes:?}");
     }

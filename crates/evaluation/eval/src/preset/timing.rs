@@ -9,7 +9,7 @@ use super::{Load, Medium, Protocol, Step, Wire};
 
 /// What a plan's steps take beside the time for which figures count.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pace {
+pub struct Timing {
     /// A target's start and end with its link, by its name; others take half a second.
     pub starts: Vec<(String, Duration)>,
     /// A load's begin and end beside its ramp and run time, by the initiator's name; others take a fifth of a
@@ -59,9 +59,9 @@ impl LeftOut {
     }
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
             starts: Vec::new(),
             loads: Vec::new(),
             filled: 1e9,
@@ -80,7 +80,7 @@ fn of(known: &[(String, Duration)], name: &str, other: Duration) -> Duration {
     known.iter().find(|(one, _)| one == name).map_or(other, |(_, time)| *time)
 }
 
-impl Pace {
+impl Timing {
     /// A target with its volumes, until the first load can begin.
     pub fn start(&self, target: &str, (count, bytes): (u32, u64), medium: Medium) -> Duration {
         let filled = if medium == Medium::Ram { u64::from(count) * bytes } else { 0 };
@@ -192,7 +192,7 @@ pub(super) fn round<'a>(
 pub(super) fn around<'a>(
     steps: impl Iterator<Item = &'a Meeting>,
     volumes: (u32, u64),
-    pace: &Pace,
+    pace: &Timing,
 ) -> Duration {
     let mut before: Option<&Meeting> = None;
     let mut sum = Duration::ZERO;
@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_system_is_its_own() {
-        let mut pace = Pace::default();
-        Pace::learn(&mut pace.starts, "slow", Duration::from_secs(9));
-        Pace::learn(&mut pace.starts, "slow", Duration::from_secs(3));
+        let mut pace = Timing::default();
+        Timing::learn(&mut pace.starts, "slow", Duration::from_secs(9));
+        Timing::learn(&mut pace.starts, "slow", Duration::from_secs(3));
         assert_eq!(pace.starts.len(), 1);
         let volumes = (2, 500_000_000);
         assert_eq!(pace.start("slow", volumes, Medium::Ram), Duration::from_secs(4));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use eval::preset::{Medium, Protocol, Wire};
 
 use super::database::{Database, Engine};
-use super::fit::Size;
 use super::load;
+use super::scale::Size;
 use crate::Failure;
 use crate::attached::{Counted, Disk, Mounted, Raid};
 use crate::link::Link;
@@ -37,7 +37,7 @@ pub(super) struct Stand {
 }
 
 /// A target and the databases on its volumes.
-pub(super) struct Stands {
+pub(super) struct Environment {
     pub(super) all: Vec<Stand>,
     pub(super) testbed: Testbed,
     /// What users do.
@@ -79,7 +79,7 @@ impl Drop for Home {
     }
 }
 
-impl Stands {
+impl Environment {
     /// Starts all of it and fills the databases, which may take so long; `None`: an hour.
     pub(super) fn start(
         runner: &Runner<'_>,
@@ -88,7 +88,7 @@ impl Stands {
         wire: Wire,
         size: &Size,
         patience: Option<Duration>,
-    ) -> Result<Stands, Failure> {
+    ) -> Result<Environment, Failure> {
         let link = Link::make(wire, size.databases)?;
         let setup = Setup {
             place: link.target(),
@@ -103,7 +103,7 @@ impl Stands {
         };
         let serving = runner.target(target)?.start(&setup)?;
         let script = load::script(&runner.dir)?;
-        let mut stands = Stands { all: Vec::new(), testbed: Testbed { serving, link }, script };
+        let mut stands = Environment { all: Vec::new(), testbed: Testbed { serving, link }, script };
         for at in 0..size.databases as usize {
             let Testbed { serving, link } = &stands.testbed;
             let urls = serving.urls(&link.address(at));

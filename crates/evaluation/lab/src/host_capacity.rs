@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eval::preset::{Pace, Protocol, Room};
+use eval::preset::{HostCapacity, Protocol, Timing};
 
 use crate::initiator::Initiator;
 use crate::link::namespaces;
@@ -10,7 +10,11 @@ use crate::place::Place;
 use crate::target::Target;
 
 /// What is here; what only sends or receives streams is no system to be compared. `time`: how long all of it may take.
-pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time: Duration) -> Room {
+pub fn host_capacity(
+    targets: &[Box<dyn Target>],
+    initiators: &[Box<dyn Initiator>],
+    time: Duration,
+) -> HostCapacity {
     let here = Place::Here;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -20,7 +24,7 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
     let limits = rustix::process::getrlimit(nofile);
     let raised = rustix::process::Rlimit { current: limits.maximum, maximum: limits.maximum };
     let files = if rustix::process::setrlimit(nofile, raised).is_ok() { raised } else { limits };
-    Room {
+    HostCapacity {
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         memory: kib << 10,
         ports: ports(&std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
@@ -37,7 +41,7 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
         ),
         wires: Vec::new(),
         time,
-        pace: Pace::default(),
+        pace: Timing::default(),
     }
 }
 
@@ -72,7 +76,8 @@ mod tests {
     #[test]
     fn streams_are_no_systems_to_be_compared() {
         let binary = Path::new("/proc/self/exe");
-        let room = room(&crate::target::all(binary, &[]), &crate::initiator::all(binary), Duration::ZERO);
+        let room =
+            host_capacity(&crate::target::all(binary, &[]), &crate::initiator::all(binary), Duration::ZERO);
         assert!(room.targets.contains(&"blockwire".to_owned()), "{:?}", room.targets);
         assert!(
             !room.targets.contains(&"stream".to_owned()) && !room.initiators.contains(&"stream".to_owned())
