@@ -63,7 +63,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
         log::say(&format!("blockwire: {}\n", shown::lines(&failure.to_string())));
         failure.exit
     });
-    log::settle();
+    log::flush();
     exit
 }
 

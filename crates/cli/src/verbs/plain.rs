@@ -116,7 +116,7 @@ impl Sink {
     }
 
     /// Makes a file or device stable: some faults of what was written are told of only then.
-    fn settle(&self) -> Result<(), Failure> {
+    fn make_stable(&self) -> Result<(), Failure> {
         let Sink::File(file) = self else { return Ok(()) };
         match file.sync_all() {
             // A stream has nothing to make stable, and says so.
@@ -164,7 +164,7 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
         to.put(&buffer[..len])?;
         at += len as u64;
     }
-    to.settle()?;
+    to.make_stable()?;
     initiator.close(volume)?;
     if args.json {
         told(args.offset, at - args.offset, begun)?;
@@ -289,13 +289,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         std::fs::write(&path, "x").unwrap();
-        assert!(Sink::File(File::open(&path).unwrap()).settle().is_ok());
+        assert!(Sink::File(File::open(&path).unwrap()).make_stable().is_ok());
         // A descriptor that cannot sync stands for a disk that cannot.
         let dead = File::from(open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap());
-        let why = Sink::File(dead).settle().unwrap_err();
+        let why = Sink::File(dead).make_stable().unwrap_err();
         assert!(why.message.contains("cannot be made stable"), "{why}");
         // A stream has nothing to make stable.
         let stream = File::options().write(true).open("/dev/null").unwrap();
-        assert!(Sink::File(stream).settle().is_ok());
+        assert!(Sink::File(stream).make_stable().is_ok());
     }
 }

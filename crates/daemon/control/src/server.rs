@@ -89,12 +89,12 @@ impl Socket {
         new.push(format!("~{:08x}", owned::random().map_err(|why| failed("name", why))? as u32));
         let new = PathBuf::from(new);
         let listener = listen(&new).map_err(|why| failed("bind", why))?;
-        let settle = || {
+        let place = || {
             fs::rename(&new, path)?;
             let meta = fs::symlink_metadata(path)?;
             Ok((meta.dev(), meta.ino()))
         };
-        let inode = settle().map_err(|why| {
+        let inode = place().map_err(|why| {
             let _ = fs::remove_file(&new);
             failed("place", why)
         })?;
@@ -138,7 +138,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
-    let seats = Arc::new(Seats::default());
+    let slots = Arc::new(ClientSlots::default());
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) if Peer::of(&stream).is_ok_and(Peer::commands_us) => stream,
@@ -151,10 +151,10 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
                 continue;
             }
         };
-        let (seat, service) = (seats.take(&stream, Instant::now()), service.clone());
+        let (slot, service) = (slots.take(&stream, Instant::now()), service.clone());
         let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
-            let _ = talk(&stream, &service, seat.as_ref());
+            let _ = talk(&stream, &service, slot.as_ref());
         });
         if let Err(why) = spawned {
             tracing::warn!(%why, "control socket: cannot start a thread");
@@ -167,11 +167,11 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
 /// given away only when those are taken, too. Threads are bounded: of clients that were hung up on, only so many may
 /// still be in the daemon.
 #[derive(Default)]
-struct Seats {
-    taken: Mutex<(u64, Vec<Taken>)>,
+struct ClientSlots {
+    taken: Mutex<(u64, Vec<SlotEntry>)>,
 }
 
-struct Taken {
+struct SlotEntry {
     number: u64,
     /// To hang up on it.
     stream: UnixStream,
@@ -179,12 +179,12 @@ struct Taken {
     is_spare: bool,
     /// Its place is another's; its thread has not ended yet.
     is_hung_up: bool,
-    does: Does,
+    does: ClientActivity,
 }
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Does {
+enum ClientActivity {
     /// It has asked nothing since then.
     Nothing(Instant),
     /// It has been waiting for an answer since then.
@@ -194,26 +194,26 @@ enum Does {
 }
 
 /// One of the places.
-struct Seat {
-    seats: Arc<Seats>,
+struct ClientSlot {
+    slots: Arc<ClientSlots>,
     number: u64,
     is_spare: bool,
 }
 
-impl Seats {
-    fn taken(&self) -> MutexGuard<'_, (u64, Vec<Taken>)> {
+impl ClientSlots {
+    fn taken(&self) -> MutexGuard<'_, (u64, Vec<SlotEntry>)> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(self: &Arc<Self>, stream: &UnixStream, now: Instant) -> Option<Seat> {
+    fn take(self: &Arc<Self>, stream: &UnixStream, now: Instant) -> Option<ClientSlot> {
         let stream = stream.try_clone().ok()?;
         let mut guard = self.taken();
         let (last, all) = &mut *guard;
-        let count = |all: &[Taken], is_spare| {
+        let count = |all: &[SlotEntry], is_spare| {
             all.iter().filter(|one| !one.is_hung_up && one.is_spare == is_spare).count()
         };
-        let is_full = |all: &[Taken]| count(all, false) >= CLIENTS_MAX;
-        let are_spares_full = |all: &[Taken]| count(all, true) >= SPARE;
+        let is_full = |all: &[SlotEntry]| count(all, false) >= CLIENTS_MAX;
+        let are_spares_full = |all: &[SlotEntry]| count(all, true) >= SPARE;
         if is_full(all)
             && let may_be_spare = are_spares_full(all)
             && let Some(leaver) = leaver(all, now, may_be_spare)
@@ -226,43 +226,49 @@ impl Seats {
             return None;
         }
         *last += 1;
-        all.push(Taken { number: *last, stream, is_spare, is_hung_up: false, does: Does::Nothing(now) });
-        Some(Seat { seats: self.clone(), number: *last, is_spare })
+        all.push(SlotEntry {
+            number: *last,
+            stream,
+            is_spare,
+            is_hung_up: false,
+            does: ClientActivity::Nothing(now),
+        });
+        Some(ClientSlot { slots: self.clone(), number: *last, is_spare })
     }
 }
 
 /// Whose place another one may have: a spare one only if there is no other, and if it may be.
-fn leaver(all: &mut [Taken], now: Instant, may_be_spare: bool) -> Option<&mut Taken> {
-    let waits = |one: &&Taken| one.is_hung_up && matches!(one.does, Does::Asks(_));
+fn leaver(all: &mut [SlotEntry], now: Instant, may_be_spare: bool) -> Option<&mut SlotEntry> {
+    let waits = |one: &&SlotEntry| one.is_hung_up && matches!(one.does, ClientActivity::Asks(_));
     let may_wait = all.iter().filter(waits).count() < HUNG_UP_MAX;
-    let may_go = |one: &&mut Taken| !one.is_hung_up && (may_be_spare || !one.is_spare);
-    let rank = |one: &Taken| match one.does {
-        Does::Nothing(since) => Some((one.is_spare, 0, since)),
-        Does::Asks(since) if may_wait && now.saturating_duration_since(since) >= UNANSWERED => {
+    let may_go = |one: &&mut SlotEntry| !one.is_hung_up && (may_be_spare || !one.is_spare);
+    let rank = |one: &SlotEntry| match one.does {
+        ClientActivity::Nothing(since) => Some((one.is_spare, 0, since)),
+        ClientActivity::Asks(since) if may_wait && now.saturating_duration_since(since) >= UNANSWERED => {
             Some((one.is_spare, 1, since))
         }
-        Does::Asks(_) | Does::Waits => None,
+        ClientActivity::Asks(_) | ClientActivity::Waits => None,
     };
     let ranked = all.iter_mut().filter(may_go).filter_map(|one| Some((rank(one)?, one)));
     ranked.min_by_key(|(rank, _)| *rank).map(|(_, one)| one)
 }
 
-impl Seat {
+impl ClientSlot {
     /// What it does from now on; false: it was hung up on, and begins nothing more.
-    fn set(&self, does: Does) -> bool {
-        let mut taken = self.seats.taken();
+    fn set(&self, does: ClientActivity) -> bool {
+        let mut taken = self.slots.taken();
         let own = taken.1.iter_mut().find(|one| one.number == self.number && !one.is_hung_up);
         own.map(|own| own.does = does).is_some()
     }
 }
 
-impl Drop for Seat {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
-        self.seats.taken().1.retain(|one| one.number != self.number);
+        self.slots.taken().1.retain(|one| one.number != self.number);
     }
 }
 
-fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -> io::Result<()> {
+fn talk(stream: &UnixStream, service: &Weak<dyn Service>, slot: Option<&ClientSlot>) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(STALLED))?;
     let mut reader = BufReader::new(stream);
@@ -270,7 +276,7 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
         let why = "too many clients at the control socket; `blockwire status` and `blockwire stop` are answered still";
         send(stream, Err(Refused::new(Code::Unavailable, why)))
     };
-    let Some(seat) = seat else { return full() };
+    let Some(slot) = slot else { return full() };
     loop {
         let line = match read_line(&mut reader, REQUEST_BYTES_MAX) {
             Ok(Some(line)) => line,
@@ -287,13 +293,13 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
                 continue;
             }
         };
-        if seat.is_spare && !matches!(request, Request::Status | Request::Stop { .. }) {
+        if slot.is_spare && !matches!(request, Request::Status | Request::Stop { .. }) {
             return full();
         }
         let Some(service) = service.upgrade() else {
             return send(stream, Err(Refused::new(Code::Unavailable, "the daemon has stopped")));
         };
-        if !seat.set(Does::Asks(Instant::now())) {
+        if !slot.set(ClientActivity::Asks(Instant::now())) {
             return Ok(());
         }
         let answer = service.answer(request.clone());
@@ -304,9 +310,9 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
         if matches!(request, Request::Stop { .. }) && done {
             // It may wait for the end of the process, which is the end of this connection.
             stream.set_read_timeout(None)?;
-            seat.set(Does::Waits);
+            slot.set(ClientActivity::Waits);
         } else {
-            seat.set(Does::Nothing(Instant::now()));
+            slot.set(ClientActivity::Nothing(Instant::now()));
         }
     }
 }
@@ -345,40 +351,40 @@ fn send(mut stream: &UnixStream, answer: Result<Answer, Refused>) -> io::Result<
 mod tests {
     use super::*;
 
-    fn client(seats: &Arc<Seats>, now: Instant) -> Option<Seat> {
-        seats.take(&UnixStream::pair().unwrap().0, now)
+    fn client(slots: &Arc<ClientSlots>, now: Instant) -> Option<ClientSlot> {
+        slots.take(&UnixStream::pair().unwrap().0, now)
     }
 
-    fn hung_up(seats: &Seats) -> usize {
-        seats.taken().1.iter().filter(|one| one.is_hung_up).count()
+    fn hung_up(slots: &ClientSlots) -> usize {
+        slots.taken().1.iter().filter(|one| one.is_hung_up).count()
     }
 
     #[test]
     fn who_asks_for_the_status_is_not_hung_up_on_while_spare_places_are_free() {
-        let (seats, now) = (Arc::new(Seats::default()), Instant::now());
-        let busy: Vec<_> = (0..CLIENTS_MAX).map(|_| client(&seats, now).unwrap()).collect();
-        assert!(busy.iter().all(|seat| seat.set(Does::Asks(now))));
-        let spare: Vec<_> = (0..SPARE).map(|_| client(&seats, now).unwrap()).collect();
-        assert!(spare.iter().all(|seat| seat.is_spare));
-        assert_eq!(hung_up(&seats), 0, "while there was another spare place");
-        assert!(client(&seats, now).unwrap().is_spare);
-        assert!(!spare[0].set(Does::Asks(now)), "it begins nothing more");
-        assert!(spare[1].set(Does::Asks(now)));
+        let (slots, now) = (Arc::new(ClientSlots::default()), Instant::now());
+        let busy: Vec<_> = (0..CLIENTS_MAX).map(|_| client(&slots, now).unwrap()).collect();
+        assert!(busy.iter().all(|slot| slot.set(ClientActivity::Asks(now))));
+        let spare: Vec<_> = (0..SPARE).map(|_| client(&slots, now).unwrap()).collect();
+        assert!(spare.iter().all(|slot| slot.is_spare));
+        assert_eq!(hung_up(&slots), 0, "while there was another spare place");
+        assert!(client(&slots, now).unwrap().is_spare);
+        assert!(!spare[0].set(ClientActivity::Asks(now)), "it begins nothing more");
+        assert!(spare[1].set(ClientActivity::Asks(now)));
     }
 
     #[test]
     fn clients_that_are_never_answered_do_not_cost_a_thread_each_without_end() {
-        let (seats, mut now, mut threads) = (Arc::new(Seats::default()), Instant::now(), Vec::new());
+        let (slots, mut now, mut threads) = (Arc::new(ClientSlots::default()), Instant::now(), Vec::new());
         for _ in 0..10 * CLIENTS_MAX {
             now += UNANSWERED;
-            if let Some(seat) = client(&seats, now) {
-                assert!(seat.set(Does::Asks(now)));
-                threads.push(seat);
+            if let Some(slot) = client(&slots, now) {
+                assert!(slot.set(ClientActivity::Asks(now)));
+                threads.push(slot);
             }
         }
-        assert_eq!((threads.len(), hung_up(&seats)), (CLIENTS_MAX + SPARE + HUNG_UP_MAX, HUNG_UP_MAX));
+        assert_eq!((threads.len(), hung_up(&slots)), (CLIENTS_MAX + SPARE + HUNG_UP_MAX, HUNG_UP_MAX));
         // Once one of them is answered there is room again.
         threads.remove(0);
-        assert!(client(&seats, now + UNANSWERED).is_some());
+        assert!(client(&slots, now + UNANSWERED).is_some());
     }
 }

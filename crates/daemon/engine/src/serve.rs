@@ -69,7 +69,7 @@ pub fn serve(
 ) -> Result<Exit, Failure> {
     let sink = Sink::default();
     let (draft, lines) = read(args, paths, &sink);
-    let (sink, early) = settle(sink)?;
+    let (sink, early) = stop_at_errors(sink)?;
     let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to end");
     let place = args.state.as_deref().unwrap_or(&paths.state);
     let state = StateDir::open_in_turn(place, waits).map_err(Failure::failed)?;
@@ -236,7 +236,7 @@ fn portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
 
 /// Stops at errors of the files themselves, before the state directory is touched; else gives a new sink
 /// and what was warned of.
-fn settle(sink: Sink) -> Result<(Sink, Vec<Diagnostic>), Failure> {
+fn stop_at_errors(sink: Sink) -> Result<(Sink, Vec<Diagnostic>), Failure> {
     let ((), warnings) = sink.finish(()).map_err(|errors| usage(&errors))?;
     Ok((Sink::default(), warnings))
 }

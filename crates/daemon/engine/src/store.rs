@@ -131,7 +131,7 @@ impl Store {
         scouted: Scouted,
     ) -> Result<Self, StoreError> {
         let opened = Opened::as_before(volume, identities, others.clone(), scouted)?;
-        opened.settle(identities, others).map_err(|refused| {
+        opened.with_identity(identities, others).map_err(|refused| {
             let (why, opened) = *refused;
             opened.0.discard(identities);
             why
@@ -357,7 +357,7 @@ impl Opened {
 
     /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
     /// another, it comes back with the reason, for its files are still to be undone and closed.
-    pub fn settle<'a>(
+    pub fn with_identity<'a>(
         mut self,
         identities: &mut Identities,
         mut others: impl Iterator<Item = &'a Store>,

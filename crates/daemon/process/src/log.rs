@@ -69,9 +69,9 @@ pub fn say(text: &str) {
 
 /// Gives the last lines of a process time to be written: a second, so that a stderr that nobody reads keeps no
 /// process from its end.
-pub fn settle() {
+pub fn flush() {
     if let Some(outlet) = OUTLET.get() {
-        outlet.settle(LAST);
+        outlet.flush(LAST);
     }
 }
 
@@ -87,7 +87,7 @@ fn tell_panic(style: Style, panic: &PanicHookInfo<'_>) {
     }
     say(&(text + "\n"));
     // The process may end by it.
-    settle();
+    flush();
 }
 
 struct Logger {

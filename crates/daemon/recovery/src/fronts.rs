@@ -94,7 +94,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     let mut told = Told::new();
     let mut ran = front.run(disk, &end.stop, &mut |device: &Path| {
         let opened = Opened { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
-        told.take(records.settle(end, &opened, Some((charge.clone(), Vec::new()))))?;
+        told.take(records.record_and_hold(end, &opened, Some((charge.clone(), Vec::new()))))?;
         ready(&opened);
         Ok(())
     });
@@ -168,7 +168,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
                           flight (Linux 6.9 can)";
             opened.remarks.push(remark.to_owned());
         }
-        told.take(records.settle(end, &opened, place.kept.map(|keep| charge(&dir, keep))))?;
+        told.take(records.record_and_hold(end, &opened, place.kept.map(|keep| charge(&dir, keep))))?;
         ready(&opened);
         Ok(())
     });
@@ -209,7 +209,7 @@ fn serve_nbd(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result
         remarks: Vec::new(),
     };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
-    records.settle(end, &opened, Some((RecoveryState::Nbd { path, shape }, Vec::new())))?;
+    records.record_and_hold(end, &opened, Some((RecoveryState::Nbd { path, shape }, Vec::new())))?;
     ready(&opened);
     front.run(disk, &end.stop).map_err(failed)
 }
@@ -225,7 +225,11 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
     let mut front = vhost::Front::new(settings).map_err(&failed)?;
     let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
-    records.settle(end, &opened, Some((RecoveryState::VhostUser { path, id, shape }, Vec::new())))?;
+    records.record_and_hold(
+        end,
+        &opened,
+        Some((RecoveryState::VhostUser { path, id, shape }, Vec::new())),
+    )?;
     ready(&opened);
     front.run(disk, &end.stop).map_err(failed)
 }

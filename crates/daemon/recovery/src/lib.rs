@@ -384,7 +384,7 @@ impl Records {
 
     /// From now on the guardian holds on, and the record says what is there; `charge`: what is to be kept,
     /// `None` where nothing could be.
-    fn settle(
+    fn record_and_hold(
         &mut self,
         end: &End,
         opened: &Opened,
@@ -674,7 +674,9 @@ mod tests {
             });
             let opened = Opened { ways: vec![("device", "/dev/ublkb0".to_owned())], remarks: Vec::new() };
             let charge = RecoveryState::Ublk { number: 0, process: 1 };
-            assert!(records.settle(&End::new().unwrap(), &opened, Some((charge, Vec::new()))).is_err());
+            assert!(
+                records.record_and_hold(&End::new().unwrap(), &opened, Some((charge, Vec::new()))).is_err()
+            );
             guardian.into_iter().for_each(|guardian| guardian.join().unwrap());
             let records = if is_said { vec![OsString::from("1.json")] } else { Vec::new() };
             assert_eq!(dir.names().unwrap(), records);

@@ -21,12 +21,12 @@ const TURN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A volume that nobody else changes as long as this lives.
-pub(super) struct Held<'a> {
+pub(super) struct NameLock<'a> {
     daemon: &'a Daemon,
     name: String,
 }
 
-impl Drop for Held<'_> {
+impl Drop for NameLock<'_> {
     fn drop(&mut self) {
         self.daemon.names().retain(|(name, _)| *name != self.name);
     }
@@ -43,7 +43,7 @@ impl Daemon {
     }
 
     /// Keeps others from changing a volume, or one that is to have this name, while it is `done`.
-    pub(super) fn hold(&self, name: &str, done: &'static str) -> Result<Held<'_>, Refused> {
+    pub(super) fn hold(&self, name: &str, done: &'static str) -> Result<NameLock<'_>, Refused> {
         let mut names = self.names();
         if let Some((_, done)) = names.iter().find(|(held, _)| held == name) {
             let why = format!(
@@ -53,7 +53,7 @@ impl Daemon {
             return Err(Refused::new(Code::Conflict, why));
         }
         names.push((name.to_owned(), done));
-        Ok(Held { daemon: self, name: name.to_owned() })
+        Ok(NameLock { daemon: self, name: name.to_owned() })
     }
 
     /// The turn to change what is served, with what only they need who do.

@@ -119,7 +119,7 @@ impl Daemon {
         identities: &mut Identities,
     ) -> Result<(), Unbegun> {
         identities.forget(&volume.name);
-        let store = self.settle(opened, identities)?;
+        let store = self.give_identity(opened, identities)?;
         if let Err(why) = self.prepare(volume, &store, identities) {
             return Err(Unbegun::with(why, store));
         }
@@ -222,7 +222,7 @@ impl Daemon {
 
     /// Serves a volume that could not be served before.
     fn begin_again(&self, opened: Opened, identities: &mut Identities) -> Result<(), Unbegun> {
-        let store = self.settle(opened, identities)?;
+        let store = self.give_identity(opened, identities)?;
         if let Err(why) = identities.save(&self.state) {
             return Err(Unbegun::with(Refused::new(Code::Failed, why), store));
         }
@@ -276,10 +276,10 @@ impl Daemon {
     }
 
     /// Has it known which volume was opened.
-    fn settle(&self, opened: Opened, identities: &mut Identities) -> Result<Store, Unbegun> {
+    fn give_identity(&self, opened: Opened, identities: &mut Identities) -> Result<Store, Unbegun> {
         let others = self.served().open();
-        let settled = opened.settle(identities, others.iter());
-        settled.map_err(|refused| {
+        let identified = opened.with_identity(identities, others.iter());
+        identified.map_err(|refused| {
             let (why, opened) = *refused;
             Unbegun::with(Refused::new(Code::Failed, why), opened.into_store())
         })

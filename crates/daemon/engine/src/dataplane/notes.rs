@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is noted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Note {
+struct FailedSync {
     volume: String,
     place: String,
 }
@@ -58,7 +58,7 @@ struct Job {
     notes: Notes,
     id: VolumeId,
     file: Uuid,
-    note: Note,
+    note: FailedSync,
     doubt: Arc<Doubt>,
     asked: Instant,
 }
@@ -68,7 +68,7 @@ struct Noting {
     notes: Notes,
     id: VolumeId,
     file: Uuid,
-    note: Note,
+    note: FailedSync,
 }
 
 impl fmt::Debug for Noting {
@@ -119,7 +119,7 @@ impl Notes {
     /// Who notes what fails of a volume's file, or a leg's.
     pub fn keeper(&self, id: VolumeId, part: &Store) -> Arc<dyn Keeper> {
         let place = part.volume.spec.source.place().unwrap_or_default();
-        let note = Note { volume: part.volume.name.to_string(), place };
+        let note = FailedSync { volume: part.volume.name.to_string(), place };
         Arc::new(Noting { notes: self.clone(), id, file: part.uuid, note })
     }
 
@@ -148,7 +148,7 @@ pub struct Attending {
 
 /// Starts the thread that notes. `wake` wakes every shard of a volume.
 pub fn attend(attending: Attending, wake: impl Fn(VolumeId) + Send + 'static) -> io::Result<()> {
-    let write = |state: &StateDir, file, note: &Note| {
+    let write = |state: &StateDir, file, note: &FailedSync| {
         state.write_json(&record(file), note).map_err(|why| why.to_string())
     };
     attend_by(attending, PATIENCE, write, wake)
@@ -158,7 +158,7 @@ pub fn attend(attending: Attending, wake: impl Fn(VolumeId) + Send + 'static) ->
 fn attend_by(
     attending: Attending,
     patience: Duration,
-    write: impl Fn(&StateDir, Uuid, &Note) -> Result<(), String> + Clone + Send + 'static,
+    write: impl Fn(&StateDir, Uuid, &FailedSync) -> Result<(), String> + Clone + Send + 'static,
     wake: impl Fn(VolumeId) + Send + 'static,
 ) -> io::Result<()> {
     let work = move || {
@@ -202,7 +202,7 @@ struct Turn {
 
 impl<F, G> Desk<F, G>
 where
-    F: Fn(&StateDir, Uuid, &Note) -> Result<(), String> + Clone + Send + 'static,
+    F: Fn(&StateDir, Uuid, &FailedSync) -> Result<(), String> + Clone + Send + 'static,
     G: Fn(VolumeId),
 {
     /// Begins a note, or has the job wait for the one that is being written. Each doubt waits once.

@@ -181,7 +181,7 @@ fn a_note_that_is_not_written_keeps_no_other_waiting_and_nobody_longer_than_from
     let (stuck, (begun, begins), (woken, wakes)) = (rig.store.uuid, channel(), channel());
     let (release, released) = channel::<()>();
     let released = Arc::new(std::sync::Mutex::new(released));
-    let write = move |_: &StateDir, file, _: &Note| {
+    let write = move |_: &StateDir, file, _: &FailedSync| {
         begun.send(file).unwrap();
         if file == stuck {
             let _ = released.lock().unwrap().recv_timeout(SOON);

@@ -68,7 +68,7 @@ pub(super) fn file<'a>(
         }
         why
     };
-    let store = settle_file(volume, path, file, others).map_err(undo)?;
+    let store = lock_and_measure(volume, path, file, others).map_err(undo)?;
     Ok(Store { made: if created { Made::File } else { store.made }, ..store })
 }
 
@@ -95,7 +95,7 @@ pub(super) fn is_empty(file: &File, from: u64) -> bool {
 }
 
 /// Locks an open file, gives it its size and reads what it is like.
-pub(super) fn settle_file<'a>(
+pub(super) fn lock_and_measure<'a>(
     volume: &Volume,
     path: &Path,
     file: File,

@@ -62,7 +62,7 @@ impl Outlet {
     }
 
     /// Waits until all that was put is written, but not longer than `patience`.
-    pub fn settle(&self, patience: Duration) {
+    pub fn flush(&self, patience: Duration) {
         let until = Instant::now() + patience;
         let mut waiting = self.waiting();
         while waiting.is_writing || !waiting.lines.is_empty() {
@@ -126,7 +126,7 @@ mod tests {
         // More than pipe, writer and queue hold together.
         let put = 4 * WAITING_MAX / line.len();
         (0..put).for_each(|_| outlet.put(line.clone()));
-        outlet.settle(Duration::from_millis(50));
+        outlet.flush(Duration::from_millis(50));
         assert!(begun.elapsed() < Duration::from_secs(5), "nobody has read anything");
         // What was dropped is counted when lines flow again.
         let reader = BufReader::new(reader);
@@ -150,7 +150,7 @@ mod tests {
         let outlet = Outlet::start(writer, counted).unwrap();
         outlet.put("one\n".to_owned());
         outlet.put("two\n".to_owned());
-        outlet.settle(Duration::from_secs(30));
+        outlet.flush(Duration::from_secs(30));
         let mut bytes = [0; 8];
         io::Read::read_exact(&mut reader, &mut bytes).unwrap();
         assert_eq!(&bytes, b"one\ntwo\n");
@@ -163,7 +163,7 @@ mod tests {
         let outlet = Outlet::start(writer, counted).unwrap();
         for _ in 0..3 {
             outlet.put("nobody hears it\n".to_owned());
-            outlet.settle(Duration::from_secs(30));
+            outlet.flush(Duration::from_secs(30));
         }
         let waiting = outlet.waiting();
         assert!(waiting.lines.is_empty() && waiting.dropped == 3, "{waiting:?}");
