@@ -13,7 +13,7 @@ use crate::{
 };
 use config::size;
 use engine::{
-    daemon::STATES,
+    dataplane::standing::ACCESS_STATES,
     serve::args::{NamedSpec, ServeArgs, named_spec},
 };
 use multipath::suggest;
@@ -365,7 +365,7 @@ pub enum KeyHash {
 }
 
 fn path_state(text: &str) -> Result<String, String> {
-    let words = STATES.map(|(word, _)| word);
+    let words = ACCESS_STATES.map(|(word, _)| word);
     match words.contains(&text) {
         true => Ok(text.to_owned()),
         false => Err(format!("unknown state{}", suggest::hint(text, words))),

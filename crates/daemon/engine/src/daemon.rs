@@ -11,7 +11,6 @@ mod turn;
 mod volumes;
 
 pub use targets::Again;
-pub use truth::STATES;
 pub use volumes::Unserved;
 
 use std::{

@@ -1,6 +1,7 @@
 //! Requests about subsystems, hosts, reservations and paths, and what an operator changes of a volume.
 
 use super::{Daemon, Served, refused, unknown};
+use crate::dataplane::standing::ACCESS_STATES;
 use config::plan::{Host, Protocol, Subsystem};
 use control::{
     Code, Refused,
@@ -9,15 +10,6 @@ use control::{
         ReservationReport, SessionReport, StandingReport, SubsystemReport, VolumeReport,
     },
 };
-
-/// States that an operator may set, by their words.
-pub const STATES: [(&str, volume::Access); 5] = [
-    ("optimized", volume::Access::Optimized),
-    ("non-optimized", volume::Access::NonOptimized),
-    ("inaccessible", volume::Access::Inaccessible),
-    ("persistent-loss", volume::Access::PersistentLoss),
-    ("transition", volume::Access::Transition),
-];
 
 /// A volume that is elsewhere may have changed since it was opened.
 fn bring_up_to_date(report: &mut VolumeReport, standing: &StandingReport) {
@@ -80,8 +72,8 @@ impl Daemon {
         group: Option<u16>,
         state: &str,
     ) -> Result<Vec<PathReport>, Refused> {
-        let Some((_, to)) = STATES.iter().find(|(word, _)| *word == state) else {
-            let hint = multipath::suggest::hint(state, STATES.map(|(word, _)| word));
+        let Some((_, to)) = ACCESS_STATES.iter().find(|(word, _)| *word == state) else {
+            let hint = multipath::suggest::hint(state, ACCESS_STATES.map(|(word, _)| word));
             return Err(Refused::new(Code::Invalid, format!("there is no path state \"{state}\"{hint}")));
         };
         let paths = self.paths(Some(name))?;

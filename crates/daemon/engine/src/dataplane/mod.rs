@@ -11,7 +11,7 @@ mod powers;
 mod queues;
 mod refusal;
 pub mod shards;
-mod standing;
+pub mod standing;
 mod subsystems;
 mod usage;
 pub mod world;

@@ -7,9 +7,17 @@ use volume::reservation::{Kind, Registrant, Reservations};
 use volume::{Access, Identity, View, Why};
 
 use super::exports::Frame;
-use crate::daemon::STATES;
 use config::plan::Protocol;
 use control::report::{PathReport, RegistrantReport, ReservationReport, StandingReport};
+
+/// States that an operator may set, by their words.
+pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
+    ("optimized", volume::Access::Optimized),
+    ("non-optimized", volume::Access::NonOptimized),
+    ("inaccessible", volume::Access::Inaccessible),
+    ("persistent-loss", volume::Access::PersistentLoss),
+    ("transition", volume::Access::Transition),
+];
 
 /// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
 pub fn of(frame: &Frame, name: &str, entries: &[VolumeEntry]) -> Option<StandingReport> {
@@ -64,7 +72,7 @@ fn paths(frame: &Frame, name: &str, view: &View) -> Vec<PathReport> {
 }
 
 fn word(state: Access) -> &'static str {
-    STATES.iter().find(|(_, one)| *one == state).map_or("unknown", |(word, _)| word)
+    ACCESS_STATES.iter().find(|(_, one)| *one == state).map_or("unknown", |(word, _)| word)
 }
 
 fn kind(kind: Kind) -> &'static str {
