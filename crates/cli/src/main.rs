@@ -16,8 +16,8 @@
 use std::process::ExitCode;
 
 use blockwire::run::run;
-use engine::dataplane::shards;
+use engine::dataplane;
 
 fn main() -> ExitCode {
-    ExitCode::from(run(std::env::args_os(), shards::start) as u8)
+    ExitCode::from(run(std::env::args_os(), dataplane::start) as u8)
 }

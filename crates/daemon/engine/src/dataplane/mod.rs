@@ -12,6 +12,9 @@ mod queues;
 mod refusal;
 pub mod shards;
 pub mod standing;
+mod start;
 mod subsystems;
 mod usage;
 pub mod world;
+
+pub use start::start;

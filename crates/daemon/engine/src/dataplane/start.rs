@@ -1,0 +1,161 @@
+//! The way from a plan and open volumes to running shards.
+//!
+//! Invariant: a shard knows every volume and its file before it takes its first connection, so an initiator that is
+//! waiting for the daemon to come back finds all or nobody.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+use endpoint::{Endpoint, ShardId};
+use reactor::{IoKind, Reactor, SpawnError};
+use shard::{Control, Message, Shard, VolumeSpec};
+use volume::DiskId;
+
+use super::{
+    catalog::{Catalog, Entry},
+    exports::Frame,
+    inbox::{self, Requests},
+    logged::{self, Logged},
+    medium::{Medium, descriptors},
+    notes::{self, Notes},
+    shards::{Shards, no_number},
+    usage::Usage,
+    world,
+};
+use crate::{
+    Engine, EngineError, Start,
+    state::{StateDir, identity::Identities},
+    store::{Store, known_uuid},
+};
+use config::{
+    name::VolumeName,
+    plan::{Origin, Plan},
+};
+
+/// Starts the shards.
+pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+    let Start { plan, volumes, state } = start;
+    let mut config = world::config(plan);
+    let shards = config.cores.len().max(1) as u16;
+    let mut catalog = Catalog::of(plan.ways.clone());
+    let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
+    let (notes, attending) = Notes::of(state.clone());
+    let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
+    let mut unserved = Vec::new();
+    for store in volumes {
+        let files = descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
+        let files = files.map_err(|why| EngineError::Start(why.to_string()))?;
+        let first = config.disks.len();
+        let disks = files.into_iter().map(|file| {
+            file.map(|file| {
+                config.disks.push(Arc::new(file));
+                DiskId(config.disks.len() as u32 - 1)
+            })
+        });
+        let disks: Vec<Option<DiskId>> = disks.collect();
+        let id = catalog.give().ok_or_else(no_number)?;
+        let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
+            let specs = medium.specs(store, id, shards, plan.oui, &state, &usage)?;
+            let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
+            Ok((Entry::of(store, medium, shared), specs))
+        });
+        match opened {
+            Ok((entry, own)) => {
+                specs.iter_mut().zip(own).for_each(|(of, spec)| of.push(spec));
+                catalog.volumes.insert(id, entry);
+            }
+            Err(why) if is_its_own_affair(store, &why) => {
+                config.disks.truncate(first);
+                unserved.push((store.volume.name.clone(), why.to_string()));
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    let mut frame = Frame::of(plan);
+    let cores = config.cores.clone();
+    frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
+    frame.number_ports(&state)?;
+    frame.give_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
+    let exports = catalog.exports(&frame);
+    let (lines, written) = logged::channel();
+    let specs = Mutex::new(specs);
+    let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
+        let mut shard = Logged { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
+        let mut specs = specs.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = specs.get_mut(usize::from(id.0)).map(std::mem::take).unwrap_or_default();
+        drop(specs);
+        for spec in own {
+            shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        shard
+    };
+    let mut running = Reactor::spawn(config, factory).map_err(spawn_failed)?;
+    tell_io(running.io());
+    frame.set_addresses(running.addresses());
+    let failed = |why: std::io::Error| EngineError::Start(why.to_string());
+    let inbox = running.take_inbox().ok_or(EngineError::Stopped)?;
+    let (running, requests) = (Arc::new(running), Arc::new(Requests::default()));
+    // Weak: this thread must not keep the shards.
+    let doors = Arc::downgrade(&running);
+    let stored = move |volume, ticket, durable| {
+        if let Some(running) = doors.upgrade() {
+            running.post(shard::home_of(volume, shards), Message::Stored(volume, ticket, durable));
+        }
+    };
+    let doors = Arc::downgrade(&running);
+    let tell = move |shard, message| {
+        if let Some(running) = doors.upgrade() {
+            running.post(shard, message);
+        }
+    };
+    let waking = tell.clone();
+    let wake = move |volume| (0..shards).for_each(|shard| waking(ShardId(shard), Message::Wake(volume)));
+    notes::attend(attending, wake).map_err(failed)?;
+    let records = inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
+    thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
+    let oui = plan.oui;
+    let catalog = Mutex::new(catalog);
+    let engine =
+        Shards { running, requests, state, records, notes, usage, frame, cores, oui, catalog, unserved };
+    // The ports that the system chose are known only now.
+    engine.publish(&mut engine.catalog())?;
+    Ok(Arc::new(engine))
+}
+
+/// Tells the UUIDs of volumes, as far as they are known, open or not.
+fn known_uuids(
+    plan: &Plan,
+    open: &[Store],
+    state: &StateDir,
+) -> Result<impl Fn(&VolumeName) -> Option<volume::Uuid>, EngineError> {
+    let identities = Identities::load(state).map_err(|why| EngineError::Start(why.to_string()))?;
+    Ok(move |name: &VolumeName| {
+        let store = open.iter().find(|store| store.volume.name == *name).map(|store| store.uuid);
+        let closed = || known_uuid(plan.volumes.iter().find(|volume| volume.name == *name)?, &identities);
+        store.or_else(closed).map(|uuid| volume::Uuid(uuid.into_bytes()))
+    })
+}
+
+/// Whether the others start though this volume cannot: what was created at run time can be deleted only while a
+/// daemon runs, and a record that is damaged is nothing that the configuration could mend.
+fn is_its_own_affair(store: &Store, why: &EngineError) -> bool {
+    store.volume.origin == Origin::Created || matches!(why, EngineError::Record(_))
+}
+
+fn spawn_failed(why: SpawnError) -> EngineError {
+    match why {
+        SpawnError::Listen(address, why) => EngineError::Listen { address, why },
+        SpawnError::Uring(_) | SpawnError::Core(..) | SpawnError::System(_) | SpawnError::Outward(_) => {
+            EngineError::Start(why.to_string())
+        }
+    }
+}
+
+fn tell_io(io: &IoKind) {
+    match io {
+        IoKind::Uring | IoKind::Epoll => tracing::info!(%io, "moving bytes"),
+        IoKind::EpollInstead(_) => tracing::warn!(%io, "moving bytes"),
+    }
+}
