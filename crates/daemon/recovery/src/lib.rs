@@ -20,6 +20,7 @@
 )]
 
 mod disk;
+mod found;
 mod fronts;
 mod guardian;
 pub mod held;
@@ -37,20 +38,21 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use block_device::{Stop, Via};
 use client::{Initiator, Nexus, Settings, Trail};
 
 use self::disk::RemoteDisk;
+use self::found::{left_behind, refuse_unknown_device, way};
 use self::guardian::{Lifeline, NotHeld, Taken};
 use self::record::{AttachRecord, AttachState, Found, Process, RecordFile, SharedRecord, millis};
 use self::wire::RecoveryState;
 use control::called::Called;
-use process::exit::{Exit, Failure};
+use process::exit::Failure;
 use process::owned::{self, Dir};
 
+pub use found::{all, find, give_up};
 pub use keep::{KeepArgs, keep};
 
 /// How long I/O waits for a new holder unless something else is said: as long as an operation waits for a
@@ -440,154 +442,10 @@ impl Records {
     }
 }
 
-/// The attachment that waits at the wished place, or of the wished volume.
-fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<Found>, Failure> {
-    let all = record::all(&options.dir)?;
-    let at = options.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
-    if let Some(found) = at {
-        return match (found.state, options.recover) {
-            (AttachState::Serving, _) => {
-                let why = format!("{} is attached, by process {}", found.ways(), found.record.holder.pid);
-                Err(Failure::new(Exit::Exists, why))
-            }
-            (AttachState::Unknown, _) => Err(unknown(found)),
-            (_, true) => Ok(Some(found.clone())),
-            (_, false) => Err(Failure::failed(format!(
-                "{} waits to be recovered: use --recover, or give it up with `blockwire detach {}`",
-                found.ways(),
-                found.record.ways.first().map_or("", String::as_str),
-            ))),
-        };
-    }
-    if !options.recover || options.at.is_some() {
-        return Ok(None);
-    }
-    let mut waiting = all.iter().filter(|found| !found.is_held() && found.record.url == shown);
-    match (waiting.next(), waiting.next()) {
-        (Some(found), None) => Ok(Some(found.clone())),
-        (None, _) => {
-            let why = "nothing of this volume waits to be recovered; --at names the place of what a killed \
-                       process left";
-            Err(Failure::new(Exit::NothingFound, why))
-        }
-        (Some(one), Some(other)) => {
-            let why =
-                format!("several wait to be recovered ({}, {}): --at says which", one.ways(), other.ways());
-            Err(Failure::usage(why))
-        }
-    }
-}
-
-/// Refuses a ublk device without a record: it may be another volume's, and its guardian, whom nobody would ask,
-/// takes it away when the time is over.
-fn refuse_unknown_device(options: &AttachOptions, via: Via, is_known: bool) -> Result<(), Failure> {
-    if !options.recover || is_known || options.force || via != Via::Ublk {
-        return Ok(());
-    }
-    Err(Failure::usage(format!(
-        "{} says nothing of such a device, so neither its user nor its volume is known: name the control \
-         socket that it was attached with (--control); --force recovers it as the volume of this URL",
-        options.dir.display()
-    )))
-}
-
-/// Which way, and what is to be said of the choice.
-fn way(options: &AttachOptions, left: Option<&Found>) -> Result<(Via, Option<String>), Failure> {
-    let Some(left) = left else {
-        return Ok(match options.via {
-            Some(via) => (via, None),
-            None => {
-                let choice = block_device::best();
-                (choice.via, Some(format!("via {choice}")))
-            }
-        });
-    };
-    let was = via(&left.record.via).map_err(Failure::failed)?;
-    match options.via {
-        Some(wished) if wished != was => {
-            Err(Failure::usage(format!("{} was attached via {was}", left.ways())))
-        }
-        _ => Ok((was, None)),
-    }
-}
-
-/// Ends whatever waits for a holder that is gone: I/O fails.
-///
-/// # Errors
-/// If its guardian does not answer.
-pub fn give_up(found: &Found) -> Result<(), Failure> {
-    match found.state {
-        AttachState::Stranded => return delete_stranded(found),
-        AttachState::Unknown => return Err(unknown(found)),
-        AttachState::Serving | AttachState::Waiting { .. } | AttachState::Failing => {}
-    }
-    let Some(kept) = &found.record.guardian else { return Ok(()) };
-    guardian::end(kept, found.dir.owner())
-        .map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
-    for _ in 0..100 {
-        if kept.process.lives().is_ok_and(|lives| !lives) {
-            break;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-fn unknown(found: &Found) -> Failure {
-    Failure::failed(format!(
-        "{} is attached by process {}, and it cannot be determined whether that process is alive: try again in \
-         its PID namespace, or when file descriptors and memory are free",
-        found.ways(),
-        found.record.holder.pid
-    ))
-}
-
-/// Takes away a device, or socket, whose holder and guardian are both gone.
-fn delete_stranded(found: &Found) -> Result<(), Failure> {
-    let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
-    if found.dir.owner() != owned::user() {
-        return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
-    }
-    if record::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
-        std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
-    } else {
-        let number = fronts::ublk_number(Path::new(found.place()))?;
-        block_device::ublk::delete_left(number, found.record.holder.pid).map_err(|why| failed(&why))?;
-    }
-    found.dir.remove(&found.file).map_err(|why| failed(&why))
-}
-
-/// All that is attached, as the records of these directories say.
-///
-/// # Errors
-/// A directory whose records cannot be believed.
-pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
-    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| record::all(dir)).collect::<Result<_, _>>()?;
-    Ok(found.into_iter().flatten().collect())
-}
-
-/// The attachment of this name.
-///
-/// # Errors
-/// `NothingFound`, with what there is.
-pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
-    let all = all(dirs)?;
-    let said = Path::new(name);
-    // A name as it was typed first: looking into a place that nobody serves would wait.
-    let absolute = std::path::absolute(said).unwrap_or_else(|_| said.to_owned());
-    let found = all.iter().find(|found| found.is(said) || found.is(&absolute));
-    let real = || std::fs::canonicalize(said).ok();
-    let found = found.or_else(|| real().and_then(|real| all.iter().find(|found| found.is(&real))));
-    found.cloned().ok_or_else(|| {
-        let here: Vec<String> = all.iter().map(Found::ways).collect();
-        let here = if here.is_empty() { "nothing".to_owned() } else { here.join(", ") };
-        Failure::new(Exit::NothingFound, format!("nothing is attached as {name}; attached: {here}"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     #[test]
     fn a_device_of_which_nothing_is_written_down_is_not_gone_on_with_unless_that_is_said() {
