@@ -21,7 +21,7 @@ pub const CNTLID_MAX: u16 = 0xffef;
 
 /// What a Connect of an admin queue asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControllerClaim {
+pub struct ControllerRequest {
     /// Who asks, to be answered: the shard and its own number for the connection.
     pub from: (ShardId, u64),
     /// The subsystem's name.
@@ -41,9 +41,9 @@ pub struct ControllerClaim {
     pub wish: Wish,
 }
 
-/// The directory's answer to a [`ControllerClaim`].
+/// The directory's answer to a [`ControllerRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ControllerVerdict {
+pub enum ControllerReply {
     /// A new controller.
     Granted {
         /// Its number: 1 to [`CNTLID_MAX`].
@@ -113,40 +113,40 @@ impl Controllers {
 
     /// Judges a claim. `registered` is the name that registrants of the subsystem's volumes with the same
     /// identifier bear, if there are any.
-    pub fn claim(&mut self, claim: &ControllerClaim, registered: Option<Arc<str>>) -> ControllerVerdict {
-        if let Some(host) = self.bound(claim).or(registered)
-            && host != claim.host
+    pub fn admit(&mut self, request: &ControllerRequest, registered: Option<Arc<str>>) -> ControllerReply {
+        if let Some(host) = self.bound(request).or(registered)
+            && host != request.host
         {
-            return ControllerVerdict::Taken(host);
+            return ControllerReply::Taken(host);
         }
-        if self.counts.get(&claim.subsystem).is_some_and(|&count| count >= u32::from(claim.limit)) {
-            return ControllerVerdict::Full;
+        if self.counts.get(&request.subsystem).is_some_and(|&count| count >= u32::from(request.limit)) {
+            return ControllerReply::Full;
         }
-        let source = claim.source.map(|(from, limit)| (backoff::source(from), limit));
+        let source = request.source.map(|(from, limit)| (backoff::source(from), limit));
         if let Some((source, limit)) = source {
-            let count = self.sources.get(&(claim.subsystem.clone(), source)).copied().unwrap_or_default();
+            let count = self.sources.get(&(request.subsystem.clone(), source)).copied().unwrap_or_default();
             if count >= u32::from(limit) {
-                return ControllerVerdict::SourceFull;
+                return ControllerReply::SourceFull;
             }
         }
-        let Some((cntlid, shard)) = self.place(claim.from.0, &claim.wish) else {
-            return ControllerVerdict::Full;
+        let Some((cntlid, shard)) = self.place(request.from.0, &request.wish) else {
+            return ControllerReply::Full;
         };
         let source = source.map(|(source, _)| source);
         if let Some(source) = source {
-            *self.sources.entry((claim.subsystem.clone(), source)).or_default() += 1;
+            *self.sources.entry((request.subsystem.clone(), source)).or_default() += 1;
         }
         if let Some(load) = self.load.get_mut(usize::from(shard.0)) {
             *load += 1;
         }
-        let (subsystem, host) = (claim.subsystem.clone(), claim.host.clone());
-        let (host_id, limit) = (claim.host_id, claim.limit);
+        let (subsystem, host) = (request.subsystem.clone(), request.host.clone());
+        let (host_id, limit) = (request.host_id, request.limit);
         self.entries.insert(cntlid, Entry { subsystem, host, host_id, limit, source, bound: false });
-        if claim.binds {
+        if request.binds {
             self.bind(cntlid);
         }
         let left = self.left.iter().copied().min().unwrap_or(u64::MAX);
-        ControllerVerdict::Granted { cntlid, shard, left }
+        ControllerReply::Granted { cntlid, shard, left }
     }
 
     /// A shard says how much it has left to promise.
@@ -187,8 +187,8 @@ impl Controllers {
         true
     }
 
-    fn bound(&self, claim: &ControllerClaim) -> Option<Arc<str>> {
-        let key = (claim.subsystem.clone(), claim.host_id?);
+    fn bound(&self, request: &ControllerRequest) -> Option<Arc<str>> {
+        let key = (request.subsystem.clone(), request.host_id?);
         self.bindings.get(&key).map(|binding| binding.host.clone())
     }
 
@@ -258,8 +258,8 @@ mod tests {
 
     use super::*;
 
-    fn claim(host: &str, id: u8) -> ControllerClaim {
-        ControllerClaim {
+    fn request(host: &str, id: u8) -> ControllerRequest {
+        ControllerRequest {
             from: (ShardId(1), 7),
             subsystem: "nqn.2026-11.test:disk".into(),
             host: host.into(),
@@ -271,9 +271,9 @@ mod tests {
         }
     }
 
-    fn granted(verdict: ControllerVerdict) -> (u16, u16) {
-        match verdict {
-            ControllerVerdict::Granted { cntlid, shard, .. } => (cntlid, shard.0),
+    fn granted(reply: ControllerReply) -> (u16, u16) {
+        match reply {
+            ControllerReply::Granted { cntlid, shard, .. } => (cntlid, shard.0),
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -281,13 +281,13 @@ mod tests {
     #[test]
     fn a_number_tells_the_shard_and_comes_back_last() {
         let mut directory = Controllers::new(3);
-        let (first, shard) = granted(directory.claim(&claim("a", 1), None));
+        let (first, shard) = granted(directory.admit(&request("a", 1), None));
         assert_eq!((first % 3, shard), (1, 1), "the near shard, while no other is emptier");
-        let (second, shard) = granted(directory.claim(&claim("a", 1), None));
+        let (second, shard) = granted(directory.admit(&request("a", 1), None));
         assert_eq!((second % 3, shard), (0, 0));
         assert_ne!(second, 0);
         directory.gone(first);
-        let (third, shard) = granted(directory.claim(&claim("a", 1), None));
+        let (third, shard) = granted(directory.admit(&request("a", 1), None));
         assert_eq!(shard, 1);
         assert_ne!(third, first, "a stale number names nobody for as long as can be");
     }
@@ -295,39 +295,39 @@ mod tests {
     #[test]
     fn a_source_has_so_many_controllers_whatever_it_is_called() {
         let mut directory = Controllers::new(2);
-        let from = |source: &str| ControllerClaim {
+        let from = |source: &str| ControllerRequest {
             host_id: None,
             limit: 99,
             binds: false,
             source: Some((source.parse().unwrap(), 2)),
-            ..claim("a", 1)
+            ..request("a", 1)
         };
-        let (first, _) = granted(directory.claim(&from("2001:db8::1"), None));
-        granted(directory.claim(&from("2001:db8::2"), None));
-        assert_eq!(directory.claim(&from("2001:db8::3"), None), ControllerVerdict::SourceFull);
-        granted(directory.claim(&from("2001:db8:0:1::1"), None));
-        granted(directory.claim(&from("192.0.2.1"), None));
-        granted(directory.claim(&from("192.0.2.2"), None));
+        let (first, _) = granted(directory.admit(&from("2001:db8::1"), None));
+        granted(directory.admit(&from("2001:db8::2"), None));
+        assert_eq!(directory.admit(&from("2001:db8::3"), None), ControllerReply::SourceFull);
+        granted(directory.admit(&from("2001:db8:0:1::1"), None));
+        granted(directory.admit(&from("192.0.2.1"), None));
+        granted(directory.admit(&from("192.0.2.2"), None));
         directory.gone(first);
         directory.gone(first);
-        granted(directory.claim(&from("2001:db8::3"), None));
-        assert_eq!(directory.claim(&from("2001:db8::4"), None), ControllerVerdict::SourceFull);
+        granted(directory.admit(&from("2001:db8::3"), None));
+        assert_eq!(directory.admit(&from("2001:db8::4"), None), ControllerReply::SourceFull);
     }
 
     #[test]
     fn the_shard_with_the_least_memory_bounds_every_offer() {
         let mut directory = Controllers::new(3);
-        let mut left = || match directory.claim(&ControllerClaim { limit: 99, ..claim("a", 1) }, None) {
-            ControllerVerdict::Granted { left, .. } => left,
+        let mut left = || match directory.admit(&ControllerRequest { limit: 99, ..request("a", 1) }, None) {
+            ControllerReply::Granted { left, .. } => left,
             other => panic!("not granted: {other:?}"),
         };
         assert_eq!(left(), u64::MAX, "nothing is known yet");
         for (shard, said, least) in [(0, 900, 900), (2, 500, 500), (1, 700, 500), (2, 800, 700), (9, 1, 700)]
         {
             directory.note_left(ShardId(shard), said);
-            let claim = ControllerClaim { limit: 99, ..claim("a", 1) };
-            let verdict = directory.claim(&claim, None);
-            assert!(matches!(verdict, ControllerVerdict::Granted { left, .. } if left == least));
+            let request = ControllerRequest { limit: 99, ..request("a", 1) };
+            let reply = directory.admit(&request, None);
+            assert!(matches!(reply, ControllerReply::Granted { left, .. } if left == least));
         }
     }
 
@@ -336,9 +336,11 @@ mod tests {
         let mut directory = Controllers::new(4);
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(2), ShardId(3)]));
         for want in [2, 3, 2] {
-            let claim =
-                ControllerClaim { wish: Wish { among: among.clone(), ..Wish::default() }, ..claim("a", 1) };
-            let (cntlid, shard) = granted(directory.claim(&claim, None));
+            let request = ControllerRequest {
+                wish: Wish { among: among.clone(), ..Wish::default() },
+                ..request("a", 1)
+            };
+            let (cntlid, shard) = granted(directory.admit(&request, None));
             assert_eq!((cntlid % 4, shard), (want, want));
         }
     }
@@ -346,64 +348,64 @@ mod tests {
     #[test]
     fn a_subsystem_has_so_many_controllers() {
         let mut directory = Controllers::new(2);
-        let ids: Vec<_> = (0..3).map(|_| granted(directory.claim(&claim("a", 1), None)).0).collect();
-        assert_eq!(directory.claim(&claim("a", 1), None), ControllerVerdict::Full);
-        let other = ControllerClaim { subsystem: "nqn.2026-11.test:other".into(), ..claim("a", 1) };
-        granted(directory.claim(&other, None));
+        let ids: Vec<_> = (0..3).map(|_| granted(directory.admit(&request("a", 1), None)).0).collect();
+        assert_eq!(directory.admit(&request("a", 1), None), ControllerReply::Full);
+        let other = ControllerRequest { subsystem: "nqn.2026-11.test:other".into(), ..request("a", 1) };
+        granted(directory.admit(&other, None));
         directory.gone(ids[1]);
         directory.gone(ids[1]);
-        granted(directory.claim(&claim("a", 1), None));
-        assert_eq!(directory.claim(&claim("a", 1), None), ControllerVerdict::Full);
+        granted(directory.admit(&request("a", 1), None));
+        assert_eq!(directory.admit(&request("a", 1), None), ControllerReply::Full);
     }
 
     #[test]
     fn all_numbers_can_be_given_and_no_more() {
         let mut directory = Controllers::new(2);
-        let many = ControllerClaim { limit: u16::MAX, ..claim("a", 1) };
+        let many = ControllerRequest { limit: u16::MAX, ..request("a", 1) };
         let mut seen = HashSet::new();
         for _ in 0..CNTLID_MAX {
-            let (cntlid, _) = granted(directory.claim(&many, None));
+            let (cntlid, _) = granted(directory.admit(&many, None));
             assert!((1..=CNTLID_MAX).contains(&cntlid) && seen.insert(cntlid));
         }
-        assert_eq!(directory.claim(&many, None), ControllerVerdict::Full);
+        assert_eq!(directory.admit(&many, None), ControllerReply::Full);
         directory.gone(12_345);
-        assert_eq!(granted(directory.claim(&many, None)), (12_345, 1));
+        assert_eq!(granted(directory.admit(&many, None)), (12_345, 1));
     }
 
     #[test]
     fn an_identifier_is_bound_by_those_who_prove_who_they_are() {
         let mut directory = Controllers::new(1);
-        let unproven = |host| ControllerClaim { binds: false, limit: 9, ..claim(host, 1) };
-        let (thief, _) = granted(directory.claim(&unproven("a"), None));
-        let (owner, _) = granted(directory.claim(&unproven("b"), None));
-        let (later, _) = granted(directory.claim(&unproven("c"), None));
-        assert!(directory.bind(owner) && directory.bind(owner), "a stranger's claim keeps nobody out");
+        let unproven = |host| ControllerRequest { binds: false, limit: 9, ..request(host, 1) };
+        let (thief, _) = granted(directory.admit(&unproven("a"), None));
+        let (owner, _) = granted(directory.admit(&unproven("b"), None));
+        let (later, _) = granted(directory.admit(&unproven("c"), None));
+        assert!(directory.bind(owner) && directory.bind(owner), "a stranger's request keeps nobody out");
         assert!(!directory.bind(thief) && !directory.bind(later));
-        assert_eq!(directory.claim(&unproven("a"), None), ControllerVerdict::Taken("b".into()));
+        assert_eq!(directory.admit(&unproven("a"), None), ControllerReply::Taken("b".into()));
         directory.gone(thief);
         directory.gone(owner);
         assert!(directory.bind(later), "nobody bears it any more");
-        let one = ControllerClaim { limit: 2, ..unproven("c") };
-        let [second, third] = [0; 2].map(|_| granted(directory.claim(&one, None)).0);
+        let one = ControllerRequest { limit: 2, ..unproven("c") };
+        let [second, third] = [0; 2].map(|_| granted(directory.admit(&one, None)).0);
         assert!(directory.bind(second) && !directory.bind(third), "strangers fill no subsystem");
-        assert_eq!(directory.claim(&one, None), ControllerVerdict::Full);
+        assert_eq!(directory.admit(&one, None), ControllerReply::Full);
     }
 
     #[test]
     fn an_identifier_belongs_to_the_first_name_seen_with_it() {
         let mut directory = Controllers::new(1);
-        let (cntlid, _) = granted(directory.claim(&claim("a", 1), None));
-        assert_eq!(directory.claim(&claim("b", 1), None), ControllerVerdict::Taken("a".into()));
-        granted(directory.claim(&claim("b", 2), None));
-        let elsewhere = ControllerClaim { subsystem: "nqn.2026-11.test:other".into(), ..claim("b", 1) };
-        granted(directory.claim(&elsewhere, None));
+        let (cntlid, _) = granted(directory.admit(&request("a", 1), None));
+        assert_eq!(directory.admit(&request("b", 1), None), ControllerReply::Taken("a".into()));
+        granted(directory.admit(&request("b", 2), None));
+        let elsewhere = ControllerRequest { subsystem: "nqn.2026-11.test:other".into(), ..request("b", 1) };
+        granted(directory.admit(&elsewhere, None));
         directory.gone(cntlid);
         // Nobody is connected any more, but a registration stands.
-        let verdict = directory.claim(&claim("b", 1), Some("a".into()));
-        assert_eq!(verdict, ControllerVerdict::Taken("a".into()));
-        granted(directory.claim(&claim("a", 1), Some("a".into())));
+        let reply = directory.admit(&request("b", 1), Some("a".into()));
+        assert_eq!(reply, ControllerReply::Taken("a".into()));
+        granted(directory.admit(&request("a", 1), Some("a".into())));
         directory.gone(2);
-        let discovery = ControllerClaim { host_id: None, ..claim("c", 9) };
-        granted(directory.claim(&discovery, None));
+        let discovery = ControllerRequest { host_id: None, ..request("c", 9) };
+        granted(directory.admit(&discovery, None));
     }
 }

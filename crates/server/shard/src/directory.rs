@@ -46,7 +46,7 @@ pub type Rules<'a> = &'a dyn Fn(&SessionName, &Accepted) -> Option<Leave>;
 
 /// What a login asks before its last response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct AdmissionRequest {
     /// Who asks, to be answered: the shard and its own number for the login.
     pub from: (ShardId, u64),
     /// The session's name.
@@ -65,9 +65,9 @@ pub struct Claim {
     pub wish: Wish,
 }
 
-/// The directory's answer to a [`Claim`].
+/// The directory's answer to an [`AdmissionRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AdmissionReply {
     /// The login may end; its connection belongs to this session.
     Granted {
         /// The session's TSIH.
@@ -97,7 +97,7 @@ pub enum Order {
         /// Its number for the login.
         token: u64,
         /// The answer.
-        verdict: Verdict,
+        reply: AdmissionReply,
     },
     /// End this session; [`Directory::gone`] follows.
     End {
@@ -122,7 +122,7 @@ struct Entry {
     /// Shards that had no memory for it.
     refused: Vec<ShardId>,
     /// A login of the same name waits for this session's end.
-    successor: Option<Claim>,
+    successor: Option<AdmissionRequest>,
 }
 
 impl Entry {
@@ -135,21 +135,21 @@ impl Entry {
 
     /// Whether who claims its name may replace it: its like; or who came by the same rule and proved more, or all that
     /// the rule asks for now. What no rule lets in any more is nobody's.
-    fn yields_to(&self, claim: &Claim, rules: Rules<'_>) -> bool {
-        let Some(new) = rules(&claim.name, &claim.accepted) else { return false };
+    fn yields_to(&self, request: &AdmissionRequest, rules: Rules<'_>) -> bool {
+        let Some(new) = rules(&request.name, &request.accepted) else { return false };
         let leaves = self.leaves(rules);
         if leaves.iter().all(Option::is_none) {
             return true;
         }
         let of_one_rule = leaves.iter().flatten().any(|old| old.rule == new.rule);
-        of_one_rule && (self.user == claim.user || self.user.is_none() || !new.proves)
+        of_one_rule && (self.user == request.user || self.user.is_none() || !new.proves)
     }
 
     /// Whether a connection that claims its name may join it: its like only.
-    fn admits(&self, claim: &Claim, rules: Rules<'_>) -> bool {
-        let Some(new) = rules(&claim.name, &claim.accepted) else { return false };
+    fn admits(&self, request: &AdmissionRequest, rules: Rules<'_>) -> bool {
+        let Some(new) = rules(&request.name, &request.accepted) else { return false };
         let of_one_rule = |old: &Option<Leave>| old.is_some_and(|old| old.rule == new.rule);
-        self.user == claim.user && self.leaves(rules).iter().all(of_one_rule)
+        self.user == request.user && self.leaves(rules).iter().all(of_one_rule)
     }
 }
 
@@ -178,68 +178,68 @@ impl Directory {
     }
 
     /// A login asks. What to do about it goes to `orders`.
-    pub fn claim(&mut self, claim: Claim, rules: Rules<'_>, orders: &mut Vec<Order>) {
-        if claim.tsih.value() == 0 {
-            self.claim_new(claim, rules, orders);
+    pub fn admit(&mut self, request: AdmissionRequest, rules: Rules<'_>, orders: &mut Vec<Order>) {
+        if request.tsih.value() == 0 {
+            self.admit_new(request, rules, orders);
         } else {
-            self.claim_join(&claim, rules, orders);
+            self.admit_join(&request, rules, orders);
         }
     }
 
-    fn claim_new(&mut self, claim: Claim, rules: Rules<'_>, orders: &mut Vec<Order>) {
-        let tsih = self.by_name.get(&claim.name);
+    fn admit_new(&mut self, request: AdmissionRequest, rules: Rules<'_>, orders: &mut Vec<Order>) {
+        let tsih = self.by_name.get(&request.name);
         // Both maps hold the same sessions.
         match tsih.and_then(|tsih| Some((tsih, self.by_tsih.get_mut(tsih)?))) {
-            None => self.create(claim, orders),
+            None => self.create(request, orders),
             Some((tsih, entry)) => {
-                if !entry.yields_to(&claim, rules) {
-                    return orders.push(answer(&claim, Verdict::NotTheirs));
+                if !entry.yields_to(&request, rules) {
+                    return orders.push(answer(&request, AdmissionReply::NotTheirs));
                 }
-                match entry.successor.replace(claim) {
+                match entry.successor.replace(request) {
                     None => orders.push(Order::End { shard: entry.shard, tsih: *tsih }),
                     // Two logins race to reinstate one session: the later one wins.
-                    Some(loser) => orders.push(answer(&loser, Verdict::NoSuchSession)),
+                    Some(loser) => orders.push(answer(&loser, AdmissionReply::NoSuchSession)),
                 }
             }
         }
     }
 
-    fn claim_join(&mut self, claim: &Claim, rules: Rules<'_>, orders: &mut Vec<Order>) {
-        let its = |entry: &&mut Entry| entry.name == claim.name && entry.successor.is_none();
-        let verdict = match self.by_tsih.get_mut(&claim.tsih).filter(its) {
-            Some(entry) if entry.admits(claim, rules) => {
-                let others = entry.ways.iter().filter(|(cid, _)| *cid != claim.cid).count();
+    fn admit_join(&mut self, request: &AdmissionRequest, rules: Rules<'_>, orders: &mut Vec<Order>) {
+        let its = |entry: &&mut Entry| entry.name == request.name && entry.successor.is_none();
+        let reply = match self.by_tsih.get_mut(&request.tsih).filter(its) {
+            Some(entry) if entry.admits(request, rules) => {
+                let others = entry.ways.iter().filter(|(cid, _)| *cid != request.cid).count();
                 if others >= usize::from(entry.connections_max) {
-                    Verdict::TooManyConnections
+                    AdmissionReply::TooManyConnections
                 } else {
-                    entry.ways.retain(|(cid, _)| *cid != claim.cid);
-                    entry.ways.push((claim.cid, claim.accepted));
-                    entry.latest = claim.accepted;
-                    Verdict::Granted { tsih: claim.tsih, shard: entry.shard, new: false }
+                    entry.ways.retain(|(cid, _)| *cid != request.cid);
+                    entry.ways.push((request.cid, request.accepted));
+                    entry.latest = request.accepted;
+                    AdmissionReply::Granted { tsih: request.tsih, shard: entry.shard, new: false }
                 }
             }
-            Some(_) | None => Verdict::NoSuchSession,
+            Some(_) | None => AdmissionReply::NoSuchSession,
         };
-        orders.push(answer(claim, verdict));
+        orders.push(answer(request, reply));
     }
 
-    fn create(&mut self, claim: Claim, orders: &mut Vec<Order>) {
+    fn create(&mut self, request: AdmissionRequest, orders: &mut Vec<Order>) {
         let Some(tsih) = self.free_tsih() else {
-            orders.push(answer(&claim, Verdict::Full));
+            orders.push(answer(&request, AdmissionReply::Full));
             return;
         };
-        let shard = self.best(claim.from.0, &claim.wish, &[]).unwrap_or(claim.from.0);
+        let shard = self.best(request.from.0, &request.wish, &[]).unwrap_or(request.from.0);
         self.count(shard, 1);
-        orders.push(answer(&claim, Verdict::Granted { tsih, shard, new: true }));
-        self.by_name.insert(claim.name.clone(), tsih);
+        orders.push(answer(&request, AdmissionReply::Granted { tsih, shard, new: true }));
+        self.by_name.insert(request.name.clone(), tsih);
         let entry = Entry {
-            name: claim.name,
+            name: request.name,
             shard,
-            ways: vec![(claim.cid, claim.accepted)],
-            latest: claim.accepted,
-            connections_max: claim.connections_max,
-            user: claim.user,
-            wish: claim.wish,
+            ways: vec![(request.cid, request.accepted)],
+            latest: request.accepted,
+            connections_max: request.connections_max,
+            user: request.user,
+            wish: request.wish,
             refused: Vec::new(),
             successor: None,
         };
@@ -270,27 +270,27 @@ impl Directory {
     }
 
     /// The shard that was to have a new session has no memory for it: another has it, if one is left. `from`:
-    /// who asks, as in [`Claim`].
-    pub fn elsewhere(&mut self, tsih: Tsih, from: (ShardId, u64), orders: &mut Vec<Order>) {
-        let answer = |verdict| Order::Answer { shard: from.0, token: from.1, verdict };
+    /// who asks, as in [`AdmissionRequest`].
+    pub fn place_elsewhere(&mut self, tsih: Tsih, from: (ShardId, u64), orders: &mut Vec<Order>) {
+        let answer = |reply| Order::Answer { shard: from.0, token: from.1, reply };
         let Some(entry) = self.by_tsih.get_mut(&tsih).filter(|entry| entry.successor.is_none()) else {
             // A later login of the same name has overtaken it.
             self.gone(tsih, orders);
-            return orders.push(answer(Verdict::NoSuchSession));
+            return orders.push(answer(AdmissionReply::NoSuchSession));
         };
         let old = entry.shard;
         entry.refused.push(old);
         let (wish, refused) = (entry.wish.clone(), entry.refused.clone());
         let Some(shard) = self.best(from.0, &wish, &refused) else {
             self.gone(tsih, orders);
-            return orders.push(answer(Verdict::Full));
+            return orders.push(answer(AdmissionReply::Full));
         };
         self.count(old, -1);
         self.count(shard, 1);
         if let Some(entry) = self.by_tsih.get_mut(&tsih) {
             entry.shard = shard;
         }
-        orders.push(answer(Verdict::Granted { tsih, shard, new: true }));
+        orders.push(answer(AdmissionReply::Granted { tsih, shard, new: true }));
     }
 
     /// A session has ended, or never came to be.
@@ -311,8 +311,8 @@ impl Directory {
     }
 }
 
-fn answer(claim: &Claim, verdict: Verdict) -> Order {
-    Order::Answer { shard: claim.from.0, token: claim.from.1, verdict }
+fn answer(request: &AdmissionRequest, reply: AdmissionReply) -> Order {
+    Order::Answer { shard: request.from.0, token: request.from.1, reply }
 }
 
 #[cfg(test)]
@@ -323,8 +323,8 @@ mod tests {
 
     use super::*;
 
-    fn claim(isid: u8, tsih: u16, cid: u16, token: u64) -> Claim {
-        Claim {
+    fn request(isid: u8, tsih: u16, cid: u16, token: u64) -> AdmissionRequest {
+        AdmissionRequest {
             from: (ShardId(1), token),
             name: SessionName {
                 initiator: "iqn.2026-11.test:host".into(),
@@ -359,26 +359,26 @@ mod tests {
         Some(Leave { rule: Some(host(accepted)), proves: true })
     }
 
-    fn ask(directory: &mut Directory, claim: Claim) -> Vec<Order> {
-        ask_by(directory, claim, &by_address)
+    fn ask(directory: &mut Directory, request: AdmissionRequest) -> Vec<Order> {
+        ask_by(directory, request, &by_address)
     }
 
-    fn ask_by(directory: &mut Directory, claim: Claim, rules: Rules<'_>) -> Vec<Order> {
+    fn ask_by(directory: &mut Directory, request: AdmissionRequest, rules: Rules<'_>) -> Vec<Order> {
         let mut orders = Vec::new();
-        directory.claim(claim, rules, &mut orders);
+        directory.admit(request, rules, &mut orders);
         orders
     }
 
     fn granted(orders: &[Order]) -> (Tsih, ShardId) {
         match orders {
-            [Order::Answer { verdict: Verdict::Granted { tsih, shard, .. }, .. }] => (*tsih, *shard),
+            [Order::Answer { reply: AdmissionReply::Granted { tsih, shard, .. }, .. }] => (*tsih, *shard),
             other => panic!("not granted: {other:?}"),
         }
     }
 
-    fn verdict(orders: &[Order]) -> Verdict {
+    fn reply(orders: &[Order]) -> AdmissionReply {
         match orders {
-            [Order::Answer { verdict, .. }] => *verdict,
+            [Order::Answer { reply, .. }] => *reply,
             other => panic!("no answer: {other:?}"),
         }
     }
@@ -388,19 +388,19 @@ mod tests {
     #[test]
     fn an_initiator_that_must_prove_now_who_it_is_is_not_kept_out_by_its_own_session() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let by = |user: Option<&str>, host, token| Claim {
+        let by = |user: Option<&str>, host, token| AdmissionRequest {
             user: user.map(Into::into),
             accepted: from(host),
-            ..claim(1, 0, 0, token)
+            ..request(1, 0, 0, token)
         };
         let (old, _) = granted(&ask(&mut directory, by(None, 1, 1)));
-        assert_eq!(verdict(&ask(&mut directory, by(Some("mallory"), 2, 2))), Verdict::NotTheirs);
+        assert_eq!(reply(&ask(&mut directory, by(Some("mallory"), 2, 2))), AdmissionReply::NotTheirs);
         let orders = ask(&mut directory, by(Some("alice"), 1, 3));
         assert!(matches!(orders[..], [Order::End { tsih, .. }] if tsih == old), "{orders:?}");
         let mut orders = Vec::new();
         directory.gone(old, &mut orders);
         granted(&orders);
-        assert_eq!(verdict(&ask(&mut directory, by(None, 1, 4))), Verdict::NotTheirs);
+        assert_eq!(reply(&ask(&mut directory, by(None, 1, 4))), AdmissionReply::NotTheirs);
         // And when CHAP is turned off again, nothing that it does not ask for keeps it out.
         let off =
             |_: &SessionName, accepted: &Accepted| Some(Leave { rule: Some(host(accepted)), proves: false });
@@ -414,11 +414,11 @@ mod tests {
             Some(Leave { rule: Some(host(accepted) + 1), proves: true })
         };
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (tsih, _) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
-        granted(&ask_by(&mut directory, claim(1, tsih.value(), 1, 2), &after));
-        let stranger = Claim { accepted: from(2), ..claim(1, 0, 0, 3) };
-        assert_eq!(verdict(&ask_by(&mut directory, stranger, &after)), Verdict::NotTheirs);
-        assert!(matches!(ask_by(&mut directory, claim(1, 0, 0, 4), &after)[..], [Order::End { .. }]));
+        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
+        granted(&ask_by(&mut directory, request(1, tsih.value(), 1, 2), &after));
+        let stranger = AdmissionRequest { accepted: from(2), ..request(1, 0, 0, 3) };
+        assert_eq!(reply(&ask_by(&mut directory, stranger, &after)), AdmissionReply::NotTheirs);
+        assert!(matches!(ask_by(&mut directory, request(1, 0, 0, 4), &after)[..], [Order::End { .. }]));
     }
 
     /// A rule that came, or went, parts the connections of a session: none joins it any more, who has one of its
@@ -427,30 +427,30 @@ mod tests {
     fn a_session_is_judged_by_the_rules_of_now() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
         let one = |_: &SessionName, _: &Accepted| Some(Leave { rule: Some(0), proves: true });
-        let (tsih, _) = granted(&ask_by(&mut directory, claim(1, 0, 0, 1), &one));
-        let second = |tsih, token| Claim { accepted: from(2), ..claim(1, tsih, 1, token) };
+        let (tsih, _) = granted(&ask_by(&mut directory, request(1, 0, 0, 1), &one));
+        let second = |tsih, token| AdmissionRequest { accepted: from(2), ..request(1, tsih, 1, token) };
         granted(&ask_by(&mut directory, second(tsih.value(), 2), &one));
-        assert_eq!(verdict(&ask(&mut directory, second(tsih.value(), 3))), Verdict::NoSuchSession);
-        let third = Claim { accepted: from(3), ..claim(1, 0, 0, 4) };
-        assert_eq!(verdict(&ask(&mut directory, third.clone())), Verdict::NotTheirs);
+        assert_eq!(reply(&ask(&mut directory, second(tsih.value(), 3))), AdmissionReply::NoSuchSession);
+        let third = AdmissionRequest { accepted: from(3), ..request(1, 0, 0, 4) };
+        assert_eq!(reply(&ask(&mut directory, third.clone())), AdmissionReply::NotTheirs);
         let none = |_: &SessionName, accepted: &Accepted| {
             (host(accepted) == 3).then_some(Leave { rule: Some(0), proves: true })
         };
-        assert_eq!(verdict(&ask_by(&mut directory, second(0, 5), &none)), Verdict::NotTheirs);
+        assert_eq!(reply(&ask_by(&mut directory, second(0, 5), &none)), AdmissionReply::NotTheirs);
         assert!(matches!(ask_by(&mut directory, third, &none)[..], [Order::End { .. }]));
         // Between two connections it is judged by the latest.
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (tsih, _) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
+        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
         directory.connection_gone(tsih, Cid::new(0));
-        assert_eq!(verdict(&ask(&mut directory, second(tsih.value(), 2))), Verdict::NoSuchSession);
-        granted(&ask(&mut directory, claim(1, tsih.value(), 0, 3)));
+        assert_eq!(reply(&ask(&mut directory, second(tsih.value(), 2))), AdmissionReply::NoSuchSession);
+        granted(&ask(&mut directory, request(1, tsih.value(), 0, 3)));
     }
 
     #[test]
     fn sessions_spread_over_shards_and_near_first() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (_, first) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
-        let (_, second) = granted(&ask(&mut directory, claim(2, 0, 0, 2)));
+        let (_, first) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
+        let (_, second) = granted(&ask(&mut directory, request(2, 0, 0, 2)));
         assert_eq!((first, second), (ShardId(1), ShardId(0)));
     }
 
@@ -461,7 +461,10 @@ mod tests {
         let mut place = |isid, among: &Option<Arc<[ShardId]>>| {
             granted(&ask(
                 &mut directory,
-                Claim { wish: Wish { among: among.clone(), ..Wish::default() }, ..claim(isid, 0, 0, 1) },
+                AdmissionRequest {
+                    wish: Wish { among: among.clone(), ..Wish::default() },
+                    ..request(isid, 0, 0, 1)
+                },
             ))
             .1
         };
@@ -469,8 +472,8 @@ mod tests {
         assert_eq!(placed, [2, 3, 2, 3], "the least loaded of them");
         assert_eq!(place(5, &None), ShardId(1), "others count all");
         // A session that is reinstated is placed again, by what its new login fits.
-        let old = granted(&ask(&mut directory, claim(6, 0, 0, 1))).0;
-        let again = Claim { wish: Wish { among, ..Wish::default() }, ..claim(6, 0, 0, 2) };
+        let old = granted(&ask(&mut directory, request(6, 0, 0, 1))).0;
+        let again = AdmissionRequest { wish: Wish { among, ..Wish::default() }, ..request(6, 0, 0, 2) };
         assert!(matches!(ask(&mut directory, again)[..], [Order::End { .. }]));
         let mut orders = Vec::new();
         directory.gone(old, &mut orders);
@@ -483,7 +486,12 @@ mod tests {
         let wish = Wish { queue: Some(ShardId(0)), ..Wish::default() };
         let placed: Vec<u16> = (1..=8)
             .map(|isid| {
-                granted(&ask(&mut directory, Claim { wish: wish.clone(), ..claim(isid, 0, 0, 1) })).1.0
+                granted(&ask(
+                    &mut directory,
+                    AdmissionRequest { wish: wish.clone(), ..request(isid, 0, 0, 1) },
+                ))
+                .1
+                .0
             })
             .collect();
         assert_eq!(placed, [0, 1, 0, 1, 0, 0, 1, 0]);
@@ -495,91 +503,98 @@ mod tests {
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(0), ShardId(1)]));
         let (tsih, shard) = granted(&ask(
             &mut directory,
-            Claim { wish: Wish { among, ..Wish::default() }, ..claim(1, 0, 0, 1) },
+            AdmissionRequest { wish: Wish { among, ..Wish::default() }, ..request(1, 0, 0, 1) },
         ));
         assert_eq!(shard, ShardId(1));
         let elsewhere = |directory: &mut Directory| {
             let mut orders = Vec::new();
-            directory.elsewhere(tsih, (ShardId(1), 1), &mut orders);
+            directory.place_elsewhere(tsih, (ShardId(1), 1), &mut orders);
             orders
         };
         assert_eq!(granted(&elsewhere(&mut directory)), (tsih, ShardId(0)));
         assert_eq!(directory.load, [1, 0, 0]);
-        assert_eq!(verdict(&elsewhere(&mut directory)), Verdict::Full, "the rule leaves no other");
+        assert_eq!(reply(&elsewhere(&mut directory)), AdmissionReply::Full, "the rule leaves no other");
         assert!(directory.by_tsih.is_empty() && directory.load == [0, 0, 0]);
         // The next of its name begins again.
-        let (tsih, _) = granted(&ask(&mut directory, claim(1, 0, 0, 2)));
+        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 2)));
         // What a later login has overtaken is not placed again.
-        assert!(matches!(ask(&mut directory, claim(1, 0, 0, 3))[..], [Order::End { .. }]));
+        assert!(matches!(ask(&mut directory, request(1, 0, 0, 3))[..], [Order::End { .. }]));
         let mut orders = Vec::new();
-        directory.elsewhere(tsih, (ShardId(1), 2), &mut orders);
-        assert_eq!(verdict(&orders[1..]), Verdict::NoSuchSession);
+        directory.place_elsewhere(tsih, (ShardId(1), 2), &mut orders);
+        assert_eq!(reply(&orders[1..]), AdmissionReply::NoSuchSession);
         granted(&orders[..1]);
     }
 
     #[test]
     fn a_connection_joins_up_to_the_limit() {
         let mut directory = Directory::new(1, SESSIONS_MAX);
-        let mut first = claim(1, 0, 0, 1);
+        let mut first = request(1, 0, 0, 1);
         first.from.0 = ShardId(0);
         let (tsih, _) = granted(&ask(&mut directory, first));
-        granted(&ask(&mut directory, claim(1, tsih.value(), 1, 2)));
-        assert_eq!(verdict(&ask(&mut directory, claim(1, tsih.value(), 2, 3))), Verdict::TooManyConnections);
+        granted(&ask(&mut directory, request(1, tsih.value(), 1, 2)));
+        assert_eq!(
+            reply(&ask(&mut directory, request(1, tsih.value(), 2, 3))),
+            AdmissionReply::TooManyConnections
+        );
         // The same CID again reinstates that connection.
-        granted(&ask(&mut directory, claim(1, tsih.value(), 1, 4)));
+        granted(&ask(&mut directory, request(1, tsih.value(), 1, 4)));
         directory.connection_gone(tsih, Cid::new(1));
-        granted(&ask(&mut directory, claim(1, tsih.value(), 2, 5)));
+        granted(&ask(&mut directory, request(1, tsih.value(), 2, 5)));
     }
 
     #[test]
     fn a_full_directory_refuses_the_new_and_lets_the_old_come_back() {
         let mut directory = Directory::new(2, 2);
-        let (first, _) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
-        granted(&ask(&mut directory, claim(2, 0, 0, 2)));
-        assert_eq!(verdict(&ask(&mut directory, claim(3, 0, 0, 3))), Verdict::Full);
+        let (first, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
+        granted(&ask(&mut directory, request(2, 0, 0, 2)));
+        assert_eq!(reply(&ask(&mut directory, request(3, 0, 0, 3))), AdmissionReply::Full);
         // A connection more is no session more; nor is a session in place of another.
-        granted(&ask(&mut directory, claim(1, first.value(), 1, 4)));
-        assert!(matches!(ask(&mut directory, claim(1, 0, 0, 5))[..], [Order::End { .. }]));
+        granted(&ask(&mut directory, request(1, first.value(), 1, 4)));
+        assert!(matches!(ask(&mut directory, request(1, 0, 0, 5))[..], [Order::End { .. }]));
         let mut orders = Vec::new();
         directory.gone(first, &mut orders);
         let (second, _) = granted(&orders);
         directory.gone(second, &mut Vec::new());
-        granted(&ask(&mut directory, claim(3, 0, 0, 6)));
+        granted(&ask(&mut directory, request(3, 0, 0, 6)));
     }
 
     #[test]
     fn attack_17_the_tsih_of_another_initiator_names_nothing() {
         let mut directory = Directory::new(1, SESSIONS_MAX);
-        let mut first = claim(1, 0, 0, 1);
+        let mut first = request(1, 0, 0, 1);
         first.from.0 = ShardId(0);
         let (tsih, _) = granted(&ask(&mut directory, first));
-        assert_eq!(verdict(&ask(&mut directory, claim(9, tsih.value(), 0, 2))), Verdict::NoSuchSession);
-        let mut other = claim(1, tsih.value(), 0, 3);
+        assert_eq!(
+            reply(&ask(&mut directory, request(9, tsih.value(), 0, 2))),
+            AdmissionReply::NoSuchSession
+        );
+        let mut other = request(1, tsih.value(), 0, 3);
         other.name.initiator = "iqn.2026-11.test:thief".into();
-        assert_eq!(verdict(&ask(&mut directory, other)), Verdict::NoSuchSession);
+        assert_eq!(reply(&ask(&mut directory, other)), AdmissionReply::NoSuchSession);
     }
 
     #[test]
     fn attack_17_who_got_in_by_other_means_takes_no_session_over() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (tsih, _) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
+        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
         for (user, host) in [(Some("alice"), 2), (Some("mallory"), 1), (None, 1)] {
-            let by = |claim| Claim { user: user.map(Into::into), accepted: from(host), ..claim };
-            let join = by(claim(1, tsih.value(), 1, 2));
-            assert_eq!(verdict(&ask(&mut directory, join)), Verdict::NoSuchSession);
-            let replace = by(claim(1, 0, 0, 3));
-            assert_eq!(verdict(&ask(&mut directory, replace)), Verdict::NotTheirs);
+            let by =
+                |request| AdmissionRequest { user: user.map(Into::into), accepted: from(host), ..request };
+            let join = by(request(1, tsih.value(), 1, 2));
+            assert_eq!(reply(&ask(&mut directory, join)), AdmissionReply::NoSuchSession);
+            let replace = by(request(1, 0, 0, 3));
+            assert_eq!(reply(&ask(&mut directory, replace)), AdmissionReply::NotTheirs);
         }
-        granted(&ask(&mut directory, claim(1, tsih.value(), 1, 4)));
+        granted(&ask(&mut directory, request(1, tsih.value(), 1, 4)));
     }
 
     #[test]
     fn reinstatement_waits_for_the_old_session() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (old, shard) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
-        assert_eq!(ask(&mut directory, claim(1, 0, 0, 2)), [Order::End { shard, tsih: old }]);
+        let (old, shard) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
+        assert_eq!(ask(&mut directory, request(1, 0, 0, 2)), [Order::End { shard, tsih: old }]);
         // Nothing joins a session that is about to end.
-        assert_eq!(verdict(&ask(&mut directory, claim(1, old.value(), 5, 3))), Verdict::NoSuchSession);
+        assert_eq!(reply(&ask(&mut directory, request(1, old.value(), 5, 3))), AdmissionReply::NoSuchSession);
         let mut orders = Vec::new();
         directory.gone(old, &mut orders);
         let (new, _) = granted(&orders);

@@ -34,7 +34,7 @@ mod message;
 mod shard;
 
 pub use backoff::source;
-pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
+pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
     Admission, Bind, Choice, Comer, Condition, ControllerLimits, DISCOVERY_NQN, DataTerms, End, Exports,
@@ -44,9 +44,9 @@ pub use exports::{
 };
 pub use links::Moved;
 pub use message::{
-    Baggage, CONTROL, ConnectionEntry, Control, Joined, Joining, Listing, Make, MakeBackend, MakeRemote,
-    Message, NotJoined, NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant, Report, RoomWanted,
-    SessionEntry, Traffic, VolumeEntry, VolumeSpec,
+    AdmittedQueue, CONTROL, ConnectionEntry, Control, LinkHandoff, Listing, Make, MakeBackend, MakeRemote,
+    Message, NvmeLinkHandoff, NvmeMessage, Proof, QueueEntry, QueueGrant, QueueRefusal, QueueRequest, Report,
+    SessionEntry, SessionMemory, Traffic, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{ANA_GROUPS_MAX, ComputeId, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
 pub use shard::{LOGINS_MAX, LogLine, NvmeCause, NvmeLine, Shard, home_of};

@@ -18,11 +18,13 @@ use volume::{
     View, VolumeId,
 };
 
-use crate::directory::{Claim, Verdict};
+use crate::directory::{AdmissionReply, AdmissionRequest};
 use crate::exports::{Exports, Placed};
 use crate::links::Moved;
 
-pub use nvme::{Joined, Joining, NotJoined, NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant};
+pub use nvme::{
+    AdmittedQueue, NvmeLinkHandoff, NvmeMessage, Proof, QueueEntry, QueueGrant, QueueRefusal, QueueRequest,
+};
 
 /// The control plane, as an address for messages.
 pub const CONTROL: ShardId = ShardId(u16::MAX);
@@ -31,28 +33,28 @@ pub const CONTROL: ShardId = ShardId(u16::MAX);
 #[derive(Debug)]
 pub enum Message {
     /// To the directory's shard: a login is about to end.
-    Claim(Claim),
+    AdmissionRequest(AdmissionRequest),
     /// From it: the answer to the login of this number.
-    Verdict(u64, Verdict),
+    AdmissionReply(u64, AdmissionReply),
     /// To the shard where a new session shall live: set aside what its login is about to announce. For the
-    /// login of this number on that shard. Held until the link comes, or [`Message::Forsaken`].
-    AskRoom(Tsih, RoomWanted, ShardId, u64),
+    /// login of this number on that shard. Held until the link comes, or [`Message::LoginAborted`].
+    ReserveMemory(Tsih, SessionMemory, ShardId, u64),
     /// The answer: it is set aside, or with what the login is refused.
-    Room(u64, Result<(), LoginStatus>),
+    MemoryReserved(u64, Result<(), LoginStatus>),
     /// To the directory's shard: the shard that was to have this new session has no memory for it. For the
     /// login of this number on that shard, which is answered once more.
-    Elsewhere(Tsih, ShardId, u64),
+    PlaceElsewhere(Tsih, ShardId, u64),
     /// To the shard where a new session was to live: its login came to nothing.
-    Forsaken(Tsih),
+    LoginAborted(Tsih),
     /// To a session's shard: keep a place for a connection; where does the command window stand? For the
     /// login of this number on that shard, whose connection has this CID: one that bears it already is
-    /// ended before the answer. Held until the link comes, or [`Message::NotJoined`].
-    AskWindow(Tsih, Cid, ShardId, u64),
+    /// ended before the answer. Held until the link comes, or [`Message::JoinAborted`].
+    JoinSession(Tsih, Cid, ShardId, u64),
     /// The answer: ExpCmdSN and MaxCmdSN, or with what the login is refused.
-    Window(u64, Result<(Sn, Sn), LoginStatus>),
+    JoinReply(u64, Result<(Sn, Sn), LoginStatus>),
     /// To a session's shard: the login of this number on that shard, whose connection was to join with this
     /// CID, came to nothing.
-    NotJoined(Tsih, Cid, ShardId, u64),
+    JoinAborted(Tsih, Cid, ShardId, u64),
     /// To a session's shard: end it, it is being reinstated.
     EndSession(Tsih),
     /// To every shard: a TARGET COLD RESET of this target was answered, and ends its sessions (RFC 7143 §11.5.1).
@@ -62,9 +64,9 @@ pub enum Message {
     /// To the directory's shard: a connection of a session has ended.
     ConnectionGone(Tsih, Cid),
     /// To every shard: who came from this address has failed to prove who they are.
-    Unproven(IpAddr),
+    AuthenticationFailed(IpAddr),
     /// With a socket: it has logged in.
-    Link(Box<Baggage>),
+    Link(Box<LinkHandoff>),
     /// About NVMe controllers and queues.
     Nvme(NvmeMessage),
     /// To the control plane: what would keep the data of this shard waiting too long, for a remote volume of
@@ -92,11 +94,11 @@ pub enum Message {
     /// From it: the store of this ticket is durable, or could not be made so. Sent to the volume's
     /// home.
     Stored(VolumeId, u64, bool),
-    /// To every shard, for the control plane's request of this number: [`Message::Settled`] is to
+    /// To every shard, for the control plane's request of this number: [`Message::BarrierReached`] is to
     /// follow. What the shard that sends it had told before is done then, since messages keep their order.
-    Settle(ShardId, u64),
+    Barrier(ShardId, u64),
     /// The answer.
-    Settled(u64),
+    BarrierReached(u64),
     /// From the control plane, with its number for the request.
     Control(u64, Control),
     /// To it.
@@ -105,7 +107,7 @@ pub enum Message {
 
 /// For what a new session needs memory of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoomWanted {
+pub struct SessionMemory {
     /// Bytes that a command may bring unasked.
     pub unsolicited: u32,
     /// Most commands in work.
@@ -114,7 +116,7 @@ pub struct RoomWanted {
 
 /// What a shard must know of a link that comes to it in full feature phase.
 #[derive(Debug)]
-pub struct Baggage {
+pub struct LinkHandoff {
     /// The outcome of its login.
     pub established: Established,
     /// Where it was accepted.

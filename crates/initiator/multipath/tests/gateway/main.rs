@@ -335,9 +335,10 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
                     assert_eq!(work.peer(), portal(FAR, Over::Nvme).ip());
                     if asked == 1 {
                         // Nothing has been computed on the shard, and it answers others.
-                        world.tell(ShardId(1), Message::Settle(ShardId::CONTROL, 7));
+                        world.tell(ShardId(1), Message::Barrier(ShardId::CONTROL, 7));
                         world.run_for(Duration::from_millis(100));
-                        let settled = |(_, message): &(_, Message)| matches!(message, Message::Settled(7));
+                        let settled =
+                            |(_, message): &(_, Message)| matches!(message, Message::BarrierReached(7));
                         assert!(world.heard().iter().any(settled) && work.is_wanted());
                     }
                     work.run();

@@ -10,7 +10,7 @@ use nvme::{HostId, Nqn};
 use nvme_server::{ComputeId, ControllerList, Counters, Join, QueueMessage, QueueSpec};
 use nvme_tcp::QueueHandoff;
 
-use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::{Placed, Wish};
 use crate::links::Moved;
 
@@ -18,23 +18,23 @@ use crate::links::Moved;
 #[derive(Debug)]
 pub enum NvmeMessage {
     /// To the directory's shard: an admin queue connects.
-    Claim(ControllerClaim),
+    ControllerRequest(ControllerRequest),
     /// From it: the answer to the connection of this number.
-    Verdict(u64, ControllerVerdict),
+    ControllerReply(u64, ControllerReply),
     /// To the directory's shard: this shard has so many bytes left to promise.
-    Left(ShardId, u64),
+    MemoryLeft(ShardId, u64),
     /// To the directory's shard: a controller has ended.
     ControllerGone(u16),
     /// To the directory's shard: the host of this controller has proved who it is.
-    Proven(u16),
+    HostAuthenticated(u16),
     /// From it: another host has proved that the identifier is its own; the controller is to end.
-    Impostor(u16),
+    IdentifierTaken(u16),
     /// To a controller's shard: an I/O queue connects. For the connection of this number on that shard.
-    Join(u16, ShardId, u64, Box<Joining>),
+    JoinController(u16, ShardId, u64, Box<QueueRequest>),
     /// The answer, and where it shall live.
-    Joined(u64, Result<(ShardId, Box<Joined>), NotJoined>),
+    QueueReply(u64, Result<(ShardId, Box<AdmittedQueue>), QueueRefusal>),
     /// With a socket: its Connect is granted and not answered yet.
-    Link(Box<NvmeBaggage>),
+    Link(Box<NvmeLinkHandoff>),
     /// To every shard: which controllers does it have of these? The question's number is the asking shard's.
     ListControllers(ShardId, u64, Box<ControllerList>),
     /// The answer.
@@ -54,7 +54,7 @@ pub enum NvmeMessage {
 
 /// What a shard must know of a queue's link that comes to it.
 #[derive(Debug)]
-pub struct NvmeBaggage {
+pub struct NvmeLinkHandoff {
     /// The connection as it stands.
     pub parked: QueueHandoff,
     /// Where it was accepted.
@@ -69,7 +69,7 @@ pub struct NvmeBaggage {
 
 /// An I/O queue that connects.
 #[derive(Clone, Debug)]
-pub struct Joining {
+pub struct QueueRequest {
     /// What its Connect asks. What it says of its own shard is replaced by where it shall live.
     pub join: Join,
     /// Where it would like to live.
@@ -82,7 +82,7 @@ pub struct Joining {
 
 /// An I/O queue that its controller has let in.
 #[derive(Clone, Debug)]
-pub struct Joined {
+pub struct AdmittedQueue {
     /// What it is.
     pub spec: QueueSpec,
     /// Where its controller's admin queue was accepted: the same rule must hold for both as long as the queue
@@ -92,7 +92,7 @@ pub struct Joined {
 
 /// Why an I/O queue may not join a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotJoined {
+pub enum QueueRefusal {
     /// The controller refuses it.
     Refused(ConnectRefusal),
     /// It comes under another rule than the controller's admin queue.
@@ -110,7 +110,7 @@ pub enum QueueGrant {
         left: u64,
     },
     /// An I/O queue.
-    Io(Box<Joined>),
+    Io(Box<AdmittedQueue>),
 }
 
 impl QueueGrant {

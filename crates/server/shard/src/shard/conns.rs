@@ -18,7 +18,7 @@ use super::steps::Parked;
 use crate::exports::Placed;
 use crate::links::Owner;
 use crate::login_link::LoginLink;
-use crate::message::{Message, RoomWanted, Traffic};
+use crate::message::{Message, SessionMemory, Traffic};
 
 /// How many lines wait for the log at most.
 const LOG_MAX: usize = 256;
@@ -48,7 +48,7 @@ pub(super) struct Entering {
     /// The connection's CID, once the login has come so far.
     pub(super) cid: Option<Cid>,
     /// What is to be set aside for a new session before the last response goes out.
-    pub(super) room: RoomWanted,
+    pub(super) memory: SessionMemory,
     /// What the directory granted, until the last response is written.
     pub(super) grant: Option<(endpoint::ShardId, Tsih, bool)>,
     /// A question to another shard is open; the login is kept until it is answered.
@@ -79,9 +79,9 @@ pub(super) struct Session {
     pub(super) parked: Parked,
     pub(super) io: Traffic,
     /// Logins of further connections that wait for the end of what they replace.
-    pub(super) joining: Vec<Joining>,
+    pub(super) joining: Vec<JoinRequest>,
     /// Those that were answered and whose links are on their way.
-    pub(super) welcomed: Vec<Joining>,
+    pub(super) admitted: Vec<JoinRequest>,
     /// A TARGET COLD RESET that is under way.
     pub(super) cold_reset: Option<Tag>,
     /// Homes of volumes that have still to end what lasts as long as the nexus.
@@ -94,7 +94,7 @@ pub(super) struct Session {
 
 /// A login that wants to join a session, and to know where its command window stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Joining {
+pub(super) struct JoinRequest {
     pub(super) cid: Cid,
     /// Its shard, and its number there.
     pub(super) from: ShardId,

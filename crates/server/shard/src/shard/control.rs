@@ -167,7 +167,7 @@ impl Shard {
         self.run_nvme_steps(cx);
         self.waiting.settling.push((id, self.shards));
         for shard in 0..self.shards {
-            self.post(ShardId(shard), Message::Settle(self.id, id));
+            self.post(ShardId(shard), Message::Barrier(self.id, id));
         }
     }
 

@@ -16,9 +16,9 @@ use iscsi::wire::{LoginStatus, Tsih};
 
 use endpoint::ShardId;
 
-use super::conns::Joining;
+use super::conns::JoinRequest;
 use super::{DIRECTORY, LOGINS_MAX, Shard};
-use crate::message::{Message, RoomWanted};
+use crate::message::{Message, SessionMemory};
 
 /// How long a founding link may be on its way.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const TRANSIT_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 enum Matter {
     /// A login asks where the command window stands.
-    Window(Joining),
+    Window(JoinRequest),
     /// The directory wants the session's end.
     End,
 }
@@ -37,7 +37,7 @@ enum Matter {
 pub(super) struct Founding {
     waiting: Vec<(Tsih, Time, Matter)>,
     /// Memory of sessions whose links are still to come.
-    rooms: HashMap<Tsih, MemoryPromise>,
+    reserved: HashMap<Tsih, MemoryPromise>,
 }
 
 impl Founding {
@@ -50,8 +50,8 @@ impl Founding {
     }
 
     /// The memory that was set aside for a session.
-    pub(super) fn take_room(&mut self, tsih: Tsih) -> Option<MemoryPromise> {
-        self.rooms.remove(&tsih)
+    pub(super) fn take_memory(&mut self, tsih: Tsih) -> Option<MemoryPromise> {
+        self.reserved.remove(&tsih)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
@@ -61,11 +61,11 @@ impl Founding {
 
 impl Shard {
     /// A login is about to found a session here: what it will announce is set aside first (law 3).
-    pub(super) fn ask_room(
+    pub(super) fn reserve_memory(
         &mut self,
         cx: &mut Cx<'_>,
         tsih: Tsih,
-        wanted: RoomWanted,
+        wanted: SessionMemory,
         (from, token): (ShardId, u64),
     ) {
         let answer = if self.stopping.is_some() {
@@ -73,33 +73,38 @@ impl Shard {
         } else if !self.is_wanted(tsih) {
             Err(LoginStatus::SESSION_DOES_NOT_EXIST)
         } else {
-            let room = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
-            room.map(|room| drop(self.founding.rooms.insert(tsih, room))).ok_or(LoginStatus::OUT_OF_RESOURCES)
+            let promise = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
+            promise
+                .map(|promise| drop(self.founding.reserved.insert(tsih, promise)))
+                .ok_or(LoginStatus::OUT_OF_RESOURCES)
         };
-        self.post(from, Message::Room(token, answer));
+        self.post(from, Message::MemoryReserved(token, answer));
     }
 
     /// A session that was to live here does not come to be. What was set aside for it is given back before
     /// the directory hears of it, so that who comes in its place finds it.
-    pub(super) fn forsaken(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        drop(self.founding.take_room(tsih));
+    pub(super) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+        drop(self.founding.take_memory(tsih));
         self.post(DIRECTORY, Message::SessionGone(tsih));
         self.founded(cx, tsih);
     }
 
     /// Another connection asks for a session that is not here.
-    pub(super) fn window_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: Joining) {
+    pub(super) fn join_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: JoinRequest) {
         if self.founding.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
             self.founding.wait(tsih, cx.now, Matter::Window(joining));
         } else {
-            self.post(joining.from, Message::Window(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)));
+            self.post(
+                joining.from,
+                Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
+            );
         }
     }
 
     /// A session that is not here is to end: its founding link is still on its way, or it has just
     /// ended, and the directory knows by now.
-    pub(super) fn end_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih) {
-        drop(self.founding.take_room(tsih));
+    pub(super) fn end_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih) {
+        drop(self.founding.take_memory(tsih));
         self.founding.wait(tsih, cx.now, Matter::End);
     }
 
@@ -112,10 +117,10 @@ impl Shard {
     pub(super) fn founded(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         for matter in self.founding.take(tsih) {
             if let Matter::Window(joining) = matter
-                && !self.join_soon(cx, tsih, joining)
+                && !self.start_join(cx, tsih, joining)
             {
                 let gone = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
-                self.post(joining.from, Message::Window(joining.token, gone));
+                self.post(joining.from, Message::JoinReply(joining.token, gone));
             }
         }
     }

@@ -12,7 +12,7 @@ use buf::Cx;
 use volume::IoId;
 
 use super::Shard;
-use super::memory::Hungry;
+use super::memory::ServerStep;
 
 /// How many operations may follow others before the world has its turn. One moves 256 KiB or so.
 const FOLLOWING_MAX: usize = 32;
@@ -20,7 +20,7 @@ const FOLLOWING_MAX: usize = 32;
 /// Operations that wait until the world has had its turn.
 #[derive(Debug, Default)]
 pub(super) struct Later {
-    queue: VecDeque<Hungry>,
+    queue: VecDeque<ServerStep>,
     /// How many have begun since the world had its turn.
     begun: usize,
     /// What the servers want now follows from operations that have ended.
@@ -38,7 +38,7 @@ impl Later {
         full
     }
 
-    pub(super) fn push(&mut self, step: Hungry) {
+    pub(super) fn push(&mut self, step: ServerStep) {
         self.queue.push_back(step);
     }
 
@@ -47,7 +47,7 @@ impl Later {
     }
 
     /// Takes an operation out that is not wanted any more.
-    pub(super) fn remove(&mut self, id: IoId) -> Option<Hungry> {
+    pub(super) fn remove(&mut self, id: IoId) -> Option<ServerStep> {
         let at = self.queue.iter().position(|step| step.is_io(id))?;
         self.queue.remove(at)
     }
@@ -62,8 +62,8 @@ impl Shard {
             let Some(step) = self.later.queue.pop_front() else { return };
             self.later.begun += 1;
             match step {
-                Hungry::Scsi(step) => self.run_step(cx, step),
-                Hungry::Nvme(step) => self.run_nvme_step(cx, step),
+                ServerStep::Scsi(step) => self.run_step(cx, step),
+                ServerStep::Nvme(step) => self.run_nvme_step(cx, step),
             }
         }
     }

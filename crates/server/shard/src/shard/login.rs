@@ -7,22 +7,20 @@ use std::sync::Arc;
 use buf::{Account, Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::discovery::TargetList;
-use iscsi::login::{
-    Access, AuthPolicy, Authorize, Cause, Complete, Completion, Established, Verdict as Judged,
-};
+use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Complete, Completion, Established, Verdict};
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::{Limits, SessionType};
 use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
-use super::conns::{Conn, Entering, Joining, Kind, LogLine};
+use super::conns::{Conn, Entering, JoinRequest, Kind, LogLine};
 use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
-use crate::directory::{Claim, Directory, Leave, Order, SessionName, Verdict};
+use crate::directory::{AdmissionReply, AdmissionRequest, Directory, Leave, Order, SessionName};
 use crate::exports::{Comer, Exports, TargetExport};
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
-use crate::message::{Baggage, Message, RoomWanted};
+use crate::message::{LinkHandoff, Message, SessionMemory};
 
 impl Shard {
     pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
@@ -41,8 +39,8 @@ impl Shard {
             return self.accept_queue(cx, id, accepted);
         }
         let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
-        let room = RoomWanted::default();
-        let entering = Entering { id, login, cid: None, room, grant: None, asked: false, gone: false };
+        let memory = SessionMemory::default();
+        let entering = Entering { id, login, cid: None, memory, grant: None, asked: false, gone: false };
         let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
         match self.conns.insert(conn) {
             Ok(tag) => {
@@ -94,16 +92,16 @@ impl Shard {
             let (id, accepted) = (entering.id, entering.login.accepted);
             match event {
                 LoginEvent::Authorize(question) => {
-                    let verdict = self.authorize(cx, &question, &accepted);
+                    let reply = self.authorize(cx, &question, &accepted);
                     if let Some(entering) = self.entering(tag) {
-                        entering.login.authorize(cx, verdict);
+                        entering.login.authorize(cx, reply);
                     }
                 }
                 LoginEvent::Complete(question) => {
                     let cid = question.identity.cid;
                     let wish =
                         self.exports.wish(&comer(&question.identity, &accepted), cx.entropy.next_u64());
-                    let claim = Claim {
+                    let request = AdmissionRequest {
                         from: (self.id, tag.to_bits()),
                         name: self.session_name(&question.identity, &accepted),
                         tsih: question.identity.tsih,
@@ -113,17 +111,17 @@ impl Shard {
                         accepted,
                         wish,
                     };
-                    let room = self.room_for(&question, &accepted);
+                    let memory = self.session_memory(&question, &accepted);
                     if let Some(entering) = self.entering(tag) {
                         entering.asked = true;
-                        (entering.cid, entering.room) = (Some(cid), room);
+                        (entering.cid, entering.memory) = (Some(cid), memory);
                     }
-                    self.post(DIRECTORY, Message::Claim(claim));
+                    self.post(DIRECTORY, Message::AdmissionRequest(request));
                 }
                 LoginEvent::Done(established) => self.enter(cx, tag, *established),
                 LoginEvent::Over(cause) => {
                     if cause == Some(Cause::Authentication) {
-                        self.tell_unproven(accepted.peer.ip());
+                        self.report_authentication_failure(accepted.peer.ip());
                     }
                     self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
@@ -141,9 +139,9 @@ impl Shard {
 
     /// Who comes from here has failed to prove who they are: every shard puts them off, whichever
     /// accepts their next connection.
-    pub(super) fn tell_unproven(&mut self, from: IpAddr) {
+    pub(super) fn report_authentication_failure(&mut self, from: IpAddr) {
         for shard in 0..self.shards {
-            self.post(ShardId(shard), Message::Unproven(from));
+            self.post(ShardId(shard), Message::AuthenticationFailed(from));
         }
     }
 
@@ -157,7 +155,7 @@ impl Shard {
     }
 
     /// What the session that a login founds needs set aside.
-    fn room_for(&self, question: &Complete, accepted: &Accepted) -> RoomWanted {
+    fn session_memory(&self, question: &Complete, accepted: &Accepted) -> SessionMemory {
         let identity = &question.identity;
         let target = || {
             let portal = self.exports.portal(accepted.listener)?;
@@ -166,19 +164,19 @@ impl Shard {
         let commands = target().map_or(SessionLimits::default().commands, |target| target.limits.commands);
         let params =
             SessionParams::negotiated(&question.params, identity.isid, identity.tsih, question.cmd_sn);
-        RoomWanted { unsolicited: params.unsolicited(), commands }
+        SessionMemory { unsolicited: params.unsolicited(), commands }
     }
 
-    fn authorize(&self, cx: &Cx<'_>, question: &Authorize, accepted: &Accepted) -> Judged {
+    fn authorize(&self, cx: &Cx<'_>, question: &Authorize, accepted: &Accepted) -> Verdict {
         let Some(portal) = self.exports.portal(accepted.listener) else {
-            return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+            return Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
         let held = self.backoff.holds(cx.now, accepted.peer.ip());
         let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
             if held && !matches!(auth, AuthPolicy::None) {
-                return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+                return Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE);
             }
-            Judged::Granted(Box::new(Access {
+            Verdict::Granted(Box::new(Access {
                 auth: auth.clone(),
                 limits: limits.clone(),
                 portal_group_tag: portal.group,
@@ -187,23 +185,23 @@ impl Shard {
         };
         match (question.session_type, &question.target_name) {
             (SessionType::Discovery, _) => grant(&self.exports.discovery_auth, &Limits::default(), None),
-            (SessionType::Normal, None) => Judged::Refused(LoginStatus::MISSING_PARAMETER),
+            (SessionType::Normal, None) => Verdict::Refused(LoginStatus::MISSING_PARAMETER),
             (SessionType::Normal, Some(name)) => {
                 let Some(target) = self.exports.target(name.as_str(), portal) else {
-                    return Judged::Refused(LoginStatus::TARGET_NOT_FOUND);
+                    return Verdict::Refused(LoginStatus::TARGET_NOT_FOUND);
                 };
                 if let Some(redirect) = &target.redirect {
                     let address = redirect.address.clone();
                     return match redirect.permanent {
-                        true => Judged::MovedPermanently(address),
-                        false => Judged::MovedTemporarily(address),
+                        true => Verdict::MovedPermanently(address),
+                        false => Verdict::MovedTemporarily(address),
                     };
                 }
                 if let Some(address) = target.sent_on(portal.group, accepted) {
-                    return Judged::MovedTemporarily(address.clone());
+                    return Verdict::MovedTemporarily(address.clone());
                 }
                 match target.rule(question.initiator_name.as_str(), accepted) {
-                    Some(_) if target.is_away => Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE),
+                    Some(_) if target.is_away => Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE),
                     Some(rule) => {
                         let held = self.promised_to.get(question.initiator_name.as_str()).copied();
                         let offer = affordable(
@@ -214,7 +212,7 @@ impl Shard {
                         );
                         grant(&rule.auth, &offer, target.alias.as_ref())
                     }
-                    None => Judged::Refused(LoginStatus::AUTHORIZATION_FAILURE),
+                    None => Verdict::Refused(LoginStatus::AUTHORIZATION_FAILURE),
                 }
             }
         }
@@ -226,58 +224,62 @@ impl Shard {
         change(directory, &mut orders);
         for order in orders {
             match order {
-                Order::Answer { shard, token, verdict } => self.post(shard, Message::Verdict(token, verdict)),
+                Order::Answer { shard, token, reply } => {
+                    self.post(shard, Message::AdmissionReply(token, reply))
+                }
                 Order::End { shard, tsih } => self.post(shard, Message::EndSession(tsih)),
             }
         }
     }
 
-    pub(super) fn claim(&mut self, claim: Claim) {
+    pub(super) fn admit(&mut self, request: AdmissionRequest) {
         let exports = self.exports.clone();
         let rules = |name: &SessionName, accepted: &Accepted| leave(&exports, name, accepted);
-        self.directory_change(|directory, orders| directory.claim(claim, &rules, orders));
+        self.directory_change(|directory, orders| directory.admit(request, &rules, orders));
     }
 
     /// The directory has answered a login of this shard.
-    pub(super) fn verdict(&mut self, token: u64, verdict: Verdict) {
+    pub(super) fn admission_reply(&mut self, token: u64, reply: AdmissionReply) {
         let tag = Tag::from_bits(token);
         let Some(entering) = self.entering(tag) else { return };
-        match verdict {
-            Verdict::Granted { tsih, shard, new } => {
+        match reply {
+            AdmissionReply::Granted { tsih, shard, new } => {
                 entering.grant = Some((shard, tsih, new));
                 match entering.cid {
-                    Some(cid) if !new => self.post(shard, Message::AskWindow(tsih, cid, self.id, token)),
+                    Some(cid) if !new => self.post(shard, Message::JoinSession(tsih, cid, self.id, token)),
                     // A claim names its connection.
                     Some(_) | None => {
-                        let room = entering.room;
-                        self.post(shard, Message::AskRoom(tsih, room, self.id, token));
+                        let memory = entering.memory;
+                        self.post(shard, Message::ReserveMemory(tsih, memory, self.id, token));
                     }
                 }
             }
-            Verdict::NoSuchSession => {
+            AdmissionReply::NoSuchSession => {
                 self.complete(tag, Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST))
             }
-            Verdict::TooManyConnections => {
+            AdmissionReply::TooManyConnections => {
                 self.complete(tag, Completion::Refused(LoginStatus::TOO_MANY_CONNECTIONS))
             }
-            Verdict::NotTheirs => self.complete(tag, Completion::Refused(LoginStatus::AUTHORIZATION_FAILURE)),
-            Verdict::Full => self.complete(tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES)),
+            AdmissionReply::NotTheirs => {
+                self.complete(tag, Completion::Refused(LoginStatus::AUTHORIZATION_FAILURE))
+            }
+            AdmissionReply::Full => self.complete(tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES)),
         }
     }
 
     /// Memory for the session was set aside where it shall live, or not.
-    pub(super) fn room(&mut self, token: u64, room: Result<(), LoginStatus>) {
+    pub(super) fn memory_reserved(&mut self, token: u64, memory: Result<(), LoginStatus>) {
         let tag = Tag::from_bits(token);
         let Some(entering) = self.entering(tag) else { return };
         let Some((_, tsih, _)) = entering.grant else { return };
         let wanted = entering.login.awaits_answer();
-        match room {
+        match memory {
             // Every session starts with a window of one command; it opens as far as memory was set aside
             // for it, with the first response.
             Ok(()) => self.complete(tag, Completion::NewSession { tsih, window: 1 }),
             Err(LoginStatus::OUT_OF_RESOURCES) if wanted => {
                 entering.grant = None;
-                self.post(DIRECTORY, Message::Elsewhere(tsih, self.id, token));
+                self.post(DIRECTORY, Message::PlaceElsewhere(tsih, self.id, token));
             }
             Err(status) => {
                 entering.grant = None;
@@ -287,17 +289,20 @@ impl Shard {
         }
     }
 
-    pub(super) fn ask_window(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
+    pub(super) fn join_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
         if !self.sessions.contains_key(&tsih) {
-            self.window_of_nobody(cx, tsih, joining);
-        } else if !self.join_soon(cx, tsih, joining) {
-            self.post(joining.from, Message::Window(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)));
+            self.join_of_absent(cx, tsih, joining);
+        } else if !self.start_join(cx, tsih, joining) {
+            self.post(
+                joining.from,
+                Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
+            );
         }
     }
 
     /// Lets a further connection join a session that is here: what it replaces ends first (RFC 7143
     /// §6.3.4), and only then is its login answered. False: the session does not go on.
-    pub(super) fn join_soon(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) -> bool {
+    pub(super) fn start_join(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) -> bool {
         let until = cx.now + self.exports.admission.login_time;
         let Some(tag) = self.sessions.get(&tsih).copied() else { return false };
         let Some(session) = self.session(tag).filter(|session| !session.closed) else { return false };
@@ -309,19 +314,19 @@ impl Shard {
 
     /// Answers the logins that wait to join a session, as far as nothing of what they replace is left, and
     /// keeps places for their links.
-    pub(super) fn welcome(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+    pub(super) fn answer_joins(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let Some(session) = self.session(conn) else { return };
         if session.joining.is_empty() {
             return;
         }
         let (proto, closed) = (&session.proto, session.closed);
-        let ready = |joining: &mut Joining| closed || proto.is_clear_of(joining.cid);
-        let ready: Vec<Joining> = session.joining.extract_if(.., ready).collect();
+        let ready = |joining: &mut JoinRequest| closed || proto.is_clear_of(joining.cid);
+        let ready: Vec<JoinRequest> = session.joining.extract_if(.., ready).collect();
         for joining in ready {
             let Some(session) = self.session(conn) else { return };
             let window = match session.proto.keep_place(joining.cid) {
                 Ok(()) => {
-                    session.welcomed.push(joining);
+                    session.admitted.push(joining);
                     Ok(session.proto.command_numbers())
                 }
                 Err(AttachError::NoMemory) => Err(LoginStatus::OUT_OF_RESOURCES),
@@ -331,28 +336,28 @@ impl Shard {
             if window.is_err() {
                 self.expect_no_more(cx, conn, joining.cid);
             }
-            self.post(joining.from, Message::Window(joining.token, window));
+            self.post(joining.from, Message::JoinReply(joining.token, window));
         }
     }
 
     /// A login that was to join a session came to nothing: the session waits for its link no longer.
-    pub(super) fn not_joined(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
+    pub(super) fn join_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
         if let Some(conn) = self.sessions.get(&tsih).copied()
             && let Some(session) = self.session(conn)
-            && let Some(at) = session.welcomed.iter().position(|welcomed| *welcomed == joining)
+            && let Some(at) = session.admitted.iter().position(|admitted| *admitted == joining)
         {
-            session.welcomed.swap_remove(at);
+            session.admitted.swap_remove(at);
             self.expect_no_more(cx, conn, joining.cid);
         }
         self.connection_gone(tsih, joining.cid);
     }
 
     /// The link of a login that was let in to a session does not become part of it.
-    pub(super) fn never_came(&mut self, cx: &mut Cx<'_>, tsih: Tsih, cid: Cid) {
+    pub(super) fn link_never_came(&mut self, cx: &mut Cx<'_>, tsih: Tsih, cid: Cid) {
         if let Some(conn) = self.sessions.get(&tsih).copied()
             && let Some(session) = self.session(conn)
         {
-            session.welcomed.retain(|welcomed| welcomed.cid != cid);
+            session.admitted.retain(|admitted| admitted.cid != cid);
             self.expect_no_more(cx, conn, cid);
         }
         self.connection_gone(tsih, cid);
@@ -361,13 +366,13 @@ impl Shard {
     fn expect_no_more(&mut self, cx: &mut Cx<'_>, conn: Tag, cid: Cid) {
         let Some(session) = self.session(conn) else { return };
         // Another login may be on its way with the same CID.
-        if !session.joining.iter().chain(&session.welcomed).any(|joining| joining.cid == cid) {
+        if !session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid) {
             session.proto.expect_no_more(cx, cid);
             self.touch(conn);
         }
     }
 
-    pub(super) fn window(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
+    pub(super) fn join_reply(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
         let completion = match window {
             Ok((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
             Err(status) => Completion::Refused(status),
@@ -394,11 +399,11 @@ impl Shard {
         // A login ends after its grant.
         let Some((shard, _, new)) = entering.grant else { return self.depart(id, Departure::Abort) };
         let rest = entering.login.into_rest();
-        let baggage = Baggage { established, accepted, new, rest };
+        let handoff = LinkHandoff { established, accepted, new, rest };
         if shard == self.id {
-            self.attach(cx, id, baggage);
+            self.attach(cx, id, handoff);
         } else {
-            let message = Message::Link(Box::new(baggage));
+            let message = Message::Link(Box::new(handoff));
             self.depart(id, Departure::Move { to: shard, message });
         }
     }
@@ -411,9 +416,9 @@ impl Shard {
         }
         match (entering.grant, entering.cid) {
             // What was granted never came to be.
-            (Some((shard, tsih, true)), _) => self.post(shard, Message::Forsaken(tsih)),
+            (Some((shard, tsih, true)), _) => self.post(shard, Message::LoginAborted(tsih)),
             (Some((shard, tsih, false)), Some(cid)) => {
-                self.post(shard, Message::NotJoined(tsih, cid, self.id, tag.to_bits()));
+                self.post(shard, Message::JoinAborted(tsih, cid, self.id, tag.to_bits()));
             }
             (Some((.., false)) | None, _) => {}
         }
@@ -422,12 +427,12 @@ impl Shard {
     }
 
     /// The peer's address and target of a link that is lost on its way between shards.
-    pub(super) fn baggage_without_link(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) {
-        let (tsih, cid) = (baggage.established.tsih, baggage.established.identity.cid);
-        if baggage.new {
-            self.forsaken(cx, tsih);
+    pub(super) fn handoff_without_link(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) {
+        let (tsih, cid) = (handoff.established.tsih, handoff.established.identity.cid);
+        if handoff.new {
+            self.login_aborted(cx, tsih);
         } else {
-            self.never_came(cx, tsih, cid);
+            self.link_never_came(cx, tsih, cid);
         }
     }
 

@@ -16,46 +16,46 @@ use super::Shard;
 
 /// A step that needs memory, of either server.
 #[derive(Debug)]
-pub(super) enum Hungry {
+pub(super) enum ServerStep {
     Scsi(scsi_server::Step),
     Nvme(nvme_server::Step),
 }
 
-impl Hungry {
+impl ServerStep {
     /// Whether it is this operation. Those of either server have names of their own.
     pub(super) fn is_io(&self, id: IoId) -> bool {
         match self {
-            Hungry::Scsi(scsi_server::Step::Io { io, .. })
-            | Hungry::Nvme(nvme_server::Step::Io { io, .. }) => io.id == id,
-            Hungry::Scsi(_) | Hungry::Nvme(_) => false,
+            ServerStep::Scsi(scsi_server::Step::Io { io, .. })
+            | ServerStep::Nvme(nvme_server::Step::Io { io, .. }) => io.id == id,
+            ServerStep::Scsi(_) | ServerStep::Nvme(_) => false,
         }
     }
 }
 
 /// What waits for memory.
 #[derive(Debug, Default)]
-pub(super) struct Hunger {
-    queue: VecDeque<Hungry>,
+pub(super) struct MemoryWaiters {
+    queue: VecDeque<ServerStep>,
 }
 
-impl Hunger {
+impl MemoryWaiters {
     /// Takes an operation out that is not wanted any more.
     pub(super) fn remove_io(&mut self, id: IoId) -> Option<scsi_server::Step> {
         match self.remove(|step| step.is_io(id))? {
-            Hungry::Scsi(step) => Some(step),
-            Hungry::Nvme(_) => None,
+            ServerStep::Scsi(step) => Some(step),
+            ServerStep::Nvme(_) => None,
         }
     }
 
     /// The same for a command of NVMe.
     pub(super) fn remove_command_io(&mut self, id: IoId) -> Option<nvme_server::Step> {
         match self.remove(|step| step.is_io(id))? {
-            Hungry::Nvme(step) => Some(step),
-            Hungry::Scsi(_) => None,
+            ServerStep::Nvme(step) => Some(step),
+            ServerStep::Scsi(_) => None,
         }
     }
 
-    fn remove(&mut self, wanted: impl Fn(&Hungry) -> bool) -> Option<Hungry> {
+    fn remove(&mut self, wanted: impl Fn(&ServerStep) -> bool) -> Option<ServerStep> {
         let at = self.queue.iter().position(wanted)?;
         self.queue.remove(at)
     }
@@ -63,7 +63,7 @@ impl Hunger {
     /// Drops a transfer of a task that has ended.
     pub(super) fn remove_transfer(&mut self, key: TaskKey) {
         self.queue.retain(
-            |step| !matches!(step, Hungry::Scsi(scsi_server::Step::Receive { task, .. }) if *task == key),
+            |step| !matches!(step, ServerStep::Scsi(scsi_server::Step::Receive { task, .. }) if *task == key),
         );
     }
 
@@ -71,7 +71,7 @@ impl Hunger {
     /// by the time that there is memory for them.
     pub(super) fn remove_queue(&mut self, key: QueueKey) {
         self.queue.retain(|step| {
-            !matches!(step, Hungry::Nvme(
+            !matches!(step, ServerStep::Nvme(
                 nvme_server::Step::Receive { command, .. } | nvme_server::Step::Room { command, .. }
             ) if command.queue == key)
         });
@@ -80,7 +80,7 @@ impl Hunger {
     /// Drops a transfer of a command that has ended.
     pub(super) fn remove_command(&mut self, key: CommandKey) {
         self.queue.retain(|step| {
-            !matches!(step, Hungry::Nvme(
+            !matches!(step, ServerStep::Nvme(
                 nvme_server::Step::Receive { command, .. } | nvme_server::Step::Room { command, .. }
             ) if *command == key)
         });
@@ -89,41 +89,41 @@ impl Hunger {
 
 impl Shard {
     /// Gives a step its memory, or lets it wait for some.
-    pub(super) fn feed_step(&mut self, cx: &mut Cx<'_>, step: Hungry) {
+    pub(super) fn run_with_memory(&mut self, cx: &mut Cx<'_>, step: ServerStep) {
         // What needs no memory gives some back when it is done: it must not wait for those that do.
         let needs_none = matches!(
             step,
-            Hungry::Scsi(scsi_server::Step::Io { want: 0, .. })
-                | Hungry::Nvme(nvme_server::Step::Io { want: 0, .. })
+            ServerStep::Scsi(scsi_server::Step::Io { want: 0, .. })
+                | ServerStep::Nvme(nvme_server::Step::Io { want: 0, .. })
         );
         let in_stream = self.class_of(&step) != Class::Solicited;
-        if !needs_none && !in_stream && !self.hunger.queue.is_empty() {
-            self.hunger.queue.push_back(step);
+        if !needs_none && !in_stream && !self.memory_waiters.queue.is_empty() {
+            self.memory_waiters.queue.push_back(step);
             return;
         }
-        match self.try_feed(cx, step) {
-            Some(step) if in_stream => self.hunger.queue.push_front(step),
-            Some(step) => self.hunger.queue.push_back(step),
+        match self.try_run_with_memory(cx, step) {
+            Some(step) if in_stream => self.memory_waiters.queue.push_front(step),
+            Some(step) => self.memory_waiters.queue.push_back(step),
             None => {}
         }
     }
 
     /// Which memory a step takes.
-    fn class_of(&self, step: &Hungry) -> Class {
+    fn class_of(&self, step: &ServerStep) -> Class {
         match step {
-            Hungry::Nvme(nvme_server::Step::Receive { command, .. }) => self.memory_class(*command),
-            Hungry::Nvme(_) | Hungry::Scsi(_) => Class::Solicited,
+            ServerStep::Nvme(nvme_server::Step::Receive { command, .. }) => self.memory_class(*command),
+            ServerStep::Nvme(_) | ServerStep::Scsi(_) => Class::Solicited,
         }
     }
 
     /// Lets those that wait have what has come back.
-    pub(super) fn feed(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn resume_memory_waiters(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut fed = false;
-        while let Some(step) = self.hunger.queue.pop_front() {
-            match self.try_feed(cx, step) {
+        while let Some(step) = self.memory_waiters.queue.pop_front() {
+            match self.try_run_with_memory(cx, step) {
                 None => fed = true,
                 Some(step) => {
-                    self.hunger.queue.push_front(step);
+                    self.memory_waiters.queue.push_front(step);
                     break;
                 }
             }
@@ -132,14 +132,14 @@ impl Shard {
     }
 
     /// Gives the step back if there is no memory for it.
-    fn try_feed(&mut self, cx: &mut Cx<'_>, step: Hungry) -> Option<Hungry> {
+    fn try_run_with_memory(&mut self, cx: &mut Cx<'_>, step: ServerStep) -> Option<ServerStep> {
         match step {
-            Hungry::Scsi(step) => self.try_feed_task(cx, step).map(Hungry::Scsi),
-            Hungry::Nvme(step) => self.try_feed_command(cx, step).map(Hungry::Nvme),
+            ServerStep::Scsi(step) => self.try_run_task_step(cx, step).map(ServerStep::Scsi),
+            ServerStep::Nvme(step) => self.try_run_command_step(cx, step).map(ServerStep::Nvme),
         }
     }
 
-    fn try_feed_task(&mut self, cx: &mut Cx<'_>, step: scsi_server::Step) -> Option<scsi_server::Step> {
+    fn try_run_task_step(&mut self, cx: &mut Cx<'_>, step: scsi_server::Step) -> Option<scsi_server::Step> {
         use scsi_server::Step;
         match step {
             Step::Receive { task, at, len } => match cx.pool.take_sg(Class::Solicited, len as usize) {
@@ -167,7 +167,11 @@ impl Shard {
         }
     }
 
-    fn try_feed_command(&mut self, cx: &mut Cx<'_>, step: nvme_server::Step) -> Option<nvme_server::Step> {
+    fn try_run_command_step(
+        &mut self,
+        cx: &mut Cx<'_>,
+        step: nvme_server::Step,
+    ) -> Option<nvme_server::Step> {
         use nvme_server::Step;
         match step {
             Step::Receive { command, at, len } => {

@@ -37,12 +37,12 @@ use crate::links::Links;
 use crate::message::{Message, NvmeMessage};
 
 pub use conns::LogLine;
-use conns::{Conn, Joining};
+use conns::{Conn, JoinRequest};
 use control::{Stopping, Waiting};
 use founding::Founding;
 use later::Later;
 use lent::Recalls;
-use memory::Hunger;
+use memory::MemoryWaiters;
 use nvme::Nvme;
 pub use nvme::{NvmeCause, NvmeLine};
 use present::Present;
@@ -87,7 +87,7 @@ pub struct Shard {
     remotes: Remotes,
     directory: Option<Directory>,
     founding: Founding,
-    hunger: Hunger,
+    memory_waiters: MemoryWaiters,
     later: Later,
     recalls: Recalls,
     timers: Timers<Tag>,
@@ -129,7 +129,7 @@ impl Shard {
             remotes: Remotes::new(),
             founding: Founding::default(),
             directory,
-            hunger: Hunger::default(),
+            memory_waiters: MemoryWaiters::default(),
             later: Later::default(),
             recalls: Recalls::default(),
             timers: Timers::default(),
@@ -162,21 +162,25 @@ impl Shard {
 
     fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
         match message {
-            Message::Claim(claim) => self.claim(claim),
-            Message::Verdict(token, verdict) => self.verdict(token, verdict),
-            Message::AskWindow(tsih, cid, from, token) => {
-                self.ask_window(cx, tsih, Joining { cid, from, token });
+            Message::AdmissionRequest(request) => self.admit(request),
+            Message::AdmissionReply(token, reply) => self.admission_reply(token, reply),
+            Message::JoinSession(tsih, cid, from, token) => {
+                self.join_session(cx, tsih, JoinRequest { cid, from, token });
             }
-            Message::Window(token, window) => self.window(token, window),
-            Message::NotJoined(tsih, cid, from, token) => {
-                self.not_joined(cx, tsih, Joining { cid, from, token });
+            Message::JoinReply(token, result) => self.join_reply(token, result),
+            Message::JoinAborted(tsih, cid, from, token) => {
+                self.join_aborted(cx, tsih, JoinRequest { cid, from, token });
             }
-            Message::AskRoom(tsih, wanted, from, token) => self.ask_room(cx, tsih, wanted, (from, token)),
-            Message::Room(token, room) => self.room(token, room),
-            Message::Elsewhere(tsih, from, token) => {
-                self.directory_change(|directory, orders| directory.elsewhere(tsih, (from, token), orders));
+            Message::ReserveMemory(tsih, wanted, from, token) => {
+                self.reserve_memory(cx, tsih, wanted, (from, token))
             }
-            Message::Forsaken(tsih) => self.forsaken(cx, tsih),
+            Message::MemoryReserved(token, result) => self.memory_reserved(token, result),
+            Message::PlaceElsewhere(tsih, from, token) => {
+                self.directory_change(|directory, orders| {
+                    directory.place_elsewhere(tsih, (from, token), orders)
+                });
+            }
+            Message::LoginAborted(tsih) => self.login_aborted(cx, tsih),
             Message::EndSession(tsih) => self.end_session(cx, tsih),
             Message::ColdReset(target) => self.end_sessions_of(cx, &target),
             Message::SessionGone(tsih) => {
@@ -185,9 +189,9 @@ impl Shard {
             Message::ConnectionGone(tsih, cid) => {
                 self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
             }
-            Message::Unproven(from) => self.backoff.failed(cx.now, from),
+            Message::AuthenticationFailed(from) => self.backoff.failed(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
-            Message::Link(baggage) => self.baggage_without_link(cx, &baggage),
+            Message::Link(handoff) => self.handoff_without_link(cx, &handoff),
             Message::Nvme(message) => self.take_nvme(cx, message),
             Message::Computed(remote) => self.remotes.handle_worked(remote),
             Message::Ask(volume, from, id, ask) => {
@@ -202,12 +206,12 @@ impl Shard {
             Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),
             Message::Wake(volume) => self.fronts.wake(volume),
             Message::Control(id, control) => self.control(cx, id, control),
-            Message::Settle(from, id) => {
+            Message::Barrier(from, id) => {
                 // What is to be answered to its earlier messages goes before.
                 self.run_nvme_steps(cx);
-                self.post(from, Message::Settled(id));
+                self.post(from, Message::BarrierReached(id));
             }
-            Message::Settled(id) => self.settled(id),
+            Message::BarrierReached(id) => self.settled(id),
             Message::Stored(volume, ticket, durable) => self.fronts.stored(cx, volume, ticket, durable),
             // For the control plane only.
             Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
@@ -231,9 +235,9 @@ impl Endpoint for Shard {
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
         match how {
             Arrival::Accepted(accepted) => self.accept(cx, link, accepted),
-            Arrival::Moved(Message::Link(baggage)) => self.attach(cx, link, *baggage),
-            Arrival::Moved(Message::Nvme(NvmeMessage::Link(baggage))) => {
-                self.attach_queue(cx, link, *baggage);
+            Arrival::Moved(Message::Link(handoff)) => self.attach(cx, link, *handoff),
+            Arrival::Moved(Message::Nvme(NvmeMessage::Link(handoff))) => {
+                self.attach_queue(cx, link, *handoff);
             }
             Arrival::Moved(_) => self.departures.push_back((link, Departure::Close)),
         }
@@ -285,10 +289,10 @@ impl Endpoint for Shard {
                 self.drain(cx, tag);
                 more = true;
             }
-            more |= self.feed(cx);
+            more |= self.resume_memory_waiters(cx);
             more |= self.run_steps(cx);
             more |= self.run_nvme_steps(cx);
-            more |= self.run_heirs(cx);
+            more |= self.run_pending_connects(cx);
             more |= self.run_fronts(cx);
             more |= self.run_recalls(cx);
             more |= self.stop_progress(cx);
@@ -342,7 +346,7 @@ impl Endpoint for Shard {
             return Some(Time(0));
         }
         let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
-        let own = own.into_iter().chain([self.heirs_timeout(), self.recalls.poll_timeout()]);
+        let own = own.into_iter().chain([self.pending_connects_timeout(), self.recalls.poll_timeout()]);
         let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }

@@ -23,7 +23,7 @@ use super::login::{comer, promise};
 use super::present::volumes_of;
 use super::{DIRECTORY, Shard, set_slot};
 use crate::links::Owner;
-use crate::message::{Baggage, Message, Traffic};
+use crate::message::{LinkHandoff, Message, Traffic};
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
 const LEAVING: u64 = 1 << 62 | 1 << 61;
@@ -52,29 +52,29 @@ impl Leaving {
 
 impl Shard {
     /// A link that has logged in comes to its session.
-    pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, baggage: Baggage) {
-        let tsih = baggage.established.tsih;
-        let conn = match baggage.new {
-            true if self.is_wanted(tsih) => self.found(cx, &baggage),
+    pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: LinkHandoff) {
+        let tsih = handoff.established.tsih;
+        let conn = match handoff.new {
+            true if self.is_wanted(tsih) => self.found(cx, &handoff),
             true => None,
             false => self.sessions.get(&tsih).copied(),
         };
-        let attached = conn.and_then(|conn| self.join(cx, conn, id, &baggage));
+        let attached = conn.and_then(|conn| self.join(cx, conn, id, &handoff));
         if attached.is_none() {
             self.departures.push_back((id, Departure::Close));
         }
-        match (baggage.new, attached) {
+        match (handoff.new, attached) {
             (true, Some(())) => self.founded(cx, tsih),
-            (true, None) => self.forsaken(cx, tsih),
+            (true, None) => self.login_aborted(cx, tsih),
             (false, Some(())) => {}
-            (false, None) => self.never_came(cx, tsih, baggage.established.identity.cid),
+            (false, None) => self.link_never_came(cx, tsih, handoff.established.identity.cid),
         }
     }
 
     /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
-    fn found(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) -> Option<Tag> {
-        let room = self.founding.take_room(baggage.established.tsih)?;
-        let established = &baggage.established;
+    fn found(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) -> Option<Tag> {
+        let memory = self.founding.take_memory(handoff.established.tsih)?;
+        let established = &handoff.established;
         let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
         let discovery = established.identity.session_type == SessionType::Discovery;
         if self.stopping.is_some() {
@@ -84,15 +84,15 @@ impl Shard {
             self.may_discover(established.user.is_some()).then_some(())?;
             (None, SessionLimits::default(), None)
         } else {
-            let (target, limits, spec) = self.nexus_spec(&initiator, baggage)?;
+            let (target, limits, spec) = self.nexus_spec(&initiator, handoff)?;
             (Some(target), limits, Some(spec))
         };
         let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
         let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
         let promised = promise(limits.commands, params.unsolicited());
-        let proto = TargetSession::with(cx, params, limits, room);
+        let proto = TargetSession::with(cx, params, limits, memory);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
-        let placed = self.exports.placed(&comer(&established.identity, &baggage.accepted), self.id);
+        let placed = self.exports.placed(&comer(&established.identity, &handoff.accepted), self.id);
         let session = Session {
             proto,
             placed,
@@ -104,11 +104,11 @@ impl Shard {
             user: established.user.clone(),
             nexus,
             links: Vec::new(),
-            latest: baggage.accepted,
+            latest: handoff.accepted,
             parked: super::steps::Parked::default(),
             io: Traffic::default(),
             joining: Vec::new(),
-            welcomed: Vec::new(),
+            admitted: Vec::new(),
             cold_reset: None,
             leaving: 0,
             leaves: false,
@@ -128,21 +128,21 @@ impl Shard {
             set_slot(&mut self.nexuses, nexus.0 as usize, tag);
             self.tell_presence(nexus);
         }
-        self.say(LogLine::LoggedIn { peer: baggage.accepted.peer, initiator, target });
+        self.say(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
         Some(tag)
     }
 
     fn nexus_spec(
         &self,
         initiator: &Arc<str>,
-        baggage: &Baggage,
+        handoff: &LinkHandoff,
     ) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
-        let established = &baggage.established;
-        let portal = self.exports.portal(baggage.accepted.listener)?;
+        let established = &handoff.established;
+        let portal = self.exports.portal(handoff.accepted.listener)?;
         let name = established.identity.target_name.as_ref()?;
         let target = self.exports.target(name.as_str(), portal)?;
         // The exports may have changed since its login was judged.
-        let luns = self.reached(&target.name, initiator, established.user.is_some(), &baggage.accepted)?;
+        let luns = self.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
         let identity = Identity::Initiator {
             name: initiator.clone(),
             isid: established.identity.isid.0,
@@ -160,9 +160,9 @@ impl Shard {
         Some((target.name.clone(), target.limits.clone(), spec))
     }
 
-    fn join(&mut self, cx: &mut Cx<'_>, conn: Tag, id: LinkId, baggage: &Baggage) -> Option<()> {
-        let established = &baggage.established;
-        self.shares(conn, &baggage.accepted).then_some(())?;
+    fn join(&mut self, cx: &mut Cx<'_>, conn: Tag, id: LinkId, handoff: &LinkHandoff) -> Option<()> {
+        let established = &handoff.established;
+        self.shares(conn, &handoff.accepted).then_some(())?;
         let session = self.session(conn)?;
         if session.closed {
             return None;
@@ -171,15 +171,15 @@ impl Shard {
             LinkParams::negotiated(&established.params, established.identity.cid, established.stat_sn);
         let digests = (params.header_digest, params.data_digest);
         let segments = (params.initiator_mrdsl, params.target_mrdsl);
-        let link = session.proto.attach(cx, params, &baggage.rest).ok()?;
+        let link = session.proto.attach(cx, params, &handoff.rest).ok()?;
         let cid = established.identity.cid;
-        session.welcomed.retain(|welcomed| welcomed.cid != cid);
-        session.latest = baggage.accepted;
+        session.admitted.retain(|admitted| admitted.cid != cid);
+        session.latest = handoff.accepted;
         session.links.push(SessionLink {
             id,
             link,
             cid,
-            accepted: baggage.accepted,
+            accepted: handoff.accepted,
             digests,
             segments,
             algorithm: established.algorithm,
@@ -245,7 +245,7 @@ impl Shard {
             }
         }
         self.unpark(cx, conn);
-        self.welcome(cx, conn);
+        self.answer_joins(cx, conn);
         let Some(session) = self.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
@@ -260,7 +260,7 @@ impl Shard {
         let session = conn.and_then(|conn| self.session(conn));
         let replaced = |session: &mut Session| {
             session.proto.has_connection(cid)
-                || session.joining.iter().chain(&session.welcomed).any(|joining| joining.cid == cid)
+                || session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid)
         };
         if !session.is_some_and(replaced) {
             self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
@@ -362,7 +362,7 @@ impl Shard {
                 }
                 self.touch(conn);
             }
-            None => self.end_of_nobody(cx, tsih),
+            None => self.end_of_absent(cx, tsih),
         }
     }
 

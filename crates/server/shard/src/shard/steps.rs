@@ -13,7 +13,7 @@ use volume::{Done, Failure, Fault, Op};
 
 use super::Shard;
 use super::conns::{Kind, Session};
-use super::memory::Hungry;
+use super::memory::ServerStep;
 use super::volumes::NVME;
 use crate::message::Message;
 
@@ -40,10 +40,10 @@ impl Shard {
     pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
             Step::Receive { task, len, .. } => self.start_receive(cx, task, len, step),
-            Step::Io { .. } if self.later.puts_off() => self.later.push(Hungry::Scsi(step)),
+            Step::Io { .. } if self.later.puts_off() => self.later.push(ServerStep::Scsi(step)),
             Step::Io { task, ref io, .. } => match io.op {
                 Op::Read(_) => self.start_read(cx, task, step),
-                _ => self.feed_step(cx, Hungry::Scsi(step)),
+                _ => self.run_with_memory(cx, ServerStep::Scsi(step)),
             },
             Step::Send { task, at, data } => {
                 self.with_session(task, |session, tag| {
@@ -93,10 +93,10 @@ impl Shard {
     }
 
     fn remove_waiting(&mut self, id: volume::IoId) -> Option<Step> {
-        if let Some(step) = self.hunger.remove_io(id) {
+        if let Some(step) = self.memory_waiters.remove_io(id) {
             return Some(step);
         }
-        if let Some(Hungry::Scsi(step)) = self.later.remove(id) {
+        if let Some(ServerStep::Scsi(step)) = self.later.remove(id) {
             return Some(step);
         }
         for (_, conn) in self.conns.iter_mut() {
@@ -120,7 +120,7 @@ impl Shard {
             }
         });
         if let Some(step) = may {
-            self.feed_step(cx, Hungry::Scsi(step));
+            self.run_with_memory(cx, ServerStep::Scsi(step));
         }
     }
 
@@ -133,13 +133,13 @@ impl Shard {
             }
         });
         if let Some(step) = may {
-            self.feed_step(cx, Hungry::Scsi(step));
+            self.run_with_memory(cx, ServerStep::Scsi(step));
         }
     }
 
     /// A task that has ended wants no memory for its payload any more.
     fn forget_transfer(&mut self, ended: TaskKey) {
-        self.hunger.remove_transfer(ended);
+        self.memory_waiters.remove_transfer(ended);
         self.with_session(ended, |session, _| {
             let ends = |step: &Step| matches!(step, Step::Receive { task, .. } if *task == ended);
             session.parked.asking.retain(|step| !ends(step));
@@ -207,7 +207,7 @@ impl Shard {
                 session.parked.queue.push_front(step);
                 break;
             }
-            self.feed_step(cx, Hungry::Scsi(step));
+            self.run_with_memory(cx, ServerStep::Scsi(step));
         }
         while let Some(step) = self.session(conn).and_then(|session| session.parked.asking.pop_front()) {
             let Step::Receive { task, len, .. } = step else { return };
@@ -216,7 +216,7 @@ impl Shard {
                 session.parked.asking.push_front(step);
                 return;
             }
-            self.feed_step(cx, Hungry::Scsi(step));
+            self.run_with_memory(cx, ServerStep::Scsi(step));
         }
     }
 

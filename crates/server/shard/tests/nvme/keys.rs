@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use blockwire_shard::{Control, ControllerVerdict, Message, NvmeMessage, Report, Shard, VolumeSpec};
+use blockwire_shard::{Control, ControllerReply, Message, NvmeMessage, Report, Shard, VolumeSpec};
 use buf::{Class, Cx, Entropy, Errno, Pool, Time};
 use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
@@ -194,12 +194,12 @@ impl Alone {
 
     /// The number of the connection whose claim came to the directory, which is the test.
     fn claimed(&mut self) -> u64 {
-        let claim = |(to, message): &mut (ShardId, Message)| {
-            *to == ShardId(0) && matches!(message, Message::Nvme(NvmeMessage::Claim(_)))
+        let request = |(to, message): &mut (ShardId, Message)| {
+            *to == ShardId(0) && matches!(message, Message::Nvme(NvmeMessage::ControllerRequest(_)))
         };
-        match self.hands.posted.extract_if(.., claim).next() {
-            Some((_, Message::Nvme(NvmeMessage::Claim(claim)))) => claim.from.1,
-            other => panic!("no claim: {other:?}"),
+        match self.hands.posted.extract_if(.., request).next() {
+            Some((_, Message::Nvme(NvmeMessage::ControllerRequest(request)))) => request.from.1,
+            other => panic!("no request: {other:?}"),
         }
     }
 
@@ -215,8 +215,8 @@ impl Alone {
 }
 
 fn granted(token: u64, cntlid: u16) -> Message {
-    let verdict = ControllerVerdict::Granted { cntlid, shard: SELF, left: u64::MAX };
-    Message::Nvme(NvmeMessage::Verdict(token, verdict))
+    let reply = ControllerReply::Granted { cntlid, shard: SELF, left: u64::MAX };
+    Message::Nvme(NvmeMessage::ControllerReply(token, reply))
 }
 
 impl Carrier for Alone {
@@ -325,7 +325,7 @@ fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
             Adoption { change, view, drain: true, abort: Abort::Nobody, notices: Vec::new(), asked: None };
         alone.with(|shard, cx| shard.handle_message(cx, Message::Adopt(volume, Arc::new(adoption))));
         let left =
-            |(_, message): &(ShardId, Message)| matches!(message, Message::Nvme(NvmeMessage::Left(..)));
+            |(_, message): &(ShardId, Message)| matches!(message, Message::Nvme(NvmeMessage::MemoryLeft(..)));
         alone.hands.posted.retain(|posted| !left(posted));
         match alone.hands.posted.pop() {
             Some((ShardId(0), Message::Ack(of, ack))) => {

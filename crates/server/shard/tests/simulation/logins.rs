@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use blockwire_shard::{Baggage, Message, Shard};
+use blockwire_shard::{LinkHandoff, Message, Shard};
 use endpoint::{Accepted, ListenerId, ShardId};
 use iscsi::initiator::{Failure, Wanted};
 use iscsi::login::{Authorize, Established};
@@ -165,7 +165,7 @@ fn a_place_is_given_back_when_its_link_is_lost_on_its_way() {
     // The first that is given.
     let (tsih, cid) = (Tsih::new(1), Cid::new(1));
     // Nobody waits for the answer.
-    world.tell(here, Message::AskWindow(tsih, cid, here, u64::MAX));
+    world.tell(here, Message::JoinSession(tsih, cid, here, u64::MAX));
     world.run_for(Duration::from_millis(1));
     let identity = Authorize {
         initiator_name: IscsiName::parse("iqn.2026-11.test:host").unwrap(),
@@ -189,8 +189,8 @@ fn a_place_is_given_back_when_its_link_is_lost_on_its_way() {
     };
     let end = "127.0.0.1:3260".parse().unwrap();
     let accepted = Accepted { listener: ListenerId(0), local: end, peer: end, cpu: None };
-    let baggage = Baggage { established, accepted, new: false, rest: Vec::new() };
-    world.tell(here, Message::Link(Box::new(baggage)));
+    let handoff = LinkHandoff { established, accepted, new: false, rest: Vec::new() };
+    world.tell(here, Message::Link(Box::new(handoff)));
     world.run_for(Duration::from_millis(1));
     assert!(world.pool(here).usage().reserved > 0);
     initiator.kill(&mut world, 0, true);

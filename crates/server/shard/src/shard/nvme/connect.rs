@@ -12,14 +12,16 @@ use volume::Shard as Core;
 
 use super::arrive::Leave;
 use super::{Applicant, Controller, NvmeCause, Stage, comer};
-use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::Wish;
-use crate::message::{Joined, Joining, Message, NotJoined, NvmeBaggage, NvmeMessage, QueueGrant};
+use crate::message::{
+    AdmittedQueue, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal, QueueRequest,
+};
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{DIRECTORY, Shard};
 
 /// Where an I/O queue is to live, and what it is; or why it may not be.
-pub(super) type LetIn = Result<(ShardId, Box<Joined>), NotJoined>;
+pub(super) type QueueAdmission = Result<(ShardId, Box<AdmittedQueue>), QueueRefusal>;
 
 impl Shard {
     /// Asks who can grant a Connect that the exports allow.
@@ -28,7 +30,7 @@ impl Shard {
         let Some(accepted) = self.queue(conn).map(|queue| queue.accepted) else { return };
         let message = if applicant.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
-            let claim = ControllerClaim {
+            let request = ControllerRequest {
                 from: (id, conn.to_bits()),
                 subsystem: names.subsystem.as_str().into(),
                 host: names.host.as_str().into(),
@@ -38,7 +40,7 @@ impl Shard {
                 binds: !leave.proves,
                 wish: self.exports.wish(&comer(names, &accepted), applicant.draw),
             };
-            (DIRECTORY, NvmeMessage::Claim(claim))
+            (DIRECTORY, NvmeMessage::ControllerRequest(request))
         } else {
             // A number that is nobody's is refused where its bearer would live.
             let home = ShardId(names.cntlid % self.shards);
@@ -52,8 +54,8 @@ impl Shard {
                 shard: Core(home.0),
             };
             let wish = self.exports.wish(&comer(names, &accepted), applicant.draw);
-            let joining = Joining { join, wish, names: names.clone(), accepted };
-            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new(joining)))
+            let request = QueueRequest { join, wish, names: names.clone(), accepted };
+            (home, NvmeMessage::JoinController(names.cntlid, id, conn.to_bits(), Box::new(request)))
         };
         if let Some(queue) = self.queue(conn) {
             queue.stage = Stage::Asked(Box::new(applicant));
@@ -62,11 +64,11 @@ impl Shard {
     }
 
     /// The directory judges a claim.
-    pub(super) fn claim_controller(&mut self, claim: &ControllerClaim) {
-        let registered = claim.host_id.and_then(|id| self.registered_name(&claim.subsystem, &id));
+    pub(super) fn admit_controller(&mut self, request: &ControllerRequest) {
+        let registered = request.host_id.and_then(|id| self.registered_name(&request.subsystem, &id));
         let Some(directory) = &mut self.nvme.directory else { return };
-        let verdict = directory.claim(claim, registered);
-        self.post(claim.from.0, Message::Nvme(NvmeMessage::Verdict(claim.from.1, verdict)));
+        let reply = directory.admit(request, registered);
+        self.post(request.from.0, Message::Nvme(NvmeMessage::ControllerReply(request.from.1, reply)));
     }
 
     /// The name under which an identifier is registered with a volume of a subsystem.
@@ -78,34 +80,34 @@ impl Shard {
         })
     }
 
-    pub(super) fn controller_verdict(&mut self, cx: &mut Cx<'_>, token: u64, verdict: ControllerVerdict) {
+    pub(super) fn controller_reply(&mut self, cx: &mut Cx<'_>, token: u64, reply: ControllerReply) {
         let conn = Tag::from_bits(token);
-        match verdict {
-            ControllerVerdict::Granted { cntlid, shard, left } => {
+        match reply {
+            ControllerReply::Granted { cntlid, shard, left } => {
                 self.granted(cx, conn, shard, QueueGrant::Admin { cntlid, left });
             }
-            ControllerVerdict::Full => {
+            ControllerReply::Full => {
                 self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyControllers);
             }
-            ControllerVerdict::SourceFull => {
+            ControllerReply::SourceFull => {
                 self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyOfSource);
             }
-            ControllerVerdict::Taken(name) => {
+            ControllerReply::Taken(name) => {
                 self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::IdentifierTaken(name));
             }
         }
     }
 
     /// Lets an I/O queue into a controller of this shard, and says where it is to live.
-    pub(super) fn let_in(&mut self, cntlid: u16, joining: &mut Joining) -> LetIn {
-        let unknown = NotJoined::Refused(ConnectRefusal::CNTLID);
+    pub(super) fn admit_queue(&mut self, cntlid: u16, request: &mut QueueRequest) -> QueueAdmission {
+        let unknown = QueueRefusal::Refused(ConnectRefusal::CNTLID);
         let Controller { names, accepted: admin, .. } = self.nvme.controllers.get(&cntlid).ok_or(unknown)?;
-        let (asks, admin) = (&joining.names, *admin);
+        let (asks, admin) = (&request.names, *admin);
         // Who is not its host is told that, and learns nothing of its rule.
         let its = (&names.subsystem, &names.host, names.host_id);
         let named = its == (&asks.subsystem, &asks.host, asks.host_id);
-        if named && !self.have_one_rule(asks, &joining.accepted, &admin) {
-            return Err(NotJoined::OtherRule);
+        if named && !self.have_one_rule(asks, &request.accepted, &admin) {
+            return Err(QueueRefusal::OtherRule);
         }
         let mut load = vec![0; usize::from(self.shards)];
         for shard in self.nvme.server.queue_shards(cntlid) {
@@ -113,10 +115,10 @@ impl Shard {
                 *load += 1;
             }
         }
-        let shard = place_of(&joining.wish, self.id, joining.join.qid, &load);
-        joining.join.shard = Core(shard.0);
-        let spec = self.nvme.server.join(cntlid, &joining.join).map_err(NotJoined::Refused)?;
-        Ok((shard, Box::new(Joined { spec, admin })))
+        let shard = place_of(&request.wish, self.id, request.join.qid, &load);
+        request.join.shard = Core(shard.0);
+        let spec = self.nvme.server.join(cntlid, &request.join).map_err(QueueRefusal::Refused)?;
+        Ok((shard, Box::new(AdmittedQueue { spec, admin })))
     }
 
     /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
@@ -132,14 +134,14 @@ impl Shard {
         rule(one).is_some_and(|at| rule(other) == Some(at))
     }
 
-    pub(super) fn joined_controller(&mut self, cx: &mut Cx<'_>, token: u64, answer: LetIn) {
+    pub(super) fn queue_reply(&mut self, cx: &mut Cx<'_>, token: u64, answer: QueueAdmission) {
         let conn = Tag::from_bits(token);
         match answer {
             Ok((shard, joined)) => self.granted(cx, conn, shard, QueueGrant::Io(joined)),
-            Err(NotJoined::Refused(refusal)) => {
+            Err(QueueRefusal::Refused(refusal)) => {
                 self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal));
             }
-            Err(NotJoined::OtherRule) => {
+            Err(QueueRefusal::OtherRule) => {
                 self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::OtherRule);
             }
         }
@@ -195,8 +197,8 @@ impl Shard {
             return self.depart(link, Departure::Abort);
         };
         let (connect, names) = (applicant.connect, applicant.names);
-        let baggage = NvmeBaggage { parked, accepted, connect, names, grant };
-        let message = Message::Nvme(NvmeMessage::Link(Box::new(baggage)));
+        let handoff = NvmeLinkHandoff { parked, accepted, connect, names, grant };
+        let message = Message::Nvme(NvmeMessage::Link(Box::new(handoff)));
         self.depart(link, Departure::Move { to: shard, message });
     }
 

@@ -8,10 +8,10 @@
 mod arrive;
 mod connect;
 mod control;
-mod heirs;
 mod log;
 mod offer;
 mod open;
+mod pending_connects;
 mod proof;
 mod steps;
 
@@ -50,7 +50,7 @@ pub(super) struct Nvme {
     /// What the directory was told last of the memory that is left to promise.
     left_told: Option<u64>,
     /// Queues that wait for their numbers.
-    heirs: heirs::Heirs,
+    pending_connects: pending_connects::PendingConnects,
 }
 
 impl Nvme {
@@ -62,7 +62,7 @@ impl Nvme {
             directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
             seated: 0,
             left_told: None,
-            heirs: heirs::Heirs::new(),
+            pending_connects: pending_connects::PendingConnects::new(),
         }
     }
 
@@ -216,26 +216,26 @@ impl Shard {
 
     pub(super) fn take_nvme(&mut self, cx: &mut Cx<'_>, message: NvmeMessage) {
         match message {
-            NvmeMessage::Claim(claim) => self.claim_controller(&claim),
-            NvmeMessage::Verdict(token, verdict) => self.controller_verdict(cx, token, verdict),
+            NvmeMessage::ControllerRequest(request) => self.admit_controller(&request),
+            NvmeMessage::ControllerReply(token, reply) => self.controller_reply(cx, token, reply),
             NvmeMessage::ControllerGone(cntlid) => {
                 if let Some(directory) = &mut self.nvme.directory {
                     directory.gone(cntlid);
                 }
             }
-            NvmeMessage::Left(shard, left) => {
+            NvmeMessage::MemoryLeft(shard, left) => {
                 if let Some(directory) = &mut self.nvme.directory {
                     directory.note_left(shard, left);
                 }
             }
-            NvmeMessage::Proven(cntlid) => self.bind_identifier(cntlid),
-            NvmeMessage::Impostor(cntlid) => self.nvme.server.end_controller(cntlid),
-            NvmeMessage::Join(cntlid, from, token, asked) => {
+            NvmeMessage::HostAuthenticated(cntlid) => self.bind_identifier(cntlid),
+            NvmeMessage::IdentifierTaken(cntlid) => self.nvme.server.end_controller(cntlid),
+            NvmeMessage::JoinController(cntlid, from, token, asked) => {
                 self.join_controller(cx, cntlid, (from, token), *asked);
             }
-            NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
+            NvmeMessage::QueueReply(token, answer) => self.queue_reply(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
-            NvmeMessage::Link(baggage) => self.give_back(baggage.grant),
+            NvmeMessage::Link(handoff) => self.give_back(handoff.grant),
             NvmeMessage::ListControllers(from, id, of) => {
                 let here = self.nvme.server.controllers_here(&of);
                 self.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
@@ -268,7 +268,7 @@ impl Shard {
         let Some(queue) = self.queue(conn) else { return };
         let Some(key) = queue.seat().map(|seat| seat.key) else { return };
         queue.stage = Stage::Over;
-        self.hunger.remove_queue(key);
+        self.memory_waiters.remove_queue(key);
         self.nvme.server.close_queue(cx, key);
         // The key may be given again as soon as the last command has ended: the steps that end them are
         // done before anything else.

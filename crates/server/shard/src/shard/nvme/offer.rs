@@ -46,7 +46,7 @@ impl Shard {
         let step = cx.pool.usage().capacity as u64 / 64;
         if self.nvme.left_told.is_none_or(|told| told.abs_diff(now) >= step) {
             self.nvme.left_told = Some(now);
-            let message = NvmeMessage::Left(self.id, now);
+            let message = NvmeMessage::MemoryLeft(self.id, now);
             self.post(DIRECTORY, Message::Nvme(message));
         }
     }

@@ -19,7 +19,7 @@ use volume::{Identity, Nexus, PortId};
 use super::offer::{affordable, left};
 use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage, comer};
 use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
-use crate::message::{Joined, NvmeBaggage, QueueGrant};
+use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
 use crate::shard::{Shard, set_slot};
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
@@ -29,8 +29,8 @@ type Refused = (ConnectRefusal, NvmeCause);
 
 impl Shard {
     /// A link comes whose Connect is granted.
-    pub(in crate::shard) fn attach_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, baggage: NvmeBaggage) {
-        let NvmeBaggage { parked, accepted, connect, names, grant } = baggage;
+    pub(in crate::shard) fn attach_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: NvmeLinkHandoff) {
+        let NvmeLinkHandoff { parked, accepted, connect, names, grant } = handoff;
         let limits = self.queue_limits(&accepted);
         let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
         let applicant = Applicant { tag, connect, names, draw: 0 };
@@ -87,7 +87,7 @@ impl Shard {
         cx: &mut Cx<'_>,
         conn: Tag,
         applicant: &Applicant,
-        joined: &Joined,
+        joined: &AdmittedQueue,
     ) -> Result<QueueKey, Refused> {
         let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
         let accepted = queue.accepted;

@@ -51,7 +51,7 @@ impl Shard {
         let seat = self.queue(conn).and_then(|queue| queue.seat());
         if let Some(cntlid) = seat.filter(|seat| seat.qid == 0).map(|seat| seat.cntlid) {
             self.introduce(cntlid);
-            self.post(DIRECTORY, Message::Nvme(NvmeMessage::Proven(cntlid)));
+            self.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
         }
     }
 
@@ -84,7 +84,7 @@ impl Shard {
         let Some(conn) = self.conn_of(key) else { return };
         let Some(queue) = self.queue(conn).filter(|queue| !queue.evicted) else { return };
         let from = queue.accepted.peer.ip();
-        self.tell_unproven(from);
+        self.report_authentication_failure(from);
     }
 
     /// Has something computed for a queue's host, by the control plane.
@@ -103,7 +103,7 @@ impl Shard {
     pub(super) fn bind_identifier(&mut self, cntlid: u16) {
         let shard = ShardId(cntlid % self.shards);
         if self.nvme.directory.as_mut().is_some_and(|directory| !directory.bind(cntlid)) {
-            self.post(shard, Message::Nvme(NvmeMessage::Impostor(cntlid)));
+            self.post(shard, Message::Nvme(NvmeMessage::IdentifierTaken(cntlid)));
         }
     }
 }

@@ -10,7 +10,7 @@ use volume::{Done, Failure, Fault, IoId, Op, Payload};
 use super::{LAST_WORDS_MAX, Queue, Stage};
 use crate::message::{CONTROL, Message, NvmeMessage};
 use crate::shard::conns::Kind;
-use crate::shard::memory::Hungry;
+use crate::shard::memory::ServerStep;
 use crate::shard::{DIRECTORY, Shard};
 
 impl Shard {
@@ -28,10 +28,10 @@ impl Shard {
         match step {
             Step::Room { command, class: Class::Solicited, len } => self.start_answer(cx, command, len, step),
             Step::Receive { command, len, .. } => self.start_queue_receive(cx, command, len, step),
-            Step::Room { .. } => self.feed_step(cx, Hungry::Nvme(step)),
-            Step::Io { .. } if self.later.puts_off() => self.later.push(Hungry::Nvme(step)),
+            Step::Room { .. } => self.run_with_memory(cx, ServerStep::Nvme(step)),
+            Step::Io { .. } if self.later.puts_off() => self.later.push(ServerStep::Nvme(step)),
             Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
-            Step::Io { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Io { .. } => self.run_with_memory(cx, ServerStep::Nvme(step)),
             Step::Send { command, at, data } => {
                 self.with_queue(command, |queue, tag| queue.proto.send_data(cx, tag, at, data));
             }
@@ -80,7 +80,7 @@ impl Shard {
 
     /// A command that has ended wants no memory any more.
     fn forget_room(&mut self, ended: CommandKey) {
-        self.hunger.remove_command(ended);
+        self.memory_waiters.remove_command(ended);
         self.with_queue(ended, |queue, _| {
             queue.parked.retain(|step| !matches!(step, Step::Room { command, .. } if *command == ended));
             queue.asking.retain(|step| !matches!(step, Step::Receive { command, .. } if *command == ended));
@@ -97,15 +97,15 @@ impl Shard {
         queue.stage = Stage::Over;
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
         self.touch(conn);
-        self.hunger.remove_queue(key);
+        self.memory_waiters.remove_queue(key);
         self.nvme.server.close_queue(cx, key);
     }
 
     fn remove_waiting_command(&mut self, id: IoId) -> Option<Step> {
-        if let Some(step) = self.hunger.remove_command_io(id) {
+        if let Some(step) = self.memory_waiters.remove_command_io(id) {
             return Some(step);
         }
-        if let Some(Hungry::Nvme(step)) = self.later.remove(id) {
+        if let Some(ServerStep::Nvme(step)) = self.later.remove(id) {
             return Some(step);
         }
         for (_, conn) in self.conns.iter_mut() {
@@ -138,7 +138,7 @@ impl Shard {
             }
         });
         if let Some(step) = may {
-            self.feed_step(cx, Hungry::Nvme(step));
+            self.run_with_memory(cx, ServerStep::Nvme(step));
         }
     }
 
@@ -154,7 +154,7 @@ impl Shard {
             });
         }
         if let Some(step) = may {
-            self.feed_step(cx, Hungry::Nvme(step));
+            self.run_with_memory(cx, ServerStep::Nvme(step));
         }
     }
 
@@ -226,7 +226,7 @@ impl Shard {
                 queue.parked.push_front(step);
                 break;
             }
-            self.feed_step(cx, Hungry::Nvme(step));
+            self.run_with_memory(cx, ServerStep::Nvme(step));
         }
         while let Some(step) = self.queue(conn).and_then(|queue| queue.asking.pop_front()) {
             let Step::Receive { command, len, .. } = step else { return };
@@ -235,7 +235,7 @@ impl Shard {
                 queue.asking.push_front(step);
                 return;
             }
-            self.feed_step(cx, Hungry::Nvme(step));
+            self.run_with_memory(cx, ServerStep::Nvme(step));
         }
     }
 

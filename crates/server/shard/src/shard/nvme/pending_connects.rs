@@ -12,24 +12,24 @@ use endpoint::ShardId;
 use nvme::fabrics::ConnectRefusal;
 
 use super::Shard;
-use crate::message::{Joining, Message, NotJoined, NvmeMessage};
+use crate::message::{Message, NvmeMessage, QueueRefusal, QueueRequest};
 
 /// How long a Connect waits for the number of its queue.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Most that wait on one shard; one more is refused at once.
-const HEIRS_MAX: usize = 256;
+const PENDING_CONNECTS_MAX: usize = 256;
 
 /// A queue that waits for its number.
-pub(super) struct Heir {
+pub(super) struct PendingConnect {
     until: Time,
     cntlid: u16,
     from: ShardId,
     token: u64,
-    asked: Joining,
+    asked: QueueRequest,
 }
 
 /// Those who wait, the first to lose patience in front.
-pub(super) type Heirs = VecDeque<Heir>;
+pub(super) type PendingConnects = VecDeque<PendingConnect>;
 
 impl Shard {
     /// An I/O queue wants to join a controller that should live here.
@@ -38,36 +38,42 @@ impl Shard {
         cx: &Cx<'_>,
         cntlid: u16,
         (from, token): (ShardId, u64),
-        mut asked: Joining,
+        mut asked: QueueRequest,
     ) {
-        let answer = self.let_in(cntlid, &mut asked);
-        let held = matches!(answer, Err(NotJoined::Refused(ConnectRefusal::Sequence)))
+        let answer = self.admit_queue(cntlid, &mut asked);
+        let held = matches!(answer, Err(QueueRefusal::Refused(ConnectRefusal::Sequence)))
             && self.nvme.server.holds(cntlid, asked.join.qid);
-        if held && self.nvme.heirs.len() < HEIRS_MAX {
+        if held && self.nvme.pending_connects.len() < PENDING_CONNECTS_MAX {
             let until = cx.now + WAIT_MAX;
-            return self.nvme.heirs.push_back(Heir { until, cntlid, from, token, asked });
+            return self.nvme.pending_connects.push_back(PendingConnect {
+                until,
+                cntlid,
+                from,
+                token,
+                asked,
+            });
         }
-        self.post(from, Message::Nvme(NvmeMessage::Joined(token, answer)));
+        self.post(from, Message::Nvme(NvmeMessage::QueueReply(token, answer)));
     }
 
     /// Answers those whose number is free, or who have waited long enough; tells whether there were any.
-    pub(in crate::shard) fn run_heirs(&mut self, cx: &Cx<'_>) -> bool {
+    pub(in crate::shard) fn run_pending_connects(&mut self, cx: &Cx<'_>) -> bool {
         let mut any = false;
-        for _ in 0..self.nvme.heirs.len() {
-            let Some(mut heir) = self.nvme.heirs.pop_front() else { break };
-            if cx.now < heir.until && self.nvme.server.holds(heir.cntlid, heir.asked.join.qid) {
-                self.nvme.heirs.push_back(heir);
+        for _ in 0..self.nvme.pending_connects.len() {
+            let Some(mut pending) = self.nvme.pending_connects.pop_front() else { break };
+            if cx.now < pending.until && self.nvme.server.holds(pending.cntlid, pending.asked.join.qid) {
+                self.nvme.pending_connects.push_back(pending);
                 continue;
             }
             any = true;
-            let answer = self.let_in(heir.cntlid, &mut heir.asked);
-            self.post(heir.from, Message::Nvme(NvmeMessage::Joined(heir.token, answer)));
+            let answer = self.admit_queue(pending.cntlid, &mut pending.asked);
+            self.post(pending.from, Message::Nvme(NvmeMessage::QueueReply(pending.token, answer)));
         }
         any
     }
 
     /// When somebody has waited long enough.
-    pub(in crate::shard) fn heirs_timeout(&self) -> Option<Time> {
-        self.nvme.heirs.front().map(|heir| heir.until)
+    pub(in crate::shard) fn pending_connects_timeout(&self) -> Option<Time> {
+        self.nvme.pending_connects.front().map(|pending| pending.until)
     }
 }
