@@ -120,6 +120,13 @@ pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refu
         (SanitizeStage::Opening { well: true }, Ok(())) => end(ctx, slot, Ok(())),
         // That it has ended well cannot be recorded, and what is recorded is that it has not.
         (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => open(ctx, slot, false),
+        // It has ended well and that stands; only a shard is late, or the volume goes.
+        (
+            SanitizeStage::Opening { well: true },
+            Err(refusal @ (Refusal::NotFenced | Refusal::NotReady(_))),
+        ) => {
+            close(ctx, slot, status::refused(refusal));
+        }
         (SanitizeStage::Opening { .. }, _) => end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
         // Nothing is asked while it runs.
         (SanitizeStage::Running, _) => {}

@@ -22,7 +22,7 @@ use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
-    Shard, Shared, Uuid, VolumeId,
+    Refusal, Shard, Shared, Uuid, VolumeId,
 };
 
 use crate::step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
@@ -88,6 +88,8 @@ struct Core {
 pub(super) struct World {
     /// The disk with the records is full.
     pub(super) stores_fail: bool,
+    /// Every fence is late: what stands is answered as not fenced.
+    pub(super) fences_late: bool,
     pub(super) pool: Pool,
     entropy: Entropy,
     pub(super) now: Time,
@@ -117,6 +119,7 @@ impl World {
         let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
         World {
             stores_fail: false,
+            fences_late: false,
             pool: Pool::new(64 << 20),
             entropy: Entropy::new([7; 32]),
             now: Time(0),
@@ -499,8 +502,10 @@ impl World {
             Mail::Answer(Answer { id: AskId(u64::MAX), result, .. }) => assert_eq!(result, Ok(())),
             Mail::Answer(answer) => {
                 let shard = usize::from(answer.to.0);
+                let late = self.fences_late && answer.result.is_ok();
+                let result = if late { Err(Refusal::NotFenced) } else { answer.result };
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[shard].server.answered(&mut cx, answer.id, answer.result);
+                self.cores[shard].server.answered(&mut cx, answer.id, result);
                 self.steps(shard);
             }
             Mail::Adopt(shard, volume, adoption) => {

@@ -123,6 +123,19 @@ fn a_sanitize_whose_end_cannot_be_recorded_does_not_close_its_volume_for_ever() 
     world.good(host, &TUR, &[], 0);
 }
 
+/// Every block is unreadable and the volume is open; only a shard is late to take that over.
+#[test]
+fn a_sanitize_that_ended_well_is_not_reported_failed_because_a_shard_is_late() {
+    let (mut world, host) = disk();
+    world.shared[0].set_sanitize_rate(1 << 20);
+    let sanitize = world.start(host, &overwrite(8, 0), &[1, 0, 0, 4, 1, 2, 3, 4], 0);
+    world.run();
+    world.fences_late = true;
+    world.run_out();
+    assert_eq!(world.outcome(sanitize).code(), 0x04_4400);
+    world.good(host, &TUR, &[], 0);
+}
+
 #[test]
 fn an_immediate_sanitize_is_answered_when_it_begins() {
     let (mut world, host) = disk();
