@@ -14,7 +14,7 @@ use std::sync::Arc;
 use endpoint::ShardId;
 
 use crate::backoff;
-use crate::exports::Wish;
+use crate::exports::ShardPreference;
 
 /// The largest controller number: FFF0h and above are reserved (NVMe Base §5.17.2.1).
 pub const CNTLID_MAX: u16 = 0xffef;
@@ -38,7 +38,7 @@ pub struct ControllerRequest {
     /// `Controllers::bind` does it once the host has given that proof.
     pub binds: bool,
     /// Where it may live, and where best.
-    pub wish: Wish,
+    pub preference: ShardPreference,
 }
 
 /// The directory's answer to a [`ControllerRequest`].
@@ -129,7 +129,7 @@ impl Controllers {
                 return ControllerReply::SourceFull;
             }
         }
-        let Some((cntlid, shard)) = self.place(request.from.0, &request.wish) else {
+        let Some((cntlid, shard)) = self.place(request.from.0, &request.preference) else {
             return ControllerReply::Full;
         };
         let source = source.map(|(source, _)| source);
@@ -194,8 +194,9 @@ impl Controllers {
 
     /// A free number of the best shard, the asking one first of those that carry the same; of another if that
     /// has none.
-    fn place(&mut self, near: ShardId, wish: &Wish) -> Option<(u16, ShardId)> {
-        let order = wish.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
+    fn place(&mut self, near: ShardId, preference: &ShardPreference) -> Option<(u16, ShardId)> {
+        let order =
+            preference.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
         order.into_iter().find_map(|shard| Some((self.free_number(shard.0)?, shard)))
     }
 
@@ -267,7 +268,7 @@ mod tests {
             limit: 3,
             source: None,
             binds: true,
-            wish: Wish::default(),
+            preference: ShardPreference::default(),
         }
     }
 
@@ -337,7 +338,7 @@ mod tests {
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(2), ShardId(3)]));
         for want in [2, 3, 2] {
             let request = ControllerRequest {
-                wish: Wish { among: among.clone(), ..Wish::default() },
+                preference: ShardPreference { among: among.clone(), ..ShardPreference::default() },
                 ..request("a", 1)
             };
             let (cntlid, shard) = granted(directory.admit(&request, None));

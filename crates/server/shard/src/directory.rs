@@ -14,7 +14,7 @@ use std::sync::Arc;
 use endpoint::{Accepted, ShardId};
 use iscsi::wire::{Cid, Isid, Tsih};
 
-use crate::exports::Wish;
+use crate::exports::ShardPreference;
 
 /// How many sessions one daemon keeps at most: every TSIH but 0.
 pub const SESSIONS_MAX: usize = 65_535;
@@ -62,7 +62,7 @@ pub struct AdmissionRequest {
     /// How its connection came.
     pub accepted: Accepted,
     /// Where a new session may live, and where best.
-    pub wish: Wish,
+    pub preference: ShardPreference,
 }
 
 /// The directory's answer to an [`AdmissionRequest`].
@@ -118,7 +118,7 @@ struct Entry {
     latest: Accepted,
     connections_max: u16,
     user: Option<String>,
-    wish: Wish,
+    preference: ShardPreference,
     /// Shards that had no memory for it.
     refused: Vec<ShardId>,
     /// A login of the same name waits for this session's end.
@@ -228,7 +228,7 @@ impl Directory {
             orders.push(answer(&request, AdmissionReply::Full));
             return;
         };
-        let shard = self.best(request.from.0, &request.wish, &[]).unwrap_or(request.from.0);
+        let shard = self.best(request.from.0, &request.preference, &[]).unwrap_or(request.from.0);
         self.count(shard, 1);
         orders.push(answer(&request, AdmissionReply::Granted { tsih, shard, new: true }));
         self.by_name.insert(request.name.clone(), tsih);
@@ -239,7 +239,7 @@ impl Directory {
             latest: request.accepted,
             connections_max: request.connections_max,
             user: request.user,
-            wish: request.wish,
+            preference: request.preference,
             refused: Vec::new(),
             successor: None,
         };
@@ -264,8 +264,9 @@ impl Directory {
         }
     }
 
-    fn best(&self, near: ShardId, wish: &Wish, refused: &[ShardId]) -> Option<ShardId> {
-        let order = wish.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
+    fn best(&self, near: ShardId, preference: &ShardPreference, refused: &[ShardId]) -> Option<ShardId> {
+        let order =
+            preference.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
         order.into_iter().find(|shard| !refused.contains(shard))
     }
 
@@ -280,8 +281,8 @@ impl Directory {
         };
         let old = entry.shard;
         entry.refused.push(old);
-        let (wish, refused) = (entry.wish.clone(), entry.refused.clone());
-        let Some(shard) = self.best(from.0, &wish, &refused) else {
+        let (preference, refused) = (entry.preference.clone(), entry.refused.clone());
+        let Some(shard) = self.best(from.0, &preference, &refused) else {
             self.gone(tsih, orders);
             return orders.push(answer(AdmissionReply::Full));
         };
@@ -337,7 +338,7 @@ mod tests {
             connections_max: 2,
             user: Some("alice".into()),
             accepted: from(1),
-            wish: Wish::default(),
+            preference: ShardPreference::default(),
         }
     }
 
@@ -462,7 +463,7 @@ mod tests {
             granted(&ask(
                 &mut directory,
                 AdmissionRequest {
-                    wish: Wish { among: among.clone(), ..Wish::default() },
+                    preference: ShardPreference { among: among.clone(), ..ShardPreference::default() },
                     ..request(isid, 0, 0, 1)
                 },
             ))
@@ -473,7 +474,10 @@ mod tests {
         assert_eq!(place(5, &None), ShardId(1), "others count all");
         // A session that is reinstated is placed again, by what its new login fits.
         let old = granted(&ask(&mut directory, request(6, 0, 0, 1))).0;
-        let again = AdmissionRequest { wish: Wish { among, ..Wish::default() }, ..request(6, 0, 0, 2) };
+        let again = AdmissionRequest {
+            preference: ShardPreference { among, ..ShardPreference::default() },
+            ..request(6, 0, 0, 2)
+        };
         assert!(matches!(ask(&mut directory, again)[..], [Order::End { .. }]));
         let mut orders = Vec::new();
         directory.gone(old, &mut orders);
@@ -483,12 +487,12 @@ mod tests {
     #[test]
     fn sessions_follow_their_queue_in_balance() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let wish = Wish { queue: Some(ShardId(0)), ..Wish::default() };
+        let preference = ShardPreference { queue: Some(ShardId(0)), ..ShardPreference::default() };
         let placed: Vec<u16> = (1..=8)
             .map(|isid| {
                 granted(&ask(
                     &mut directory,
-                    AdmissionRequest { wish: wish.clone(), ..request(isid, 0, 0, 1) },
+                    AdmissionRequest { preference: preference.clone(), ..request(isid, 0, 0, 1) },
                 ))
                 .1
                 .0
@@ -503,7 +507,10 @@ mod tests {
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(0), ShardId(1)]));
         let (tsih, shard) = granted(&ask(
             &mut directory,
-            AdmissionRequest { wish: Wish { among, ..Wish::default() }, ..request(1, 0, 0, 1) },
+            AdmissionRequest {
+                preference: ShardPreference { among, ..ShardPreference::default() },
+                ..request(1, 0, 0, 1)
+            },
         ));
         assert_eq!(shard, ShardId(1));
         let elsewhere = |directory: &mut Directory| {

@@ -20,12 +20,14 @@ use volume::{PortId, VolumeId};
 use crate::directory::SESSIONS_MAX;
 use crate::shard::LOGINS_MAX;
 
-pub use condition::{Condition, End, Number, Order};
+pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use nvme::{
-    ControllerLimits, DISCOVERY_NQN, DataTerms, HostAuth, HostRule, NamespaceExport, NamespaceMask,
+    ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostRule, NamespaceExport, NamespaceMask,
     NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
 };
-pub use placement::{Bind, Choice, Comer, Placed, PlacementRule, Wish};
+pub use placement::{
+    PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, ShardPreference,
+};
 
 /// Everything that a shard must know to let initiators in.
 #[derive(Clone, Debug)]
@@ -39,7 +41,7 @@ pub struct Exports {
     /// What is offered over NVMe/TCP.
     pub nvme: NvmeExports,
     /// How many may come, and how long they may take.
-    pub admission: Admission,
+    pub admission: AdmissionLimits,
     /// Where connections are served, first match first.
     pub placement: Vec<PlacementRule>,
     /// The processor of each shard; empty: they have none of their own.
@@ -54,7 +56,7 @@ impl Default for Exports {
             targets: Vec::new(),
             discovery_auth: AuthPolicy::None,
             nvme: NvmeExports::default(),
-            admission: Admission::default(),
+            admission: AdmissionLimits::default(),
             placement: Vec::new(),
             cores: Arc::from([]),
         }
@@ -64,7 +66,7 @@ impl Default for Exports {
 /// Bounds of what initiators take before they do anything. What is set when a shard is made holds;
 /// exports that come later change nothing here but the time for logins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admission {
+pub struct AdmissionLimits {
     /// Sessions of the whole daemon, discovery sessions among them: 1 to [`SESSIONS_MAX`]. One more is
     /// refused with 0302h, "out of resources".
     pub sessions: usize,
@@ -75,9 +77,9 @@ pub struct Admission {
     pub logins: usize,
 }
 
-impl Default for Admission {
+impl Default for AdmissionLimits {
     fn default() -> Self {
-        Admission { sessions: SESSIONS_MAX, login_time: Duration::from_secs(15), logins: LOGINS_MAX }
+        AdmissionLimits { sessions: SESSIONS_MAX, login_time: Duration::from_secs(15), logins: LOGINS_MAX }
     }
 }
 
@@ -139,7 +141,7 @@ pub struct TargetExport {
     /// Where initiators are sent instead, if it moved.
     pub redirect: Option<Redirect>,
     /// Portal groups whose logins are sent to other portals.
-    pub sent_on: Vec<SentOn>,
+    pub sent_on: Vec<GroupRedirect>,
 }
 
 impl TargetExport {
@@ -236,7 +238,7 @@ pub struct Redirect {
 
 /// A portal group whose logins are sent to other portals for now (0101h).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentOn {
+pub struct GroupRedirect {
     /// Its tag.
     pub group: u16,
     /// Where to, spread over them.

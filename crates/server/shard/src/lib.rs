@@ -37,16 +37,17 @@ pub use backoff::source;
 pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
-    Admission, Bind, Choice, Comer, Condition, ControllerLimits, DISCOVERY_NQN, DataTerms, End, Exports,
-    HostAuth, HostRule, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NotAllowed, Number,
-    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Order, Placed, PlacementRule, Portal, Redirect,
-    Referral, Rule, SentOn, SubsystemExport, TargetExport, Wish,
+    AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
+    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, LunExport, LunMask, NamespaceExport,
+    NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, PlacementOutcome,
+    PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect, Referral, Rule,
+    ShardPreference, SubsystemExport, TargetExport,
 };
-pub use links::Moved;
+pub use links::LinkTraffic;
 pub use message::{
-    AdmittedQueue, CONTROL, ConnectionEntry, Control, LinkHandoff, Listing, Make, MakeBackend, MakeRemote,
-    Message, NvmeLinkHandoff, NvmeMessage, Proof, QueueEntry, QueueGrant, QueueRefusal, QueueRequest, Report,
-    SessionEntry, SessionMemory, Traffic, VolumeEntry, VolumeSpec,
+    AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, HostAuthentication, LinkHandoff,
+    Listing, MakeBackend, MakeRemote, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
+    QueueRefusal, QueueRequest, Report, SessionEntry, SessionMemory, Traffic, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{ANA_GROUPS_MAX, ComputeId, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
-pub use shard::{LOGINS_MAX, LogLine, NvmeCause, NvmeLine, Shard, home_of};
+pub use shard::{ConnectFailure, LOGINS_MAX, LogLine, NvmeLogLine, Shard, home_of};

@@ -27,12 +27,12 @@ struct Entry {
     resets: bool,
     departed: bool,
     ready: bool,
-    moved: Moved,
+    traffic: LinkTraffic,
 }
 
 /// Bytes that a socket has moved since it came to this shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct LinkTraffic {
     /// Received.
     pub received: u64,
     /// Sent.
@@ -69,7 +69,7 @@ impl Links {
             resets: false,
             departed: false,
             ready: false,
-            moved: Moved::default(),
+            traffic: LinkTraffic::default(),
         };
         if let Some(slot) = self.slots.get_mut(at) {
             *slot = Some(entry);
@@ -85,10 +85,10 @@ impl Links {
     }
 
     /// What it has moved.
-    pub(crate) fn moved(&self, id: LinkId) -> Moved {
+    pub(crate) fn traffic(&self, id: LinkId) -> LinkTraffic {
         match self.slots.get(Self::at(id)) {
-            Some(Some(entry)) if entry.id == id => entry.moved,
-            Some(_) | None => Moved::default(),
+            Some(Some(entry)) if entry.id == id => entry.traffic,
+            Some(_) | None => LinkTraffic::default(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Links {
     /// It came back with so many bytes.
     pub(crate) fn recv_back(&mut self, id: LinkId, bytes: usize) -> Option<Owner> {
         let entry = self.entry(id)?;
-        entry.moved.received += bytes as u64;
+        entry.traffic.received += bytes as u64;
         entry.recv_out = false;
         Some(entry.owner)
     }
@@ -140,7 +140,7 @@ impl Links {
     /// Its memory came back, and with it what was sent of so many bytes.
     pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize, lent: bool) -> Option<Owner> {
         let entry = self.entry(id)?;
-        entry.moved.sent += bytes as u64;
+        entry.traffic.sent += bytes as u64;
         entry.sends_out = entry.sends_out.saturating_sub(1);
         entry.lent_out = entry.lent_out.saturating_sub(u32::from(lent));
         Some(entry.owner)
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(links.remove_settled(LinkId(0)), None);
         assert_eq!(links.send_back(LinkId(0), 512, true), Some(owner()));
         assert!(!links.has_lent(LinkId(0)));
-        assert_eq!(links.moved(LinkId(0)), Moved { received: 48, sent: 512 });
+        assert_eq!(links.traffic(LinkId(0)), LinkTraffic { received: 48, sent: 512 });
         assert!(!links.make_ready(LinkId(0)));
         assert_eq!(links.remove_settled(LinkId(0)), Some(owner()));
     }

@@ -19,11 +19,12 @@ use volume::{
 };
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
-use crate::exports::{Exports, Placed};
-use crate::links::Moved;
+use crate::exports::{Exports, PlacementOutcome};
+use crate::links::LinkTraffic;
 
 pub use nvme::{
-    AdmittedQueue, NvmeLinkHandoff, NvmeMessage, Proof, QueueEntry, QueueGrant, QueueRefusal, QueueRequest,
+    AdmittedQueue, HostAuthentication, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal,
+    QueueRequest,
 };
 
 /// The control plane, as an address for messages.
@@ -134,9 +135,9 @@ pub type MakeBackend = Box<dyn FnOnce() -> Box<dyn Backend> + Send>;
 pub type MakeRemote = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn Remote> + Send>;
 
 /// What carries a volume's operations out on one shard.
-pub enum Make {
+pub enum BackendFactory {
     /// A backend of this machine.
-    Backend(MakeBackend),
+    Local(MakeBackend),
     /// One with sockets, which the shard carries.
     Remote(MakeRemote),
 }
@@ -150,7 +151,7 @@ pub struct VolumeSpec {
     /// The truth when it is opened.
     pub view: View,
     /// Makes this shard's backend.
-    pub make: Make,
+    pub make: BackendFactory,
     /// The disks that the backend's operations name.
     pub disks: Vec<DiskId>,
     /// The authority, for the shard that is the volume's home.
@@ -175,7 +176,7 @@ impl VolumeSpec {
                 facts: facts.clone(),
                 shared: shared.clone(),
                 view: view.clone(),
-                make: Make::Backend(Box::new(move || Box::new(make(shard)))),
+                make: BackendFactory::Local(Box::new(move || Box::new(make(shard)))),
                 disks: Vec::new(),
                 home: home.take_if(|_| authority == ShardId(shard)),
             }
@@ -278,7 +279,7 @@ pub struct SessionEntry {
     /// Commands that it may have in work now.
     pub window: u32,
     /// How its shard was chosen.
-    pub placed: Placed,
+    pub placed: PlacementOutcome,
     /// Its connections.
     pub connections: Vec<ConnectionEntry>,
     /// Tasks in work.
@@ -303,7 +304,7 @@ pub struct ConnectionEntry {
     /// The CHAP algorithm by which the initiator proved itself; `None`: it did not.
     pub algorithm: Option<Algorithm>,
     /// Bytes of its socket.
-    pub moved: Moved,
+    pub traffic: LinkTraffic,
 }
 
 /// A volume on one shard.

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use shard::{Condition, End, Network, Number, Order};
+use shard::{Comparison, Condition, ConnectionEnd, ConnectionNumber, Network};
 
 use super::Token;
 
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
             return self.wrong("expected \":\" of a \"?:\"");
         }
         let otherwise = self.choice(depth + 1)?;
-        Ok(Condition::Choice(Box::new([when, then, otherwise])))
+        Ok(Condition::IfElse(Box::new([when, then, otherwise])))
     }
 
     fn either(&mut self, depth: usize) -> Result<Condition, Wrong> {
@@ -201,8 +201,8 @@ impl<'a> Parser<'a> {
         match about {
             About::Host | About::Net => {
                 let is_unequal = match self.order(false)? {
-                    Order::Unequal => true,
-                    Order::Equal => false,
+                    Comparison::Unequal => true,
+                    Comparison::Equal => false,
                     _ => return self.wrong("addresses are compared by == and != only"),
                 };
                 let network = if about == About::Net { self.network()? } else { self.host()? };
@@ -211,11 +211,16 @@ impl<'a> Parser<'a> {
             }
             About::Port => {
                 let (mask, order, value) = self.number(0xffff, port)?;
-                Ok(over(ends, |end| Condition::Number { of: Number::Port(end), mask, order, value }))
+                Ok(over(ends, |end| Condition::Number {
+                    of: ConnectionNumber::Port(end),
+                    mask,
+                    order,
+                    value,
+                }))
             }
             About::Version => {
                 let (mask, order, value) = self.number(255, |_| None)?;
-                Ok(Condition::Number { of: Number::IpVersion, mask, order, value })
+                Ok(Condition::Number { of: ConnectionNumber::IpVersion, mask, order, value })
             }
             About::Hidden(what) => {
                 self.number(u32::MAX, |_| None)?;
@@ -226,23 +231,27 @@ impl<'a> Parser<'a> {
     }
 
     /// A comparison; `==` if there is none.
-    fn order(&mut self, has_ranges: bool) -> Result<Order, Wrong> {
+    fn order(&mut self, has_ranges: bool) -> Result<Comparison, Wrong> {
         let order = match self.word(0) {
-            "==" | "=" => Order::Equal,
-            "!=" => Order::Unequal,
-            "<" if has_ranges => Order::Less,
-            "<=" if has_ranges => Order::AtMost,
-            ">" if has_ranges => Order::Greater,
-            ">=" if has_ranges => Order::AtLeast,
+            "==" | "=" => Comparison::Equal,
+            "!=" => Comparison::Unequal,
+            "<" if has_ranges => Comparison::Less,
+            "<=" if has_ranges => Comparison::AtMost,
+            ">" if has_ranges => Comparison::Greater,
+            ">=" if has_ranges => Comparison::AtLeast,
             "<" | "<=" | ">" | ">=" => return self.wrong("addresses are compared by == and != only"),
-            _ => return Ok(Order::Equal),
+            _ => return Ok(Comparison::Equal),
         };
         self.at += 1;
         Ok(order)
     }
 
     /// `[& MASK] [ORDER] NUMBER`
-    fn number(&mut self, most: u32, named: impl Fn(&str) -> Option<u32>) -> Result<(u32, Order, u32), Wrong> {
+    fn number(
+        &mut self,
+        most: u32,
+        named: impl Fn(&str) -> Option<u32>,
+    ) -> Result<(u32, Comparison, u32), Wrong> {
         let mask = if self.take(&["&"]) { self.integer(u32::MAX, |_| None)? } else { u32::MAX };
         let order = self.order(true)?;
         Ok((mask, order, self.integer(most, named)?))
@@ -308,12 +317,16 @@ fn whole(text: &str) -> Option<IpAddr> {
     format!("{text}{}", ".0".repeat(missing)).parse().ok()
 }
 
-fn over(ends: Ends, condition: impl Fn(End) -> Condition) -> Condition {
+fn over(ends: Ends, condition: impl Fn(ConnectionEnd) -> Condition) -> Condition {
     match ends {
-        Ends::Source => condition(End::Source),
-        Ends::Destination => condition(End::Destination),
-        Ends::Either => Condition::Any(vec![condition(End::Source), condition(End::Destination)]),
-        Ends::Both => Condition::All(vec![condition(End::Source), condition(End::Destination)]),
+        Ends::Source => condition(ConnectionEnd::Source),
+        Ends::Destination => condition(ConnectionEnd::Destination),
+        Ends::Either => {
+            Condition::Any(vec![condition(ConnectionEnd::Source), condition(ConnectionEnd::Destination)])
+        }
+        Ends::Both => {
+            Condition::All(vec![condition(ConnectionEnd::Source), condition(ConnectionEnd::Destination)])
+        }
     }
 }
 
@@ -372,12 +385,12 @@ fn simple(condition: Condition) -> Condition {
             list.retain(|one| !is_never(one));
             if list.len() == 1 { list.remove(0) } else { Condition::Any(list) }
         }
-        Condition::Choice(three) => {
+        Condition::IfElse(three) => {
             let [when, then, otherwise] = (*three).map(simple);
             match when {
                 Condition::Always => then,
                 when if is_never(&when) => otherwise,
-                when => Condition::Choice(Box::new([when, then, otherwise])),
+                when => Condition::IfElse(Box::new([when, then, otherwise])),
             }
         }
         Condition::Always | Condition::Near(..) | Condition::Number { .. } => condition,

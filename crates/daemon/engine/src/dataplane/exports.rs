@@ -8,7 +8,9 @@ use std::{
 use endpoint::{ListenerId, ShardId};
 use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
-use shard::{Admission, Choice, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
+use shard::{
+    AdmissionLimits, Exports, LunExport, LunMask, PlacementReason, Redirect, Rule, SESSIONS_MAX, TargetExport,
+};
 use volume::{PortId, VolumeId};
 
 use super::login;
@@ -110,12 +112,12 @@ impl Frame {
     }
 
     /// What a report says of how a core was chosen.
-    pub fn placed(&self, placed: shard::Placed) -> String {
+    pub fn placed(&self, placed: shard::PlacementOutcome) -> String {
         let how = match placed.choice {
-            Choice::LeastLoaded => "least loaded",
-            Choice::Random => "random",
-            Choice::Queue => "its network queue's",
-            Choice::NotQueue => "least loaded, since its network queue's has far more",
+            PlacementReason::LeastLoaded => "least loaded",
+            PlacementReason::Random => "random",
+            PlacementReason::Queue => "its network queue's",
+            PlacementReason::NotQueue => "least loaded, since its network queue's has far more",
         };
         let Some((at, (placement, _))) = placed.rule.and_then(|at| Some((at, self.placement.get(at)?)))
         else {
@@ -142,10 +144,10 @@ impl Frame {
             destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
             shards: shards.clone(),
             bind: match rule.bind {
-                Bind::Balanced => shard::Bind::Balanced,
-                Bind::Queue => shard::Bind::Queue,
-                Bind::Cpu => shard::Bind::LeastLoaded,
-                Bind::Random => shard::Bind::Random,
+                Bind::Balanced => shard::PlacementPolicy::Balanced,
+                Bind::Queue => shard::PlacementPolicy::Queue,
+                Bind::Cpu => shard::PlacementPolicy::LeastLoaded,
+                Bind::Random => shard::PlacementPolicy::Random,
             },
         };
         self.placement.iter().map(rule).collect()
@@ -208,7 +210,7 @@ impl Frame {
             targets: ways.targets.iter().map(|target| self.target(target, &number)).collect(),
             discovery_auth: login::discovery_policy(&self.auth),
             nvme: self.nvme(&ways.subsystems, &number, generation),
-            admission: Admission {
+            admission: AdmissionLimits {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
                 logins: crate::descriptors::logins(self.cores.len()),
@@ -287,7 +289,7 @@ impl Frame {
             sent_on: target
                 .sent_on
                 .iter()
-                .map(|one| shard::SentOn {
+                .map(|one| shard::GroupRedirect {
                     group: one.group,
                     to: one.to.iter().filter_map(|to| TargetAddress::parse(&to.to_string()).ok()).collect(),
                 })
@@ -360,10 +362,10 @@ mod tests {
         let leading = rules[0].destinations.as_ref().unwrap();
         assert!(!leading.is_empty() && leading.iter().all(|name| plan.ways.lead(name, volume.as_str())));
         assert_eq!((rules[1].shards.len(), rules[1].destinations.as_ref()), (3, None));
-        let placed = |rule, choice| frame.placed(shard::Placed { rule, choice });
-        assert_eq!(placed(Some(0), Choice::LeastLoaded), "rule 1: cores 7,2, least loaded");
-        assert_eq!(placed(None, Choice::Queue), "all cores, its network queue's");
-        assert_eq!(rules[0].bind, shard::Bind::Balanced);
+        let placed = |rule, choice| frame.placed(shard::PlacementOutcome { rule, choice });
+        assert_eq!(placed(Some(0), PlacementReason::LeastLoaded), "rule 1: cores 7,2, least loaded");
+        assert_eq!(placed(None, PlacementReason::Queue), "all cores, its network queue's");
+        assert_eq!(rules[0].bind, shard::PlacementPolicy::Balanced);
         let why = Frame::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
         assert!(
             why.starts_with("rule 1 of [[placement]] names core 7; the daemon has the cores [2, 5]"),

@@ -9,7 +9,7 @@ use std::{
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
-use shard::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
+use shard::{ConnectFailure, Gone, LogLine, Message, NvmeLogLine, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, Remark};
 
@@ -73,15 +73,15 @@ fn write_line(line: LogLine) {
 }
 
 /// Whether anybody can cause a line at will.
-fn anybodys(line: &NvmeLine) -> bool {
+fn anybodys(line: &NvmeLogLine) -> bool {
     line.is_strangers()
-        || matches!(line, NvmeLine::Disconnected { why: Gone::Unauthenticated | Gone::Overloaded, .. })
+        || matches!(line, NvmeLogLine::Disconnected { why: Gone::Unauthenticated | Gone::Overloaded, .. })
 }
 
-fn write_nvme(line: NvmeLine) {
+fn write_nvme(line: NvmeLogLine) {
     match line {
-        NvmeLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
-            (Some((host, subsystem)), NvmeCause::IdentifierTaken(other)) => tracing::warn!(
+        NvmeLogLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
+            (Some((host, subsystem)), ConnectFailure::IdentifierTaken(other)) => tracing::warn!(
                 %peer,
                 %host,
                 %subsystem,
@@ -89,14 +89,14 @@ fn write_nvme(line: NvmeLine) {
                 "connect refused: the host identifier is in use by another host; give each machine its own \
                  (nvme gen-hostnqn, /etc/nvme/hostid)"
             ),
-            (Some((host, subsystem)), NvmeCause::PutOff) => tracing::warn!(
+            (Some((host, subsystem)), ConnectFailure::PutOff) => tracing::warn!(
                 %peer,
                 %host,
                 %subsystem,
                 "connect put off: hosts from this address did not authenticate several times; it may come \
                  again in a few seconds"
             ),
-            (Some((host, subsystem)), NvmeCause::OtherRule) => tracing::warn!(
+            (Some((host, subsystem)), ConnectFailure::OtherRule) => tracing::warn!(
                 %peer,
                 %host,
                 %subsystem,
@@ -108,11 +108,11 @@ fn write_nvme(line: NvmeLine) {
             }
             (None, cause) => tracing::warn!(%peer, %cause, "connect refused"),
         },
-        NvmeLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
-        NvmeLine::Connected { peer, host, subsystem, cntlid } => {
+        NvmeLogLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
+        NvmeLogLine::Connected { peer, host, subsystem, cntlid } => {
             tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
         }
-        NvmeLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
+        NvmeLogLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
             tracing::warn!(
                 %host,
                 %subsystem,
@@ -120,20 +120,20 @@ fn write_nvme(line: NvmeLine) {
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
             );
         }
-        NvmeLine::Disconnected { host, subsystem, why: Gone::Overloaded, .. } => {
+        NvmeLogLine::Disconnected { host, subsystem, why: Gone::Overloaded, .. } => {
             tracing::warn!(
                 %host,
                 %subsystem,
                 "put off: too many hosts from this address, or from all, wait to authenticate; it may come again"
             );
         }
-        NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
+        NvmeLogLine::Disconnected { host, subsystem, cntlid, why } => {
             tracing::info!(%host, %subsystem, cntlid, %why, "controller ended");
         }
-        NvmeLine::LinkFault { peer, host: Some(host), violation } => {
+        NvmeLogLine::LinkFault { peer, host: Some(host), violation } => {
             tracing::warn!(%peer, %host, %violation, "protocol broken");
         }
-        NvmeLine::LinkFault { peer, host: None, violation } => {
+        NvmeLogLine::LinkFault { peer, host: None, violation } => {
             tracing::warn!(%peer, %violation, "protocol broken");
         }
     }

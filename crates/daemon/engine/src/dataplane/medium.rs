@@ -3,7 +3,7 @@
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use backends::{AnyLeg, File, FileDisk, Null, Stripe};
-use shard::{Make, MakeBackend, VolumeSpec};
+use shard::{BackendFactory, MakeBackend, VolumeSpec};
 use volume::{DiskId, Facts, Gauge, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
 
 use super::{exports::revision, notes::Notes, usage::Usage};
@@ -203,7 +203,7 @@ impl Medium {
         }
     }
 
-    pub(super) fn make(&self, shard: u16) -> Make {
+    pub(super) fn make(&self, shard: u16) -> BackendFactory {
         let backend: MakeBackend = match self {
             Medium::Ram(disk) => {
                 let disk = disk.clone();
@@ -219,15 +219,15 @@ impl Medium {
             }
             Medium::Remote(remote) => {
                 let remote = remote.clone();
-                return Make::Remote(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
+                return BackendFactory::Remote(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
             }
             Medium::Stripe(striping) => {
                 let striping = striping.clone();
-                return Make::Remote(Box::new(move |cx| {
+                return BackendFactory::Remote(Box::new(move |cx| {
                     let legs = striping.legs.iter().map(|leg| {
                         let volume = match leg.make(shard) {
-                            Make::Backend(make) => AnyLeg::Here(make()),
-                            Make::Remote(make) => AnyLeg::Elsewhere(make(cx)),
+                            BackendFactory::Local(make) => AnyLeg::Here(make()),
+                            BackendFactory::Remote(make) => AnyLeg::Elsewhere(make(cx)),
                         };
                         (volume, leg.disk())
                     });
@@ -236,7 +236,7 @@ impl Medium {
                 }));
             }
         };
-        Make::Backend(backend)
+        BackendFactory::Local(backend)
     }
 
     /// Where it can be read how much is allocated.

@@ -1,7 +1,7 @@
 //! Failed syncs over restarts, on files that are synced when a test says so.
 
 use buf::{Cx, Entropy, Errno, Payload, Pool, Time};
-use shard::{Make, MakeBackend};
+use shard::{BackendFactory, MakeBackend};
 use volume::{Backend, DiskId, Done, Fault, Io, IoId, Op};
 
 use super::*;
@@ -56,8 +56,8 @@ fn made(make: MakeBackend) -> Box<dyn Backend> {
 
 fn backend(medium: &Medium) -> Box<dyn Backend> {
     match medium.make(0) {
-        Make::Backend(make) => made(make),
-        Make::Remote(make) => {
+        BackendFactory::Local(make) => made(make),
+        BackendFactory::Remote(make) => {
             struct Whole(Box<dyn endpoint::Remote>);
             impl Backend for Whole {
                 fn geometry(&self) -> volume::Geometry {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shard::{DISCOVERY_NQN, Listing, Proof, QueueEntry};
+use shard::{DISCOVERY_NQN, HostAuthentication, Listing, QueueEntry};
 
 use super::exports::Frame;
 use config::plan::Protocol;
@@ -42,17 +42,17 @@ pub fn connections(frame: &Frame, listings: &[Listing]) -> Vec<ConnectionReport>
             local: queue.local,
             shard,
             placement: frame.placed(queue.placed),
-            algorithm: match queue.proof {
-                Proof::Given(hash, _) => Some(hash.to_string()),
-                Proof::Due | Proof::NotNeeded => None,
+            algorithm: match queue.authentication {
+                HostAuthentication::Done(hash, _) => Some(hash.to_string()),
+                HostAuthentication::Pending | HostAuthentication::NotRequired => None,
             },
-            dh_group: match queue.proof {
-                Proof::Given(_, group) => Some(group.to_string()),
-                Proof::Due | Proof::NotNeeded => None,
+            dh_group: match queue.authentication {
+                HostAuthentication::Done(_, group) => Some(group.to_string()),
+                HostAuthentication::Pending | HostAuthentication::NotRequired => None,
             },
-            unproven: queue.proof == Proof::Due,
-            received_bytes: queue.moved.received,
-            sent_bytes: queue.moved.sent,
+            unproven: queue.authentication == HostAuthentication::Pending,
+            received_bytes: queue.traffic.received,
+            sent_bytes: queue.traffic.sent,
             header_digest: queue.digests.0,
             data_digest: queue.digests.1,
             negotiated: None,
@@ -115,7 +115,7 @@ mod tests {
     use nvme::auth::{Group, Hash};
     use nvme::{HostId, Nqn};
     use nvme_server::Counters;
-    use shard::Moved;
+    use shard::LinkTraffic;
 
     use super::*;
     use crate::example::example;
@@ -134,10 +134,14 @@ mod tests {
             entries: 128,
             flow_control: true,
             in_capsule: 8192,
-            proof: if qid == 1 { Proof::Given(Hash::Sha384, Group::Ffdhe4096) } else { Proof::Due },
+            authentication: if qid == 1 {
+                HostAuthentication::Done(Hash::Sha384, Group::Ffdhe4096)
+            } else {
+                HostAuthentication::Pending
+            },
             commands: 1,
-            moved: Moved::default(),
-            placed: shard::Placed { rule: None, choice: shard::Choice::LeastLoaded },
+            traffic: LinkTraffic::default(),
+            placed: shard::PlacementOutcome { rule: None, choice: shard::PlacementReason::LeastLoaded },
             counters: Counters { reads, read_bytes: reads * 4096, ..Counters::default() },
         }
     }

@@ -109,7 +109,7 @@ impl Frame {
             port: self.port(portal.protocol, portal.tag),
             header_digest: portal.digests.0,
             data_digest: portal.digests.1,
-            data: shard::DataTerms::default(),
+            data: shard::H2cDataLimits::default(),
         })
     }
 

@@ -10,7 +10,7 @@ use blockwire_multipath::{AnyPath, Client, Handle, News, RemoteVolume, Secrets, 
 use buf::{Class, Cx, Errno, Payload, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
 use nvme::{HostId, Nqn};
-use shard::{Control, Make, Message, Shard};
+use shard::{BackendFactory, Control, Message, Shard};
 use sim::{Config, LineFaults, Reach, World};
 use stream::{Received, RecvOp, SendOp};
 use testkit::target;
@@ -201,7 +201,7 @@ impl Rig {
             Box::new(remote) as Box<dyn endpoint::Remote>
         };
         for mut spec in far(&disk) {
-            spec.make = Make::Remote(Box::new(make));
+            spec.make = BackendFactory::Remote(Box::new(make));
             world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
         }
         let volume = world.act(ShardId(2), |node, cx| {
@@ -303,7 +303,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
         world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
     }
     for mut spec in far(&disk) {
-        spec.make = Make::Remote(Box::new(|cx: &mut Cx<'_>| {
+        spec.make = BackendFactory::Remote(Box::new(|cx: &mut Cx<'_>| {
             let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), target::SUBSYSTEM);
             let who = Who {
                 initiator: "iqn.2026-11.test:host7".into(),

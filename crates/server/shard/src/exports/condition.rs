@@ -22,17 +22,17 @@ pub enum Condition {
     /// When one of them does; an empty list never does.
     Any(Vec<Condition>),
     /// When the second does if the first does, else when the third does.
-    Choice(Box<[Condition; 3]>),
+    IfElse(Box<[Condition; 3]>),
     /// When this end lies in the network.
-    Near(End, Network),
+    Near(ConnectionEnd, Network),
     /// When a number, masked, stands to a value as said.
     Number {
         /// Which number.
-        of: Number,
+        of: ConnectionNumber,
         /// What is looked at of it.
         mask: u32,
         /// How it must stand to `value`.
-        order: Order,
+        order: Comparison,
         /// To what.
         value: u32,
     },
@@ -40,7 +40,7 @@ pub enum Condition {
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectionEnd {
     /// The peer, which dialled.
     Source,
     /// We.
@@ -49,16 +49,16 @@ pub enum End {
 
 /// A number of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
+pub enum ConnectionNumber {
     /// The TCP port of an end.
-    Port(End),
+    Port(ConnectionEnd),
     /// The version of IP: 4, also where an IPv4 address comes in IPv6 form, or 6.
     IpVersion,
 }
 
 /// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Comparison {
     /// `==`
     Equal,
     /// `!=`
@@ -81,7 +81,7 @@ impl Condition {
             Condition::Not(other) => !other.holds(by),
             Condition::All(list) => list.iter().all(|one| one.holds(by)),
             Condition::Any(list) => list.iter().any(|one| one.holds(by)),
-            Condition::Choice(three) => {
+            Condition::IfElse(three) => {
                 let [when, then, otherwise] = &**three;
                 if when.holds(by) { then.holds(by) } else { otherwise.holds(by) }
             }
@@ -91,20 +91,20 @@ impl Condition {
     }
 }
 
-impl End {
+impl ConnectionEnd {
     fn of(self, by: &Accepted) -> SocketAddr {
         match self {
-            End::Source => by.peer,
-            End::Destination => by.local,
+            ConnectionEnd::Source => by.peer,
+            ConnectionEnd::Destination => by.local,
         }
     }
 }
 
-impl Number {
+impl ConnectionNumber {
     fn of(self, by: &Accepted) -> u32 {
         match self {
-            Number::Port(end) => end.of(by).port().into(),
-            Number::IpVersion => match by.peer.ip().to_canonical() {
+            ConnectionNumber::Port(end) => end.of(by).port().into(),
+            ConnectionNumber::IpVersion => match by.peer.ip().to_canonical() {
                 IpAddr::V4(_) => 4,
                 IpAddr::V6(_) => 6,
             },
@@ -112,15 +112,15 @@ impl Number {
     }
 }
 
-impl Order {
+impl Comparison {
     fn holds(self, number: u32, value: u32) -> bool {
         match self {
-            Order::Equal => number == value,
-            Order::Unequal => number != value,
-            Order::Less => number < value,
-            Order::AtMost => number <= value,
-            Order::Greater => number > value,
-            Order::AtLeast => number >= value,
+            Comparison::Equal => number == value,
+            Comparison::Unequal => number != value,
+            Comparison::Less => number < value,
+            Comparison::AtMost => number <= value,
+            Comparison::Greater => number > value,
+            Comparison::AtLeast => number >= value,
         }
     }
 }
@@ -140,11 +140,11 @@ mod tests {
         }
     }
 
-    fn near(end: End, address: &str, prefix: u8) -> Condition {
+    fn near(end: ConnectionEnd, address: &str, prefix: u8) -> Condition {
         Condition::Near(end, Network { address: address.parse().unwrap(), prefix })
     }
 
-    fn number(of: Number, order: Order, value: u32) -> Condition {
+    fn number(of: ConnectionNumber, order: Comparison, value: u32) -> Condition {
         Condition::Number { of, mask: u32::MAX, order, value }
     }
 
@@ -155,15 +155,27 @@ mod tests {
         let six = by("[2001:db8::1]:40000", "[2001:db8::2]:3260");
         for (condition, holds) in [
             (Condition::Always, [true, true, true]),
-            (near(End::Source, "10.0.0.0", 8), [true, true, false]),
-            (near(End::Destination, "10.0.0.0", 8), [false, false, false]),
-            (near(End::Destination, "2001:db8::", 32), [false, false, true]),
-            (number(Number::Port(End::Destination), Order::Equal, 3260), [true, true, true]),
-            (number(Number::Port(End::Source), Order::Less, 1024), [false, false, false]),
-            (number(Number::Port(End::Source), Order::AtLeast, 40_000), [true, true, true]),
-            (number(Number::IpVersion, Order::Equal, 4), [true, true, false]),
-            (number(Number::IpVersion, Order::Greater, 4), [false, false, true]),
-            (Condition::Not(Box::new(number(Number::IpVersion, Order::Equal, 6))), [true, true, false]),
+            (near(ConnectionEnd::Source, "10.0.0.0", 8), [true, true, false]),
+            (near(ConnectionEnd::Destination, "10.0.0.0", 8), [false, false, false]),
+            (near(ConnectionEnd::Destination, "2001:db8::", 32), [false, false, true]),
+            (
+                number(ConnectionNumber::Port(ConnectionEnd::Destination), Comparison::Equal, 3260),
+                [true, true, true],
+            ),
+            (
+                number(ConnectionNumber::Port(ConnectionEnd::Source), Comparison::Less, 1024),
+                [false, false, false],
+            ),
+            (
+                number(ConnectionNumber::Port(ConnectionEnd::Source), Comparison::AtLeast, 40_000),
+                [true, true, true],
+            ),
+            (number(ConnectionNumber::IpVersion, Comparison::Equal, 4), [true, true, false]),
+            (number(ConnectionNumber::IpVersion, Comparison::Greater, 4), [false, false, true]),
+            (
+                Condition::Not(Box::new(number(ConnectionNumber::IpVersion, Comparison::Equal, 6))),
+                [true, true, false],
+            ),
         ] {
             let said = [&here, &mapped, &six].map(|by| condition.holds(by));
             assert_eq!(said, holds, "{condition:?}");
@@ -173,17 +185,21 @@ mod tests {
     #[test]
     fn comparisons_and_masks() {
         for (order, holds) in [
-            (Order::Equal, [false, true, false]),
-            (Order::Unequal, [true, false, true]),
-            (Order::Less, [true, false, false]),
-            (Order::AtMost, [true, true, false]),
-            (Order::Greater, [false, false, true]),
-            (Order::AtLeast, [false, true, true]),
+            (Comparison::Equal, [false, true, false]),
+            (Comparison::Unequal, [true, false, true]),
+            (Comparison::Less, [true, false, false]),
+            (Comparison::AtMost, [true, true, false]),
+            (Comparison::Greater, [false, false, true]),
+            (Comparison::AtLeast, [false, true, true]),
         ] {
             assert_eq!([9, 10, 11].map(|number| order.holds(number, 10)), holds, "{order:?}");
         }
-        let low =
-            Condition::Number { of: Number::Port(End::Source), mask: 0xfc00, order: Order::Equal, value: 0 };
+        let low = Condition::Number {
+            of: ConnectionNumber::Port(ConnectionEnd::Source),
+            mask: 0xfc00,
+            order: Comparison::Equal,
+            value: 0,
+        };
         assert!(low.holds(&by("10.0.0.1:1023", "10.0.0.2:1")));
         assert!(!low.holds(&by("10.0.0.1:1024", "10.0.0.2:1")));
     }
@@ -192,7 +208,7 @@ mod tests {
     fn combinations() {
         let (yes, no) = (|| Condition::Always, || Condition::Any(Vec::new()));
         let here = by("10.1.2.3:1", "10.1.2.4:2");
-        let choice = |a, b, c| Condition::Choice(Box::new([a, b, c])).holds(&here);
+        let choice = |a, b, c| Condition::IfElse(Box::new([a, b, c])).holds(&here);
         assert!(choice(yes(), yes(), no()) && choice(no(), no(), yes()));
         assert!(!choice(yes(), no(), yes()) && !choice(no(), yes(), no()));
         assert!(Condition::All(vec![yes(), yes()]).holds(&here) && Condition::All(vec![]).holds(&here));

@@ -56,12 +56,12 @@ pub struct NvmePortal {
     /// Whether CRC32C behind data is granted to hosts that ask.
     pub data_digest: bool,
     /// How hosts are to send the data of writes.
-    pub data: DataTerms,
+    pub data: H2cDataLimits,
 }
 
 /// How hosts are to send the data of writes that does not come in capsules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataTerms {
+pub struct H2cDataLimits {
     /// CPDA: it begins at a multiple of (CPDA + 1) × 4 bytes; 0 to 31.
     pub cpda: u8,
     /// MAXH2CDATA: the most of it in one PDU, in bytes; 4096 and more, a multiple of 4.
@@ -70,10 +70,10 @@ pub struct DataTerms {
     pub r2t_max: u32,
 }
 
-impl Default for DataTerms {
+impl Default for H2cDataLimits {
     fn default() -> Self {
         let QueueLimits { cpda, max_h2c_data, r2t_len_max, .. } = QueueLimits::default();
-        DataTerms { cpda, pdu_max: max_h2c_data, r2t_max: r2t_len_max }
+        H2cDataLimits { cpda, pdu_max: max_h2c_data, r2t_max: r2t_len_max }
     }
 }
 
@@ -87,7 +87,7 @@ impl NvmePortal {
             port,
             header_digest: true,
             data_digest: true,
-            data: DataTerms::default(),
+            data: H2cDataLimits::default(),
         }
     }
 }

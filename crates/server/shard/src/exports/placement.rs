@@ -11,7 +11,7 @@ use super::{Condition, Exports, Network};
 
 /// How one of the shards is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bind {
+pub enum PlacementPolicy {
     /// The one on whose processor the connection's bytes come in (the network card's queue interrupts it),
     /// as long as that carries at most half as much again as the least loaded; else, and over loopback, the
     /// least loaded.
@@ -42,12 +42,12 @@ pub struct PlacementRule {
     /// Where: at least one, and each exists.
     pub shards: Arc<[ShardId]>,
     /// Which of them.
-    pub bind: Bind,
+    pub bind: PlacementPolicy,
 }
 
 /// Who comes, and what for.
 #[derive(Clone, Copy, Debug)]
-pub struct Comer<'a> {
+pub struct PlacementQuery<'a> {
     /// By which connection.
     pub by: &'a Accepted,
     /// The initiator's or host's name.
@@ -57,21 +57,21 @@ pub struct Comer<'a> {
 }
 
 impl PlacementRule {
-    fn fits(&self, comer: &Comer<'_>) -> bool {
+    fn fits(&self, query: &PlacementQuery<'_>) -> bool {
         let named = |names: &Option<Vec<Arc<str>>>, name: &str| {
             names.as_ref().is_none_or(|names| names.iter().any(|known| &**known == name))
         };
-        self.listeners.as_ref().is_none_or(|listeners| listeners.contains(&comer.by.listener))
-            && (self.sources.is_empty() || self.sources.iter().any(|one| one.contains(comer.by.peer.ip())))
-            && named(&self.peers, comer.peer)
-            && named(&self.destinations, comer.destination)
-            && self.when.holds(comer.by)
+        self.listeners.as_ref().is_none_or(|listeners| listeners.contains(&query.by.listener))
+            && (self.sources.is_empty() || self.sources.iter().any(|one| one.contains(query.by.peer.ip())))
+            && named(&self.peers, query.peer)
+            && named(&self.destinations, query.destination)
+            && self.when.holds(query.by)
     }
 }
 
 /// Where somebody may be served, and where best.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct ShardPreference {
     /// The shards that may; `None`: all.
     pub among: Option<Arc<[ShardId]>>,
     /// One of them: that on whose processor the bytes come in.
@@ -80,7 +80,7 @@ pub struct Wish {
     pub strict: bool,
 }
 
-impl Wish {
+impl ShardPreference {
     fn allows(&self, shard: ShardId) -> bool {
         self.among.as_ref().is_none_or(|among| among.contains(&shard))
     }
@@ -115,7 +115,7 @@ impl Wish {
 
 /// How a shard was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum PlacementReason {
     /// It carried least; or it was a queue's turn, which go round.
     LeastLoaded,
     /// Drawn.
@@ -128,14 +128,14 @@ pub enum Choice {
 
 /// By which rule, counted from 0, if one fits, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacementOutcome {
     /// The rule.
     pub rule: Option<usize>,
     /// How.
-    pub choice: Choice,
+    pub choice: PlacementReason,
 }
 
-impl Comer<'_> {
+impl PlacementQuery<'_> {
     /// Whether it is on this very machine.
     fn is_local(&self) -> bool {
         let peer = self.by.peer.ip().to_canonical();
@@ -145,50 +145,50 @@ impl Comer<'_> {
 
 impl Exports {
     /// Which rule decides where this one is served: the first that fits.
-    pub fn placement(&self, comer: &Comer<'_>) -> Option<usize> {
-        self.placement.iter().position(|rule| rule.fits(comer))
+    pub fn placement(&self, query: &PlacementQuery<'_>) -> Option<usize> {
+        self.placement.iter().position(|rule| rule.fits(query))
     }
 
-    fn bind(&self, rule: Option<usize>) -> Bind {
-        rule.and_then(|at| self.placement.get(at)).map_or(Bind::default(), |rule| rule.bind)
+    fn bind(&self, rule: Option<usize>) -> PlacementPolicy {
+        rule.and_then(|at| self.placement.get(at)).map_or(PlacementPolicy::default(), |rule| rule.bind)
     }
 
     /// Where somebody may be served, and where best, given a random number.
-    pub(crate) fn wish(&self, comer: &Comer<'_>, draw: u64) -> Wish {
-        let rule = self.placement(comer);
+    pub(crate) fn preference(&self, query: &PlacementQuery<'_>, draw: u64) -> ShardPreference {
+        let rule = self.placement(query);
         let among = rule.and_then(|at| self.placement.get(at)).map(|rule| rule.shards.clone());
-        let mut wish = Wish { among, ..Wish::default() };
+        let mut preference = ShardPreference { among, ..ShardPreference::default() };
         let queue = || {
-            let at = self.cores.iter().position(|core| Some(*core) == comer.by.cpu)?;
-            Some(ShardId(at as u16)).filter(|shard| wish.allows(*shard))
+            let at = self.cores.iter().position(|core| Some(*core) == query.by.cpu)?;
+            Some(ShardId(at as u16)).filter(|shard| preference.allows(*shard))
         };
         match self.bind(rule) {
-            Bind::LeastLoaded => {}
-            Bind::Queue => (wish.queue, wish.strict) = (queue(), true),
-            Bind::Balanced if comer.is_local() => {}
-            Bind::Balanced => wish.queue = queue(),
-            Bind::Random => {
-                if let Some(shards) = &wish.among
+            PlacementPolicy::LeastLoaded => {}
+            PlacementPolicy::Queue => (preference.queue, preference.strict) = (queue(), true),
+            PlacementPolicy::Balanced if query.is_local() => {}
+            PlacementPolicy::Balanced => preference.queue = queue(),
+            PlacementPolicy::Random => {
+                if let Some(shards) = &preference.among
                     && let Some(at) = draw.checked_rem(shards.len() as u64)
                     && let Some(shard) = shards.get(at as usize)
                 {
-                    wish.among = Some(Arc::from([*shard]));
+                    preference.among = Some(Arc::from([*shard]));
                 }
             }
         }
-        wish
+        preference
     }
 
     /// How it came to be served on this shard.
-    pub(crate) fn placed(&self, comer: &Comer<'_>, here: ShardId) -> Placed {
-        let rule = self.placement(comer);
-        let choice = match (self.bind(rule), self.wish(comer, 0).queue) {
-            (Bind::Random, _) => Choice::Random,
-            (_, Some(queue)) if queue == here => Choice::Queue,
-            (_, Some(_)) => Choice::NotQueue,
-            (_, None) => Choice::LeastLoaded,
+    pub(crate) fn placed(&self, query: &PlacementQuery<'_>, here: ShardId) -> PlacementOutcome {
+        let rule = self.placement(query);
+        let choice = match (self.bind(rule), self.preference(query, 0).queue) {
+            (PlacementPolicy::Random, _) => PlacementReason::Random,
+            (_, Some(queue)) if queue == here => PlacementReason::Queue,
+            (_, Some(_)) => PlacementReason::NotQueue,
+            (_, None) => PlacementReason::LeastLoaded,
         };
-        Placed { rule, choice }
+        PlacementOutcome { rule, choice }
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
             destinations: None,
             when: Condition::Always,
             shards: Arc::from([ShardId(1), ShardId(3)]),
-            bind: Bind::LeastLoaded,
+            bind: PlacementPolicy::LeastLoaded,
         }
     }
 
@@ -216,8 +216,9 @@ mod tests {
             local: "10.1.2.4:3260".parse().unwrap(),
             cpu: None,
         };
-        let comer = Comer { by: &by, peer: "iqn.2026-11.test:a", destination: "iqn.2026-11.test:disk" };
-        assert!(rule().fits(&comer));
+        let query =
+            PlacementQuery { by: &by, peer: "iqn.2026-11.test:a", destination: "iqn.2026-11.test:disk" };
+        assert!(rule().fits(&query));
         let network = |address: &str| Network { address: address.parse().unwrap(), prefix: 8 };
         let all = PlacementRule {
             listeners: Some(vec![ListenerId(2)]),
@@ -226,13 +227,13 @@ mod tests {
             destinations: Some(vec!["iqn.2026-11.test:disk".into()]),
             ..rule()
         };
-        assert!(all.fits(&comer));
-        assert!(!PlacementRule { listeners: Some(vec![ListenerId(0)]), ..all.clone() }.fits(&comer));
-        assert!(!PlacementRule { sources: vec![network("11.0.0.0")], ..all.clone() }.fits(&comer));
+        assert!(all.fits(&query));
+        assert!(!PlacementRule { listeners: Some(vec![ListenerId(0)]), ..all.clone() }.fits(&query));
+        assert!(!PlacementRule { sources: vec![network("11.0.0.0")], ..all.clone() }.fits(&query));
         let never = Condition::Any(Vec::new());
-        assert!(!PlacementRule { when: never, ..all.clone() }.fits(&comer));
-        assert!(!PlacementRule { peers: Some(vec![]), ..all.clone() }.fits(&comer));
-        assert!(!all.fits(&Comer { destination: "", ..comer }));
+        assert!(!PlacementRule { when: never, ..all.clone() }.fits(&query));
+        assert!(!PlacementRule { peers: Some(vec![]), ..all.clone() }.fits(&query));
+        assert!(!all.fits(&PlacementQuery { destination: "", ..query }));
     }
 
     fn exports(rules: Vec<PlacementRule>) -> Exports {
@@ -252,27 +253,27 @@ mod tests {
         Accepted { listener: ListenerId(0), peer: end(peer), local: end("10.1.2.4"), cpu }
     }
 
-    fn wish(exports: &Exports, by: &Accepted, draw: u64) -> Wish {
-        exports.wish(&Comer { by, peer: "", destination: "" }, draw)
+    fn preference(exports: &Exports, by: &Accepted, draw: u64) -> ShardPreference {
+        exports.preference(&PlacementQuery { by, peer: "", destination: "" }, draw)
     }
 
-    fn placed(exports: &Exports, by: &Accepted, here: u16) -> Placed {
-        exports.placed(&Comer { by, peer: "", destination: "" }, ShardId(here))
+    fn placed(exports: &Exports, by: &Accepted, here: u16) -> PlacementOutcome {
+        exports.placed(&PlacementQuery { by, peer: "", destination: "" }, ShardId(here))
     }
 
     #[test]
     fn random_takes_each_of_its_shards() {
-        let random = exports(vec![PlacementRule { bind: Bind::Random, ..rule() }]);
-        let among = |draw| wish(&random, &by("10.1.2.3", Some(5)), draw).among.unwrap();
+        let random = exports(vec![PlacementRule { bind: PlacementPolicy::Random, ..rule() }]);
+        let among = |draw| preference(&random, &by("10.1.2.3", Some(5)), draw).among.unwrap();
         assert_eq!((&*among(4), &*among(9)), (&[ShardId(1)][..], &[ShardId(3)][..]));
         let found = placed(&random, &by("10.1.2.3", Some(5)), 1);
-        assert_eq!(found, Placed { rule: Some(0), choice: Choice::Random });
+        assert_eq!(found, PlacementOutcome { rule: Some(0), choice: PlacementReason::Random });
     }
 
     #[test]
     fn the_queue_is_looked_at_unless_a_rule_says_otherwise_or_it_is_of_this_machine() {
         let free = exports(Vec::new());
-        let queue = |exports: &Exports, peer, cpu| wish(exports, &by(peer, cpu), 0).queue;
+        let queue = |exports: &Exports, peer, cpu| preference(exports, &by(peer, cpu), 0).queue;
         assert_eq!(queue(&free, "10.1.2.3", Some(6)), Some(ShardId(2)));
         assert_eq!(queue(&free, "10.1.2.3", Some(0)), None, "none of the daemon's");
         assert_eq!(queue(&free, "10.1.2.3", None), None);
@@ -280,32 +281,42 @@ mod tests {
             assert_eq!(queue(&free, own, Some(6)), None, "{own}");
         }
         let bound = |bind| exports(vec![PlacementRule { bind, ..rule() }]);
-        assert_eq!(queue(&bound(Bind::Balanced), "10.1.2.3", Some(5)), Some(ShardId(1)));
-        assert_eq!(queue(&bound(Bind::Balanced), "10.1.2.3", Some(6)), None, "not one of the rule's");
-        assert_eq!(queue(&bound(Bind::LeastLoaded), "10.1.2.3", Some(5)), None);
-        let strict = wish(&bound(Bind::Queue), &by("127.0.0.1", Some(5)), 0);
+        assert_eq!(queue(&bound(PlacementPolicy::Balanced), "10.1.2.3", Some(5)), Some(ShardId(1)));
+        assert_eq!(
+            queue(&bound(PlacementPolicy::Balanced), "10.1.2.3", Some(6)),
+            None,
+            "not one of the rule's"
+        );
+        assert_eq!(queue(&bound(PlacementPolicy::LeastLoaded), "10.1.2.3", Some(5)), None);
+        let strict = preference(&bound(PlacementPolicy::Queue), &by("127.0.0.1", Some(5)), 0);
         assert_eq!((strict.queue, strict.strict), (Some(ShardId(1)), true), "said so, over loopback too");
     }
 
     #[test]
     fn the_queue_s_shard_is_taken_while_balance_is_kept() {
-        let mut wish = Wish { queue: Some(ShardId(1)), ..Wish::default() };
-        let first = |wish: &Wish, load: &[u32]| wish.order(load, |shard| u32::from(shard.0))[0].0;
-        assert_eq!(first(&wish, &[0, 0, 0]), 1);
-        assert_eq!(first(&wish, &[1, 1, 0]), 2, "an idle one goes before");
-        assert_eq!(first(&wish, &[2, 3, 2]), 1, "half as much again");
-        assert_eq!(first(&wish, &[2, 4, 2]), 0);
-        assert_eq!(wish.order(&[2, 3, 1], |_| 0), [2, 0, 1].map(ShardId));
-        assert_eq!((wish.breadth(1), wish.breadth(2), wish.breadth(4)), (1, 1, 3));
-        wish.strict = true;
-        assert_eq!(wish.order(&[2, 9, 1], |_| 0), [1, 2, 0].map(ShardId));
-        assert_eq!(wish.breadth(4), 1);
-        wish = Wish { among: Some(Arc::from([ShardId(0), ShardId(2)])), ..Wish::default() };
-        assert_eq!(wish.order(&[5, 0, 7], |_| 0), [0, 2].map(ShardId));
+        let mut preference = ShardPreference { queue: Some(ShardId(1)), ..ShardPreference::default() };
+        let first = |preference: &ShardPreference, load: &[u32]| {
+            preference.order(load, |shard| u32::from(shard.0))[0].0
+        };
+        assert_eq!(first(&preference, &[0, 0, 0]), 1);
+        assert_eq!(first(&preference, &[1, 1, 0]), 2, "an idle one goes before");
+        assert_eq!(first(&preference, &[2, 3, 2]), 1, "half as much again");
+        assert_eq!(first(&preference, &[2, 4, 2]), 0);
+        assert_eq!(preference.order(&[2, 3, 1], |_| 0), [2, 0, 1].map(ShardId));
+        assert_eq!((preference.breadth(1), preference.breadth(2), preference.breadth(4)), (1, 1, 3));
+        preference.strict = true;
+        assert_eq!(preference.order(&[2, 9, 1], |_| 0), [1, 2, 0].map(ShardId));
+        assert_eq!(preference.breadth(4), 1);
+        preference = ShardPreference {
+            among: Some(Arc::from([ShardId(0), ShardId(2)])),
+            ..ShardPreference::default()
+        };
+        assert_eq!(preference.order(&[5, 0, 7], |_| 0), [0, 2].map(ShardId));
         // All of one queue, and nothing else: the others are filled before it has twice as much.
-        let (mut load, wish) = ([0; 4], Wish { queue: Some(ShardId(3)), ..Wish::default() });
+        let (mut load, preference) =
+            ([0; 4], ShardPreference { queue: Some(ShardId(3)), ..ShardPreference::default() });
         for _ in 0..100 {
-            load[usize::from(first(&wish, &load))] += 1;
+            load[usize::from(first(&preference, &load))] += 1;
         }
         assert_eq!(load, [22, 22, 22, 34]);
     }

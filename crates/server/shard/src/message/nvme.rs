@@ -11,8 +11,8 @@ use nvme_server::{ComputeId, ControllerList, Counters, Join, QueueMessage, Queue
 use nvme_tcp::QueueHandoff;
 
 use crate::controllers::{ControllerReply, ControllerRequest};
-use crate::exports::{Placed, Wish};
-use crate::links::Moved;
+use crate::exports::{PlacementOutcome, ShardPreference};
+use crate::links::LinkTraffic;
 
 /// One message of the NVMe side.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub struct QueueRequest {
     /// What its Connect asks. What it says of its own shard is replaced by where it shall live.
     pub join: Join,
     /// Where it would like to live.
-    pub wish: Wish,
+    pub preference: ShardPreference,
     /// Who connects to whom.
     pub names: ConnectNames,
     /// From where, and by which address.
@@ -125,13 +125,13 @@ impl QueueGrant {
 
 /// Whether a queue's host has proved who it is (DH-HMAC-CHAP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum HostAuthentication {
     /// It need not.
-    NotNeeded,
+    NotRequired,
     /// It has still to.
-    Due,
+    Pending,
     /// It has, by this hash and in this group.
-    Given(Hash, Group),
+    Done(Hash, Group),
 }
 
 /// A queue of an NVMe controller, with its connection.
@@ -160,13 +160,13 @@ pub struct QueueEntry {
     /// Bytes of data that a command's capsule may hold.
     pub in_capsule: u32,
     /// Whether its host has proved who it is.
-    pub proof: Proof,
+    pub authentication: HostAuthentication,
     /// Commands in work.
     pub commands: usize,
     /// How its shard was chosen.
-    pub placed: Placed,
+    pub placed: PlacementOutcome,
     /// What it has done since it was opened.
     pub counters: Counters,
     /// Bytes of its socket.
-    pub moved: Moved,
+    pub traffic: LinkTraffic,
 }

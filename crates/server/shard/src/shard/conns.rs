@@ -13,9 +13,9 @@ use scsi_server::NexusKey;
 use stream::{Connection, Link, Received, RecvOp, SendOp, Tag};
 
 use super::Shard;
-use super::nvme::{NvmeLine, Queue};
+use super::nvme::{NvmeLogLine, Queue};
 use super::steps::Parked;
-use crate::exports::Placed;
+use crate::exports::PlacementOutcome;
 use crate::links::Owner;
 use crate::login_link::LoginLink;
 use crate::message::{Message, SessionMemory, Traffic};
@@ -62,7 +62,7 @@ pub(super) struct Entering {
 pub(super) struct Session {
     pub(super) proto: TargetSession,
     /// How its leading login was placed.
-    pub(super) placed: Placed,
+    pub(super) placed: PlacementOutcome,
     pub(super) tsih: Tsih,
     pub(super) initiator: Arc<str>,
     /// What it was promised when it began, in bytes.
@@ -141,7 +141,7 @@ pub enum LogLine {
         target: Option<Arc<str>>,
     },
     /// About an NVMe host.
-    Nvme(NvmeLine),
+    Nvme(NvmeLogLine),
     /// A peer broke the protocol.
     LinkFault {
         /// Who.

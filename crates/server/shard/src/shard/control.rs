@@ -392,7 +392,7 @@ fn entry(session: &Session, links: &Links) -> SessionEntry {
         digests: link.digests,
         segments: link.segments,
         algorithm: link.algorithm,
-        moved: links.moved(link.id),
+        traffic: links.traffic(link.id),
     });
     SessionEntry {
         tsih: session.tsih.value(),

@@ -17,7 +17,7 @@ use stream::{Link, Tag};
 use super::conns::{Conn, Entering, JoinRequest, Kind, LogLine};
 use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
 use crate::directory::{AdmissionReply, AdmissionRequest, Directory, Leave, Order, SessionName};
-use crate::exports::{Comer, Exports, TargetExport};
+use crate::exports::{Exports, PlacementQuery, TargetExport};
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{LinkHandoff, Message, SessionMemory};
@@ -99,8 +99,9 @@ impl Shard {
                 }
                 LoginEvent::Complete(question) => {
                     let cid = question.identity.cid;
-                    let wish =
-                        self.exports.wish(&comer(&question.identity, &accepted), cx.entropy.next_u64());
+                    let preference = self
+                        .exports
+                        .preference(&placement_query(&question.identity, &accepted), cx.entropy.next_u64());
                     let request = AdmissionRequest {
                         from: (self.id, tag.to_bits()),
                         name: self.session_name(&question.identity, &accepted),
@@ -109,7 +110,7 @@ impl Shard {
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
                         user: question.user.clone(),
                         accepted,
-                        wish,
+                        preference,
                     };
                     let memory = self.session_memory(&question, &accepted);
                     if let Some(entering) = self.entering(tag) {
@@ -476,8 +477,8 @@ fn leave(exports: &Exports, name: &SessionName, accepted: &Accepted) -> Option<L
 }
 
 /// Who logs in, as rules of placement see it.
-pub(super) fn comer<'a>(identity: &'a Authorize, accepted: &'a Accepted) -> Comer<'a> {
-    Comer {
+pub(super) fn placement_query<'a>(identity: &'a Authorize, accepted: &'a Accepted) -> PlacementQuery<'a> {
+    PlacementQuery {
         by: accepted,
         peer: identity.initiator_name.as_str(),
         destination: identity.target_name.as_ref().map_or("", |name| name.as_str()),

@@ -44,7 +44,7 @@ use later::Later;
 use lent::Recalls;
 use memory::MemoryWaiters;
 use nvme::Nvme;
-pub use nvme::{NvmeCause, NvmeLine};
+pub use nvme::{ConnectFailure, NvmeLogLine};
 use present::Present;
 use remotes::Remotes;
 use sessions::Leaving;
@@ -53,10 +53,10 @@ pub use volumes::home_of;
 
 /// The shard that keeps the directory of sessions.
 const DIRECTORY: ShardId = ShardId(0);
-/// Connections that may be logging in on one shard at a time, at most (`Admission::logins`). With the longest
+/// Connections that may be logging in on one shard at a time, at most (`AdmissionLimits::logins`). With the longest
 /// text that a login holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
 pub const LOGINS_MAX: usize = 256;
-/// Beyond `Admission::logins` each new login costs the oldest one that owes a request its place, so that
+/// Beyond `AdmissionLimits::logins` each new login costs the oldest one that owes a request its place, so that
 /// strangers who are silent keep nobody out. Those on their way out are at most as many again.
 const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
 

@@ -19,7 +19,7 @@ use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{AskId, Identity, Nexus};
 
 use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
-use super::login::{comer, promise};
+use super::login::{placement_query, promise};
 use super::present::volumes_of;
 use super::{DIRECTORY, Shard, set_slot};
 use crate::links::Owner;
@@ -92,7 +92,7 @@ impl Shard {
         let promised = promise(limits.commands, params.unsolicited());
         let proto = TargetSession::with(cx, params, limits, memory);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
-        let placed = self.exports.placed(&comer(&established.identity, &handoff.accepted), self.id);
+        let placed = self.exports.placed(&placement_query(&established.identity, &handoff.accepted), self.id);
         let session = Session {
             proto,
             placed,

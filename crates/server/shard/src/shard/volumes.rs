@@ -13,7 +13,7 @@ use volume::{
 
 use super::remotes::Remotes;
 use super::{LogLine, Shard};
-use crate::message::{CONTROL, Make, Message, Traffic, VolumeEntry, VolumeSpec};
+use crate::message::{BackendFactory, CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
@@ -148,8 +148,8 @@ impl Fronts {
             self.disks.insert(disk, id);
         }
         let (remote, backend) = match spec.make {
-            Make::Backend(make) => (None, make()),
-            Make::Remote(make) => {
+            BackendFactory::Local(make) => (None, make()),
+            BackendFactory::Remote(make) => {
                 let (tag, backend) = remotes.add(id, spec.view.geometry, make(cx));
                 (Some(tag), backend)
             }

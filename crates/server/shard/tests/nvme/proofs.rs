@@ -182,7 +182,7 @@ fn guarded_with(seed: u64, alter: impl FnOnce(&mut blockwire_shard::NvmeExports)
 
 #[test]
 fn the_hash_and_the_group_are_those_that_are_wanted_most_and_shown() {
-    use blockwire_shard::Proof;
+    use blockwire_shard::HostAuthentication;
     use nvme::auth::{Group, Hash};
     // The host offers all hashes, and one group.
     for (hashes, groups, expected) in [
@@ -195,13 +195,13 @@ fn the_hash_and_the_group_are_those_that_are_wanted_most_and_shown() {
         let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
         let proof = |world: &mut World<Shard>| {
             let listings = crate::queues::listings(world);
-            listings.iter().flat_map(|listing| &listing.queues).map(|queue| queue.proof).next()
+            listings.iter().flat_map(|listing| &listing.queues).map(|queue| queue.authentication).next()
         };
-        assert_eq!(proof(&mut world), Some(Proof::Due));
+        assert_eq!(proof(&mut world), Some(HostAuthentication::Pending));
         let proved = prove(&mut world, &wanted, &mut admin, &secret(1));
         assert_eq!(proved, expected.is_some());
         if let Some(hash) = expected {
-            assert_eq!(proof(&mut world), Some(Proof::Given(hash, Group::Ffdhe2048)));
+            assert_eq!(proof(&mut world), Some(HostAuthentication::Done(hash, Group::Ffdhe2048)));
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_shard::{
-    Choice, Control, ControllerLimits, Exports, HostRule, Listing, Message, NamespaceMask, Report, Shard,
+    Control, ControllerLimits, Exports, HostRule, Listing, Message, NamespaceMask, PlacementReason, Report,
+    Shard,
 };
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal};
@@ -114,10 +115,10 @@ fn queues_go_where_the_network_card_hands_their_bytes_over_while_balance_is_kept
         queues.map(|queue| queue.placed.choice).collect::<Vec<_>>()
     };
     // One for each shard, and the fourth is the queue's again.
-    assert_eq!(of(1), [Choice::Queue; 2]);
-    assert_eq!((of(0), of(2)), (vec![Choice::NotQueue], vec![Choice::NotQueue]));
+    assert_eq!(of(1), [PlacementReason::Queue; 2]);
+    assert_eq!((of(0), of(2)), (vec![PlacementReason::NotQueue], vec![PlacementReason::NotQueue]));
     let admin = listings[1].queues.iter().find(|queue| queue.qid == 0).expect("the admin queue too");
-    assert_eq!(admin.placed.choice, Choice::Queue);
+    assert_eq!(admin.placed.choice, PlacementReason::Queue);
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backends::{File, FileDisk, FileFacts};
-use blockwire_shard::{Control, DataTerms, Exports, LunExport, Message, NamespaceExport, Shard, VolumeSpec};
+use blockwire_shard::{
+    Control, Exports, H2cDataLimits, LunExport, Message, NamespaceExport, Shard, VolumeSpec,
+};
 use endpoint::ShardId;
 use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
@@ -56,7 +58,7 @@ impl Bug {
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces {
     /// What NVMe hosts are asked to keep to.
-    pub data: DataTerms,
+    pub data: H2cDataLimits,
     /// What they put in a capsule at most, in bytes, though they may put more.
     pub in_capsule: u32,
     /// What they ask the controller to keep to.
@@ -202,7 +204,7 @@ impl Plan {
         }
         let pages = |chance: &mut SimRng, most| chance.between(1, most) as u32 * 4096;
         let pieces = Pieces {
-            data: DataTerms {
+            data: H2cDataLimits {
                 cpda: *chance.pick(&[0, 0, 3, 31]),
                 pdu_max: pages(&mut chance, 2),
                 r2t_max: pages(&mut chance, 4),

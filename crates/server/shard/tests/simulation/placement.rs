@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use blockwire_shard::{
-    Bind, Choice, Condition, Control, Exports, Listing, Message, PlacementRule, Report, Shard,
+    Condition, Control, Exports, Listing, Message, PlacementPolicy, PlacementReason, PlacementRule, Report,
+    Shard,
 };
 use endpoint::ShardId;
 use sim::{Config, World};
@@ -22,7 +23,7 @@ fn world_of(rules: Vec<PlacementRule>) -> World<Shard> {
     super::world_with(config, exports.into())
 }
 
-fn rule(bind: Bind, shards: &[u16]) -> PlacementRule {
+fn rule(bind: PlacementPolicy, shards: &[u16]) -> PlacementRule {
     PlacementRule {
         listeners: None,
         sources: Vec::new(),
@@ -35,14 +36,14 @@ fn rule(bind: Bind, shards: &[u16]) -> PlacementRule {
 }
 
 /// Logs in so many sessions; gives where each is, and why.
-fn placed(world: &mut World<Shard>, sessions: std::ops::Range<u16>) -> Vec<(usize, Choice)> {
+fn placed(world: &mut World<Shard>, sessions: std::ops::Range<u16>) -> Vec<(usize, PlacementReason)> {
     let mut all: Vec<_> = sessions.map(|isid| log_in(world, wanted(isid))).collect();
     for initiator in &mut all {
         initiator.command(world, 0, &read10(0, 1), &[], 512);
     }
     let mut borrowed: Vec<_> = all.iter_mut().collect();
     run_until(world, &mut borrowed, |all| all.iter().all(|initiator| initiator.is_idle()));
-    let mut found: Vec<(u16, usize, Choice)> = Vec::new();
+    let mut found: Vec<(u16, usize, PlacementReason)> = Vec::new();
     for (shard, listing) in listings(world).into_iter().enumerate() {
         found.extend(listing.sessions.iter().map(|session| (session.tsih, shard, session.placed.choice)));
     }
@@ -68,16 +69,16 @@ fn listings(world: &mut World<Shard>) -> Vec<Listing> {
 fn sessions_follow_their_network_queue_while_balance_is_kept() {
     let mut world = world_of(Vec::new());
     world.set_comers(AFAR, 2);
-    assert_eq!(placed(&mut world, 0..1), [(2, Choice::Queue)]);
+    assert_eq!(placed(&mut world, 0..1), [(2, PlacementReason::Queue)]);
     let more = placed(&mut world, 1..12);
     let on = |shard| more.iter().filter(|(at, _)| *at == shard).count();
     // With the first one: those of the queue's shard are at most half as many again as the others'.
     assert_eq!((on(2) + 1, on(0) + on(1) + on(3)), (4, 8), "{more:?}");
-    assert!(more.iter().all(|(at, why)| (*at == 2) == (*why == Choice::Queue)), "{more:?}");
-    assert!(more.iter().all(|(at, why)| (*at != 2) == (*why == Choice::NotQueue)), "{more:?}");
+    assert!(more.iter().all(|(at, why)| (*at == 2) == (*why == PlacementReason::Queue)), "{more:?}");
+    assert!(more.iter().all(|(at, why)| (*at != 2) == (*why == PlacementReason::NotQueue)), "{more:?}");
     // A queue that interrupts none of the daemon's cores says nothing.
     world.set_comers(AFAR, 9);
-    assert_eq!(placed(&mut world, 12..13)[0].1, Choice::LeastLoaded);
+    assert_eq!(placed(&mut world, 12..13)[0].1, PlacementReason::LeastLoaded);
 }
 
 #[test]
@@ -87,10 +88,10 @@ fn over_loopback_the_queue_is_no_reason_unless_a_rule_says_so() {
     world.set_comers(here, 2);
     let mut at = placed(&mut world, 0..4);
     at.sort_unstable_by_key(|(shard, _)| *shard);
-    assert_eq!(at, [0, 1, 2, 3].map(|shard| (shard, Choice::LeastLoaded)));
-    let mut world = world_of(vec![rule(Bind::Queue, &[1, 2])]);
+    assert_eq!(at, [0, 1, 2, 3].map(|shard| (shard, PlacementReason::LeastLoaded)));
+    let mut world = world_of(vec![rule(PlacementPolicy::Queue, &[1, 2])]);
     world.set_comers(here, 2);
-    assert_eq!(placed(&mut world, 0..5), [(2, Choice::Queue); 5], "whatever it carries");
+    assert_eq!(placed(&mut world, 0..5), [(2, PlacementReason::Queue); 5], "whatever it carries");
     world.set_comers(AFAR, 3);
-    assert_eq!(placed(&mut world, 5..7), [(1, Choice::LeastLoaded); 2], "none of the rule's");
+    assert_eq!(placed(&mut world, 5..7), [(1, PlacementReason::LeastLoaded); 2], "none of the rule's");
 }

@@ -10,7 +10,7 @@ use nvme_tcp::controller::DigestPolicy;
 use nvme_tcp::{ControllerQueue, QueueLimits};
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
-use super::{Applicant, LAST_WORDS_MAX, NvmeCause, NvmeLine, Queue, Stage};
+use super::{Applicant, ConnectFailure, LAST_WORDS_MAX, NvmeLogLine, Queue, Stage};
 use crate::exports::{HostAuth, HostRule, NotAllowed, NvmePortal, NvmeService};
 use crate::links::Owner;
 use crate::shard::conns::{Conn, Kind};
@@ -94,7 +94,7 @@ impl Shard {
                         self.judge_connect(cx, conn, Applicant { tag, connect, names, draw });
                     }
                     Err(refusal) => {
-                        self.refuse_connect(cx, conn, tag, refusal.into(), NvmeCause::Refused(refusal));
+                        self.refuse_connect(cx, conn, tag, refusal.into(), ConnectFailure::Refused(refusal));
                     }
                 }
             }
@@ -115,21 +115,21 @@ impl Shard {
     fn first_command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, sqe: &Sqe, data_out: u32) {
         if sqe.opcode != Opcode::FABRICS || sqe.fabrics_type() != FabricsType::CONNECT {
             let completion = Status::COMMAND_SEQUENCE_ERROR.into();
-            return self.refuse_connect(cx, conn, tag, completion, NvmeCause::NotConnect);
+            return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NotConnect);
         }
         let connect = match Connect::parse(sqe) {
             Ok(connect) => connect,
             Err(refusal) => {
-                return self.refuse_connect(cx, conn, tag, refusal.into(), NvmeCause::Refused(refusal));
+                return self.refuse_connect(cx, conn, tag, refusal.into(), ConnectFailure::Refused(refusal));
             }
         };
         if data_out != ConnectData::LEN {
             let completion = Status::SGL_LENGTH_INVALID.into();
-            return self.refuse_connect(cx, conn, tag, completion, NvmeCause::NotConnect);
+            return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NotConnect);
         }
         let Some(memory) = cx.pool.take_sg(Class::Wire, data_out as usize) else {
             let completion = ConnectRefusal::Busy.into();
-            return self.refuse_connect(cx, conn, tag, completion, NvmeCause::NoMemory);
+            return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NoMemory);
         };
         if let Some(queue) = self.queue(conn) {
             queue.stage = Stage::Reading(connect);
@@ -160,26 +160,26 @@ impl Shard {
         connect: &Connect,
         names: &ConnectNames,
         accepted: &Accepted,
-    ) -> Result<Leave, (ConnectRefusal, NvmeCause)> {
+    ) -> Result<Leave, (ConnectRefusal, ConnectFailure)> {
         if self.stopping.is_some() {
-            return Err((ConnectRefusal::Busy, NvmeCause::Refused(ConnectRefusal::Busy)));
+            return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
         }
         if connect.qid == 0 && names.cntlid != ConnectData::DYNAMIC {
             let refusal = ConnectRefusal::CNTLID;
-            return Err((refusal, NvmeCause::Refused(refusal)));
+            return Err((refusal, ConnectFailure::Refused(refusal)));
         }
-        let nowhere = (ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem);
+        let nowhere = (ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem);
         let Some(portal) = self.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
         if connect.qid == 0 && self.exports.nvme.keep_alive.granted(connect.kato_ms).is_none() {
             let refusal = ConnectRefusal::KeepAlive;
-            return Err((refusal, NvmeCause::Refused(refusal)));
+            return Err((refusal, ConnectFailure::Refused(refusal)));
         }
         let (host, from) = (names.host.as_str(), accepted.peer.ip());
         if names.subsystem.is_discovery() {
             let nvme = &self.exports.nvme;
             let rule = nvme
                 .discovery_rule(host, names.host_id, from)
-                .map_err(|NotAllowed| (ConnectRefusal::Host, NvmeCause::NotAllowed))?;
+                .map_err(|NotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
             let source = nvme.discovery_per_source.map(|limit| (from, limit));
             return self.leave(now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
         }
@@ -190,9 +190,11 @@ impl Shard {
             return Err(nowhere);
         };
         match subsystem.rule(host, names.host_id, from) {
-            Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, NvmeCause::Away)),
+            Some(_) if subsystem.is_away && connect.qid == 0 => {
+                Err((ConnectRefusal::Busy, ConnectFailure::Away))
+            }
             Some(rule) => self.leave(now, Some(rule), from, (subsystem.limits.controllers, None)),
-            None => Err((ConnectRefusal::Host, NvmeCause::NotAllowed)),
+            None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
         }
     }
 
@@ -203,10 +205,10 @@ impl Shard {
         rule: Option<&HostRule>,
         from: IpAddr,
         (controllers, source): (u16, Option<(IpAddr, u16)>),
-    ) -> Result<Leave, (ConnectRefusal, NvmeCause)> {
+    ) -> Result<Leave, (ConnectRefusal, ConnectFailure)> {
         let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
         if proves && self.backoff.holds(now, from) {
-            return Err((ConnectRefusal::Busy, NvmeCause::PutOff));
+            return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
         }
         Ok(Leave { controllers, source, proves })
     }
@@ -218,7 +220,7 @@ impl Shard {
         conn: Tag,
         tag: Tag,
         completion: Completion,
-        cause: NvmeCause,
+        cause: ConnectFailure,
     ) {
         let Some(queue) = self.queue(conn) else { return };
         let (peer, names) = (queue.accepted.peer, queue.names());
@@ -226,7 +228,7 @@ impl Shard {
         queue.proto.respond(cx, tag, completion);
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
         self.touch(conn);
-        self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: Some(cause) }));
+        self.say(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
     }
 }
 

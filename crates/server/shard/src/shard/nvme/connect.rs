@@ -11,9 +11,9 @@ use stream::Tag;
 use volume::Shard as Core;
 
 use super::arrive::Leave;
-use super::{Applicant, Controller, NvmeCause, Stage, comer};
+use super::{Applicant, ConnectFailure, Controller, Stage, placement_query};
 use crate::controllers::{ControllerReply, ControllerRequest};
-use crate::exports::Wish;
+use crate::exports::ShardPreference;
 use crate::message::{
     AdmittedQueue, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal, QueueRequest,
 };
@@ -38,7 +38,7 @@ impl Shard {
                 limit: leave.controllers,
                 source: leave.source,
                 binds: !leave.proves,
-                wish: self.exports.wish(&comer(names, &accepted), applicant.draw),
+                preference: self.exports.preference(&placement_query(names, &accepted), applicant.draw),
             };
             (DIRECTORY, NvmeMessage::ControllerRequest(request))
         } else {
@@ -53,8 +53,8 @@ impl Shard {
                 // The controller's shard knows where its other queues are.
                 shard: Core(home.0),
             };
-            let wish = self.exports.wish(&comer(names, &accepted), applicant.draw);
-            let request = QueueRequest { join, wish, names: names.clone(), accepted };
+            let preference = self.exports.preference(&placement_query(names, &accepted), applicant.draw);
+            let request = QueueRequest { join, preference, names: names.clone(), accepted };
             (home, NvmeMessage::JoinController(names.cntlid, id, conn.to_bits(), Box::new(request)))
         };
         if let Some(queue) = self.queue(conn) {
@@ -87,13 +87,13 @@ impl Shard {
                 self.granted(cx, conn, shard, QueueGrant::Admin { cntlid, left });
             }
             ControllerReply::Full => {
-                self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyControllers);
+                self.rejected(cx, conn, ConnectRefusal::Busy, ConnectFailure::TooManyControllers);
             }
             ControllerReply::SourceFull => {
-                self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyOfSource);
+                self.rejected(cx, conn, ConnectRefusal::Busy, ConnectFailure::TooManyOfSource);
             }
             ControllerReply::Taken(name) => {
-                self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::IdentifierTaken(name));
+                self.rejected(cx, conn, ConnectRefusal::Host, ConnectFailure::IdentifierTaken(name));
             }
         }
     }
@@ -115,7 +115,7 @@ impl Shard {
                 *load += 1;
             }
         }
-        let shard = place_of(&request.wish, self.id, request.join.qid, &load);
+        let shard = place_of(&request.preference, self.id, request.join.qid, &load);
         request.join.shard = Core(shard.0);
         let spec = self.nvme.server.join(cntlid, &request.join).map_err(QueueRefusal::Refused)?;
         Ok((shard, Box::new(AdmittedQueue { spec, admin })))
@@ -139,10 +139,10 @@ impl Shard {
         match answer {
             Ok((shard, joined)) => self.granted(cx, conn, shard, QueueGrant::Io(joined)),
             Err(QueueRefusal::Refused(refusal)) => {
-                self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal));
+                self.rejected(cx, conn, refusal, ConnectFailure::Refused(refusal));
             }
             Err(QueueRefusal::OtherRule) => {
-                self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::OtherRule);
+                self.rejected(cx, conn, ConnectRefusal::Host, ConnectFailure::OtherRule);
             }
         }
     }
@@ -164,7 +164,7 @@ impl Shard {
         }
     }
 
-    fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: NvmeCause) {
+    fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: ConnectFailure) {
         let Some(queue) = self.queue(conn) else { return };
         if let Stage::Asked(applicant) = &queue.stage {
             let tag = applicant.tag;
@@ -215,17 +215,17 @@ impl Shard {
 
 /// Where an I/O queue lives: a controller's queues go round the shards that may carry them, its own last; or
 /// where their bytes come in, as long as its others are in balance (`load`: how many of them each shard has).
-fn place_of(wish: &Wish, home: ShardId, qid: u16, load: &[u32]) -> ShardId {
+fn place_of(preference: &ShardPreference, home: ShardId, qid: u16, load: &[u32]) -> ShardId {
     let shards = load.len() as u32;
     let of_all = ShardId(((u32::from(home.0) + u32::from(qid)) % shards) as u16);
-    let turn = wish.among.as_ref().and_then(|among| {
+    let turn = preference.among.as_ref().and_then(|among| {
         let own = among.iter().position(|shard| *shard == home).unwrap_or_default();
         among.iter().cycle().nth((own + usize::from(qid)).checked_rem(among.len())?).copied()
     });
     let turn = turn.unwrap_or(of_all);
-    if wish.queue.is_none() {
+    if preference.queue.is_none() {
         return turn;
     }
-    let order = wish.order(load, |shard| (u32::from(shard.0) + shards - u32::from(turn.0)) % shards);
+    let order = preference.order(load, |shard| (u32::from(shard.0) + shards - u32::from(turn.0)) % shards);
     order.first().copied().unwrap_or(turn)
 }

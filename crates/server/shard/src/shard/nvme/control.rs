@@ -5,8 +5,8 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::{Nvme, Queue, Stage, comer};
-use crate::message::{Proof, QueueEntry};
+use super::{Nvme, Queue, Stage, placement_query};
+use crate::message::{HostAuthentication, QueueEntry};
 use crate::shard::Shard;
 use crate::shard::conns::Kind;
 
@@ -136,15 +136,15 @@ impl Shard {
             entries: size.entries,
             flow_control: size.flow_control,
             in_capsule: size.in_capsule_max,
-            proof: match self.nvme.server.proven_by(seat.key) {
-                Some((hash, group)) => Proof::Given(hash, group),
-                None if self.nvme.server.must_prove(seat.key) => Proof::Due,
-                None => Proof::NotNeeded,
+            authentication: match self.nvme.server.proven_by(seat.key) {
+                Some((hash, group)) => HostAuthentication::Done(hash, group),
+                None if self.nvme.server.must_prove(seat.key) => HostAuthentication::Pending,
+                None => HostAuthentication::NotRequired,
             },
             commands: queue.proto.tasks_in_work(),
-            placed: self.exports.placed(&comer(&seat.names, &queue.accepted), self.id),
+            placed: self.exports.placed(&placement_query(&seat.names, &queue.accepted), self.id),
             counters: self.nvme.server.counters(seat.key),
-            moved: self.links.moved(queue.id),
+            traffic: self.links.traffic(queue.id),
         })
     }
 }

@@ -10,7 +10,7 @@ use nvme_tcp::LinkFault;
 
 /// A line about an NVMe host.
 #[derive(Clone, Debug)]
-pub enum NvmeLine {
+pub enum NvmeLogLine {
     /// A connection ended before it became a queue.
     NotConnected {
         /// Where it came from.
@@ -18,7 +18,7 @@ pub enum NvmeLine {
         /// Who to whom, if it said: host and subsystem.
         names: Option<(Nqn, Nqn)>,
         /// Why; `None`: the peer went away or took too long.
-        cause: Option<NvmeCause>,
+        cause: Option<ConnectFailure>,
     },
     /// A host has a controller.
     Connected {
@@ -55,7 +55,7 @@ pub enum NvmeLine {
 
 /// Why a queue was not connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NvmeCause {
+pub enum ConnectFailure {
     /// There is no such subsystem at this address.
     NoSubsystem,
     /// The volumes of the subsystem are away for now.
@@ -82,35 +82,35 @@ pub enum NvmeCause {
 }
 
 /// In words, with what to do about it.
-impl std::fmt::Display for NvmeCause {
+impl std::fmt::Display for ConnectFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            NvmeCause::NoSubsystem => "there is no such subsystem at this address",
-            NvmeCause::Away => "its volumes cannot be served for now: see volume list",
-            NvmeCause::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
-            NvmeCause::OtherRule => {
+            ConnectFailure::NoSubsystem => "there is no such subsystem at this address",
+            ConnectFailure::Away => "its volumes cannot be served for now: see volume list",
+            ConnectFailure::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
+            ConnectFailure::OtherRule => {
                 "its address comes under another rule than that of its controller's admin queue"
             }
-            NvmeCause::TooManyControllers => "there are as many controllers as may be: see controllers and [limits]",
-            NvmeCause::TooManyOfSource => {
+            ConnectFailure::TooManyControllers => "there are as many controllers as may be: see controllers and [limits]",
+            ConnectFailure::TooManyOfSource => {
                 "its address has as many controllers of the discovery service as it may: see discovery_per_source"
             }
-            NvmeCause::IdentifierTaken(bearer) => return write!(f, "its host identifier is in use by {bearer}"),
-            NvmeCause::PutOff => "hosts from there did not authenticate several times: it has to wait",
-            NvmeCause::NotConnect => "it sent another command than Connect first",
-            NvmeCause::Refused(refusal) => return write!(f, "{refusal}"),
-            NvmeCause::NoMemory => "there is no memory for it: see memory in [limits]",
+            ConnectFailure::IdentifierTaken(bearer) => return write!(f, "its host identifier is in use by {bearer}"),
+            ConnectFailure::PutOff => "hosts from there did not authenticate several times: it has to wait",
+            ConnectFailure::NotConnect => "it sent another command than Connect first",
+            ConnectFailure::Refused(refusal) => return write!(f, "{refusal}"),
+            ConnectFailure::NoMemory => "there is no memory for it: see memory in [limits]",
         })
     }
 }
 
-impl NvmeLine {
+impl NvmeLogLine {
     /// Whether anybody can cause it at will.
     pub fn is_strangers(&self) -> bool {
         match self {
-            NvmeLine::NotConnected { .. } | NvmeLine::LinkFault { .. } => true,
-            NvmeLine::Disconnected { why, .. } => matches!(why, Gone::Unauthenticated | Gone::Overloaded),
-            NvmeLine::Connected { .. } => false,
+            NvmeLogLine::NotConnected { .. } | NvmeLogLine::LinkFault { .. } => true,
+            NvmeLogLine::Disconnected { why, .. } => matches!(why, Gone::Unauthenticated | Gone::Overloaded),
+            NvmeLogLine::Connected { .. } => false,
         }
     }
 }

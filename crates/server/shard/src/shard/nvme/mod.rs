@@ -29,10 +29,10 @@ use stream::{Close, Connection, Tag, TargetEvent};
 use super::conns::Kind;
 use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
-use crate::exports::Comer;
+use crate::exports::PlacementQuery;
 use crate::message::{Message, NvmeMessage, QueueGrant};
 
-pub use log::{NvmeCause, NvmeLine};
+pub use log::{ConnectFailure, NvmeLogLine};
 
 /// How long last words may take to leave.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
@@ -132,8 +132,8 @@ pub(super) struct Applicant {
 }
 
 /// Who connects, as rules of placement see it.
-fn comer<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> Comer<'a> {
-    Comer { by: accepted, peer: names.host.as_str(), destination: names.subsystem.as_str() }
+fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> PlacementQuery<'a> {
+    PlacementQuery { by: accepted, peer: names.host.as_str(), destination: names.subsystem.as_str() }
 }
 
 /// What a queue is.
@@ -254,7 +254,7 @@ impl Shard {
     /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
     pub(super) fn queue_violated(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: LinkFault) {
         let Some(queue) = self.queue(conn) else { return };
-        let line = NvmeLine::LinkFault {
+        let line = NvmeLogLine::LinkFault {
             peer: queue.accepted.peer,
             host: queue.names().map(|(host, _)| host),
             violation,
@@ -350,11 +350,11 @@ impl Shard {
         match std::mem::replace(&mut queue.stage, Stage::Over) {
             Stage::Over | Stage::Open(_) => {}
             Stage::Stranger | Stage::Reading(_) | Stage::Asked(_) => {
-                self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: None }));
+                self.say(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
             Stage::Granted(granted) => {
                 self.give_back(granted.2);
-                self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: None }));
+                self.say(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
         }
         self.depart(id, how);

@@ -17,7 +17,7 @@ use stream::{Tag, Target};
 use volume::{Identity, Nexus, PortId};
 
 use super::offer::{affordable, left};
-use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage, comer};
+use super::{Applicant, ConnectFailure, Controller, Queue, Seat, Stage, placement_query};
 use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
 use crate::shard::{Shard, set_slot};
@@ -25,7 +25,7 @@ use crate::shard::{Shard, set_slot};
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
 const ADMIN_IN_CAPSULE: u32 = 8192;
 
-type Refused = (ConnectRefusal, NvmeCause);
+type Refused = (ConnectRefusal, ConnectFailure);
 
 impl Shard {
     /// A link comes whose Connect is granted.
@@ -89,14 +89,16 @@ impl Shard {
         applicant: &Applicant,
         joined: &AdmittedQueue,
     ) -> Result<QueueKey, Refused> {
-        let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
+        let Some(queue) = self.queue(conn) else {
+            return Err((ConnectRefusal::Busy, ConnectFailure::NoMemory));
+        };
         let accepted = queue.accepted;
         // The exports may have changed on the way, and nobody could tell the queue before it is open.
         let namespaces = self
             .visible_namespaces(&applicant.names, &accepted)
-            .ok_or((ConnectRefusal::Host, NvmeCause::NotAllowed))?;
+            .ok_or((ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
         if !self.have_one_rule(&applicant.names, &accepted, &joined.admin) {
-            return Err((ConnectRefusal::Host, NvmeCause::OtherRule));
+            return Err((ConnectRefusal::Host, ConnectFailure::OtherRule));
         }
         let mut spec = joined.spec.clone();
         spec.set_namespaces(namespaces);
@@ -117,22 +119,24 @@ impl Shard {
         applicant: &Applicant,
         (cntlid, left_elsewhere): (u16, u64),
     ) -> Result<QueueKey, Refused> {
-        let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
+        let Some(queue) = self.queue(conn) else {
+            return Err((ConnectRefusal::Busy, ConnectFailure::NoMemory));
+        };
         let accepted = queue.accepted;
         // The exports may have changed on the way.
         self.may_connect(cx.now, &applicant.connect, &applicant.names, &accepted)?;
         let mut spec = self
             .controller_spec(cntlid, applicant, &accepted)
-            .ok_or((ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem))?;
+            .ok_or((ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {
-            return Err((ConnectRefusal::SQSIZE, NvmeCause::Refused(ConnectRefusal::SQSIZE)));
+            return Err((ConnectRefusal::SQSIZE, ConnectFailure::Refused(ConnectRefusal::SQSIZE)));
         }
         // Its queues go round the shards that a rule leaves it.
-        let comer = comer(&applicant.names, &accepted);
-        let rule = self.exports.placement(&comer);
+        let query = placement_query(&applicant.names, &accepted);
+        let rule = self.exports.placement(&query);
         let rule = rule.and_then(|at| self.exports.placement.get(at));
         let shards = rule.map_or(self.shards, |rule| rule.shards.len() as u16);
-        let shards = self.exports.wish(&comer, 0).breadth(shards);
+        let shards = self.exports.preference(&query, 0).breadth(shards);
         spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
@@ -149,7 +153,7 @@ impl Shard {
     fn set_aside(&mut self, cx: &mut Cx<'_>, conn: Tag, size: QueueSize) -> Result<(), Refused> {
         let room = !self.nvme.is_full();
         let open = room && self.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
-        open.then_some(()).ok_or((ConnectRefusal::Busy, NvmeCause::NoMemory))
+        open.then_some(()).ok_or((ConnectRefusal::Busy, ConnectFailure::NoMemory))
     }
 
     fn controller_spec(

@@ -11,7 +11,7 @@ use nvme::fabrics::ConnectNames;
 use nvme_server::{ComputeId, Gone, QueueKey};
 use stream::Tag;
 
-use super::NvmeLine;
+use super::NvmeLogLine;
 use crate::backoff::source;
 use crate::message::{CONTROL, Message, NvmeMessage};
 use crate::shard::{DIRECTORY, LOGINS_MAX, LogLine, Shard};
@@ -63,7 +63,7 @@ impl Shard {
         }
         let ConnectNames { host, subsystem, .. } = controller.names.clone();
         let peer = controller.accepted.peer;
-        self.say(LogLine::Nvme(NvmeLine::Connected { peer, host, subsystem, cntlid }));
+        self.say(LogLine::Nvme(NvmeLogLine::Connected { peer, host, subsystem, cntlid }));
     }
 
     /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
@@ -71,10 +71,10 @@ impl Shard {
         let Some(gone) = self.nvme.controllers.remove(&cntlid) else { return };
         let ConnectNames { host, subsystem, .. } = gone.names;
         let line = if gone.introduced || matches!(why, Gone::Unauthenticated | Gone::Overloaded) {
-            NvmeLine::Disconnected { host, subsystem, cntlid, why }
+            NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
         } else {
             let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
-            NvmeLine::NotConnected { peer, names, cause: None }
+            NvmeLogLine::NotConnected { peer, names, cause: None }
         };
         self.say(LogLine::Nvme(line));
     }
