@@ -34,15 +34,15 @@ pub struct SessionName {
 
 /// By what connections of a session's initiator are let in, by the rules of now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leave {
+pub struct MatchedRule {
     /// Which of the target's rules it is; `None`: the one for discovery.
     pub rule: Option<usize>,
     /// Whether it knows users.
     pub proves: bool,
 }
 
-/// The [`Leave`] of a connection that came like this; `None`: it would not be let in.
-pub type Rules<'a> = &'a dyn Fn(&SessionName, &Accepted) -> Option<Leave>;
+/// The [`MatchedRule`] of a connection that came like this; `None`: it would not be let in.
+pub type RuleLookup<'a> = &'a dyn Fn(&SessionName, &Accepted) -> Option<MatchedRule>;
 
 /// What a login asks before its last response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub enum AdmissionReply {
 
 /// What the directory wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum DirectoryAction {
     /// Tell the login `token` on `shard`.
     Answer {
         /// The shard.
@@ -113,7 +113,7 @@ struct Entry {
     name: SessionName,
     shard: ShardId,
     /// Its connections, and how each came.
-    ways: Vec<(Cid, Accepted)>,
+    connections: Vec<(Cid, Accepted)>,
     /// How the latest one came: what it is judged by while it has none.
     latest: Accepted,
     connections_max: u16,
@@ -127,29 +127,29 @@ struct Entry {
 
 impl Entry {
     /// What lets its connections in.
-    fn leaves(&self, rules: Rules<'_>) -> Vec<Option<Leave>> {
-        let latest = self.ways.is_empty().then_some(&self.latest);
-        let all = self.ways.iter().map(|(_, accepted)| accepted).chain(latest);
+    fn matched_rules(&self, rules: RuleLookup<'_>) -> Vec<Option<MatchedRule>> {
+        let latest = self.connections.is_empty().then_some(&self.latest);
+        let all = self.connections.iter().map(|(_, accepted)| accepted).chain(latest);
         all.map(|accepted| rules(&self.name, accepted)).collect()
     }
 
     /// Whether who claims its name may replace it: its like; or who came by the same rule and proved more, or all that
     /// the rule asks for now. What no rule lets in any more is nobody's.
-    fn yields_to(&self, request: &AdmissionRequest, rules: Rules<'_>) -> bool {
+    fn may_be_replaced_by(&self, request: &AdmissionRequest, rules: RuleLookup<'_>) -> bool {
         let Some(new) = rules(&request.name, &request.accepted) else { return false };
-        let leaves = self.leaves(rules);
-        if leaves.iter().all(Option::is_none) {
+        let matched_rules = self.matched_rules(rules);
+        if matched_rules.iter().all(Option::is_none) {
             return true;
         }
-        let of_one_rule = leaves.iter().flatten().any(|old| old.rule == new.rule);
+        let of_one_rule = matched_rules.iter().flatten().any(|old| old.rule == new.rule);
         of_one_rule && (self.user == request.user || self.user.is_none() || !new.proves)
     }
 
     /// Whether a connection that claims its name may join it: its like only.
-    fn admits(&self, request: &AdmissionRequest, rules: Rules<'_>) -> bool {
+    fn may_be_joined_by(&self, request: &AdmissionRequest, rules: RuleLookup<'_>) -> bool {
         let Some(new) = rules(&request.name, &request.accepted) else { return false };
-        let of_one_rule = |old: &Option<Leave>| old.is_some_and(|old| old.rule == new.rule);
-        self.user == request.user && self.leaves(rules).iter().all(of_one_rule)
+        let of_one_rule = |old: &Option<MatchedRule>| old.is_some_and(|old| old.rule == new.rule);
+        self.user == request.user && self.matched_rules(rules).iter().all(of_one_rule)
     }
 }
 
@@ -177,65 +177,80 @@ impl Directory {
         }
     }
 
-    /// A login asks. What to do about it goes to `orders`.
-    pub fn admit(&mut self, request: AdmissionRequest, rules: Rules<'_>, orders: &mut Vec<Order>) {
+    /// A login asks. What to do about it goes to `actions`.
+    pub fn admit(
+        &mut self,
+        request: AdmissionRequest,
+        rules: RuleLookup<'_>,
+        actions: &mut Vec<DirectoryAction>,
+    ) {
         if request.tsih.value() == 0 {
-            self.admit_new(request, rules, orders);
+            self.admit_new(request, rules, actions);
         } else {
-            self.admit_join(&request, rules, orders);
+            self.admit_join(&request, rules, actions);
         }
     }
 
-    fn admit_new(&mut self, request: AdmissionRequest, rules: Rules<'_>, orders: &mut Vec<Order>) {
+    fn admit_new(
+        &mut self,
+        request: AdmissionRequest,
+        rules: RuleLookup<'_>,
+        actions: &mut Vec<DirectoryAction>,
+    ) {
         let tsih = self.by_name.get(&request.name);
         // Both maps hold the same sessions.
         match tsih.and_then(|tsih| Some((tsih, self.by_tsih.get_mut(tsih)?))) {
-            None => self.create(request, orders),
+            None => self.create(request, actions),
             Some((tsih, entry)) => {
-                if !entry.yields_to(&request, rules) {
-                    return orders.push(answer(&request, AdmissionReply::NotTheirs));
+                if !entry.may_be_replaced_by(&request, rules) {
+                    return actions.push(answer(&request, AdmissionReply::NotTheirs));
                 }
                 match entry.successor.replace(request) {
-                    None => orders.push(Order::End { shard: entry.shard, tsih: *tsih }),
+                    None => actions.push(DirectoryAction::End { shard: entry.shard, tsih: *tsih }),
                     // Two logins race to reinstate one session: the later one wins.
-                    Some(loser) => orders.push(answer(&loser, AdmissionReply::NoSuchSession)),
+                    Some(loser) => actions.push(answer(&loser, AdmissionReply::NoSuchSession)),
                 }
             }
         }
     }
 
-    fn admit_join(&mut self, request: &AdmissionRequest, rules: Rules<'_>, orders: &mut Vec<Order>) {
+    fn admit_join(
+        &mut self,
+        request: &AdmissionRequest,
+        rules: RuleLookup<'_>,
+        actions: &mut Vec<DirectoryAction>,
+    ) {
         let its = |entry: &&mut Entry| entry.name == request.name && entry.successor.is_none();
         let reply = match self.by_tsih.get_mut(&request.tsih).filter(its) {
-            Some(entry) if entry.admits(request, rules) => {
-                let others = entry.ways.iter().filter(|(cid, _)| *cid != request.cid).count();
+            Some(entry) if entry.may_be_joined_by(request, rules) => {
+                let others = entry.connections.iter().filter(|(cid, _)| *cid != request.cid).count();
                 if others >= usize::from(entry.connections_max) {
                     AdmissionReply::TooManyConnections
                 } else {
-                    entry.ways.retain(|(cid, _)| *cid != request.cid);
-                    entry.ways.push((request.cid, request.accepted));
+                    entry.connections.retain(|(cid, _)| *cid != request.cid);
+                    entry.connections.push((request.cid, request.accepted));
                     entry.latest = request.accepted;
                     AdmissionReply::Granted { tsih: request.tsih, shard: entry.shard, new: false }
                 }
             }
             Some(_) | None => AdmissionReply::NoSuchSession,
         };
-        orders.push(answer(request, reply));
+        actions.push(answer(request, reply));
     }
 
-    fn create(&mut self, request: AdmissionRequest, orders: &mut Vec<Order>) {
+    fn create(&mut self, request: AdmissionRequest, actions: &mut Vec<DirectoryAction>) {
         let Some(tsih) = self.free_tsih() else {
-            orders.push(answer(&request, AdmissionReply::Full));
+            actions.push(answer(&request, AdmissionReply::Full));
             return;
         };
         let shard = self.best(request.from.0, &request.preference, &[]).unwrap_or(request.from.0);
         self.count(shard, 1);
-        orders.push(answer(&request, AdmissionReply::Granted { tsih, shard, new: true }));
+        actions.push(answer(&request, AdmissionReply::Granted { tsih, shard, new: true }));
         self.by_name.insert(request.name.clone(), tsih);
         let entry = Entry {
             name: request.name,
             shard,
-            ways: vec![(request.cid, request.accepted)],
+            connections: vec![(request.cid, request.accepted)],
             latest: request.accepted,
             connections_max: request.connections_max,
             user: request.user,
@@ -272,48 +287,48 @@ impl Directory {
 
     /// The shard that was to have a new session has no memory for it: another has it, if one is left. `from`:
     /// who asks, as in [`AdmissionRequest`].
-    pub fn place_elsewhere(&mut self, tsih: Tsih, from: (ShardId, u64), orders: &mut Vec<Order>) {
-        let answer = |reply| Order::Answer { shard: from.0, token: from.1, reply };
+    pub fn place_elsewhere(&mut self, tsih: Tsih, from: (ShardId, u64), actions: &mut Vec<DirectoryAction>) {
+        let answer = |reply| DirectoryAction::Answer { shard: from.0, token: from.1, reply };
         let Some(entry) = self.by_tsih.get_mut(&tsih).filter(|entry| entry.successor.is_none()) else {
             // A later login of the same name has overtaken it.
-            self.gone(tsih, orders);
-            return orders.push(answer(AdmissionReply::NoSuchSession));
+            self.gone(tsih, actions);
+            return actions.push(answer(AdmissionReply::NoSuchSession));
         };
         let old = entry.shard;
         entry.refused.push(old);
         let (preference, refused) = (entry.preference.clone(), entry.refused.clone());
         let Some(shard) = self.best(from.0, &preference, &refused) else {
-            self.gone(tsih, orders);
-            return orders.push(answer(AdmissionReply::Full));
+            self.gone(tsih, actions);
+            return actions.push(answer(AdmissionReply::Full));
         };
         self.count(old, -1);
         self.count(shard, 1);
         if let Some(entry) = self.by_tsih.get_mut(&tsih) {
             entry.shard = shard;
         }
-        orders.push(answer(AdmissionReply::Granted { tsih, shard, new: true }));
+        actions.push(answer(AdmissionReply::Granted { tsih, shard, new: true }));
     }
 
     /// A session has ended, or never came to be.
-    pub fn gone(&mut self, tsih: Tsih, orders: &mut Vec<Order>) {
+    pub fn gone(&mut self, tsih: Tsih, actions: &mut Vec<DirectoryAction>) {
         let Some(entry) = self.by_tsih.remove(&tsih) else { return };
         self.by_name.remove(&entry.name);
         self.count(entry.shard, -1);
         if let Some(successor) = entry.successor {
-            self.create(successor, orders);
+            self.create(successor, actions);
         }
     }
 
     /// One of a session's connections has ended while the session goes on.
     pub fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
         if let Some(entry) = self.by_tsih.get_mut(&tsih) {
-            entry.ways.retain(|(known, _)| *known != cid);
+            entry.connections.retain(|(known, _)| *known != cid);
         }
     }
 }
 
-fn answer(request: &AdmissionRequest, reply: AdmissionReply) -> Order {
-    Order::Answer { shard: request.from.0, token: request.from.1, reply }
+fn answer(request: &AdmissionRequest, reply: AdmissionReply) -> DirectoryAction {
+    DirectoryAction::Answer { shard: request.from.0, token: request.from.1, reply }
 }
 
 #[cfg(test)]
@@ -356,30 +371,36 @@ mod tests {
     }
 
     /// A rule for each address, with users.
-    fn by_address(_: &SessionName, accepted: &Accepted) -> Option<Leave> {
-        Some(Leave { rule: Some(host(accepted)), proves: true })
+    fn by_address(_: &SessionName, accepted: &Accepted) -> Option<MatchedRule> {
+        Some(MatchedRule { rule: Some(host(accepted)), proves: true })
     }
 
-    fn ask(directory: &mut Directory, request: AdmissionRequest) -> Vec<Order> {
+    fn ask(directory: &mut Directory, request: AdmissionRequest) -> Vec<DirectoryAction> {
         ask_by(directory, request, &by_address)
     }
 
-    fn ask_by(directory: &mut Directory, request: AdmissionRequest, rules: Rules<'_>) -> Vec<Order> {
-        let mut orders = Vec::new();
-        directory.admit(request, rules, &mut orders);
-        orders
+    fn ask_by(
+        directory: &mut Directory,
+        request: AdmissionRequest,
+        rules: RuleLookup<'_>,
+    ) -> Vec<DirectoryAction> {
+        let mut actions = Vec::new();
+        directory.admit(request, rules, &mut actions);
+        actions
     }
 
-    fn granted(orders: &[Order]) -> (Tsih, ShardId) {
-        match orders {
-            [Order::Answer { reply: AdmissionReply::Granted { tsih, shard, .. }, .. }] => (*tsih, *shard),
+    fn granted(actions: &[DirectoryAction]) -> (Tsih, ShardId) {
+        match actions {
+            [DirectoryAction::Answer { reply: AdmissionReply::Granted { tsih, shard, .. }, .. }] => {
+                (*tsih, *shard)
+            }
             other => panic!("not granted: {other:?}"),
         }
     }
 
-    fn reply(orders: &[Order]) -> AdmissionReply {
-        match orders {
-            [Order::Answer { reply, .. }] => *reply,
+    fn reply(actions: &[DirectoryAction]) -> AdmissionReply {
+        match actions {
+            [DirectoryAction::Answer { reply, .. }] => *reply,
             other => panic!("no answer: {other:?}"),
         }
     }
@@ -396,30 +417,34 @@ mod tests {
         };
         let (old, _) = granted(&ask(&mut directory, by(None, 1, 1)));
         assert_eq!(reply(&ask(&mut directory, by(Some("mallory"), 2, 2))), AdmissionReply::NotTheirs);
-        let orders = ask(&mut directory, by(Some("alice"), 1, 3));
-        assert!(matches!(orders[..], [Order::End { tsih, .. }] if tsih == old), "{orders:?}");
-        let mut orders = Vec::new();
-        directory.gone(old, &mut orders);
-        granted(&orders);
+        let actions = ask(&mut directory, by(Some("alice"), 1, 3));
+        assert!(matches!(actions[..], [DirectoryAction::End { tsih, .. }] if tsih == old), "{actions:?}");
+        let mut actions = Vec::new();
+        directory.gone(old, &mut actions);
+        granted(&actions);
         assert_eq!(reply(&ask(&mut directory, by(None, 1, 4))), AdmissionReply::NotTheirs);
         // And when CHAP is turned off again, nothing that it does not ask for keeps it out.
-        let off =
-            |_: &SessionName, accepted: &Accepted| Some(Leave { rule: Some(host(accepted)), proves: false });
-        assert!(matches!(ask_by(&mut directory, by(None, 1, 5), &off)[..], [Order::End { .. }]));
+        let off = |_: &SessionName, accepted: &Accepted| {
+            Some(MatchedRule { rule: Some(host(accepted)), proves: false })
+        };
+        assert!(matches!(ask_by(&mut directory, by(None, 1, 5), &off)[..], [DirectoryAction::End { .. }]));
     }
 
     /// A reload puts a rule in front of all: an initiator's own rule stands elsewhere now, and is its own still.
     #[test]
     fn a_rule_that_is_put_before_others_keeps_nobody_out_of_their_own_session() {
         let after = |_: &SessionName, accepted: &Accepted| {
-            Some(Leave { rule: Some(host(accepted) + 1), proves: true })
+            Some(MatchedRule { rule: Some(host(accepted) + 1), proves: true })
         };
         let mut directory = Directory::new(2, SESSIONS_MAX);
         let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
         granted(&ask_by(&mut directory, request(1, tsih.value(), 1, 2), &after));
         let stranger = AdmissionRequest { accepted: from(2), ..request(1, 0, 0, 3) };
         assert_eq!(reply(&ask_by(&mut directory, stranger, &after)), AdmissionReply::NotTheirs);
-        assert!(matches!(ask_by(&mut directory, request(1, 0, 0, 4), &after)[..], [Order::End { .. }]));
+        assert!(matches!(
+            ask_by(&mut directory, request(1, 0, 0, 4), &after)[..],
+            [DirectoryAction::End { .. }]
+        ));
     }
 
     /// A rule that came, or went, parts the connections of a session: none joins it any more, who has one of its
@@ -427,7 +452,7 @@ mod tests {
     #[test]
     fn a_session_is_judged_by_the_rules_of_now() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let one = |_: &SessionName, _: &Accepted| Some(Leave { rule: Some(0), proves: true });
+        let one = |_: &SessionName, _: &Accepted| Some(MatchedRule { rule: Some(0), proves: true });
         let (tsih, _) = granted(&ask_by(&mut directory, request(1, 0, 0, 1), &one));
         let second = |tsih, token| AdmissionRequest { accepted: from(2), ..request(1, tsih, 1, token) };
         granted(&ask_by(&mut directory, second(tsih.value(), 2), &one));
@@ -435,10 +460,10 @@ mod tests {
         let third = AdmissionRequest { accepted: from(3), ..request(1, 0, 0, 4) };
         assert_eq!(reply(&ask(&mut directory, third.clone())), AdmissionReply::NotTheirs);
         let none = |_: &SessionName, accepted: &Accepted| {
-            (host(accepted) == 3).then_some(Leave { rule: Some(0), proves: true })
+            (host(accepted) == 3).then_some(MatchedRule { rule: Some(0), proves: true })
         };
         assert_eq!(reply(&ask_by(&mut directory, second(0, 5), &none)), AdmissionReply::NotTheirs);
-        assert!(matches!(ask_by(&mut directory, third, &none)[..], [Order::End { .. }]));
+        assert!(matches!(ask_by(&mut directory, third, &none)[..], [DirectoryAction::End { .. }]));
         // Between two connections it is judged by the latest.
         let mut directory = Directory::new(2, SESSIONS_MAX);
         let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
@@ -478,10 +503,10 @@ mod tests {
             preference: ShardPreference { among, ..ShardPreference::default() },
             ..request(6, 0, 0, 2)
         };
-        assert!(matches!(ask(&mut directory, again)[..], [Order::End { .. }]));
-        let mut orders = Vec::new();
-        directory.gone(old, &mut orders);
-        assert_eq!(granted(&orders).1, ShardId(2));
+        assert!(matches!(ask(&mut directory, again)[..], [DirectoryAction::End { .. }]));
+        let mut actions = Vec::new();
+        directory.gone(old, &mut actions);
+        assert_eq!(granted(&actions).1, ShardId(2));
     }
 
     #[test]
@@ -514,9 +539,9 @@ mod tests {
         ));
         assert_eq!(shard, ShardId(1));
         let elsewhere = |directory: &mut Directory| {
-            let mut orders = Vec::new();
-            directory.place_elsewhere(tsih, (ShardId(1), 1), &mut orders);
-            orders
+            let mut actions = Vec::new();
+            directory.place_elsewhere(tsih, (ShardId(1), 1), &mut actions);
+            actions
         };
         assert_eq!(granted(&elsewhere(&mut directory)), (tsih, ShardId(0)));
         assert_eq!(directory.load, [1, 0, 0]);
@@ -525,11 +550,11 @@ mod tests {
         // The next of its name begins again.
         let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 2)));
         // What a later login has overtaken is not placed again.
-        assert!(matches!(ask(&mut directory, request(1, 0, 0, 3))[..], [Order::End { .. }]));
-        let mut orders = Vec::new();
-        directory.place_elsewhere(tsih, (ShardId(1), 2), &mut orders);
-        assert_eq!(reply(&orders[1..]), AdmissionReply::NoSuchSession);
-        granted(&orders[..1]);
+        assert!(matches!(ask(&mut directory, request(1, 0, 0, 3))[..], [DirectoryAction::End { .. }]));
+        let mut actions = Vec::new();
+        directory.place_elsewhere(tsih, (ShardId(1), 2), &mut actions);
+        assert_eq!(reply(&actions[1..]), AdmissionReply::NoSuchSession);
+        granted(&actions[..1]);
     }
 
     #[test]
@@ -557,10 +582,10 @@ mod tests {
         assert_eq!(reply(&ask(&mut directory, request(3, 0, 0, 3))), AdmissionReply::Full);
         // A connection more is no session more; nor is a session in place of another.
         granted(&ask(&mut directory, request(1, first.value(), 1, 4)));
-        assert!(matches!(ask(&mut directory, request(1, 0, 0, 5))[..], [Order::End { .. }]));
-        let mut orders = Vec::new();
-        directory.gone(first, &mut orders);
-        let (second, _) = granted(&orders);
+        assert!(matches!(ask(&mut directory, request(1, 0, 0, 5))[..], [DirectoryAction::End { .. }]));
+        let mut actions = Vec::new();
+        directory.gone(first, &mut actions);
+        let (second, _) = granted(&actions);
         directory.gone(second, &mut Vec::new());
         granted(&ask(&mut directory, request(3, 0, 0, 6)));
     }
@@ -599,12 +624,12 @@ mod tests {
     fn reinstatement_waits_for_the_old_session() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
         let (old, shard) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
-        assert_eq!(ask(&mut directory, request(1, 0, 0, 2)), [Order::End { shard, tsih: old }]);
+        assert_eq!(ask(&mut directory, request(1, 0, 0, 2)), [DirectoryAction::End { shard, tsih: old }]);
         // Nothing joins a session that is about to end.
         assert_eq!(reply(&ask(&mut directory, request(1, old.value(), 5, 3))), AdmissionReply::NoSuchSession);
-        let mut orders = Vec::new();
-        directory.gone(old, &mut orders);
-        let (new, _) = granted(&orders);
+        let mut actions = Vec::new();
+        directory.gone(old, &mut actions);
+        let (new, _) = granted(&actions);
         assert_ne!(new, old);
         assert_eq!(directory.by_tsih.len(), 1);
     }

@@ -171,7 +171,7 @@ impl Links {
     }
 
     /// Forgets it if it has departed and nothing is out.
-    pub(crate) fn remove_settled(&mut self, id: LinkId) -> Option<Owner> {
+    pub(crate) fn remove_drained(&mut self, id: LinkId) -> Option<Owner> {
         let slot = self.slots.get_mut(Self::at(id))?;
         let over =
             |entry: &mut Entry| entry.id == id && entry.departed && !entry.recv_out && entry.sends_out == 0;
@@ -206,7 +206,7 @@ mod tests {
         let reused = LinkId(1 << 32 | 3);
         assert_eq!(links.get(reused), None);
         assert!(!links.depart(LinkId(3), false));
-        assert_eq!(links.remove_settled(LinkId(3)), Some(owner()));
+        assert_eq!(links.remove_drained(LinkId(3)), Some(owner()));
         links.insert(reused, owner());
         assert_eq!((links.get(LinkId(3)), links.get(reused)), (None, Some(owner())));
     }
@@ -219,13 +219,13 @@ mod tests {
         links.send_out(LinkId(0), true);
         links.reset_at_departure(LinkId(0));
         assert!(links.depart(LinkId(0), false) && links.has_lent(LinkId(0)));
-        assert_eq!(links.remove_settled(LinkId(0)), None);
+        assert_eq!(links.remove_drained(LinkId(0)), None);
         assert_eq!(links.recv_back(LinkId(0), 48), Some(owner()));
-        assert_eq!(links.remove_settled(LinkId(0)), None);
+        assert_eq!(links.remove_drained(LinkId(0)), None);
         assert_eq!(links.send_back(LinkId(0), 512, true), Some(owner()));
         assert!(!links.has_lent(LinkId(0)));
         assert_eq!(links.traffic(LinkId(0)), LinkTraffic { received: 48, sent: 512 });
         assert!(!links.make_ready(LinkId(0)));
-        assert_eq!(links.remove_settled(LinkId(0)), Some(owner()));
+        assert_eq!(links.remove_drained(LinkId(0)), Some(owner()));
     }
 }

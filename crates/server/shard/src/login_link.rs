@@ -99,7 +99,7 @@ impl LoginLink {
     }
 
     /// Ends the login if the peer owes a request; says whether it did.
-    pub(crate) fn give_up(&mut self) -> bool {
+    pub(crate) fn evict(&mut self) -> bool {
         let owes = matches!(self.phase, Phase::AwaitRequest);
         if owes {
             self.evicted = true;
@@ -108,7 +108,7 @@ impl LoginLink {
         owes
     }
 
-    /// Whether [`LoginLink::give_up`] has ended it.
+    /// Whether [`LoginLink::evict`] has ended it.
     pub(crate) fn is_evicted(&self) -> bool {
         self.evicted
     }

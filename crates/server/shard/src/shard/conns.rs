@@ -26,7 +26,7 @@ const LOG_MAX: usize = 256;
 /// A connection: a login, a session with its links, or a queue of NVMe.
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) kind: Kind,
+    pub(super) kind: ConnKind,
     /// When `Timers` was last told.
     pub(super) noted: Option<buf::Time>,
     /// Whether it is in `touched`.
@@ -34,15 +34,15 @@ pub(super) struct Conn {
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
-    Login(Box<Entering>),
+pub(super) enum ConnKind {
+    Login(Box<PendingLogin>),
     Session(Box<Session>),
     Queue(Box<Queue>),
 }
 
 /// A link that logs in.
 #[derive(Debug)]
-pub(super) struct Entering {
+pub(super) struct PendingLogin {
     pub(super) id: LinkId,
     pub(super) login: LoginLink,
     /// The connection's CID, once the login has come so far.
@@ -85,7 +85,7 @@ pub(super) struct Session {
     /// A TARGET COLD RESET that is under way.
     pub(super) cold_reset: Option<Tag>,
     /// Homes of volumes that have still to end what lasts as long as the nexus.
-    pub(super) leaving: usize,
+    pub(super) homes_left: usize,
     /// They were asked to.
     pub(super) leaves: bool,
     /// `TargetEvent::Closed` has come.
@@ -159,9 +159,9 @@ pub enum LogLine {
 }
 
 impl Shard {
-    pub(super) fn say(&mut self, line: LogLine) {
-        if self.log.len() < LOG_MAX {
-            self.log.push_back(line);
+    pub(super) fn log(&mut self, line: LogLine) {
+        if self.log_lines.len() < LOG_MAX {
+            self.log_lines.push_back(line);
         }
     }
 
@@ -176,7 +176,7 @@ impl Shard {
     }
 
     /// Notes that a link may have something to receive or to send.
-    pub(super) fn rouse(&mut self, link: LinkId) {
+    pub(super) fn mark_ready(&mut self, link: LinkId) {
         if self.links.make_ready(link) {
             self.ready.push_back(link);
         }
@@ -184,15 +184,15 @@ impl Shard {
 
     pub(super) fn session(&mut self, tag: Tag) -> Option<&mut Session> {
         match &mut self.conns.get_mut(tag)?.kind {
-            Kind::Session(session) => Some(session),
-            Kind::Login(_) | Kind::Queue(_) => None,
+            ConnKind::Session(session) => Some(session),
+            ConnKind::Login(_) | ConnKind::Queue(_) => None,
         }
     }
 
-    pub(super) fn entering(&mut self, tag: Tag) -> Option<&mut Entering> {
+    pub(super) fn pending_login(&mut self, tag: Tag) -> Option<&mut PendingLogin> {
         match &mut self.conns.get_mut(tag)?.kind {
-            Kind::Login(entering) => Some(entering),
-            Kind::Session(_) | Kind::Queue(_) => None,
+            ConnKind::Login(pending_login) => Some(pending_login),
+            ConnKind::Session(_) | ConnKind::Queue(_) => None,
         }
     }
 
@@ -207,33 +207,33 @@ impl Shard {
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
-            Kind::Login(entering) => entering.login.handle_recv(cx, op, came),
-            Kind::Session(session) => {
+            ConnKind::Login(pending_login) => pending_login.login.handle_recv(cx, op, came),
+            ConnKind::Session(session) => {
                 if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
                     let initiator = session.initiator.clone();
-                    self.say(LogLine::LinkFault { initiator, violation });
+                    self.log(LogLine::LinkFault { initiator, violation });
                 }
             }
-            Kind::Queue(queue) => {
+            ConnKind::Queue(queue) => {
                 if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
-                    self.queue_violated(cx, owner.conn, violation);
+                    self.queue_protocol_error(cx, owner.conn, violation);
                 }
             }
         }
         self.touch(owner.conn);
-        self.settle(id);
+        self.forget_if_drained(id);
     }
 
     pub(super) fn conn_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) {
         let Some(owner) = self.links.get(id) else { return self.remotes.handle_written(cx, id, how) };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
-            Kind::Login(entering) => entering.login.handle_written(how),
-            Kind::Session(session) => session.proto.handle_written(cx, owner.link, how),
-            Kind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
+            ConnKind::Login(pending_login) => pending_login.login.handle_written(how),
+            ConnKind::Session(session) => session.proto.handle_written(cx, owner.link, how),
+            ConnKind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
         }
         self.touch(owner.conn);
-        self.rouse(id);
+        self.mark_ready(id);
     }
 
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
@@ -242,23 +242,23 @@ impl Shard {
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
-            Kind::Login(entering) => {
+            ConnKind::Login(pending_login) => {
                 drop(op);
-                entering.login.handle_sent();
+                pending_login.login.handle_sent();
             }
-            Kind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
-            Kind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
+            ConnKind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
+            ConnKind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
         }
         self.touch(owner.conn);
-        self.settle(id);
+        self.forget_if_drained(id);
     }
 
     pub(super) fn conn_poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<RecvOp> {
         let Some(owner) = self.links.get(id) else { return self.remotes.poll_recv(cx, id) };
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
-            Kind::Login(entering) => entering.login.poll_recv(),
-            Kind::Session(session) => session.proto.poll_recv(cx, owner.link),
-            Kind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
+            ConnKind::Login(pending_login) => pending_login.login.poll_recv(),
+            ConnKind::Session(session) => session.proto.poll_recv(cx, owner.link),
+            ConnKind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
         }?;
         self.links.recv_out(id);
         Some(op)
@@ -267,9 +267,9 @@ impl Shard {
     pub(super) fn conn_poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<SendOp> {
         let Some(owner) = self.links.get(id) else { return self.remotes.poll_send(cx, id) };
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
-            Kind::Login(entering) => entering.login.poll_send(cx),
-            Kind::Session(session) => session.proto.poll_send(cx, owner.link),
-            Kind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
+            ConnKind::Login(pending_login) => pending_login.login.poll_send(cx),
+            ConnKind::Session(session) => session.proto.poll_send(cx, owner.link),
+            ConnKind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
         }?;
         self.links.send_out(id, !op.is_stable());
         Some(op)
@@ -282,13 +282,13 @@ impl Shard {
         }
         conn.noted = None;
         match &mut conn.kind {
-            Kind::Login(entering) => entering.login.handle_timeout(cx.now),
-            Kind::Session(session) => {
+            ConnKind::Login(pending_login) => pending_login.login.handle_timeout(cx.now),
+            ConnKind::Session(session) => {
                 if session.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
                     session.proto.handle_timeout(cx);
                 }
             }
-            Kind::Queue(queue) => {
+            ConnKind::Queue(queue) => {
                 if queue.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
                     queue.proto.handle_timeout(cx);
                 }
@@ -302,15 +302,15 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(tag) else { return };
         conn.touched = false;
         match conn.kind {
-            Kind::Login(_) => self.drain_login(cx, tag),
-            Kind::Session(_) => self.drain_session(cx, tag),
-            Kind::Queue(_) => self.drain_queue(cx, tag),
+            ConnKind::Login(_) => self.drain_login(cx, tag),
+            ConnKind::Session(_) => self.drain_session(cx, tag),
+            ConnKind::Queue(_) => self.drain_queue(cx, tag),
         }
         if let Some(conn) = self.conns.get_mut(tag) {
             let wanted = match &conn.kind {
-                Kind::Login(entering) => entering.login.poll_timeout(),
-                Kind::Session(session) => session.proto.poll_timeout(),
-                Kind::Queue(queue) => queue.proto.poll_timeout(),
+                ConnKind::Login(pending_login) => pending_login.login.poll_timeout(),
+                ConnKind::Session(session) => session.proto.poll_timeout(),
+                ConnKind::Queue(queue) => queue.proto.poll_timeout(),
             };
             self.timers.note(tag, wanted, &mut conn.noted);
         }
@@ -324,13 +324,13 @@ impl Shard {
             (_, how) => how,
         };
         self.departures.push_back((id, how));
-        self.settle(id);
+        self.forget_if_drained(id);
     }
 
     /// Forgets a link that has departed and has nothing out, and a connection that has no link.
-    fn settle(&mut self, id: LinkId) {
-        let Some(owner) = self.links.remove_settled(id) else {
-            self.rouse(id);
+    fn forget_if_drained(&mut self, id: LinkId) {
+        let Some(owner) = self.links.remove_drained(id) else {
+            self.mark_ready(id);
             return;
         };
         self.forget_link(id, owner);
@@ -339,15 +339,15 @@ impl Shard {
     fn forget_link(&mut self, id: LinkId, owner: Owner) {
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
-            Kind::Login(entering) => {
-                entering.gone = true;
+            ConnKind::Login(pending_login) => {
+                pending_login.gone = true;
                 self.forget_login(owner.conn);
             }
-            Kind::Session(session) => {
+            ConnKind::Session(session) => {
                 session.links.retain(|link| link.id != id);
                 self.forget_session(owner.conn);
             }
-            Kind::Queue(queue) => {
+            ConnKind::Queue(queue) => {
                 queue.gone = true;
                 self.forget_queue(owner.conn);
             }

@@ -11,14 +11,14 @@ use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
 use volume::{Answer, Ask, AskId, Refusal, Remark, VolumeId, Why};
 
-use super::conns::{Kind, Session};
+use super::conns::{ConnKind, Session};
 use super::{LogLine, Shard};
 use crate::exports::{Exports, LunExport};
 use crate::links::Links;
 use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
 
 /// Asks of the control plane are numbered from here, the server's own from 0.
-const ASKS: u64 = 1 << 62;
+const CONTROL_ASKS: u64 = 1 << 62;
 
 /// How long initiators may take to log out after a TARGET COLD RESET, before their connections are closed.
 const COLD_RESET_GRACE: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) struct Stopping {
 }
 
 /// What a session may do.
-enum Standing {
+enum Access {
     /// Reach these logical units.
     Reaches(NexusKey, Vec<LunEntry>),
     /// Discover targets.
@@ -47,12 +47,12 @@ enum Standing {
 
 /// Requests of the control plane that wait for something.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct PendingRequests {
     /// `None`: nobody wants to hear of it.
     asks: HashMap<AskId, Option<u64>>,
     made: u64,
     /// Changes of exports that other shards have still to follow, and how many of those.
-    settling: Vec<(u64, u16)>,
+    barriers: Vec<(u64, u16)>,
     /// Volumes that go away when nothing is in flight on them.
     drops: Vec<(u64, VolumeId)>,
 }
@@ -61,31 +61,31 @@ impl Shard {
     pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
         let report = match control {
             // A place is given again only when every shard has let go who had it.
-            Control::AddVolume(spec) if !self.fronts.is_free_for(spec.facts.id) => {
+            Control::AddVolume(spec) if !self.volumes.is_free_for(spec.facts.id) => {
                 Report::Refused(Refusal::Busy)
             }
             Control::AddVolume(mut spec) => {
-                if let Some(view) = self.fronts.take_early(spec.facts.id, &spec.view) {
+                if let Some(view) = self.volumes.take_early_view(spec.facts.id, &spec.view) {
                     spec.view = view;
                 }
                 let view = spec.view.clone();
                 self.server.add_unit(spec.unit(), view.clone());
                 self.nvme.server.add_volume(spec.namespace(), view);
-                self.fronts.add(cx, &mut self.remotes, *spec);
+                self.volumes.add(cx, &mut self.remotes, *spec);
                 Report::Done
             }
             Control::DropVolume(volume) => {
                 self.server.remove_unit(volume);
                 self.nvme.server.remove_volume(volume);
                 // Who asked before has lost patience, or would not ask again.
-                self.waiting.drops.retain(|(_, known)| *known != volume);
-                self.waiting.drops.push((id, volume));
+                self.requests.drops.retain(|(_, known)| *known != volume);
+                self.requests.drops.push((id, volume));
                 return;
             }
             Control::Ask(volume, ask) => return self.control_ask(cx, id, volume, ask),
             Control::Exports(exports) => {
                 self.change_exports(cx, exports);
-                return self.settle_exports(cx, id);
+                return self.report_when_applied(cx, id);
             }
             Control::List => Report::Listing(Box::new(self.listing(cx))),
             Control::Stop { grace } => return self.stop(cx, id, grace),
@@ -98,7 +98,7 @@ impl Shard {
     }
 
     fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: Ask) {
-        if self.fronts.get(volume).is_none() {
+        if self.volumes.get(volume).is_none() {
             return self.report(id, Report::NoVolume);
         }
         self.ask_for(cx, Some(id), volume, ask);
@@ -106,7 +106,7 @@ impl Shard {
 
     /// Asks a volume's home for something that nobody waits for.
     pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: Ask) {
-        let home = self.fronts.home_of(volume);
+        let home = self.volumes.home_of(volume);
         if home == self.id {
             return self.ask_for(cx, None, volume, ask);
         }
@@ -115,22 +115,22 @@ impl Shard {
     }
 
     fn number_ask(&mut self, request: Option<u64>) -> AskId {
-        self.waiting.made += 1;
-        let number = AskId(ASKS | self.waiting.made);
-        self.waiting.asks.insert(number, request);
+        self.requests.made += 1;
+        let number = AskId(CONTROL_ASKS | self.requests.made);
+        self.requests.asks.insert(number, request);
         number
     }
 
     fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: Ask) {
         let number = self.number_ask(request);
-        if let Some(answer) = self.fronts.ask(cx, volume, self.id, number, ask) {
+        if let Some(answer) = self.volumes.ask(cx, volume, self.id, number, ask) {
             self.control_answered(volume, &answer);
         }
     }
 
     /// Whether an answer was for the control plane.
     pub(super) fn control_answered(&mut self, _volume: VolumeId, answer: &Answer) -> bool {
-        let Some(id) = self.waiting.asks.remove(&answer.id) else { return false };
+        let Some(id) = self.requests.asks.remove(&answer.id) else { return false };
         let Some(id) = id else { return true };
         let report = match answer.result {
             Ok(()) => Report::Done,
@@ -142,14 +142,14 @@ impl Shard {
 
     /// Lets volumes go on which nothing is in flight any more; true if one went.
     pub(super) fn drop_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.waiting.drops.is_empty() {
+        if self.requests.drops.is_empty() {
             return false;
         }
         let mut dropped = false;
-        let drops = std::mem::take(&mut self.waiting.drops);
+        let drops = std::mem::take(&mut self.requests.drops);
         for (id, volume) in drops {
-            let Some(answers) = self.fronts.drop_idle(cx, &mut self.remotes, volume) else {
-                self.waiting.drops.push((id, volume));
+            let Some(answers) = self.volumes.drop_idle(cx, &mut self.remotes, volume) else {
+                self.requests.drops.push((id, volume));
                 continue;
             };
             for answer in answers {
@@ -163,20 +163,20 @@ impl Shard {
 
     /// Reports a change once every shard has done what this one told it of the change: a controller's
     /// queues may be on any.
-    fn settle_exports(&mut self, cx: &mut Cx<'_>, id: u64) {
+    fn report_when_applied(&mut self, cx: &mut Cx<'_>, id: u64) {
         self.run_nvme_steps(cx);
-        self.waiting.settling.push((id, self.shards));
+        self.requests.barriers.push((id, self.shards));
         for shard in 0..self.shards {
             self.post(ShardId(shard), Message::Barrier(self.id, id));
         }
     }
 
-    pub(super) fn settled(&mut self, id: u64) {
-        let Some(at) = self.waiting.settling.iter().position(|(known, _)| *known == id) else { return };
-        let Some((_, left)) = self.waiting.settling.get_mut(at) else { return };
+    pub(super) fn barrier_reached(&mut self, id: u64) {
+        let Some(at) = self.requests.barriers.iter().position(|(known, _)| *known == id) else { return };
+        let Some((_, left)) = self.requests.barriers.get_mut(at) else { return };
         *left = left.saturating_sub(1);
         if *left == 0 {
-            self.waiting.settling.remove(at);
+            self.requests.barriers.remove(at);
             self.report(id, Report::Done);
         }
     }
@@ -187,10 +187,10 @@ impl Shard {
         self.change_controllers(cx);
         let tags: Vec<Tag> = self.sessions.values().copied().collect();
         for tag in tags {
-            match self.standing(tag) {
-                Standing::Reaches(nexus, luns) => self.change_luns(nexus, luns),
-                Standing::Discovers => {}
-                Standing::Out => {
+            match self.access(tag) {
+                Access::Reaches(nexus, luns) => self.change_luns(nexus, luns),
+                Access::Discovers => {}
+                Access::Out => {
                     if let Some(session) = self.session(tag) {
                         session.proto.close(cx, Close::AfterLogout(cx.now + Duration::from_secs(5)));
                     }
@@ -215,22 +215,22 @@ impl Shard {
 
     /// What a session may do by the exports of now. Each connection is judged by its own addresses, as it was when it
     /// came; while there is none, the latest one is.
-    fn standing(&mut self, tag: Tag) -> Standing {
-        let Some(session) = self.session(tag) else { return Standing::Out };
+    fn access(&mut self, tag: Tag) -> Access {
+        let Some(session) = self.session(tag) else { return Access::Out };
         let (nexus, proved) = (session.nexus, session.user.is_some());
         let (target, initiator) = (session.target.clone(), session.initiator.clone());
         let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
         let latest = session.latest;
         let Some(target) = target else {
-            return if self.may_discover(proved) { Standing::Discovers } else { Standing::Out };
+            return if self.may_discover(proved) { Access::Discovers } else { Access::Out };
         };
         let reached = |accepted: &Accepted| self.reached(&target, &initiator, proved, accepted);
         let luns = reached(links.first().unwrap_or(&latest));
         match (nexus, luns) {
             (Some(nexus), Some(luns)) if links.iter().all(|link| reached(link).as_ref() == Some(&luns)) => {
-                Standing::Reaches(nexus, luns)
+                Access::Reaches(nexus, luns)
             }
-            (_, _) => Standing::Out,
+            (_, _) => Access::Out,
         }
     }
 
@@ -282,13 +282,13 @@ impl Shard {
     fn listing(&self, cx: &mut Cx<'_>) -> Listing {
         let usage = cx.pool.usage();
         let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
-            Kind::Session(session) => Some(entry(session, &self.links)),
-            Kind::Login(_) | Kind::Queue(_) => None,
+            ConnKind::Session(session) => Some(entry(session, &self.links)),
+            ConnKind::Login(_) | ConnKind::Queue(_) => None,
         });
         Listing {
             sessions: sessions.collect(),
             queues: self.queue_entries(),
-            volumes: self.fronts.entries(),
+            volumes: self.volumes.entries(),
             memory: (usage.capacity, usage.lent, usage.reserved),
             logins: self.logins,
         }
@@ -301,12 +301,12 @@ impl Shard {
         let tags: Vec<Tag> = self.conns.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
-                Some(Kind::Session(session)) => session.proto.close(cx, Close::AfterLogout(deadline)),
-                Some(Kind::Login(entering)) => {
-                    let link = entering.id;
+                Some(ConnKind::Session(session)) => session.proto.close(cx, Close::AfterLogout(deadline)),
+                Some(ConnKind::Login(pending_login)) => {
+                    let link = pending_login.id;
                     self.depart(link, Departure::Close);
                 }
-                Some(Kind::Queue(_)) => self.stop_queue(cx, tag, deadline),
+                Some(ConnKind::Queue(_)) => self.stop_queue(cx, tag, deadline),
                 None => {}
             }
             self.touch(tag);
@@ -347,7 +347,7 @@ impl Shard {
                 if left.is_empty() && !*told =>
             {
                 // What was flushed is safe; now peers that hold volumes of ours are parted from.
-                if !self.remotes.part_all(cx) {
+                if !self.remotes.close_all(cx) {
                     return false;
                 }
                 *told = true;
@@ -361,25 +361,25 @@ impl Shard {
     }
 
     fn flush_all(&mut self, cx: &mut Cx<'_>) {
-        let volumes = self.fronts.unflushed();
+        let volumes = self.volumes.unflushed();
         if let Some(stopping) = &mut self.stopping {
             stopping.flushing = Some(volumes.clone());
         }
         for volume in volumes {
-            self.fronts.flush(cx, volume);
+            self.volumes.flush(cx, volume);
         }
     }
 
     /// A flush of the stop has ended. After a sync that failed a later one says nothing of what was lost.
     pub(super) fn flushed(&mut self, volume: VolumeId, well: bool) {
-        let failed = self.fronts.get(volume).is_some_and(|front| front.gate.sync_failed());
+        let failed = self.volumes.get(volume).is_some_and(|local| local.gate.sync_failed());
         if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.stopping {
             left.retain(|known| *known != volume);
             *in_doubt |= !well || failed;
         }
-        if let Some(front) = self.fronts.get(volume).filter(|_| !well || failed) {
-            let name = front.name().clone();
-            self.say(LogLine::Volume { name, remark: Remark::NotFlushed });
+        if let Some(local) = self.volumes.get(volume).filter(|_| !well || failed) {
+            let name = local.name().clone();
+            self.log(LogLine::Volume { name, remark: Remark::NotFlushed });
         }
     }
 }

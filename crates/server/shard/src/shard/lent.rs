@@ -19,7 +19,7 @@ use endpoint::LinkId;
 use volume::{Ack, VolumeId};
 
 use super::Shard;
-use super::conns::Kind;
+use super::conns::ConnKind;
 use crate::message::Message;
 
 /// How long a change waits for what the sockets of hosts have that it shuts out. A socket holds some MiB at most, which
@@ -60,7 +60,7 @@ impl Shard {
         // In their order.
         let waits = self.recalls.queue.iter().any(|recall| recall.volume == volume);
         if links.is_empty() && !waits {
-            return self.post(self.fronts.home_of(volume), Message::Ack(volume, ack));
+            return self.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
         }
         self.recalls.queue.push_back(Recall { volume, ack, links, until: Some(cx.now + GRACE) });
     }
@@ -70,13 +70,13 @@ impl Shard {
         if !self.may_be_read_late(volume) {
             return Vec::new();
         }
-        let Some(view) = self.fronts.get(volume).map(|front| front.gate.view().clone()) else {
+        let Some(view) = self.volumes.get(volume).map(|local| local.gate.view().clone()) else {
             return Vec::new();
         };
         let (mut out, mut not_copied) = (Vec::new(), Vec::new());
         for (_, conn) in self.conns.iter_mut() {
             match &mut conn.kind {
-                Kind::Session(session) => {
+                ConnKind::Session(session) => {
                     let spec = session.nexus.map(|key| self.server.nexus(key));
                     let may_read = spec.is_some_and(|spec| {
                         let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
@@ -91,7 +91,7 @@ impl Shard {
                         to.push(link.id);
                     }
                 }
-                Kind::Queue(queue) => {
+                ConnKind::Queue(queue) => {
                     let server = &self.nvme.server;
                     let may_read = queue.server_key().is_some_and(|key| {
                         !server.reaches(key, volume) || !view.shuts_out(server.nexus(key))
@@ -102,7 +102,7 @@ impl Shard {
                     let copied = queue.proto.copy_lent(cx.pool);
                     if copied { out.push(queue.id) } else { not_copied.push(queue.id) }
                 }
-                Kind::Login(_) => {}
+                ConnKind::Login(_) => {}
             }
         }
         // The copies may have been all that was lent.
@@ -118,7 +118,7 @@ impl Shard {
     }
 
     fn may_be_read_late(&self, volume: VolumeId) -> bool {
-        self.fronts.get(volume).is_some_and(|front| front.gate.may_be_read_late())
+        self.volumes.get(volume).is_some_and(|local| local.gate.may_be_read_late())
     }
 
     fn reset(&mut self, cx: &mut Cx<'_>, link: LinkId) {
@@ -137,7 +137,7 @@ impl Shard {
             recall.links.retain(|link| self.links.has_lent(*link));
             let is_first = waits.iter().all(|other: &Recall| other.volume != recall.volume);
             if recall.links.is_empty() && is_first {
-                let home = self.fronts.home_of(recall.volume);
+                let home = self.volumes.home_of(recall.volume);
                 self.post(home, Message::Ack(recall.volume, recall.ack));
                 worked = true;
                 continue;

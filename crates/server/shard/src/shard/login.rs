@@ -14,9 +14,11 @@ use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
-use super::conns::{Conn, Entering, JoinRequest, Kind, LogLine};
+use super::conns::{Conn, ConnKind, JoinRequest, LogLine, PendingLogin};
 use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
-use crate::directory::{AdmissionReply, AdmissionRequest, Directory, Leave, Order, SessionName};
+use crate::directory::{
+    AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
+};
 use crate::exports::{Exports, PlacementQuery, TargetExport};
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
@@ -33,43 +35,44 @@ impl Shard {
             return;
         }
         if self.logins >= logins {
-            self.cut_oldest_login(cx);
+            self.evict_oldest_login(cx);
         }
         if self.exports.nvme.portal(accepted.listener).is_some() {
             return self.accept_queue(cx, id, accepted);
         }
         let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
         let memory = SessionMemory::default();
-        let entering = Entering { id, login, cid: None, memory, grant: None, asked: false, gone: false };
-        let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
+        let pending_login =
+            PendingLogin { id, login, cid: None, memory, grant: None, asked: false, gone: false };
+        let conn = Conn { kind: ConnKind::Login(Box::new(pending_login)), noted: None, touched: false };
         match self.conns.insert(conn) {
             Ok(tag) => {
                 self.logins += 1;
-                self.remember_age(tag);
+                self.note_login_age(tag);
                 self.links.insert(id, Owner { conn: tag, link: Link(0) });
                 self.touch(tag);
-                self.rouse(id);
+                self.mark_ready(id);
             }
             Err(_) => self.departures.push_back((id, Departure::Abort)),
         }
     }
 
-    pub(super) fn remember_age(&mut self, tag: Tag) {
-        if self.by_age.len() >= 2 * LOGINS_ROOM {
-            let mut ages = std::mem::take(&mut self.by_age);
-            ages.retain(|tag| self.is_entering(*tag));
-            self.by_age = ages;
+    pub(super) fn note_login_age(&mut self, tag: Tag) {
+        if self.logins_by_age.len() >= 2 * LOGINS_ROOM {
+            let mut ages = std::mem::take(&mut self.logins_by_age);
+            ages.retain(|tag| self.is_logging_in(*tag));
+            self.logins_by_age = ages;
         }
-        self.by_age.push_back(tag);
+        self.logins_by_age.push_back(tag);
     }
 
     /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
-    pub(super) fn cut_oldest_login(&mut self, cx: &mut Cx<'_>) {
-        while let Some(tag) = self.by_age.pop_front() {
+    pub(super) fn evict_oldest_login(&mut self, cx: &mut Cx<'_>) {
+        while let Some(tag) = self.logins_by_age.pop_front() {
             let owed = match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
-                Some(Kind::Login(entering)) => entering.login.give_up(),
-                Some(Kind::Queue(queue)) => queue.give_up(cx),
-                Some(Kind::Session(_)) | None => false,
+                Some(ConnKind::Login(pending_login)) => pending_login.login.evict(),
+                Some(ConnKind::Queue(queue)) => queue.evict(cx),
+                Some(ConnKind::Session(_)) | None => false,
             };
             if owed {
                 return self.touch(tag);
@@ -78,23 +81,23 @@ impl Shard {
     }
 
     /// Whether a connection logs in, or has yet to connect a queue.
-    fn is_entering(&self, tag: Tag) -> bool {
+    fn is_logging_in(&self, tag: Tag) -> bool {
         match self.conns.get(tag).map(|conn| &conn.kind) {
-            Some(Kind::Login(_)) => true,
-            Some(Kind::Queue(queue)) => queue.is_counted(),
-            Some(Kind::Session(_)) | None => false,
+            Some(ConnKind::Login(_)) => true,
+            Some(ConnKind::Queue(queue)) => queue.is_stranger(),
+            Some(ConnKind::Session(_)) | None => false,
         }
     }
 
     pub(super) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        while let Some(entering) = self.entering(tag) {
-            let Some(event) = entering.login.poll_event() else { break };
-            let (id, accepted) = (entering.id, entering.login.accepted);
+        while let Some(pending_login) = self.pending_login(tag) {
+            let Some(event) = pending_login.login.poll_event() else { break };
+            let (id, accepted) = (pending_login.id, pending_login.login.accepted);
             match event {
                 LoginEvent::Authorize(question) => {
                     let reply = self.authorize(cx, &question, &accepted);
-                    if let Some(entering) = self.entering(tag) {
-                        entering.login.authorize(cx, reply);
+                    if let Some(pending_login) = self.pending_login(tag) {
+                        pending_login.login.authorize(cx, reply);
                     }
                 }
                 LoginEvent::Complete(question) => {
@@ -113,9 +116,9 @@ impl Shard {
                         preference,
                     };
                     let memory = self.session_memory(&question, &accepted);
-                    if let Some(entering) = self.entering(tag) {
-                        entering.asked = true;
-                        (entering.cid, entering.memory) = (Some(cid), memory);
+                    if let Some(pending_login) = self.pending_login(tag) {
+                        pending_login.asked = true;
+                        (pending_login.cid, pending_login.memory) = (Some(cid), memory);
                     }
                     self.post(DIRECTORY, Message::AdmissionRequest(request));
                 }
@@ -124,17 +127,18 @@ impl Shard {
                     if cause == Some(Cause::Authentication) {
                         self.report_authentication_failure(accepted.peer.ip());
                     }
-                    self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
+                    self.log(LogLine::LoginFailed { peer: accepted.peer, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
-                    let evicted = self.entering(tag).is_some_and(|entering| entering.login.is_evicted());
+                    let evicted =
+                        self.pending_login(tag).is_some_and(|pending_login| pending_login.login.is_evicted());
                     let how = if evicted { Departure::Abort } else { Departure::Close };
                     self.depart(id, how);
                 }
             }
         }
-        if let Some(entering) = self.entering(tag) {
-            let id = entering.id;
-            self.rouse(id);
+        if let Some(pending_login) = self.pending_login(tag) {
+            let id = pending_login.id;
+            self.mark_ready(id);
         }
     }
 
@@ -204,7 +208,7 @@ impl Shard {
                 match target.rule(question.initiator_name.as_str(), accepted) {
                     Some(_) if target.is_away => Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE),
                     Some(rule) => {
-                        let held = self.promised_to.get(question.initiator_name.as_str()).copied();
+                        let held = self.promised_by_initiator.get(question.initiator_name.as_str()).copied();
                         let offer = affordable(
                             cx.pool,
                             &target.negotiation,
@@ -219,38 +223,41 @@ impl Shard {
         }
     }
 
-    pub(super) fn directory_change(&mut self, change: impl FnOnce(&mut Directory, &mut Vec<Order>)) {
+    pub(super) fn directory_change(
+        &mut self,
+        change: impl FnOnce(&mut Directory, &mut Vec<DirectoryAction>),
+    ) {
         let Some(directory) = &mut self.directory else { return };
-        let mut orders = Vec::new();
-        change(directory, &mut orders);
-        for order in orders {
-            match order {
-                Order::Answer { shard, token, reply } => {
+        let mut actions = Vec::new();
+        change(directory, &mut actions);
+        for action in actions {
+            match action {
+                DirectoryAction::Answer { shard, token, reply } => {
                     self.post(shard, Message::AdmissionReply(token, reply))
                 }
-                Order::End { shard, tsih } => self.post(shard, Message::EndSession(tsih)),
+                DirectoryAction::End { shard, tsih } => self.post(shard, Message::EndSession(tsih)),
             }
         }
     }
 
     pub(super) fn admit(&mut self, request: AdmissionRequest) {
         let exports = self.exports.clone();
-        let rules = |name: &SessionName, accepted: &Accepted| leave(&exports, name, accepted);
-        self.directory_change(|directory, orders| directory.admit(request, &rules, orders));
+        let rules = |name: &SessionName, accepted: &Accepted| matched_rule(&exports, name, accepted);
+        self.directory_change(|directory, actions| directory.admit(request, &rules, actions));
     }
 
     /// The directory has answered a login of this shard.
     pub(super) fn admission_reply(&mut self, token: u64, reply: AdmissionReply) {
         let tag = Tag::from_bits(token);
-        let Some(entering) = self.entering(tag) else { return };
+        let Some(pending_login) = self.pending_login(tag) else { return };
         match reply {
             AdmissionReply::Granted { tsih, shard, new } => {
-                entering.grant = Some((shard, tsih, new));
-                match entering.cid {
+                pending_login.grant = Some((shard, tsih, new));
+                match pending_login.cid {
                     Some(cid) if !new => self.post(shard, Message::JoinSession(tsih, cid, self.id, token)),
                     // A claim names its connection.
                     Some(_) | None => {
-                        let memory = entering.memory;
+                        let memory = pending_login.memory;
                         self.post(shard, Message::ReserveMemory(tsih, memory, self.id, token));
                     }
                 }
@@ -271,19 +278,19 @@ impl Shard {
     /// Memory for the session was set aside where it shall live, or not.
     pub(super) fn memory_reserved(&mut self, token: u64, memory: Result<(), LoginStatus>) {
         let tag = Tag::from_bits(token);
-        let Some(entering) = self.entering(tag) else { return };
-        let Some((_, tsih, _)) = entering.grant else { return };
-        let wanted = entering.login.awaits_answer();
+        let Some(pending_login) = self.pending_login(tag) else { return };
+        let Some((_, tsih, _)) = pending_login.grant else { return };
+        let wanted = pending_login.login.awaits_answer();
         match memory {
             // Every session starts with a window of one command; it opens as far as memory was set aside
             // for it, with the first response.
             Ok(()) => self.complete(tag, Completion::NewSession { tsih, window: 1 }),
             Err(LoginStatus::OUT_OF_RESOURCES) if wanted => {
-                entering.grant = None;
+                pending_login.grant = None;
                 self.post(DIRECTORY, Message::PlaceElsewhere(tsih, self.id, token));
             }
             Err(status) => {
-                entering.grant = None;
+                pending_login.grant = None;
                 self.post(DIRECTORY, Message::SessionGone(tsih));
                 self.complete(tag, Completion::Refused(status));
             }
@@ -382,10 +389,10 @@ impl Shard {
     }
 
     fn complete(&mut self, tag: Tag, completion: Completion) {
-        let Some(entering) = self.entering(tag) else { return };
-        entering.asked = false;
-        if entering.login.awaits_answer() {
-            entering.login.complete(completion);
+        let Some(pending_login) = self.pending_login(tag) else { return };
+        pending_login.asked = false;
+        if pending_login.login.awaits_answer() {
+            pending_login.login.complete(completion);
             self.touch(tag);
         } else {
             self.forget_login(tag);
@@ -394,12 +401,12 @@ impl Shard {
 
     /// The last response is sent: the link goes where its session lives.
     fn enter(&mut self, cx: &mut Cx<'_>, tag: Tag, established: Established) {
-        let Some(Conn { kind: Kind::Login(entering), .. }) = self.conns.remove(tag) else { return };
+        let Some(Conn { kind: ConnKind::Login(pending_login), .. }) = self.conns.remove(tag) else { return };
         self.logins -= 1;
-        let (id, accepted) = (entering.id, entering.login.accepted);
+        let (id, accepted) = (pending_login.id, pending_login.login.accepted);
         // A login ends after its grant.
-        let Some((shard, _, new)) = entering.grant else { return self.depart(id, Departure::Abort) };
-        let rest = entering.login.into_rest();
+        let Some((shard, _, new)) = pending_login.grant else { return self.depart(id, Departure::Abort) };
+        let rest = pending_login.login.into_rest();
         let handoff = LinkHandoff { established, accepted, new, rest };
         if shard == self.id {
             self.attach(cx, id, handoff);
@@ -411,11 +418,11 @@ impl Shard {
 
     /// Forgets a login whose link is gone and whom nobody owes an answer.
     pub(super) fn forget_login(&mut self, tag: Tag) {
-        let Some(entering) = self.entering(tag) else { return };
-        if !entering.gone || entering.asked {
+        let Some(pending_login) = self.pending_login(tag) else { return };
+        if !pending_login.gone || pending_login.asked {
             return;
         }
-        match (entering.grant, entering.cid) {
+        match (pending_login.grant, pending_login.cid) {
             // What was granted never came to be.
             (Some((shard, tsih, true)), _) => self.post(shard, Message::LoginAborted(tsih)),
             (Some((shard, tsih, false)), Some(cid)) => {
@@ -466,14 +473,14 @@ impl Shard {
 }
 
 /// What lets a connection of a session in that came like this.
-fn leave(exports: &Exports, name: &SessionName, accepted: &Accepted) -> Option<Leave> {
+fn matched_rule(exports: &Exports, name: &SessionName, accepted: &Accepted) -> Option<MatchedRule> {
     if name.target.is_empty() {
-        return Some(Leave { rule: None, proves: !matches!(exports.discovery_auth, AuthPolicy::None) });
+        return Some(MatchedRule { rule: None, proves: !matches!(exports.discovery_auth, AuthPolicy::None) });
     }
     let target = exports.target(&name.target, exports.portal(accepted.listener)?)?;
     let at = target.rule_at(&name.initiator, accepted)?;
     let proves = !matches!(target.rules.get(at)?.auth, AuthPolicy::None);
-    Some(Leave { rule: Some(at), proves })
+    Some(MatchedRule { rule: Some(at), proves })
 }
 
 /// Who logs in, as rules of placement see it.

@@ -153,7 +153,7 @@ impl Shard {
                 if !attach(cx, &mut io, want) {
                     return Some(Step::Io { task, volume, io, want });
                 }
-                self.fronts.submit(cx, &self.server.nexus(task.nexus).nexus, volume, io);
+                self.volumes.submit(cx, &self.server.nexus(task.nexus).nexus, volume, io);
                 None
             }
             Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } | Step::Cancel { .. } => {
@@ -187,7 +187,7 @@ impl Shard {
                 if !attach(cx, &mut io, want) {
                     return Some(Step::Io { command, volume, io, want, to_host });
                 }
-                self.fronts.submit(cx, self.nvme.server.nexus(command.queue), volume, io);
+                self.volumes.submit(cx, self.nvme.server.nexus(command.queue), volume, io);
                 None
             }
             Step::Room { command, class, len } => {

@@ -3,18 +3,18 @@
 //! The parts know nothing of each other; here their events and steps are carried from one to the
 //! other. One turn: connections that were touched tell what happened; the server takes it and says
 //! what it wants; gates and connections do it; until nobody has anything to say. Invariant: who is
-//! touched is in a queue once (`touched`, `stirred`, `ready`), so a turn costs what happened, not what
+//! touched is in a queue once (`touched`, `scheduled`, `ready`), so a turn costs what happened, not what
 //! exists.
 
 mod conns;
 mod control;
-mod founding;
-mod later;
+mod deferred;
 mod lent;
 mod login;
 mod memory;
+mod nexus_presence;
 mod nvme;
-mod present;
+mod pending_sessions;
 mod remotes;
 mod sessions;
 mod steps;
@@ -38,17 +38,17 @@ use crate::message::{Message, NvmeMessage};
 
 pub use conns::LogLine;
 use conns::{Conn, JoinRequest};
-use control::{Stopping, Waiting};
-use founding::Founding;
-use later::Later;
+use control::{PendingRequests, Stopping};
+use deferred::DeferredSteps;
 use lent::Recalls;
 use memory::MemoryWaiters;
+use nexus_presence::NexusPresence;
 use nvme::Nvme;
 pub use nvme::{ConnectFailure, NvmeLogLine};
-use present::Present;
+use pending_sessions::PendingSessions;
 use remotes::Remotes;
-use sessions::Leaving;
-use volumes::Fronts;
+use sessions::NexusEnds;
+use volumes::LocalVolumes;
 pub use volumes::home_of;
 
 /// The shard that keeps the directory of sessions.
@@ -73,22 +73,22 @@ pub struct Shard {
     /// How many of `conns` are logging in.
     logins: usize,
     /// Logins by age, among them some that are over.
-    by_age: VecDeque<Tag>,
+    logins_by_age: VecDeque<Tag>,
     backoff: BackOff,
     /// Sessions of this shard by their handle.
     sessions: HashMap<Tsih, Tag>,
     /// Bytes that were promised to each initiator's sessions when they began.
-    promised_to: HashMap<Arc<str>, usize>,
+    promised_by_initiator: HashMap<Arc<str>, usize>,
     /// The connection of each nexus of the server.
     nexuses: Vec<Option<Tag>>,
     server: Server,
     nvme: Nvme,
-    fronts: Fronts,
+    volumes: LocalVolumes,
     remotes: Remotes,
     directory: Option<Directory>,
-    founding: Founding,
+    pending_sessions: PendingSessions,
     memory_waiters: MemoryWaiters,
-    later: Later,
+    deferred: DeferredSteps,
     recalls: Recalls,
     timers: Timers<Tag>,
     /// Connections that may have events.
@@ -100,10 +100,10 @@ pub struct Shard {
     /// Messages of this shard to itself.
     own: VecDeque<Message>,
     stopping: Option<Stopping>,
-    waiting: Waiting,
-    leaving: Leaving,
-    present: Present,
-    log: VecDeque<LogLine>,
+    requests: PendingRequests,
+    nexus_ends: NexusEnds,
+    nexus_presence: NexusPresence,
+    log_lines: VecDeque<LogLine>,
 }
 
 impl Shard {
@@ -118,19 +118,19 @@ impl Shard {
             links: Links::default(),
             conns: Slab::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
             logins: 0,
-            by_age: VecDeque::new(),
+            logins_by_age: VecDeque::new(),
             backoff: BackOff::default(),
             sessions: HashMap::new(),
-            promised_to: HashMap::new(),
+            promised_by_initiator: HashMap::new(),
             nexuses: Vec::new(),
             server: Server::new(volume::Shard(id.0)),
             nvme: Nvme::new(id, shards),
-            fronts: Fronts::new(id, shards),
+            volumes: LocalVolumes::new(id, shards),
             remotes: Remotes::new(),
-            founding: Founding::default(),
+            pending_sessions: PendingSessions::default(),
             directory,
             memory_waiters: MemoryWaiters::default(),
-            later: Later::default(),
+            deferred: DeferredSteps::default(),
             recalls: Recalls::default(),
             timers: Timers::default(),
             touched: VecDeque::new(),
@@ -139,16 +139,16 @@ impl Shard {
             messages: VecDeque::new(),
             own: VecDeque::new(),
             stopping: None,
-            waiting: Waiting::default(),
-            leaving: Leaving::default(),
-            present: Present::default(),
-            log: VecDeque::new(),
+            requests: PendingRequests::default(),
+            nexus_ends: NexusEnds::default(),
+            nexus_presence: NexusPresence::default(),
+            log_lines: VecDeque::new(),
         }
     }
 
     /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
     pub fn poll_log(&mut self) -> Option<LogLine> {
-        self.log.pop_front()
+        self.log_lines.pop_front()
     }
 
     /// Sends a message, to this very shard as to any other.
@@ -176,15 +176,15 @@ impl Shard {
             }
             Message::MemoryReserved(token, result) => self.memory_reserved(token, result),
             Message::PlaceElsewhere(tsih, from, token) => {
-                self.directory_change(|directory, orders| {
-                    directory.place_elsewhere(tsih, (from, token), orders)
+                self.directory_change(|directory, actions| {
+                    directory.place_elsewhere(tsih, (from, token), actions)
                 });
             }
             Message::LoginAborted(tsih) => self.login_aborted(cx, tsih),
             Message::EndSession(tsih) => self.end_session(cx, tsih),
             Message::ColdReset(target) => self.end_sessions_of(cx, &target),
             Message::SessionGone(tsih) => {
-                self.directory_change(|directory, orders| directory.gone(tsih, orders))
+                self.directory_change(|directory, actions| directory.gone(tsih, actions))
             }
             Message::ConnectionGone(tsih, cid) => {
                 self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
@@ -195,24 +195,24 @@ impl Shard {
             Message::Nvme(message) => self.take_nvme(cx, message),
             Message::Computed(remote) => self.remotes.handle_worked(remote),
             Message::Ask(volume, from, id, ask) => {
-                if let Some(answer) = self.fronts.ask(cx, volume, from, id, ask) {
+                if let Some(answer) = self.volumes.ask(cx, volume, from, id, ask) {
                     self.post(from, Message::Answer(volume, answer));
                 }
             }
-            Message::NexusCame(volume, who) => self.present.came(volume, who),
+            Message::NexusCame(volume, who) => self.nexus_presence.came(volume, who),
             Message::NexusGone(volume, from, id, who) => self.nexus_gone(cx, volume, (from, id), who),
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
             Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
-            Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),
-            Message::Wake(volume) => self.fronts.wake(volume),
+            Message::Ack(volume, ack) => self.volumes.ack(cx, volume, ack),
+            Message::Wake(volume) => self.volumes.wake(volume),
             Message::Control(id, control) => self.control(cx, id, control),
             Message::Barrier(from, id) => {
                 // What is to be answered to its earlier messages goes before.
                 self.run_nvme_steps(cx);
                 self.post(from, Message::BarrierReached(id));
             }
-            Message::BarrierReached(id) => self.settled(id),
-            Message::Stored(volume, ticket, durable) => self.fronts.stored(cx, volume, ticket, durable),
+            Message::BarrierReached(id) => self.barrier_reached(id),
+            Message::Stored(volume, ticket, durable) => self.volumes.stored(cx, volume, ticket, durable),
             // For the control plane only.
             Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
         }
@@ -260,23 +260,23 @@ impl Endpoint for Shard {
     }
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
-        self.fronts.handle_disk(cx, op, came);
+        self.volumes.handle_disk(cx, op, came);
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         while let Some((time, tag)) = self.timers.due(cx.now) {
             self.conn_timeout(cx, tag, time);
         }
-        self.fronts.handle_timeout(cx);
+        self.volumes.handle_timeout(cx);
         self.remotes.handle_timeout(cx);
         self.nvme.server.handle_timeout(cx);
-        self.founding_timeout(cx);
+        self.pending_sessions_timeout(cx);
         self.stop_timeout(cx);
-        self.go_on(cx);
+        self.resume_deferred(cx);
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.tell_left(cx);
+        self.report_memory_left(cx);
         let mut worked = false;
         loop {
             let mut more = false;
@@ -293,7 +293,7 @@ impl Endpoint for Shard {
             more |= self.run_steps(cx);
             more |= self.run_nvme_steps(cx);
             more |= self.run_pending_connects(cx);
-            more |= self.run_fronts(cx);
+            more |= self.run_volumes(cx);
             more |= self.run_recalls(cx);
             more |= self.stop_progress(cx);
             if !more {
@@ -319,7 +319,7 @@ impl Endpoint for Shard {
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
-        self.fronts.poll_disk()
+        self.volumes.poll_disk()
     }
 
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
@@ -341,13 +341,13 @@ impl Endpoint for Shard {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if self.fronts.goes_on() || !self.later.is_empty() {
+        if self.volumes.has_long() || !self.deferred.is_empty() {
             // It has come: what gives way goes on as soon as the world has had its turn.
             return Some(Time(0));
         }
-        let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
+        let own = [self.stop_deadline(), self.pending_sessions.poll_timeout(), self.remotes.poll_timeout()];
         let own = own.into_iter().chain([self.pending_connects_timeout(), self.recalls.poll_timeout()]);
-        let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
+        let times = [self.timers.next(), self.volumes.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }
 }

@@ -21,7 +21,7 @@ use crate::message::{CONTROL, Message};
 /// No bound that a table in memory can meet.
 const REMOTES_MAX: usize = u32::MAX as usize;
 /// How long a remote that is dropped may take to part from its peers.
-const PARTING: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What gate and shard share.
 struct Shared {
@@ -31,9 +31,9 @@ struct Shared {
 }
 
 /// The gate's side of a remote.
-struct Line(Rc<RefCell<Shared>>);
+struct RemoteBackend(Rc<RefCell<Shared>>);
 
-impl Backend for Line {
+impl Backend for RemoteBackend {
     fn geometry(&self) -> Geometry {
         self.0.borrow().remote.geometry()
     }
@@ -80,12 +80,12 @@ struct Entry {
     geometry: Geometry,
     read_only: bool,
     /// Its gate is gone: it has until then to part from its peers.
-    parts_until: Option<Time>,
+    closes_until: Option<Time>,
 }
 
 /// Whose a link is.
 #[derive(Clone, Copy)]
-struct Owned {
+struct RemoteLink {
     link: LinkId,
     of: Tag,
     /// It has departed: nothing is asked of it any more.
@@ -98,7 +98,7 @@ pub(super) struct Remotes {
     touched: VecDeque<Tag>,
     timers: Timers<Tag>,
     /// By the low half of a link's name.
-    links: Vec<Option<Owned>>,
+    links: Vec<Option<RemoteLink>>,
     dials: VecDeque<Dial>,
     /// Our name of each connection that is wanted, whose it is, and the name that he knows.
     dialling: Vec<(DialId, Tag, DialId)>,
@@ -127,7 +127,7 @@ impl Remotes {
         remote: Box<dyn Remote>,
     ) -> (Tag, Box<dyn Backend>) {
         let shared = Rc::new(RefCell::new(Shared { remote, done: VecDeque::new() }));
-        let line = Box::new(Line(shared.clone()));
+        let backend = Box::new(RemoteBackend(shared.clone()));
         let entry = Entry {
             shared,
             volume,
@@ -135,29 +135,29 @@ impl Remotes {
             noted: None,
             geometry,
             read_only: false,
-            parts_until: None,
+            closes_until: None,
         };
         let Ok(tag) = self.entries.insert(entry) else { panic!("at most {REMOTES_MAX} remote volumes") };
         self.touch(tag);
-        (tag, line)
+        (tag, backend)
     }
 
     /// Lets a remote go whose gate is gone, or which nobody wants any more.
-    pub(super) fn part(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    pub(super) fn close(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(entry) = self.entries.get_mut(tag) else { return };
-        if entry.parts_until.is_none() {
-            entry.parts_until = Some(cx.now + PARTING);
-            entry.shared.borrow_mut().remote.close(cx, PARTING);
+        if entry.closes_until.is_none() {
+            entry.closes_until = Some(cx.now + CLOSE_TIMEOUT);
+            entry.shared.borrow_mut().remote.close(cx, CLOSE_TIMEOUT);
         }
         self.touch(tag);
     }
 
     /// Lets all go; true if none is left.
-    pub(super) fn part_all(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn close_all(&mut self, cx: &mut Cx<'_>) -> bool {
         let tags: Vec<Tag> = self.entries.iter().map(|(tag, _)| tag).collect();
         for tag in &tags {
-            if self.entries.get(*tag).is_some_and(|entry| entry.parts_until.is_none()) {
-                self.part(cx, *tag);
+            if self.entries.get(*tag).is_some_and(|entry| entry.closes_until.is_none()) {
+                self.close(cx, *tag);
             }
         }
         tags.is_empty()
@@ -172,7 +172,7 @@ impl Remotes {
         }
     }
 
-    fn owner(&self, link: LinkId) -> Option<Owned> {
+    fn owner(&self, link: LinkId) -> Option<RemoteLink> {
         let owned = (*self.links.get(link.0 as u32 as usize)?)?;
         (owned.link == link).then_some(owned)
     }
@@ -223,7 +223,7 @@ impl Remotes {
         let (_, of, inner) = self.dialling.swap_remove(at);
         let Some(entry) = self.entries.get(of) else { return how.ok().map(|dialled| dialled.link) };
         if let Ok(Dialled { link, .. }) = how {
-            set_slot(&mut self.links, link.0 as u32 as usize, Owned { link, of, left: false });
+            set_slot(&mut self.links, link.0 as u32 as usize, RemoteLink { link, of, left: false });
         }
         entry.shared.borrow_mut().remote.handle_dialled(cx, inner, how);
         self.touch(of);
@@ -295,8 +295,8 @@ impl Shard {
         let shared = &mut *shared.borrow_mut();
         let again = shared.remote.turn(cx);
         while let Some(remark) = shared.remote.poll_remark() {
-            if let Some(name) = self.fronts.get(volume).map(|front| front.name().clone()) {
-                self.say(LogLine::Volume { name, remark });
+            if let Some(name) = self.volumes.get(volume).map(|local| local.name().clone()) {
+                self.log(LogLine::Volume { name, remark });
             }
         }
         while let Some(done) = shared.remote.poll_done() {
@@ -323,9 +323,9 @@ impl Shard {
             self.post(CONTROL, Message::Compute(self.id, tag, work));
         }
         let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
-        let wanted = earliest(shared.remote.poll_timeout(), entry.parts_until);
+        let wanted = earliest(shared.remote.poll_timeout(), entry.closes_until);
         self.remotes.timers.note(tag, wanted, &mut entry.noted);
-        if let Some(until) = entry.parts_until {
+        if let Some(until) = entry.closes_until {
             if shared.remote.is_closed() || until <= cx.now {
                 let links = self.remotes.forget(tag);
                 self.departures.extend(links.into_iter().map(|link| (link, Departure::Abort)));
@@ -335,7 +335,7 @@ impl Shard {
         let now = shared.remote.geometry();
         let resized = (now.blocks > 0 && now != entry.geometry).then_some(now);
         // Limits may differ with the paths that each shard has; the home's count. A size is the same for all.
-        let is_home = self.fronts.home_of(volume) == self.id;
+        let is_home = self.volumes.home_of(volume) == self.id;
         let resized = resized.filter(|now| is_home || now.blocks != entry.geometry.blocks);
         if let Some(geometry) = resized {
             entry.geometry = geometry;
@@ -344,7 +344,7 @@ impl Shard {
         let protected = (read_only != entry.read_only).then_some(read_only);
         entry.read_only = read_only;
         if !shared.done.is_empty() {
-            self.fronts.stir(volume);
+            self.volumes.schedule(volume);
         }
         if again {
             self.remotes.touch(tag);

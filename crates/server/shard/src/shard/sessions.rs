@@ -18,25 +18,25 @@ use scsi_server::{Arrived, Management, NexusKey, NexusSpec, TaskAttribute, TaskK
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{AskId, Identity, Nexus};
 
-use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
+use super::conns::{Conn, ConnKind, LogLine, Session, SessionLink};
 use super::login::{placement_query, promise};
-use super::present::volumes_of;
+use super::nexus_presence::volumes_of;
 use super::{DIRECTORY, Shard, set_slot};
 use crate::links::Owner;
 use crate::message::{LinkHandoff, Message, Traffic};
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
-const LEAVING: u64 = 1 << 62 | 1 << 61;
+const NEXUS_END_ASKS: u64 = 1 << 62 | 1 << 61;
 
 /// Volumes' homes that have still to let go of nexuses that end.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct NexusEnds {
     /// The session that waits for the answer.
     asks: HashMap<AskId, Tag>,
     made: u64,
 }
 
-impl Leaving {
+impl NexusEnds {
     fn number(&mut self, conn: Tag) -> AskId {
         let id = self.next();
         self.asks.insert(id, conn);
@@ -46,7 +46,7 @@ impl Leaving {
     /// A number of its own.
     pub(super) fn next(&mut self) -> AskId {
         self.made += 1;
-        AskId(LEAVING | self.made)
+        AskId(NEXUS_END_ASKS | self.made)
     }
 }
 
@@ -55,7 +55,7 @@ impl Shard {
     pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: LinkHandoff) {
         let tsih = handoff.established.tsih;
         let conn = match handoff.new {
-            true if self.is_wanted(tsih) => self.found(cx, &handoff),
+            true if self.is_wanted(tsih) => self.create_session(cx, &handoff),
             true => None,
             false => self.sessions.get(&tsih).copied(),
         };
@@ -64,7 +64,7 @@ impl Shard {
             self.departures.push_back((id, Departure::Close));
         }
         match (handoff.new, attached) {
-            (true, Some(())) => self.founded(cx, tsih),
+            (true, Some(())) => self.resume_postponed(cx, tsih),
             (true, None) => self.login_aborted(cx, tsih),
             (false, Some(())) => {}
             (false, None) => self.link_never_came(cx, tsih, handoff.established.identity.cid),
@@ -72,8 +72,8 @@ impl Shard {
     }
 
     /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
-    fn found(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) -> Option<Tag> {
-        let memory = self.founding.take_memory(handoff.established.tsih)?;
+    fn create_session(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) -> Option<Tag> {
+        let memory = self.pending_sessions.take_memory(handoff.established.tsih)?;
         let established = &handoff.established;
         let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
         let discovery = established.identity.session_type == SessionType::Discovery;
@@ -110,11 +110,11 @@ impl Shard {
             joining: Vec::new(),
             admitted: Vec::new(),
             cold_reset: None,
-            leaving: 0,
+            homes_left: 0,
             leaves: false,
             closed: false,
         };
-        let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
+        let conn = Conn { kind: ConnKind::Session(Box::new(session)), noted: None, touched: false };
         let Ok(tag) = self.conns.insert(conn) else {
             // The directory grants no more sessions than a shard can hold.
             if let Some(nexus) = nexus {
@@ -123,12 +123,12 @@ impl Shard {
             return None;
         };
         self.sessions.insert(established.tsih, tag);
-        *self.promised_to.entry(initiator.clone()).or_default() += promised;
+        *self.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
         if let Some(nexus) = nexus {
             set_slot(&mut self.nexuses, nexus.0 as usize, tag);
-            self.tell_presence(nexus);
+            self.announce_nexus(nexus);
         }
-        self.say(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
+        self.log(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
         Some(tag)
     }
 
@@ -192,7 +192,7 @@ impl Shard {
             self.links.insert(id, owner);
         }
         self.touch(conn);
-        self.rouse(id);
+        self.mark_ready(id);
         Some(())
     }
 
@@ -225,17 +225,17 @@ impl Shard {
                 continue;
             }
             if session.proto.poll_nexus_end() {
-                self.leave_nexus(cx, conn);
+                self.end_nexus(cx, conn);
                 continue;
             }
             if let Err(violation) = session.proto.resume(cx) {
                 let initiator = session.initiator.clone();
-                self.say(LogLine::LinkFault { initiator, violation });
+                self.log(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             if let Some(violation) = session.proto.poll_link_fault() {
                 let initiator = session.initiator.clone();
-                self.say(LogLine::LinkFault { initiator, violation });
+                self.log(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             // Parsing on may have brought more to tell.
@@ -249,7 +249,7 @@ impl Shard {
         let Some(session) = self.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
-            self.rouse(id);
+            self.mark_ready(id);
         }
         self.forget_session(conn);
     }
@@ -306,7 +306,7 @@ impl Shard {
                 session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
                 let arrived = arrived(&scsi, data_out);
-                if !self.try_at_once(cx, conn, key, &arrived) {
+                if !self.try_inline(cx, conn, key, &arrived) {
                     self.server.start(cx, key, arrived);
                 }
             }
@@ -373,9 +373,9 @@ impl Shard {
         let (initiator, promised) = (session.initiator.clone(), session.promised);
         let line =
             LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
-        self.say(line);
+        self.log(line);
         if self.sessions.remove(&tsih).is_some()
-            && let Entry::Occupied(mut all) = self.promised_to.entry(initiator)
+            && let Entry::Occupied(mut all) = self.promised_by_initiator.entry(initiator)
         {
             *all.get_mut() -= promised;
             if *all.get() == 0 {
@@ -390,37 +390,37 @@ impl Shard {
 
     /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
     /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
-    fn leave_nexus(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+    fn end_nexus(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let nexus = self.session(conn).and_then(|session| session.nexus);
         let mut asked = 0;
         if let Some(nexus) = nexus {
             let spec = self.server.nexus(nexus);
             let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
             for volume in volumes {
-                let id = self.leaving.number(conn);
-                let home = self.fronts.home_of(volume);
+                let id = self.nexus_ends.number(conn);
+                let home = self.volumes.home_of(volume);
                 self.post(home, Message::NexusGone(volume, self.id, id, identity.clone()));
                 asked += 1;
             }
         }
         if let Some(session) = self.session(conn) {
-            (session.leaving, session.leaves) = (asked, true);
+            (session.homes_left, session.leaves) = (asked, true);
         }
-        self.tell_if_left(cx, conn);
+        self.finish_nexus_end(cx, conn);
     }
 
     /// Whether an answer was about the end of a nexus.
-    pub(super) fn leaving_answered(&mut self, cx: &mut Cx<'_>, id: AskId) -> bool {
-        let Some(conn) = self.leaving.asks.remove(&id) else { return false };
+    pub(super) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: AskId) -> bool {
+        let Some(conn) = self.nexus_ends.asks.remove(&id) else { return false };
         if let Some(session) = self.session(conn) {
-            session.leaving -= 1;
+            session.homes_left -= 1;
         }
-        self.tell_if_left(cx, conn);
+        self.finish_nexus_end(cx, conn);
         true
     }
 
-    fn tell_if_left(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        if let Some(session) = self.session(conn).filter(|session| session.leaving == 0) {
+    fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        if let Some(session) = self.session(conn).filter(|session| session.homes_left == 0) {
             session.proto.nexus_ended(cx);
             self.touch(conn);
         }

@@ -12,7 +12,7 @@ use stream::{Tag, Target};
 use volume::{Done, Failure, Fault, Op};
 
 use super::Shard;
-use super::conns::{Kind, Session};
+use super::conns::{ConnKind, Session};
 use super::memory::ServerStep;
 use super::volumes::NVME;
 use crate::message::Message;
@@ -40,7 +40,7 @@ impl Shard {
     pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
             Step::Receive { task, len, .. } => self.start_receive(cx, task, len, step),
-            Step::Io { .. } if self.later.puts_off() => self.later.push(ServerStep::Scsi(step)),
+            Step::Io { .. } if self.deferred.must_defer() => self.deferred.push(ServerStep::Scsi(step)),
             Step::Io { task, ref io, .. } => match io.op {
                 Op::Read(_) => self.start_read(cx, task, step),
                 _ => self.run_with_memory(cx, ServerStep::Scsi(step)),
@@ -83,10 +83,10 @@ impl Shard {
                     let result = Err(Failure::Failed(Fault::Aborted));
                     self.server.done(cx, Done { id: io.id, result, payload: Payload::None });
                 }
-                Some(_) | None => self.fronts.cancel(volume, io),
+                Some(_) | None => self.volumes.cancel(volume, io),
             },
             Step::Ask { volume, id, ask } => {
-                let home = self.fronts.home_of(volume);
+                let home = self.volumes.home_of(volume);
                 self.post(home, Message::Ask(volume, self.id, id, ask));
             }
         }
@@ -96,11 +96,11 @@ impl Shard {
         if let Some(step) = self.memory_waiters.remove_io(id) {
             return Some(step);
         }
-        if let Some(ServerStep::Scsi(step)) = self.later.remove(id) {
+        if let Some(ServerStep::Scsi(step)) = self.deferred.remove(id) {
             return Some(step);
         }
         for (_, conn) in self.conns.iter_mut() {
-            let super::conns::Kind::Session(session) = &mut conn.kind else { continue };
+            let super::conns::ConnKind::Session(session) = &mut conn.kind else { continue };
             let queue = &mut session.parked.queue;
             if let Some(at) = queue.iter().position(|step| matches!(step, Step::Io { io, .. } if io.id == id))
             {
@@ -151,17 +151,17 @@ impl Shard {
     fn weigh(&self, step: &mut Step) -> u32 {
         let Step::Io { volume, io, want, .. } = step else { return 0 };
         let len = match io.op {
-            Op::Read(span) if *want == 0 => self.fronts.bytes(*volume, span),
+            Op::Read(span) if *want == 0 => self.volumes.bytes(*volume, span),
             _ => *want,
         };
-        if !self.fronts.lends(*volume) {
+        if !self.volumes.lends(*volume) {
             *want = len;
         }
         len
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
-    pub(super) fn try_at_once(
+    pub(super) fn try_inline(
         &mut self,
         cx: &mut Cx<'_>,
         conn: Tag,
@@ -169,7 +169,7 @@ impl Shard {
         arrived: &Arrived<'_>,
     ) -> bool {
         let Some(now) = self.server.fast_path(key.nexus, arrived) else { return false };
-        let Some(Kind::Session(session)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
+        let Some(ConnKind::Session(session)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
             return false;
         };
         let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
@@ -179,7 +179,7 @@ impl Shard {
                     return false;
                 }
                 let may = || session.proto.reserve_read(tag, now.bytes);
-                let Some(data) = self.fronts.read_at_once(who, now.volume, now.span, may) else {
+                let Some(data) = self.volumes.read_inline(who, now.volume, now.span, may) else {
                     return false;
                 };
                 session.io.read_bytes += u64::from(now.bytes);
@@ -187,7 +187,7 @@ impl Shard {
             }
             Some(durability) => {
                 let Some(data) = session.proto.data_at_hand(tag) else { return false };
-                if !self.fronts.write_at_once(who, now.volume, (now.span, durability), data) {
+                if !self.volumes.write_inline(who, now.volume, (now.span, durability), data) {
                     return false;
                 }
                 session.io.written_bytes += u64::from(now.bytes);
@@ -239,11 +239,11 @@ impl Shard {
     pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: volume::VolumeId, answer: volume::Answer) {
         debug_assert_eq!(ShardId(answer.to.0), self.id);
         if answer.id.is_gates() {
-            return self.fronts.gate_answered(cx, volume, &answer);
+            return self.volumes.gate_answered(cx, volume, &answer);
         }
         if answer.id.0 & NVME != 0 {
             self.nvme.server.answered(cx, answer.id, answer.result);
-        } else if !self.leaving_answered(cx, answer.id) && !self.control_answered(volume, &answer) {
+        } else if !self.nexus_end_answered(cx, answer.id) && !self.control_answered(volume, &answer) {
             self.server.answered(cx, answer.id, answer.result);
         }
     }

@@ -21,12 +21,12 @@ pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
 }
 
 /// A volume on this shard.
-pub(super) struct Front {
+pub(super) struct LocalVolume {
     name: Arc<str>,
     pub(super) gate: Gate,
     pub(super) home: Option<Box<Home>>,
     io: Traffic,
-    stirred: bool,
+    scheduled: bool,
     /// Its backend, if that has sockets.
     remote: Option<Tag>,
     /// Something was written that may still lie in a cache.
@@ -37,7 +37,7 @@ pub(super) struct Front {
     noted: Option<Time>,
 }
 
-impl Front {
+impl LocalVolume {
     pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -73,53 +73,53 @@ impl Front {
 }
 
 /// All volumes of a shard.
-pub(super) struct Fronts {
+pub(super) struct LocalVolumes {
     shard: ShardId,
     shards: u16,
-    fronts: ByVolume<Front>,
+    volumes: ByVolume<LocalVolume>,
     disks: HashMap<DiskId, VolumeId>,
     /// Volumes that may have something to give.
-    stirred: VecDeque<VolumeId>,
+    scheduled: VecDeque<VolumeId>,
     /// Volumes with a long operation that goes on when the world has had its turn.
-    longer: VecDeque<VolumeId>,
+    long_running: VecDeque<VolumeId>,
     timers: Timers<VolumeId>,
     out: VecDeque<DiskOp>,
     /// Operations that came for a volume that is not there (any more): they end too.
-    stray: VecDeque<Done>,
+    orphans: VecDeque<Done>,
     /// The latest views of volumes that are not here, the newest last: their homes may begin before the other shards
     /// have heard of them. Bounded: of volumes that went, more than the newest are of no use.
-    early: VecDeque<(VolumeId, View)>,
+    early_views: VecDeque<(VolumeId, View)>,
 }
 
-impl Fronts {
+impl LocalVolumes {
     pub(super) fn new(shard: ShardId, shards: u16) -> Self {
-        Fronts {
+        LocalVolumes {
             shard,
             shards,
-            fronts: ByVolume::default(),
+            volumes: ByVolume::default(),
             disks: HashMap::new(),
-            stirred: VecDeque::new(),
-            longer: VecDeque::new(),
+            scheduled: VecDeque::new(),
+            long_running: VecDeque::new(),
             timers: Timers::default(),
             out: VecDeque::new(),
-            stray: VecDeque::new(),
-            early: VecDeque::new(),
+            orphans: VecDeque::new(),
+            early_views: VecDeque::new(),
         }
     }
 
     /// Keeps the view of a volume that may be on its way here.
-    fn keep_early(&mut self, volume: VolumeId, view: &View) {
-        self.early.retain(|(known, _)| *known != volume);
-        if self.early.len() == EARLY_MAX {
-            self.early.pop_front();
+    fn keep_early_view(&mut self, volume: VolumeId, view: &View) {
+        self.early_views.retain(|(known, _)| *known != volume);
+        if self.early_views.len() == EARLY_MAX {
+            self.early_views.pop_front();
         }
-        self.early.push_back((volume, view.clone()));
+        self.early_views.push_back((volume, view.clone()));
     }
 
     /// What a volume that comes has changed to while it was on its way here.
-    pub(super) fn take_early(&mut self, volume: VolumeId, view: &View) -> Option<View> {
-        let at = self.early.iter().position(|(known, _)| *known == volume)?;
-        let (_, early) = self.early.remove(at)?;
+    pub(super) fn take_early_view(&mut self, volume: VolumeId, view: &View) -> Option<View> {
+        let at = self.early_views.iter().position(|(known, _)| *known == volume)?;
+        let (_, early) = self.early_views.remove(at)?;
         (early.epoch > view.epoch).then_some(early)
     }
 
@@ -128,17 +128,17 @@ impl Fronts {
         home_of(volume, self.shards)
     }
 
-    fn front(&mut self, volume: VolumeId) -> Option<&mut Front> {
-        self.fronts.get_mut(volume)
+    fn get_mut(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
+        self.volumes.get_mut(volume)
     }
 
-    pub(super) fn get(&self, volume: VolumeId) -> Option<&Front> {
-        self.fronts.get(volume)
+    pub(super) fn get(&self, volume: VolumeId) -> Option<&LocalVolume> {
+        self.volumes.get(volume)
     }
 
     /// Whether no volume has the place of this one.
     pub(super) fn is_free_for(&self, volume: VolumeId) -> bool {
-        self.fronts.is_free_for(volume)
+        self.volumes.is_free_for(volume)
     }
 
     /// Takes a volume on, whose place is free.
@@ -156,28 +156,28 @@ impl Fronts {
         };
         let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
         let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
-        let front = Front {
+        let local = LocalVolume {
             name,
             gate,
             home,
             io,
-            stirred: false,
+            scheduled: false,
             remote,
             unflushed: false,
             flush: None,
             noted: None,
         };
-        let added = self.fronts.insert(id, front);
+        let added = self.volumes.insert(id, local);
         assert!(added.is_ok(), "anyone who adds a volume has asked whether its place is free");
-        self.stir(id);
+        self.schedule(id);
     }
 
     /// Another shard says that this one may go on with what it waits for.
     pub(super) fn wake(&mut self, volume: VolumeId) {
-        if let Some(front) = self.front(volume) {
-            front.gate.handle_wake();
+        if let Some(local) = self.get_mut(volume) {
+            local.gate.handle_wake();
         }
-        self.stir(volume);
+        self.schedule(volume);
     }
 
     /// Forgets a volume on which nothing is in flight: what its home has not answered is answered now. `None`
@@ -188,155 +188,155 @@ impl Fronts {
         remotes: &mut Remotes,
         volume: VolumeId,
     ) -> Option<Vec<Answer>> {
-        if self.front(volume).is_some_and(|front| front.gate.in_flight() > 0 || front.stirred) {
+        if self.get_mut(volume).is_some_and(|local| local.gate.in_flight() > 0 || local.scheduled) {
             return None;
         }
-        let Some(front) = self.fronts.remove(volume) else { return Some(Vec::new()) };
-        if let Some(tag) = front.remote {
-            remotes.part(cx, tag);
+        let Some(local) = self.volumes.remove(volume) else { return Some(Vec::new()) };
+        if let Some(tag) = local.remote {
+            remotes.close(cx, tag);
         }
         self.disks.retain(|_, of| *of != volume);
-        Some(front.home.map(|home| home.dissolve()).unwrap_or_default())
+        Some(local.home.map(|home| home.dissolve()).unwrap_or_default())
     }
 
     pub(super) fn ids(&self) -> Vec<VolumeId> {
-        self.fronts.iter().map(|(id, _)| id).collect()
+        self.volumes.iter().map(|(id, _)| id).collect()
     }
 
     /// Volumes that the stop has to flush.
     pub(super) fn unflushed(&self) -> Vec<VolumeId> {
-        let wants = |id: &VolumeId| self.get(*id).is_some_and(Front::wants_flush);
+        let wants = |id: &VolumeId| self.get(*id).is_some_and(LocalVolume::wants_flush);
         self.ids().into_iter().filter(wants).collect()
     }
 
     pub(super) fn entries(&self) -> Vec<VolumeEntry> {
-        let entry = |(id, front): (VolumeId, &Front)| VolumeEntry {
+        let entry = |(id, local): (VolumeId, &LocalVolume)| VolumeEntry {
             id,
-            view: front.gate.view().clone(),
-            sync_failed: front.gate.sync_failed(),
-            io: front.io,
+            view: local.gate.view().clone(),
+            sync_failed: local.gate.sync_failed(),
+            io: local.io,
         };
-        self.fronts.iter().map(entry).collect()
+        self.volumes.iter().map(entry).collect()
     }
 
     /// Notes that a volume may have something to give.
-    pub(super) fn stir(&mut self, volume: VolumeId) {
-        if let Some(front) = self.front(volume)
-            && !std::mem::replace(&mut front.stirred, true)
+    pub(super) fn schedule(&mut self, volume: VolumeId) {
+        if let Some(local) = self.get_mut(volume)
+            && !std::mem::replace(&mut local.scheduled, true)
         {
-            self.stirred.push_back(volume);
+            self.scheduled.push_back(volume);
         }
     }
 
     /// Goes on with long operations.
-    pub(super) fn go_on(&mut self) {
-        while let Some(volume) = self.longer.pop_front() {
-            self.stir(volume);
+    pub(super) fn resume_long(&mut self) {
+        while let Some(volume) = self.long_running.pop_front() {
+            self.schedule(volume);
         }
     }
 
     /// Whether a long operation is to go on.
-    pub(super) fn goes_on(&self) -> bool {
-        !self.longer.is_empty()
+    pub(super) fn has_long(&self) -> bool {
+        !self.long_running.is_empty()
     }
 
     /// Whether a read may be given the volume's own memory.
     pub(super) fn lends(&self, volume: VolumeId) -> bool {
-        self.get(volume).is_some_and(|front| front.gate.lends())
+        self.get(volume).is_some_and(|local| local.gate.lends())
     }
 
     pub(super) fn bytes(&self, volume: VolumeId, span: Span) -> u32 {
-        let logical = self.get(volume).map_or(0, |front| front.gate.view().geometry.logical);
+        let logical = self.get(volume).map_or(0, |local| local.gate.view().geometry.logical);
         u32::try_from(span.blocks * u64::from(logical)).unwrap_or(u32::MAX)
     }
 
     pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, volume: VolumeId, io: Io) {
-        let Some(front) = self.front(volume) else {
+        let Some(local) = self.get_mut(volume) else {
             // The volume went while this waited for memory, or for its turn in a longer command.
             let result = Err(Refusal::NotReady(Why::Removed).into());
-            return self.stray.push_back(Done { id: io.id, result, payload: io.payload });
+            return self.orphans.push_back(Done { id: io.id, result, payload: io.payload });
         };
-        let bytes = front.gate.view().geometry.logical;
+        let bytes = local.gate.view().geometry.logical;
         match &io.op {
-            Op::Read(span) => front.io.count_read(span.blocks * u64::from(bytes)),
-            Op::Write(span, _) => front.io.count_write(span.blocks * u64::from(bytes)),
+            Op::Read(span) => local.io.count_read(span.blocks * u64::from(bytes)),
+            Op::Write(span, _) => local.io.count_write(span.blocks * u64::from(bytes)),
             _ => {}
         }
-        front.note(&io);
-        front.gate.submit(cx, who, io);
-        self.stir(volume);
+        local.note(&io);
+        local.gate.submit(cx, who, io);
+        self.schedule(volume);
     }
 
     /// Reads at once, if the transport has leave to send so much; see [`Gate::read_at_once`].
-    pub(super) fn read_at_once(
+    pub(super) fn read_inline(
         &mut self,
         who: &Nexus,
         volume: VolumeId,
         span: Span,
         may: impl FnOnce() -> bool,
     ) -> Option<Sg> {
-        let front = self.front(volume)?;
-        let data = front.gate.read_at_once(who, span).filter(|_| may())?;
-        front.io.count_read(data.len() as u64);
+        let local = self.get_mut(volume)?;
+        let data = local.gate.read_at_once(who, span).filter(|_| may())?;
+        local.io.count_read(data.len() as u64);
         Some(data)
     }
 
     /// Writes at once; see [`Gate::write_at_once`].
-    pub(super) fn write_at_once(
+    pub(super) fn write_inline(
         &mut self,
         who: &Nexus,
         volume: VolumeId,
         (span, durability): (Span, Durability),
         from: &[u8],
     ) -> bool {
-        let Some(front) = self.front(volume) else { return false };
-        let written = front.gate.write_at_once(who, span, durability, from);
+        let Some(local) = self.get_mut(volume) else { return false };
+        let written = local.gate.write_at_once(who, span, durability, from);
         if written {
-            front.io.count_write(from.len() as u64);
+            local.io.count_write(from.len() as u64);
             // Its turn settles all that was written at once, before anything is sent.
-            self.stir(volume);
+            self.schedule(volume);
         }
         written
     }
 
     pub(super) fn cancel(&mut self, volume: VolumeId, id: IoId) {
-        if let Some(front) = self.front(volume) {
-            front.gate.cancel(id);
-            self.stir(volume);
+        if let Some(local) = self.get_mut(volume) {
+            local.gate.cancel(id);
+            self.schedule(volume);
         }
     }
 
     pub(super) fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         let Some(volume) = self.disks.get(&op.disk).copied() else { return };
-        if let Some(front) = self.front(volume) {
-            front.gate.handle_disk(cx, op, came);
-            self.stir(volume);
+        if let Some(local) = self.get_mut(volume) {
+            local.gate.handle_disk(cx, op, came);
+            self.schedule(volume);
         }
     }
 
     pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         while let Some((time, volume)) = self.timers.due(cx.now) {
-            let Some(front) = self.front(volume) else { continue };
-            if front.noted != Some(time) {
+            let Some(local) = self.get_mut(volume) else { continue };
+            if local.noted != Some(time) {
                 continue;
             }
-            front.noted = None;
-            if let Some(home) = &mut front.home
+            local.noted = None;
+            if let Some(home) = &mut local.home
                 && home.poll_timeout().is_some_and(|time| time <= cx.now)
             {
                 home.handle_timeout(cx.now);
             }
             // Its turn resumes the gate, and notes the next time.
-            self.stir(volume);
+            self.schedule(volume);
         }
     }
 
     /// Notes when a volume wants to be called next.
     fn note_timeout(&mut self, volume: VolumeId) {
-        let Some(front) = self.fronts.get_mut(volume) else { return };
-        let home = front.home.as_ref().and_then(|home| home.poll_timeout());
-        let wanted = [front.gate.poll_timeout(), home].into_iter().flatten().min();
-        self.timers.note(volume, wanted, &mut front.noted);
+        let Some(local) = self.volumes.get_mut(volume) else { return };
+        let home = local.home.as_ref().and_then(|home| home.poll_timeout());
+        let wanted = [local.gate.poll_timeout(), home].into_iter().flatten().min();
+        self.timers.note(volume, wanted, &mut local.noted);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
@@ -357,48 +357,48 @@ impl Fronts {
         id: AskId,
         ask: Ask,
     ) -> Option<Answer> {
-        if let Some(front) = self.front(volume)
-            && let Some(home) = &mut front.home
+        if let Some(local) = self.get_mut(volume)
+            && let Some(home) = &mut local.home
         {
             home.handle_ask(cx.now, Core(from.0), id, ask);
-            self.stir(volume);
+            self.schedule(volume);
             return None;
         }
         Some(Answer { to: Core(from.0), id, result: Err(Refusal::NotReady(Why::Removed)) })
     }
 
     pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {
-        if let Some(front) = self.front(volume)
-            && let Some(home) = &mut front.home
+        if let Some(local) = self.get_mut(volume)
+            && let Some(home) = &mut local.home
         {
             home.handle_ack(cx.now, ack);
-            self.stir(volume);
+            self.schedule(volume);
         }
     }
 
     /// A home has answered what a gate asked.
     pub(super) fn gate_answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: &Answer) {
-        if let Some(front) = self.front(volume) {
-            front.gate.answered(cx, answer.id, answer.result);
-            self.stir(volume);
+        if let Some(local) = self.get_mut(volume) {
+            local.gate.answered(cx, answer.id, answer.result);
+            self.schedule(volume);
         }
     }
 
     /// Starts a flush that no reservation can refuse, for the stop.
     pub(super) fn flush(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
-        if let Some(front) = self.front(volume) {
-            front.gate.sync(cx, FLUSH);
-            self.stir(volume);
+        if let Some(local) = self.get_mut(volume) {
+            local.gate.sync(cx, FLUSH);
+            self.schedule(volume);
         }
     }
 
     /// A volume's state was made durable, or not.
     pub(super) fn stored(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ticket: u64, durable: bool) {
-        if let Some(front) = self.front(volume)
-            && let Some(home) = &mut front.home
+        if let Some(local) = self.get_mut(volume)
+            && let Some(home) = &mut local.home
         {
             home.handle_stored(cx.now, ticket, durable);
-            self.stir(volume);
+            self.schedule(volume);
         }
     }
 }
@@ -424,100 +424,100 @@ impl Traffic {
 
 impl Shard {
     /// Takes from gates and homes what they have to give.
-    pub(super) fn run_fronts(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn run_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut worked = false;
-        while let Some(done) = self.fronts.stray.pop_front() {
+        while let Some(done) = self.volumes.orphans.pop_front() {
             worked = true;
-            self.tell_server(cx, done);
+            self.finish_io(cx, done);
         }
-        while let Some(volume) = self.fronts.stirred.pop_front() {
+        while let Some(volume) = self.volumes.scheduled.pop_front() {
             worked = true;
-            if let Some(front) = self.fronts.front(volume) {
-                front.stirred = false;
+            if let Some(local) = self.volumes.get_mut(volume) {
+                local.scheduled = false;
             }
             self.run_gate(cx, volume);
-            if let Some(tag) = self.fronts.get(volume).and_then(|front| front.remote) {
+            if let Some(tag) = self.volumes.get(volume).and_then(|local| local.remote) {
                 self.remotes.touch(tag);
             }
             self.run_home(volume);
-            self.fronts.note_timeout(volume);
+            self.volumes.note_timeout(volume);
         }
         worked
     }
 
     /// An operation has ended: its server hears of it, and may want another one.
-    fn tell_server(&mut self, cx: &mut Cx<'_>, done: Done) {
+    fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
         let nvme = done.id.0 & NVME != 0;
         if nvme {
             self.nvme.server.done(cx, done);
         } else {
             self.server.done(cx, done);
         }
-        self.later.follows = true;
+        self.deferred.follows = true;
         if nvme {
             self.run_nvme_steps(cx)
         } else {
             self.run_steps(cx)
         };
-        self.later.follows = false;
+        self.deferred.follows = false;
     }
 
     fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
         loop {
-            let Some(front) = self.fronts.front(volume) else { return };
-            let more = front.gate.resume(cx);
+            let Some(local) = self.volumes.get_mut(volume) else { return };
+            let more = local.gate.resume(cx);
             let mut ended = false;
             while let Some(done) = self.poll_done(volume) {
                 ended = true;
                 if done.id == FLUSH {
                     self.flushed(volume, done.result.is_ok());
                 } else {
-                    self.tell_server(cx, done);
+                    self.finish_io(cx, done);
                 }
             }
             // In memory each part of an operation has ended at once: the world and other volumes have their
             // turn before the next part.
-            if more && !self.fronts.longer.contains(&volume) {
-                self.fronts.longer.push_back(volume);
+            if more && !self.volumes.long_running.contains(&volume) {
+                self.volumes.long_running.push_back(volume);
             }
             if more || !ended {
                 break;
             }
         }
-        while let Some(op) = self.fronts.front(volume).and_then(|front| front.gate.poll_disk()) {
-            self.fronts.out.push_back(op);
+        while let Some(op) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_disk()) {
+            self.volumes.out.push_back(op);
         }
-        while let Some(core) = self.fronts.front(volume).and_then(|front| front.gate.poll_wake()) {
+        while let Some(core) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_wake()) {
             self.post(ShardId(core.0), Message::Wake(volume));
         }
-        while let Some((name, remark)) = self.fronts.front(volume).and_then(Front::poll_remark) {
-            self.say(LogLine::Volume { name, remark });
+        while let Some((name, remark)) = self.volumes.get_mut(volume).and_then(LocalVolume::poll_remark) {
+            self.log(LogLine::Volume { name, remark });
         }
-        let home = self.fronts.home_of(volume);
-        while let Some((id, ask)) = self.fronts.front(volume).and_then(|front| front.gate.poll_ask()) {
+        let home = self.volumes.home_of(volume);
+        while let Some((id, ask)) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ask()) {
             self.post(home, Message::Ask(volume, self.id, id, ask));
         }
-        while let Some(ack) = self.fronts.front(volume).and_then(|front| front.gate.poll_ack()) {
+        while let Some(ack) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
             self.acknowledge(cx, volume, ack);
         }
     }
 
     fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
-        let front = self.fronts.front(volume)?;
-        let done = front.gate.poll_done()?;
-        front.note_done(&done);
+        let local = self.volumes.get_mut(volume)?;
+        let done = local.gate.poll_done()?;
+        local.note_done(&done);
         Some(done)
     }
 
     fn run_home(&mut self, volume: VolumeId) {
-        let Some(home) = self.fronts.front(volume).and_then(|front| front.home.as_mut()) else { return };
+        let Some(home) = self.volumes.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
         let adoptions: Vec<Adoption> = std::iter::from_fn(|| home.poll_adoption()).collect();
         let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
         let name = home.facts().name.clone();
         let remarks: Vec<Remark> = std::iter::from_fn(|| home.poll_remark()).collect();
         for remark in remarks {
-            self.say(LogLine::Volume { name: name.clone(), remark });
+            self.log(LogLine::Volume { name: name.clone(), remark });
         }
         for store in stores {
             self.post(CONTROL, Message::Store(volume, store));
@@ -539,15 +539,15 @@ impl Shard {
         self.run_steps(cx);
         self.nvme.server.adopt(volume, adoption);
         self.run_nvme_steps(cx);
-        match self.fronts.front(volume) {
-            Some(front) => front.gate.adopt(adoption),
+        match self.volumes.get_mut(volume) {
+            Some(local) => local.gate.adopt(adoption),
             None => {
                 // Nothing of it is in flight here.
-                self.fronts.keep_early(volume, &adoption.view);
+                self.volumes.keep_early_view(volume, &adoption.view);
                 let ack = Ack { from: Core(self.id.0), change: adoption.change };
-                self.post(self.fronts.home_of(volume), Message::Ack(volume, ack));
+                self.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
             }
         }
-        self.fronts.stir(volume);
+        self.volumes.schedule(volume);
     }
 }

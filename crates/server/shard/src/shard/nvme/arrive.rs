@@ -10,15 +10,15 @@ use nvme_tcp::controller::DigestPolicy;
 use nvme_tcp::{ControllerQueue, QueueLimits};
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
-use super::{Applicant, ConnectFailure, LAST_WORDS_MAX, NvmeLogLine, Queue, Stage};
+use super::{ConnectFailure, ConnectRequest, LAST_WORDS_MAX, NvmeLogLine, Queue, QueueState};
 use crate::exports::{HostAuth, HostRule, NotAllowed, NvmePortal, NvmeService};
 use crate::links::Owner;
-use crate::shard::conns::{Conn, Kind};
+use crate::shard::conns::{Conn, ConnKind};
 use crate::shard::{LogLine, Shard};
 
 /// The leave to connect.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leave {
+pub(super) struct ConnectPermit {
     /// How many controllers the subsystem may have.
     pub(super) controllers: u16,
     /// Where it came from, and how many controllers that source may have, if that is bounded.
@@ -33,7 +33,7 @@ impl Shard {
         let limits = self.queue_limits(&accepted);
         let proto = ControllerQueue::new(cx, limits);
         match self.add_queue(Queue::new(id, proto, accepted, true)) {
-            Some(tag) => self.remember_age(tag),
+            Some(tag) => self.note_login_age(tag),
             None => self.departures.push_back((id, Departure::Abort)),
         }
     }
@@ -41,17 +41,17 @@ impl Shard {
     /// Makes a connection known. `None`: there are as many as a shard can hold.
     pub(super) fn add_queue(&mut self, queue: Queue) -> Option<Tag> {
         let id = queue.id;
-        let counted = queue.counted;
-        let conn = Conn { kind: Kind::Queue(Box::new(queue)), noted: None, touched: false };
+        let is_stranger = queue.is_stranger;
+        let conn = Conn { kind: ConnKind::Queue(Box::new(queue)), noted: None, touched: false };
         let tag = self.conns.insert(conn).ok()?;
-        if counted {
+        if is_stranger {
             self.logins += 1;
         } else {
-            self.nvme.seated += 1;
+            self.nvme.queues += 1;
         }
         self.links.insert(id, Owner { conn: tag, link: Link(0) });
         self.touch(tag);
-        self.rouse(id);
+        self.mark_ready(id);
         Some(tag)
     }
 
@@ -75,15 +75,19 @@ impl Shard {
     pub(super) fn stranger_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
         let Some(queue) = self.queue(conn) else { return };
         match event {
-            TargetEvent::Command { tag, command, data_out } => match queue.stage {
-                Stage::Stranger => self.first_command(cx, conn, tag, &command, data_out),
-                Stage::Reading(_) | Stage::Asked(_) | Stage::Granted(_) | Stage::Open(_) | Stage::Over => {
+            TargetEvent::Command { tag, command, data_out } => match queue.state {
+                QueueState::AwaitingConnect => self.first_command(cx, conn, tag, &command, data_out),
+                QueueState::ReadingConnect(_)
+                | QueueState::AwaitingGrant(_)
+                | QueueState::Granted(_)
+                | QueueState::Open(_)
+                | QueueState::Ended => {
                     queue.proto.retire(cx, tag);
                 }
             },
             TargetEvent::DataReceived { tag, data, .. } => {
-                let Stage::Reading(connect) = queue.stage else { return };
-                queue.stage = Stage::Stranger;
+                let QueueState::ReadingConnect(connect) = queue.state else { return };
+                queue.state = QueueState::AwaitingConnect;
                 let mut bytes = [0; ConnectData::LEN as usize];
                 if data.len() == bytes.len() {
                     data.copy_to(0, &mut bytes);
@@ -91,7 +95,7 @@ impl Shard {
                 match ConnectData::parse(&bytes).names() {
                     Ok(names) => {
                         let draw = cx.entropy.next_u64();
-                        self.judge_connect(cx, conn, Applicant { tag, connect, names, draw });
+                        self.judge_connect(cx, conn, ConnectRequest { tag, connect, names, draw });
                     }
                     Err(refusal) => {
                         self.refuse_connect(cx, conn, tag, refusal.into(), ConnectFailure::Refused(refusal));
@@ -103,8 +107,8 @@ impl Shard {
                 if queue.key.is_none() {
                     queue.proto.retire(cx, tag);
                 }
-                if let Stage::Reading(_) = queue.stage {
-                    queue.stage = Stage::Stranger;
+                if let QueueState::ReadingConnect(_) = queue.state {
+                    queue.state = QueueState::AwaitingConnect;
                 }
             }
             TargetEvent::Closed => {}
@@ -132,21 +136,21 @@ impl Shard {
             return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NoMemory);
         };
         if let Some(queue) = self.queue(conn) {
-            queue.stage = Stage::Reading(connect);
+            queue.state = QueueState::ReadingConnect(connect);
             queue.proto.recv_data(cx, tag, 0, memory);
         }
     }
 
     /// A host has said who it is and what it wants.
-    fn judge_connect(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant) {
+    fn judge_connect(&mut self, cx: &mut Cx<'_>, conn: Tag, connecting: ConnectRequest) {
         let Some(queue) = self.queue(conn) else { return };
         let accepted = queue.accepted;
-        match self.may_connect(cx.now, &applicant.connect, &applicant.names, &accepted) {
-            Ok(leave) => self.apply(conn, applicant, leave),
+        match self.may_connect(cx.now, &connecting.connect, &connecting.names, &accepted) {
+            Ok(permit) => self.apply(conn, connecting, permit),
             Err((refusal, cause)) => {
-                let tag = applicant.tag;
+                let tag = connecting.tag;
                 if let Some(queue) = self.queue(conn) {
-                    queue.stage = Stage::Asked(Box::new(applicant));
+                    queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
                 self.refuse_connect(cx, conn, tag, refusal.into(), cause);
             }
@@ -160,7 +164,7 @@ impl Shard {
         connect: &Connect,
         names: &ConnectNames,
         accepted: &Accepted,
-    ) -> Result<Leave, (ConnectRefusal, ConnectFailure)> {
+    ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
         if self.stopping.is_some() {
             return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
         }
@@ -181,7 +185,7 @@ impl Shard {
                 .discovery_rule(host, names.host_id, from)
                 .map_err(|NotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
             let source = nvme.discovery_per_source.map(|limit| (from, limit));
-            return self.leave(now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
+            return self.permit(now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
         }
         if portal.service == NvmeService::Discovery {
             return Err(nowhere);
@@ -193,24 +197,24 @@ impl Shard {
             Some(_) if subsystem.is_away && connect.qid == 0 => {
                 Err((ConnectRefusal::Busy, ConnectFailure::Away))
             }
-            Some(rule) => self.leave(now, Some(rule), from, (subsystem.limits.controllers, None)),
+            Some(rule) => self.permit(now, Some(rule), from, (subsystem.limits.controllers, None)),
             None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
         }
     }
 
     /// The leave that a rule gives, unless the source has to wait.
-    fn leave(
+    fn permit(
         &self,
         now: Time,
         rule: Option<&HostRule>,
         from: IpAddr,
         (controllers, source): (u16, Option<(IpAddr, u16)>),
-    ) -> Result<Leave, (ConnectRefusal, ConnectFailure)> {
+    ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
         let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
         if proves && self.backoff.holds(now, from) {
             return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
         }
-        Ok(Leave { controllers, source, proves })
+        Ok(ConnectPermit { controllers, source, proves })
     }
 
     /// Answers a Connect, or what came instead of one, with a refusal; the connection ends.
@@ -224,11 +228,11 @@ impl Shard {
     ) {
         let Some(queue) = self.queue(conn) else { return };
         let (peer, names) = (queue.accepted.peer, queue.names());
-        queue.stage = Stage::Over;
+        queue.state = QueueState::Ended;
         queue.proto.respond(cx, tag, completion);
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
         self.touch(conn);
-        self.say(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
+        self.log(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
     }
 }
 

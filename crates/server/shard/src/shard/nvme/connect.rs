@@ -10,14 +10,14 @@ use nvme_server::{Host, Join};
 use stream::Tag;
 use volume::Shard as Core;
 
-use super::arrive::Leave;
-use super::{Applicant, ConnectFailure, Controller, Stage, placement_query};
+use super::arrive::ConnectPermit;
+use super::{ConnectFailure, ConnectRequest, Controller, QueueState, placement_query};
 use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::ShardPreference;
 use crate::message::{
     AdmittedQueue, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal, QueueRequest,
 };
-use crate::shard::conns::{Conn, Kind};
+use crate::shard::conns::{Conn, ConnKind};
 use crate::shard::{DIRECTORY, Shard};
 
 /// Where an I/O queue is to live, and what it is; or why it may not be.
@@ -25,40 +25,40 @@ pub(super) type QueueAdmission = Result<(ShardId, Box<AdmittedQueue>), QueueRefu
 
 impl Shard {
     /// Asks who can grant a Connect that the exports allow.
-    pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, leave: Leave) {
-        let (id, names) = (self.id, &applicant.names);
+    pub(super) fn apply(&mut self, conn: Tag, connecting: ConnectRequest, permit: ConnectPermit) {
+        let (id, names) = (self.id, &connecting.names);
         let Some(accepted) = self.queue(conn).map(|queue| queue.accepted) else { return };
-        let message = if applicant.connect.qid == 0 {
+        let message = if connecting.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
             let request = ControllerRequest {
                 from: (id, conn.to_bits()),
                 subsystem: names.subsystem.as_str().into(),
                 host: names.host.as_str().into(),
                 host_id: bound,
-                limit: leave.controllers,
-                source: leave.source,
-                binds: !leave.proves,
-                preference: self.exports.preference(&placement_query(names, &accepted), applicant.draw),
+                limit: permit.controllers,
+                source: permit.source,
+                binds: !permit.proves,
+                preference: self.exports.preference(&placement_query(names, &accepted), connecting.draw),
             };
             (DIRECTORY, NvmeMessage::ControllerRequest(request))
         } else {
             // A number that is nobody's is refused where its bearer would live.
             let home = ShardId(names.cntlid % self.shards);
             let join = Join {
-                qid: applicant.connect.qid,
-                entries: applicant.connect.entries,
-                flow_control: applicant.connect.flow_control,
+                qid: connecting.connect.qid,
+                entries: connecting.connect.entries,
+                flow_control: connecting.connect.flow_control,
                 subsystem: names.subsystem.clone(),
                 host: Host { nqn: names.host.clone(), id: names.host_id },
                 // The controller's shard knows where its other queues are.
                 shard: Core(home.0),
             };
-            let preference = self.exports.preference(&placement_query(names, &accepted), applicant.draw);
+            let preference = self.exports.preference(&placement_query(names, &accepted), connecting.draw);
             let request = QueueRequest { join, preference, names: names.clone(), accepted };
             (home, NvmeMessage::JoinController(names.cntlid, id, conn.to_bits(), Box::new(request)))
         };
         if let Some(queue) = self.queue(conn) {
-            queue.stage = Stage::Asked(Box::new(applicant));
+            queue.state = QueueState::AwaitingGrant(Box::new(connecting));
             self.post(message.0, Message::Nvme(message.1));
         }
     }
@@ -75,7 +75,7 @@ impl Shard {
     fn registered_name(&self, subsystem: &str, host_id: &[u8; 16]) -> Option<Arc<str>> {
         let subsystem = self.exports.nvme.subsystems.iter().find(|known| &*known.nqn == subsystem)?;
         subsystem.namespaces.iter().find_map(|namespace| {
-            let view = self.fronts.get(namespace.volume)?.gate.view();
+            let view = self.volumes.get(namespace.volume)?.gate.view();
             view.reservations.host_nqn(host_id).cloned()
         })
     }
@@ -148,16 +148,16 @@ impl Shard {
     }
 
     fn granted(&mut self, cx: &mut Cx<'_>, conn: Tag, shard: ShardId, grant: QueueGrant) {
-        let stage = self.queue(conn).map(|queue| std::mem::replace(&mut queue.stage, Stage::Over));
-        match (stage, self.queue(conn)) {
-            (Some(Stage::Asked(applicant)), Some(queue)) => {
-                queue.stage = Stage::Granted(Box::new((*applicant, shard, grant)));
+        let state = self.queue(conn).map(|queue| std::mem::replace(&mut queue.state, QueueState::Ended));
+        match (state, self.queue(conn)) {
+            (Some(QueueState::AwaitingGrant(connecting)), Some(queue)) => {
+                queue.state = QueueState::Granted(Box::new((*connecting, shard, grant)));
                 self.move_granted(cx, conn);
                 self.touch(conn);
             }
             // It went away while it was asked for.
             (Some(other), Some(queue)) => {
-                queue.stage = other;
+                queue.state = other;
                 self.give_back(grant);
             }
             (_, _) => self.give_back(grant),
@@ -166,8 +166,8 @@ impl Shard {
 
     fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: ConnectFailure) {
         let Some(queue) = self.queue(conn) else { return };
-        if let Stage::Asked(applicant) = &queue.stage {
-            let tag = applicant.tag;
+        if let QueueState::AwaitingGrant(connecting) = &queue.state {
+            let tag = connecting.tag;
             self.refuse_connect(cx, conn, tag, refusal.into(), cause);
         }
     }
@@ -176,27 +176,27 @@ impl Shard {
     pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let id = self.id;
         let Some(queue) = self.queue(conn) else { return };
-        let granted = match std::mem::replace(&mut queue.stage, Stage::Over) {
-            Stage::Granted(granted) if granted.1 == id || queue.proto.can_park() => granted,
-            stage => {
-                queue.stage = stage;
+        let granted = match std::mem::replace(&mut queue.state, QueueState::Ended) {
+            QueueState::Granted(granted) if granted.1 == id || queue.proto.can_park() => granted,
+            state => {
+                queue.state = state;
                 return;
             }
         };
-        let (applicant, shard, grant) = *granted;
+        let (connecting, shard, grant) = *granted;
         if shard == id {
-            return self.open_queue(cx, conn, applicant, grant);
+            return self.open_queue(cx, conn, connecting, grant);
         }
-        let Some(Conn { kind: Kind::Queue(queue), .. }) = self.conns.remove(conn) else {
+        let Some(Conn { kind: ConnKind::Queue(queue), .. }) = self.conns.remove(conn) else {
             return self.give_back(grant);
         };
-        self.logins -= usize::from(queue.counted);
+        self.logins -= usize::from(queue.is_stranger);
         let (link, accepted) = (queue.id, queue.accepted);
         let Some(parked) = queue.proto.park() else {
             self.give_back(grant);
             return self.depart(link, Departure::Abort);
         };
-        let (connect, names) = (applicant.connect, applicant.names);
+        let (connect, names) = (connecting.connect, connecting.names);
         let handoff = NvmeLinkHandoff { parked, accepted, connect, names, grant };
         let message = Message::Nvme(NvmeMessage::Link(Box::new(handoff)));
         self.depart(link, Departure::Move { to: shard, message });

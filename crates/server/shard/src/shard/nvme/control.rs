@@ -5,10 +5,10 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::{Nvme, Queue, Stage, placement_query};
+use super::{Nvme, Queue, QueueState, placement_query};
 use crate::message::{HostAuthentication, QueueEntry};
 use crate::shard::Shard;
-use crate::shard::conns::Kind;
+use crate::shard::conns::ConnKind;
 
 impl Shard {
     /// Controllers keep what their hosts may still reach. Those whose hosts may reach nothing any more are
@@ -49,25 +49,25 @@ impl Shard {
                 Some(_) | None => server.end_controller(cntlid),
             }
         }
-        self.end_strays(cx);
+        self.end_queues_of_other_rules(cx);
     }
 
     /// I/O queues end whose addresses come under another rule now than those of their admin queues: what a
     /// controller tells its queues from now on is its own rule's.
-    fn end_strays(&mut self, cx: &mut Cx<'_>) {
-        let strays: Vec<_> = self
+    fn end_queues_of_other_rules(&mut self, cx: &mut Cx<'_>) {
+        let keys: Vec<_> = self
             .conns
             .iter()
             .filter_map(|(_, conn)| match &conn.kind {
-                Kind::Queue(queue) => {
-                    let seat = queue.seat()?;
-                    let one = self.have_one_rule(&seat.names, &queue.accepted, seat.admin.as_ref()?);
-                    (!one).then_some(seat.key)
+                ConnKind::Queue(queue) => {
+                    let open = queue.open()?;
+                    let one = self.have_one_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
+                    (!one).then_some(open.key)
                 }
-                Kind::Login(_) | Kind::Session(_) => None,
+                ConnKind::Login(_) | ConnKind::Session(_) => None,
             })
             .collect();
-        for key in strays {
+        for key in keys {
             self.end_queue(cx, key);
         }
     }
@@ -75,12 +75,15 @@ impl Shard {
     /// Who is not connected yet goes; queues end with what is in work.
     pub(in crate::shard) fn stop_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, deadline: Time) {
         let Some(queue) = self.queue(conn) else { return };
-        match &queue.stage {
-            Stage::Open(_) if queue.counted => queue.proto.close(cx, Close::Now),
-            Stage::Open(seat) if seat.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
+        match &queue.state {
+            QueueState::Open(_) if queue.is_stranger => queue.proto.close(cx, Close::Now),
+            QueueState::Open(open) if open.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
             // An admin queue's work never ends: hosts always wait for events.
-            Stage::Open(_) | Stage::Over => {}
-            Stage::Stranger | Stage::Reading(_) | Stage::Asked(_) | Stage::Granted(_) => {
+            QueueState::Open(_) | QueueState::Ended => {}
+            QueueState::AwaitingConnect
+            | QueueState::ReadingConnect(_)
+            | QueueState::AwaitingGrant(_)
+            | QueueState::Granted(_) => {
                 queue.proto.close(cx, Close::Now);
             }
         }
@@ -98,12 +101,12 @@ impl Shard {
 
     /// Whether no queue is left, for the stop.
     pub(in crate::shard) fn queues_ended(&self) -> bool {
-        !self.conns.iter().any(|(_, conn)| matches!(conn.kind, Kind::Queue(_)))
+        !self.conns.iter().any(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)))
     }
 
     /// The time for the stop is over.
     pub(in crate::shard) fn end_queues(&mut self, cx: &mut Cx<'_>) {
-        let queues = self.conns.iter().filter(|(_, conn)| matches!(conn.kind, Kind::Queue(_)));
+        let queues = self.conns.iter().filter(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)));
         let tags: Vec<Tag> = queues.map(|(tag, _)| tag).collect();
         for tag in tags {
             if let Some(queue) = self.queue(tag) {
@@ -115,35 +118,35 @@ impl Shard {
 
     pub(in crate::shard) fn queue_entries(&self) -> Vec<QueueEntry> {
         let queues = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
-            Kind::Queue(queue) => Some(queue),
-            Kind::Login(_) | Kind::Session(_) => None,
+            ConnKind::Queue(queue) => Some(queue),
+            ConnKind::Login(_) | ConnKind::Session(_) => None,
         });
         queues.filter_map(|queue| self.queue_entry(queue)).collect()
     }
 
     fn queue_entry(&self, queue: &Queue) -> Option<QueueEntry> {
-        let seat = queue.seat()?;
+        let open = queue.open()?;
         let (terms, size) = (queue.proto.terms(), queue.proto.size());
         Some(QueueEntry {
-            cntlid: seat.cntlid,
-            qid: seat.qid,
-            subsystem: seat.names.subsystem.as_str().into(),
-            host: seat.names.host.clone(),
-            host_id: seat.names.host_id,
+            cntlid: open.cntlid,
+            qid: open.qid,
+            subsystem: open.names.subsystem.as_str().into(),
+            host: open.names.host.clone(),
+            host_id: open.names.host_id,
             peer: queue.accepted.peer,
             local: queue.accepted.local,
             digests: (terms.header_digest, terms.data_digest),
             entries: size.entries,
             flow_control: size.flow_control,
             in_capsule: size.in_capsule_max,
-            authentication: match self.nvme.server.proven_by(seat.key) {
+            authentication: match self.nvme.server.proven_by(open.key) {
                 Some((hash, group)) => HostAuthentication::Done(hash, group),
-                None if self.nvme.server.must_prove(seat.key) => HostAuthentication::Pending,
+                None if self.nvme.server.must_prove(open.key) => HostAuthentication::Pending,
                 None => HostAuthentication::NotRequired,
             },
             commands: queue.proto.tasks_in_work(),
-            placed: self.exports.placed(&placement_query(&seat.names, &queue.accepted), self.id),
-            counters: self.nvme.server.counters(seat.key),
+            placed: self.exports.placed(&placement_query(&open.names, &queue.accepted), self.id),
+            counters: self.nvme.server.counters(open.key),
             traffic: self.links.traffic(queue.id),
         })
     }

@@ -26,7 +26,7 @@ use nvme_server::{CommandKey, QueueKey, Server, Step};
 use nvme_tcp::{ControllerQueue, LinkFault};
 use stream::{Close, Connection, Tag, TargetEvent};
 
-use super::conns::Kind;
+use super::conns::ConnKind;
 use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
 use crate::exports::PlacementQuery;
@@ -46,9 +46,9 @@ pub(super) struct Nvme {
     controllers: HashMap<u16, Controller>,
     directory: Option<Controllers>,
     /// How many connections are queues, or were: all that do not count among the logins.
-    seated: usize,
+    queues: usize,
     /// What the directory was told last of the memory that is left to promise.
-    left_told: Option<u64>,
+    reported_left: Option<u64>,
     /// Queues that wait for their numbers.
     pending_connects: pending_connects::PendingConnects,
 }
@@ -60,14 +60,14 @@ impl Nvme {
             conns: Vec::new(),
             controllers: HashMap::new(),
             directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
-            seated: 0,
-            left_told: None,
+            queues: 0,
+            reported_left: None,
             pending_connects: pending_connects::PendingConnects::new(),
         }
     }
 
     fn is_full(&self) -> bool {
-        self.seated >= QUEUES_MAX
+        self.queues >= QUEUES_MAX
     }
 }
 
@@ -78,7 +78,7 @@ struct Controller {
     /// Where its admin queue was accepted.
     accepted: Accepted,
     /// The log has been told of it: its host has proved who it is, if it has to.
-    introduced: bool,
+    is_logged: bool,
 }
 
 /// A connection of an NVMe host.
@@ -87,7 +87,7 @@ pub(super) struct Queue {
     pub(super) id: LinkId,
     pub(super) proto: ControllerQueue,
     pub(super) accepted: Accepted,
-    pub(super) stage: Stage,
+    pub(super) state: QueueState,
     /// Its key at the server, also while its commands end.
     key: Option<QueueKey>,
     /// Reads that wait for the peer to read what was sent.
@@ -95,7 +95,7 @@ pub(super) struct Queue {
     /// Writes whose data the peer is not asked for before it has sent what it was asked for.
     asking: VecDeque<Step>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
-    counted: bool,
+    is_stranger: bool,
     /// It has lost its place to another stranger: there is nothing to tell it.
     evicted: bool,
     /// Its link is gone.
@@ -106,24 +106,24 @@ pub(super) struct Queue {
 
 /// How far a connection is.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(super) enum QueueState {
     /// Its Connect has not come.
-    Stranger,
+    AwaitingConnect,
     /// The data of its Connect comes.
-    Reading(Connect),
+    ReadingConnect(Connect),
     /// Another shard judges its Connect.
-    Asked(Box<Applicant>),
+    AwaitingGrant(Box<ConnectRequest>),
     /// It is granted, and waits until nothing is out on it.
-    Granted(Box<(Applicant, ShardId, QueueGrant)>),
+    Granted(Box<(ConnectRequest, ShardId, QueueGrant)>),
     /// It is a queue.
-    Open(Box<Seat>),
+    Open(Box<OpenQueue>),
     /// It was refused, or has ended; its last words may be on their way.
-    Over,
+    Ended,
 }
 
 /// A Connect that is not answered.
 #[derive(Clone, Debug)]
-pub(super) struct Applicant {
+pub(super) struct ConnectRequest {
     tag: Tag,
     connect: Connect,
     names: ConnectNames,
@@ -138,7 +138,7 @@ fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> Place
 
 /// What a queue is.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct OpenQueue {
     key: QueueKey,
     cntlid: u16,
     qid: u16,
@@ -148,16 +148,16 @@ pub(super) struct Seat {
 }
 
 impl Queue {
-    fn new(id: LinkId, proto: ControllerQueue, accepted: Accepted, counted: bool) -> Self {
+    fn new(id: LinkId, proto: ControllerQueue, accepted: Accepted, is_stranger: bool) -> Self {
         Queue {
             id,
             proto,
             accepted,
-            stage: Stage::Stranger,
+            state: QueueState::AwaitingConnect,
             key: None,
             parked: VecDeque::new(),
             asking: VecDeque::new(),
-            counted,
+            is_stranger,
             evicted: false,
             gone: false,
             closed: false,
@@ -165,11 +165,11 @@ impl Queue {
     }
 
     /// Ends it if the peer owes its Connect, or the proof of who it is; says whether it did.
-    pub(super) fn give_up(&mut self, cx: &mut Cx<'_>) -> bool {
-        let owes = match self.stage {
-            Stage::Stranger | Stage::Reading(_) => true,
-            Stage::Open(_) => self.counted,
-            Stage::Asked(_) | Stage::Granted(_) | Stage::Over => false,
+    pub(super) fn evict(&mut self, cx: &mut Cx<'_>) -> bool {
+        let owes = match self.state {
+            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) => true,
+            QueueState::Open(_) => self.is_stranger,
+            QueueState::AwaitingGrant(_) | QueueState::Granted(_) | QueueState::Ended => false,
         };
         if owes {
             self.evicted = true;
@@ -179,28 +179,28 @@ impl Queue {
     }
 
     /// Whether it counts among the strangers.
-    pub(super) fn is_counted(&self) -> bool {
-        self.counted
+    pub(super) fn is_stranger(&self) -> bool {
+        self.is_stranger
     }
 
-    fn seat(&self) -> Option<&Seat> {
-        match &self.stage {
-            Stage::Open(seat) => Some(seat),
+    fn open(&self) -> Option<&OpenQueue> {
+        match &self.state {
+            QueueState::Open(open) => Some(open),
             _ => None,
         }
     }
 
     /// Its key at the server, while it is a queue.
     pub(super) fn server_key(&self) -> Option<QueueKey> {
-        self.seat().map(|seat| seat.key)
+        self.open().map(|open| open.key)
     }
 
     fn names(&self) -> Option<(Nqn, Nqn)> {
-        let names = match &self.stage {
-            Stage::Asked(applicant) => &applicant.names,
-            Stage::Granted(granted) => &granted.0.names,
-            Stage::Open(seat) => &seat.names,
-            Stage::Stranger | Stage::Reading(_) | Stage::Over => return None,
+        let names = match &self.state {
+            QueueState::AwaitingGrant(connecting) => &connecting.names,
+            QueueState::Granted(granted) => &granted.0.names,
+            QueueState::Open(open) => &open.names,
+            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::Ended => return None,
         };
         Some((names.host.clone(), names.subsystem.clone()))
     }
@@ -209,8 +209,8 @@ impl Queue {
 impl Shard {
     pub(super) fn queue(&mut self, tag: Tag) -> Option<&mut Queue> {
         match &mut self.conns.get_mut(tag)?.kind {
-            Kind::Queue(queue) => Some(queue),
-            Kind::Login(_) | Kind::Session(_) => None,
+            ConnKind::Queue(queue) => Some(queue),
+            ConnKind::Login(_) | ConnKind::Session(_) => None,
         }
     }
 
@@ -252,22 +252,22 @@ impl Shard {
     }
 
     /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
-    pub(super) fn queue_violated(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: LinkFault) {
+    pub(super) fn queue_protocol_error(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: LinkFault) {
         let Some(queue) = self.queue(conn) else { return };
         let line = NvmeLogLine::LinkFault {
             peer: queue.accepted.peer,
             host: queue.names().map(|(host, _)| host),
             violation,
         };
-        self.say(LogLine::Nvme(line));
-        self.leave_seat(cx, conn);
+        self.log(LogLine::Nvme(line));
+        self.close_server_queue(cx, conn);
     }
 
     /// The server lets go of a queue: its commands end without a word.
-    fn leave_seat(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+    fn close_server_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let Some(queue) = self.queue(conn) else { return };
-        let Some(key) = queue.seat().map(|seat| seat.key) else { return };
-        queue.stage = Stage::Over;
+        let Some(key) = queue.open().map(|open| open.key) else { return };
+        queue.state = QueueState::Ended;
         self.memory_waiters.remove_queue(key);
         self.nvme.server.close_queue(cx, key);
         // The key may be given again as soon as the last command has ended: the steps that end them are
@@ -293,11 +293,11 @@ impl Shard {
                 continue;
             }
             if let Err(violation) = queue.proto.resume(cx) {
-                self.queue_violated(cx, conn, violation);
+                self.queue_protocol_error(cx, conn, violation);
                 continue;
             }
             if let Some(violation) = queue.proto.poll_link_fault() {
-                self.queue_violated(cx, conn, violation);
+                self.queue_protocol_error(cx, conn, violation);
                 continue;
             }
             // Parsing on may have brought more to tell.
@@ -310,7 +310,7 @@ impl Shard {
         self.unpark_queue(cx, conn);
         let Some(queue) = self.queue(conn) else { return };
         let id = queue.id;
-        self.rouse(id);
+        self.mark_ready(id);
         self.forget_queue(conn);
     }
 
@@ -320,13 +320,13 @@ impl Shard {
             queue.closed = true;
             return;
         }
-        let Some(key) = queue.seat().map(|seat| seat.key) else {
+        let Some(key) = queue.open().map(|open| open.key) else {
             return self.stranger_event(cx, conn, event);
         };
         match event {
             TargetEvent::Command { tag, command, data_out } => {
                 let key = CommandKey { queue: key, tag: tag.to_bits() };
-                if !self.try_command_at_once(cx, conn, key, &command, data_out) {
+                if !self.try_command_inline(cx, conn, key, &command, data_out) {
                     self.nvme.server.start(cx, key, &command, data_out);
                 }
             }
@@ -342,19 +342,19 @@ impl Shard {
 
     /// A connection's socket is to be closed: what it was is over.
     fn lose_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        self.leave_seat(cx, conn);
+        self.close_server_queue(cx, conn);
         let Some(queue) = self.queue(conn) else { return };
         let (id, peer, names) = (queue.id, queue.accepted.peer, queue.names());
         // Its descriptor is free at once.
         let how = if queue.evicted { Departure::Abort } else { Departure::Close };
-        match std::mem::replace(&mut queue.stage, Stage::Over) {
-            Stage::Over | Stage::Open(_) => {}
-            Stage::Stranger | Stage::Reading(_) | Stage::Asked(_) => {
-                self.say(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
+        match std::mem::replace(&mut queue.state, QueueState::Ended) {
+            QueueState::Ended | QueueState::Open(_) => {}
+            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::AwaitingGrant(_) => {
+                self.log(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
-            Stage::Granted(granted) => {
+            QueueState::Granted(granted) => {
                 self.give_back(granted.2);
-                self.say(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
+                self.log(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
         }
         self.depart(id, how);
@@ -366,9 +366,9 @@ impl Shard {
         if !queue.gone || !queue.closed {
             return;
         }
-        let (counted, key) = (queue.counted, queue.key);
-        self.logins -= usize::from(counted);
-        self.nvme.seated -= usize::from(!counted);
+        let (is_stranger, key) = (queue.is_stranger, queue.key);
+        self.logins -= usize::from(is_stranger);
+        self.nvme.queues -= usize::from(!is_stranger);
         if let Some(slot) = key.and_then(|key| self.nvme.conns.get_mut(key.0 as usize))
             && *slot == Some(conn)
         {

@@ -41,11 +41,11 @@ pub(super) fn left(cx: &Cx<'_>) -> u64 {
 impl Shard {
     /// Tells the directory what is left to promise here, when that has changed by a 64th of all memory
     /// since it was told last. It is advice: a queue that finds less is refused when it connects.
-    pub(in crate::shard) fn tell_left(&mut self, cx: &Cx<'_>) {
+    pub(in crate::shard) fn report_memory_left(&mut self, cx: &Cx<'_>) {
         let now = left(cx);
         let step = cx.pool.usage().capacity as u64 / 64;
-        if self.nvme.left_told.is_none_or(|told| told.abs_diff(now) >= step) {
-            self.nvme.left_told = Some(now);
+        if self.nvme.reported_left.is_none_or(|told| told.abs_diff(now) >= step) {
+            self.nvme.reported_left = Some(now);
             let message = NvmeMessage::MemoryLeft(self.id, now);
             self.post(DIRECTORY, Message::Nvme(message));
         }

@@ -17,7 +17,7 @@ use stream::{Tag, Target};
 use volume::{Identity, Nexus, PortId};
 
 use super::offer::{affordable, left};
-use super::{Applicant, ConnectFailure, Controller, Queue, Seat, Stage, placement_query};
+use super::{ConnectFailure, ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
 use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
 use crate::shard::{Shard, set_slot};
@@ -33,11 +33,11 @@ impl Shard {
         let NvmeLinkHandoff { parked, accepted, connect, names, grant } = handoff;
         let limits = self.queue_limits(&accepted);
         let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
-        let applicant = Applicant { tag, connect, names, draw: 0 };
+        let connecting = ConnectRequest { tag, connect, names, draw: 0 };
         let room = !self.nvme.is_full() && self.stopping.is_none();
         let queue = room.then(|| Queue::new(id, proto, accepted, false));
         match queue.and_then(|queue| self.add_queue(queue)) {
-            Some(conn) => self.open_queue(cx, conn, applicant, grant),
+            Some(conn) => self.open_queue(cx, conn, connecting, grant),
             None => {
                 self.give_back(grant);
                 self.departures.push_back((id, Departure::Close));
@@ -45,15 +45,21 @@ impl Shard {
         }
     }
 
-    pub(super) fn open_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant, grant: QueueGrant) {
+    pub(super) fn open_queue(
+        &mut self,
+        cx: &mut Cx<'_>,
+        conn: Tag,
+        connecting: ConnectRequest,
+        grant: QueueGrant,
+    ) {
         // What ends commands of a queue that was here before goes to its connection, not to this one, which may
         // get its key.
         self.run_nvme_steps(cx);
         let opened = match &grant {
-            QueueGrant::Admin { cntlid, left } => self.open_admin(cx, conn, &applicant, (*cntlid, *left)),
-            QueueGrant::Io(joined) => self.open_io(cx, conn, &applicant, joined),
+            QueueGrant::Admin { cntlid, left } => self.open_admin(cx, conn, &connecting, (*cntlid, *left)),
+            QueueGrant::Io(joined) => self.open_io(cx, conn, &connecting, joined),
         };
-        let (cntlid, qid, tag) = (grant.cntlid(), applicant.connect.qid, applicant.tag);
+        let (cntlid, qid, tag) = (grant.cntlid(), connecting.connect.qid, connecting.tag);
         let admin = match &grant {
             QueueGrant::Admin { .. } => None,
             QueueGrant::Io(joined) => Some(joined.admin),
@@ -63,7 +69,7 @@ impl Shard {
             Err((refusal, cause)) => {
                 self.give_back(grant);
                 if let Some(queue) = self.queue(conn) {
-                    queue.stage = Stage::Asked(Box::new(applicant));
+                    queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
                 return self.refuse_connect(cx, conn, tag, refusal.into(), cause);
             }
@@ -72,12 +78,13 @@ impl Shard {
         let completion = self.nvme.server.connected(key);
         let Some(queue) = self.queue(conn) else { return };
         queue.key = Some(key);
-        queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names, admin }));
+        queue.state =
+            QueueState::Open(Box::new(OpenQueue { key, cntlid, qid, names: connecting.names, admin }));
         queue.proto.respond(cx, tag, completion);
         let stranger = self.nvme.server.must_prove(key);
         self.count_queue(cx, conn, stranger);
         if qid == 0 && !stranger {
-            self.introduce(cntlid);
+            self.log_connected(cntlid);
         }
         self.touch(conn);
     }
@@ -86,7 +93,7 @@ impl Shard {
         &mut self,
         cx: &mut Cx<'_>,
         conn: Tag,
-        applicant: &Applicant,
+        connecting: &ConnectRequest,
         joined: &AdmittedQueue,
     ) -> Result<QueueKey, Refused> {
         let Some(queue) = self.queue(conn) else {
@@ -95,9 +102,9 @@ impl Shard {
         let accepted = queue.accepted;
         // The exports may have changed on the way, and nobody could tell the queue before it is open.
         let namespaces = self
-            .visible_namespaces(&applicant.names, &accepted)
+            .visible_namespaces(&connecting.names, &accepted)
             .ok_or((ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
-        if !self.have_one_rule(&applicant.names, &accepted, &joined.admin) {
+        if !self.have_one_rule(&connecting.names, &accepted, &joined.admin) {
             return Err((ConnectRefusal::Host, ConnectFailure::OtherRule));
         }
         let mut spec = joined.spec.clone();
@@ -107,7 +114,7 @@ impl Shard {
             flow_control: spec.flow_control,
             in_capsule_max: spec.in_capsule,
         };
-        self.set_aside(cx, conn, size)?;
+        self.reserve_queue_memory(cx, conn, size)?;
         let key = self.nvme.server.open_queue(cx, spec);
         Ok(key)
     }
@@ -116,7 +123,7 @@ impl Shard {
         &mut self,
         cx: &mut Cx<'_>,
         conn: Tag,
-        applicant: &Applicant,
+        connecting: &ConnectRequest,
         (cntlid, left_elsewhere): (u16, u64),
     ) -> Result<QueueKey, Refused> {
         let Some(queue) = self.queue(conn) else {
@@ -124,15 +131,15 @@ impl Shard {
         };
         let accepted = queue.accepted;
         // The exports may have changed on the way.
-        self.may_connect(cx.now, &applicant.connect, &applicant.names, &accepted)?;
+        self.may_connect(cx.now, &connecting.connect, &connecting.names, &accepted)?;
         let mut spec = self
-            .controller_spec(cntlid, applicant, &accepted)
+            .controller_spec(cntlid, connecting, &accepted)
             .ok_or((ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, ConnectFailure::Refused(ConnectRefusal::SQSIZE)));
         }
         // Its queues go round the shards that a rule leaves it.
-        let query = placement_query(&applicant.names, &accepted);
+        let query = placement_query(&connecting.names, &accepted);
         let rule = self.exports.placement(&query);
         let rule = rule.and_then(|at| self.exports.placement.get(at));
         let shards = rule.map_or(self.shards, |rule| rule.shards.len() as u16);
@@ -143,14 +150,14 @@ impl Shard {
             flow_control: spec.flow_control,
             in_capsule_max: ADMIN_IN_CAPSULE,
         };
-        self.set_aside(cx, conn, size)?;
+        self.reserve_queue_memory(cx, conn, size)?;
         let key = self.nvme.server.open_controller(cx, spec);
-        let names = applicant.names.clone();
-        self.nvme.controllers.insert(cntlid, Controller { names, accepted, introduced: false });
+        let names = connecting.names.clone();
+        self.nvme.controllers.insert(cntlid, Controller { names, accepted, is_logged: false });
         Ok(key)
     }
 
-    fn set_aside(&mut self, cx: &mut Cx<'_>, conn: Tag, size: QueueSize) -> Result<(), Refused> {
+    fn reserve_queue_memory(&mut self, cx: &mut Cx<'_>, conn: Tag, size: QueueSize) -> Result<(), Refused> {
         let room = !self.nvme.is_full();
         let open = room && self.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
         open.then_some(()).ok_or((ConnectRefusal::Busy, ConnectFailure::NoMemory))
@@ -159,10 +166,10 @@ impl Shard {
     fn controller_spec(
         &self,
         cntlid: u16,
-        applicant: &Applicant,
+        connecting: &ConnectRequest,
         accepted: &Accepted,
     ) -> Option<ControllerSpec> {
-        let (names, connect) = (&applicant.names, &applicant.connect);
+        let (names, connect) = (&connecting.names, &connecting.connect);
         let portal = self.exports.nvme.portal(accepted.listener)?;
         let host = Host { nqn: names.host.clone(), id: names.host_id };
         let identity = Arc::new(Identity::Host(names.host_id.bytes()));

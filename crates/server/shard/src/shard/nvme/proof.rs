@@ -20,22 +20,22 @@ impl Shard {
     /// Counts a connection among the strangers, or among the queues.
     pub(super) fn count_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, stranger: bool) {
         let Some(queue) = self.queue(conn) else { return };
-        let was = std::mem::replace(&mut queue.counted, stranger);
+        let was = std::mem::replace(&mut queue.is_stranger, stranger);
         match (was, stranger) {
             (true, false) => {
                 self.logins -= 1;
-                self.nvme.seated += 1;
+                self.nvme.queues += 1;
             }
             (false, true) => {
                 self.logins += 1;
-                self.nvme.seated -= 1;
+                self.nvme.queues -= 1;
             }
             (true, true) | (false, false) => {}
         }
         if stranger {
-            self.remember_age(conn);
+            self.note_login_age(conn);
             if self.logins > self.exports.admission.logins.clamp(1, LOGINS_MAX) {
-                self.cut_oldest_login(cx);
+                self.evict_oldest_login(cx);
             }
         }
     }
@@ -45,42 +45,42 @@ impl Shard {
     }
 
     /// A queue's host has proved who it is.
-    pub(super) fn host_proven(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
+    pub(super) fn host_authenticated(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         let Some(conn) = self.conn_of(key) else { return };
         self.count_queue(cx, conn, false);
-        let seat = self.queue(conn).and_then(|queue| queue.seat());
-        if let Some(cntlid) = seat.filter(|seat| seat.qid == 0).map(|seat| seat.cntlid) {
-            self.introduce(cntlid);
+        let open = self.queue(conn).and_then(|queue| queue.open());
+        if let Some(cntlid) = open.filter(|open| open.qid == 0).map(|open| open.cntlid) {
+            self.log_connected(cntlid);
             self.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
         }
     }
 
     /// Tells the log of a controller whose host is who it says, as far as it has to be.
-    pub(super) fn introduce(&mut self, cntlid: u16) {
+    pub(super) fn log_connected(&mut self, cntlid: u16) {
         let Some(controller) = self.nvme.controllers.get_mut(&cntlid) else { return };
-        if std::mem::replace(&mut controller.introduced, true) {
+        if std::mem::replace(&mut controller.is_logged, true) {
             return;
         }
         let ConnectNames { host, subsystem, .. } = controller.names.clone();
         let peer = controller.accepted.peer;
-        self.say(LogLine::Nvme(NvmeLogLine::Connected { peer, host, subsystem, cntlid }));
+        self.log(LogLine::Nvme(NvmeLogLine::Connected { peer, host, subsystem, cntlid }));
     }
 
     /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
     pub(super) fn controller_gone(&mut self, cntlid: u16, why: Gone) {
         let Some(gone) = self.nvme.controllers.remove(&cntlid) else { return };
         let ConnectNames { host, subsystem, .. } = gone.names;
-        let line = if gone.introduced || matches!(why, Gone::Unauthenticated | Gone::Overloaded) {
+        let line = if gone.is_logged || matches!(why, Gone::Unauthenticated | Gone::Overloaded) {
             NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
         } else {
             let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
             NvmeLogLine::NotConnected { peer, names, cause: None }
         };
-        self.say(LogLine::Nvme(line));
+        self.log(LogLine::Nvme(line));
     }
 
     /// A queue's host has failed to. Whom we put out ourselves, for the place of another, has failed nothing.
-    pub(super) fn host_unproven(&mut self, key: QueueKey) {
+    pub(super) fn host_failed_authentication(&mut self, key: QueueKey) {
         let Some(conn) = self.conn_of(key) else { return };
         let Some(queue) = self.queue(conn).filter(|queue| !queue.evicted) else { return };
         let from = queue.accepted.peer.ip();

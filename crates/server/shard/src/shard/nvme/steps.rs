@@ -7,9 +7,9 @@ use nvme_server::{CommandKey, QueueKey, Step};
 use stream::{Close, Connection, Tag, Target};
 use volume::{Done, Failure, Fault, IoId, Op, Payload};
 
-use super::{LAST_WORDS_MAX, Queue, Stage};
+use super::{LAST_WORDS_MAX, Queue, QueueState};
 use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::conns::Kind;
+use crate::shard::conns::ConnKind;
 use crate::shard::memory::ServerStep;
 use crate::shard::{DIRECTORY, Shard};
 
@@ -29,7 +29,7 @@ impl Shard {
             Step::Room { command, class: Class::Solicited, len } => self.start_answer(cx, command, len, step),
             Step::Receive { command, len, .. } => self.start_queue_receive(cx, command, len, step),
             Step::Room { .. } => self.run_with_memory(cx, ServerStep::Nvme(step)),
-            Step::Io { .. } if self.later.puts_off() => self.later.push(ServerStep::Nvme(step)),
+            Step::Io { .. } if self.deferred.must_defer() => self.deferred.push(ServerStep::Nvme(step)),
             Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
             Step::Io { .. } => self.run_with_memory(cx, ServerStep::Nvme(step)),
             Step::Send { command, at, data } => {
@@ -51,10 +51,10 @@ impl Shard {
                     let result = Err(Failure::Failed(Fault::Aborted));
                     self.nvme.server.done(cx, Done { id: io.id, result, payload: Payload::None });
                 }
-                Some(_) | None => self.fronts.cancel(volume, io),
+                Some(_) | None => self.volumes.cancel(volume, io),
             },
             Step::Ask { volume, id, ask } => {
-                let home = self.fronts.home_of(volume);
+                let home = self.volumes.home_of(volume);
                 self.post(home, Message::Ask(volume, self.id, id, ask));
             }
             Step::ListControllers { id, of } => {
@@ -67,8 +67,8 @@ impl Shard {
                 self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
             }
             Step::EndQueue { queue } => self.end_queue(cx, queue),
-            Step::Proven { queue } => self.host_proven(cx, queue),
-            Step::Unproven { queue } => self.host_unproven(queue),
+            Step::Proven { queue } => self.host_authenticated(cx, queue),
+            Step::Unproven { queue } => self.host_failed_authentication(queue),
             Step::Compute { queue, id, work } => self.compute(cx, queue, id, work),
             Step::Forget { id } => self.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id))),
             Step::ControllerGone { cntlid, why } => {
@@ -91,10 +91,10 @@ impl Shard {
     pub(super) fn end_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         let Some(Some(conn)) = self.nvme.conns.get(key.0 as usize).copied() else { return };
         let Some(queue) = self.queue(conn) else { return };
-        if queue.seat().is_none_or(|seat| seat.key != key) {
+        if queue.open().is_none_or(|open| open.key != key) {
             return;
         }
-        queue.stage = Stage::Over;
+        queue.state = QueueState::Ended;
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
         self.touch(conn);
         self.memory_waiters.remove_queue(key);
@@ -105,11 +105,11 @@ impl Shard {
         if let Some(step) = self.memory_waiters.remove_command_io(id) {
             return Some(step);
         }
-        if let Some(ServerStep::Nvme(step)) = self.later.remove(id) {
+        if let Some(ServerStep::Nvme(step)) = self.deferred.remove(id) {
             return Some(step);
         }
         for (_, conn) in self.conns.iter_mut() {
-            let Kind::Queue(queue) = &mut conn.kind else { continue };
+            let ConnKind::Queue(queue) = &mut conn.kind else { continue };
             let waits = |step: &Step| matches!(step, Step::Io { io, .. } if io.id == id);
             if let Some(at) = queue.parked.iter().position(waits) {
                 return queue.parked.remove(at);
@@ -167,17 +167,17 @@ impl Shard {
             _ => return 0,
         };
         let len = match io.op {
-            Op::Read(span) if *want == 0 => self.fronts.bytes(volume, span),
+            Op::Read(span) if *want == 0 => self.volumes.bytes(volume, span),
             _ => *want,
         };
-        if !self.fronts.lends(volume) {
+        if !self.volumes.lends(volume) {
             *want = len;
         }
         len
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
-    pub(super) fn try_command_at_once(
+    pub(super) fn try_command_inline(
         &mut self,
         cx: &mut Cx<'_>,
         conn: Tag,
@@ -186,7 +186,7 @@ impl Shard {
         data_out: u32,
     ) -> bool {
         let Some(now) = self.nvme.server.fast_path(cx.now, key, sqe, data_out) else { return false };
-        let Some(Kind::Queue(queue)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
+        let Some(ConnKind::Queue(queue)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
             return false;
         };
         let (who, tag) = (self.nvme.server.nexus(key.queue), Tag::from_bits(key.tag));
@@ -196,14 +196,14 @@ impl Shard {
                     return false;
                 }
                 let may = || queue.proto.reserve_read(tag, now.bytes);
-                let Some(data) = self.fronts.read_at_once(who, now.volume, now.span, may) else {
+                let Some(data) = self.volumes.read_inline(who, now.volume, now.span, may) else {
                     return false;
                 };
                 queue.proto.send_data(cx, tag, 0, data);
             }
             Some(durability) => {
                 let Some(data) = queue.proto.data_at_hand(tag) else { return false };
-                if !self.fronts.write_at_once(who, now.volume, (now.span, durability), data) {
+                if !self.volumes.write_inline(who, now.volume, (now.span, durability), data) {
                     return false;
                 }
             }
@@ -242,8 +242,8 @@ impl Shard {
     /// Which memory the data of a write is to be taken from.
     pub(in crate::shard) fn memory_class(&self, command: CommandKey) -> Class {
         match self.conn_of(command.queue).and_then(|conn| self.conns.get(conn)).map(|conn| &conn.kind) {
-            Some(Kind::Queue(queue)) => queue.proto.memory_class(Tag::from_bits(command.tag)),
-            Some(Kind::Login(_) | Kind::Session(_)) | None => Class::Solicited,
+            Some(ConnKind::Queue(queue)) => queue.proto.memory_class(Tag::from_bits(command.tag)),
+            Some(ConnKind::Login(_) | ConnKind::Session(_)) | None => Class::Solicited,
         }
     }
 

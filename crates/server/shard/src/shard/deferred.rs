@@ -19,7 +19,7 @@ const FOLLOWING_MAX: usize = 32;
 
 /// Operations that wait until the world has had its turn.
 #[derive(Debug, Default)]
-pub(super) struct Later {
+pub(super) struct DeferredSteps {
     queue: VecDeque<ServerStep>,
     /// How many have begun since the world had its turn.
     begun: usize,
@@ -27,9 +27,9 @@ pub(super) struct Later {
     pub(super) follows: bool,
 }
 
-impl Later {
+impl DeferredSteps {
     /// Whether an operation that is to begin has to wait. If not, it is counted.
-    pub(super) fn puts_off(&mut self) -> bool {
+    pub(super) fn must_defer(&mut self) -> bool {
         if !self.follows {
             return false;
         }
@@ -55,12 +55,12 @@ impl Later {
 
 impl Shard {
     /// The world has had its turn: long operations go on, and some of those begin that wait here.
-    pub(super) fn go_on(&mut self, cx: &mut Cx<'_>) {
-        self.fronts.go_on();
-        self.later.begun = 0;
-        while self.later.begun < FOLLOWING_MAX {
-            let Some(step) = self.later.queue.pop_front() else { return };
-            self.later.begun += 1;
+    pub(super) fn resume_deferred(&mut self, cx: &mut Cx<'_>) {
+        self.volumes.resume_long();
+        self.deferred.begun = 0;
+        while self.deferred.begun < FOLLOWING_MAX {
+            let Some(step) = self.deferred.queue.pop_front() else { return };
+            self.deferred.begun += 1;
             match step {
                 ServerStep::Scsi(step) => self.run_step(cx, step),
                 ServerStep::Nvme(step) => self.run_nvme_step(cx, step),

@@ -17,11 +17,11 @@ use crate::message::Message;
 
 /// How many sessions of each nexus reach each volume whose home is here.
 #[derive(Debug, Default)]
-pub(super) struct Present {
+pub(super) struct NexusPresence {
     sessions: HashMap<VolumeId, HashMap<Arc<Identity>, u32>>,
 }
 
-impl Present {
+impl NexusPresence {
     pub(super) fn came(&mut self, volume: VolumeId, who: Arc<Identity>) {
         *self.sessions.entry(volume).or_default().entry(who).or_default() += 1;
     }
@@ -53,14 +53,14 @@ pub(super) fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
 
 impl Shard {
     /// A nexus of this shard reaches what its LUNs lead to: the homes are told.
-    pub(super) fn tell_presence(&mut self, nexus: NexusKey) {
+    pub(super) fn announce_nexus(&mut self, nexus: NexusKey) {
         let spec = self.server.nexus(nexus);
         let (who, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
-        volumes.into_iter().for_each(|volume| self.tell_came(volume, &who));
+        volumes.into_iter().for_each(|volume| self.announce_at(volume, &who));
     }
 
-    fn tell_came(&mut self, volume: VolumeId, who: &Arc<Identity>) {
-        self.post(self.fronts.home_of(volume), Message::NexusCame(volume, who.clone()));
+    fn announce_at(&mut self, volume: VolumeId, who: &Arc<Identity>) {
+        self.post(self.volumes.home_of(volume), Message::NexusCame(volume, who.clone()));
     }
 
     /// Changes what a nexus reaches.
@@ -74,12 +74,12 @@ impl Shard {
             return;
         }
         for volume in new.iter().filter(|volume| !old.contains(volume)) {
-            self.tell_came(*volume, &who);
+            self.announce_at(*volume, &who);
         }
         for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
             // Nobody waits for the answer.
-            let id = self.leaving.next();
-            self.post(self.fronts.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
+            let id = self.nexus_ends.next();
+            self.post(self.volumes.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
         }
     }
 
@@ -92,11 +92,11 @@ impl Shard {
         (from, id): (ShardId, AskId),
         who: Arc<Identity>,
     ) {
-        if self.present.gone(volume, &who) {
+        if self.nexus_presence.gone(volume, &who) {
             let answer = Answer { to: Core(from.0), id, result: Ok(()) };
             return self.post(from, Message::Answer(volume, answer));
         }
-        if let Some(answer) = self.fronts.ask(cx, volume, from, id, Ask::NexusLost(who)) {
+        if let Some(answer) = self.volumes.ask(cx, volume, from, id, Ask::NexusLost(who)) {
             self.post(from, Message::Answer(volume, answer));
         }
     }
@@ -108,15 +108,15 @@ mod tests {
 
     #[test]
     fn a_nexus_is_there_as_long_as_one_of_its_sessions() {
-        let mut present = Present::default();
+        let mut nexus_presence = NexusPresence::default();
         let [a, b] = [1, 2].map(|id| Arc::new(Identity::Host([id; 16])));
         for who in [&a, &a, &b] {
-            present.came(VolumeId(1), who.clone());
+            nexus_presence.came(VolumeId(1), who.clone());
         }
-        present.came(VolumeId(2), a.clone());
-        assert!(present.gone(VolumeId(1), &a));
-        assert!(!present.gone(VolumeId(1), &a) && !present.gone(VolumeId(1), &b));
-        assert!(!present.gone(VolumeId(2), &a) && !present.gone(VolumeId(2), &a));
-        assert!(present.sessions.is_empty());
+        nexus_presence.came(VolumeId(2), a.clone());
+        assert!(nexus_presence.gone(VolumeId(1), &a));
+        assert!(!nexus_presence.gone(VolumeId(1), &a) && !nexus_presence.gone(VolumeId(1), &b));
+        assert!(!nexus_presence.gone(VolumeId(2), &a) && !nexus_presence.gone(VolumeId(2), &a));
+        assert!(nexus_presence.sessions.is_empty());
     }
 }

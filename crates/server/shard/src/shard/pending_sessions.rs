@@ -25,7 +25,7 @@ const TRANSIT_MAX: Duration = Duration::from_secs(1);
 
 /// What waits for a session's founding link.
 #[derive(Debug)]
-enum Matter {
+enum Postponed {
     /// A login asks where the command window stands.
     Window(JoinRequest),
     /// The directory wants the session's end.
@@ -34,19 +34,19 @@ enum Matter {
 
 /// All that waits, oldest first. Bounded: each login asks once, and the directory wants an end once.
 #[derive(Debug, Default)]
-pub(super) struct Founding {
-    waiting: Vec<(Tsih, Time, Matter)>,
+pub(super) struct PendingSessions {
+    waiting: Vec<(Tsih, Time, Postponed)>,
     /// Memory of sessions whose links are still to come.
     reserved: HashMap<Tsih, MemoryPromise>,
 }
 
-impl Founding {
-    fn wait(&mut self, tsih: Tsih, now: Time, matter: Matter) {
-        self.waiting.push((tsih, now + TRANSIT_MAX, matter));
+impl PendingSessions {
+    fn wait(&mut self, tsih: Tsih, now: Time, postponed: Postponed) {
+        self.waiting.push((tsih, now + TRANSIT_MAX, postponed));
     }
 
-    fn take(&mut self, tsih: Tsih) -> Vec<Matter> {
-        self.waiting.extract_if(.., |(of, ..)| *of == tsih).map(|(.., matter)| matter).collect()
+    fn take(&mut self, tsih: Tsih) -> Vec<Postponed> {
+        self.waiting.extract_if(.., |(of, ..)| *of == tsih).map(|(.., postponed)| postponed).collect()
     }
 
     /// The memory that was set aside for a session.
@@ -75,7 +75,7 @@ impl Shard {
         } else {
             let promise = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
             promise
-                .map(|promise| drop(self.founding.reserved.insert(tsih, promise)))
+                .map(|promise| drop(self.pending_sessions.reserved.insert(tsih, promise)))
                 .ok_or(LoginStatus::OUT_OF_RESOURCES)
         };
         self.post(from, Message::MemoryReserved(token, answer));
@@ -84,15 +84,15 @@ impl Shard {
     /// A session that was to live here does not come to be. What was set aside for it is given back before
     /// the directory hears of it, so that who comes in its place finds it.
     pub(super) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        drop(self.founding.take_memory(tsih));
+        drop(self.pending_sessions.take_memory(tsih));
         self.post(DIRECTORY, Message::SessionGone(tsih));
-        self.founded(cx, tsih);
+        self.resume_postponed(cx, tsih);
     }
 
     /// Another connection asks for a session that is not here.
     pub(super) fn join_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        if self.founding.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
-            self.founding.wait(tsih, cx.now, Matter::Window(joining));
+        if self.pending_sessions.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
+            self.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
         } else {
             self.post(
                 joining.from,
@@ -104,19 +104,23 @@ impl Shard {
     /// A session that is not here is to end: its founding link is still on its way, or it has just
     /// ended, and the directory knows by now.
     pub(super) fn end_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih) {
-        drop(self.founding.take_memory(tsih));
-        self.founding.wait(tsih, cx.now, Matter::End);
+        drop(self.pending_sessions.take_memory(tsih));
+        self.pending_sessions.wait(tsih, cx.now, Postponed::End);
     }
 
     /// A founding link is here: false if its session is not wanted any more.
     pub(super) fn is_wanted(&mut self, tsih: Tsih) -> bool {
-        !self.founding.waiting.iter().any(|(of, _, matter)| *of == tsih && matches!(matter, Matter::End))
+        !self
+            .pending_sessions
+            .waiting
+            .iter()
+            .any(|(of, _, postponed)| *of == tsih && matches!(postponed, Postponed::End))
     }
 
     /// What waited for a session goes on: it is here, or never will be.
-    pub(super) fn founded(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        for matter in self.founding.take(tsih) {
-            if let Matter::Window(joining) = matter
+    pub(super) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+        for postponed in self.pending_sessions.take(tsih) {
+            if let Postponed::Window(joining) = postponed
                 && !self.start_join(cx, tsih, joining)
             {
                 let gone = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
@@ -126,8 +130,8 @@ impl Shard {
     }
 
     /// Gives up on links that never came.
-    pub(super) fn founding_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some((tsih, until, _)) = self.founding.waiting.first()
+    pub(super) fn pending_sessions_timeout(&mut self, cx: &mut Cx<'_>) {
+        while let Some((tsih, until, _)) = self.pending_sessions.waiting.first()
             && *until <= cx.now
         {
             let tsih = *tsih;
@@ -135,7 +139,7 @@ impl Shard {
                 // Told twice it is harmless: the handle is not given again so soon.
                 self.post(DIRECTORY, Message::SessionGone(tsih));
             }
-            self.founded(cx, tsih);
+            self.resume_postponed(cx, tsih);
         }
     }
 }
