@@ -21,7 +21,7 @@ use nvme::property::{Configuration, ControllerStatus};
 use nvme::{Cqe, Nqn, Sqe};
 use stream::{Received, RecvOp, SendOp, earliest};
 
-use super::errands::Errands;
+use super::admin_commands::AdminCommands;
 use super::fence::POLL;
 use super::join::{Joining, Progress};
 use super::links::{Break, Links, QueueId, Told};
@@ -107,7 +107,7 @@ pub struct Discovery {
     settings: Settings,
     links: Links,
     trace: Trace,
-    errands: Errands<Step>,
+    errands: AdminCommands<Step>,
     joining: Option<Joining>,
     asked: Option<Asked>,
     /// Those that are still to be asked, and after how many referrals.
@@ -132,7 +132,7 @@ impl Discovery {
             settings: settings.sane(),
             links: Links::default(),
             trace: Trace::new(),
-            errands: Errands::new(),
+            errands: AdminCommands::new(),
             joining: None,
             asked: None,
             next: VecDeque::new(),

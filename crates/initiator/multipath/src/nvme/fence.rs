@@ -11,7 +11,7 @@ use nvme::{Cqe, Sqe};
 use stream::earliest;
 
 use super::links::{Break, QueueId};
-use super::{Errand, NvmePath, State};
+use super::{AdminPurpose, NvmePath, State};
 use crate::{Event, Why};
 
 /// Between two looks at CSTS.
@@ -110,7 +110,13 @@ impl NvmePath {
         let until = cx.now + self.found.ready_within(&self.settings);
         let disable = PropertyAccess::set_sqe(Property::CC, self.found.configuration().disabled().0);
         let sent = self.links.has(admin)
-            && self.errands.send(cx, &mut self.links, admin, (disable, 0), (Errand::Disable, Some(until)));
+            && self.errands.send(
+                cx,
+                &mut self.links,
+                admin,
+                (disable, 0),
+                (AdminPurpose::Disable, Some(until)),
+            );
         if sent {
             self.fence.reset = Some(Reset { admin, until, next: None, otherwise });
         } else {
@@ -120,15 +126,15 @@ impl NvmePath {
     }
 
     /// A command that stops a controller has ended.
-    pub(super) fn reset_ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: Errand, cqe: Cqe) {
+    pub(super) fn reset_ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: AdminPurpose, cqe: Cqe) {
         let Some(reset) = self.fence.reset.as_mut().filter(|reset| reset.admin == who) else { return };
         let end = cqe.completion();
         if !end.status.is_success() {
             return self.reset_failed(cx);
         }
-        let stopped = errand == Errand::Disabled && !ControllerStatus::parse(end.result).ready;
+        let stopped = errand == AdminPurpose::Disabled && !ControllerStatus::parse(end.result).ready;
         if !stopped {
-            reset.next = Some(cx.now + if errand == Errand::Disable { Duration::ZERO } else { POLL });
+            reset.next = Some(cx.now + if errand == AdminPurpose::Disable { Duration::ZERO } else { POLL });
             return;
         }
         self.fence.reset = None;
@@ -159,7 +165,7 @@ impl NvmePath {
             reset.next = None;
             let (admin, until) = (reset.admin, reset.until);
             let look = PropertyAccess::get_sqe(Property::CSTS, 4);
-            let errand = (Errand::Disabled, Some(until));
+            let errand = (AdminPurpose::Disabled, Some(until));
             if !self.errands.send(cx, &mut self.links, admin, (look, 0), errand) {
                 self.reset_failed(cx);
             }
@@ -197,7 +203,7 @@ impl NvmePath {
         if next.is_some_and(|next| next <= cx.now) {
             self.state = State::Ending { until, told, next: None };
             let look = PropertyAccess::get_sqe(Property::CSTS, 4);
-            return self.ending_says(cx, (look, Errand::ShutDown), until);
+            return self.ending_says(cx, (look, AdminPurpose::ShutDown), until);
         }
         if told || !self.flights.is_empty() {
             return;
@@ -205,25 +211,25 @@ impl NvmePath {
         self.state = State::Ending { until, told: true, next: None };
         let configuration = self.found.configuration().with_shutdown(1);
         let shutdown = PropertyAccess::set_sqe(Property::CC, configuration.0);
-        self.ending_says(cx, (shutdown, Errand::Shutdown), until);
+        self.ending_says(cx, (shutdown, AdminPurpose::Shutdown), until);
     }
 
-    fn ending_says(&mut self, cx: &mut Cx<'_>, (sqe, errand): (Sqe, Errand), until: Time) {
+    fn ending_says(&mut self, cx: &mut Cx<'_>, (sqe, errand): (Sqe, AdminPurpose), until: Time) {
         let (admin, errand) = (self.admin(), (errand, Some(until)));
         if !self.errands.send(cx, &mut self.links, admin, (sqe, 0), errand) {
             self.fall(cx, Why::Ended);
         }
     }
 
-    pub(super) fn shutdown_ran(&mut self, cx: &mut Cx<'_>, errand: Errand, cqe: Cqe) {
+    pub(super) fn shutdown_ran(&mut self, cx: &mut Cx<'_>, errand: AdminPurpose, cqe: Cqe) {
         let State::Ending { until, told, .. } = self.state else { return };
         let end = cqe.completion();
         if !end.status.is_success() {
             return self.fall(cx, Why::Ended);
         }
         let status = ControllerStatus::parse(end.result);
-        if errand == Errand::Shutdown || status.shutdown != Shutdown::Complete {
-            let wait = if errand == Errand::Shutdown { Duration::ZERO } else { POLL };
+        if errand == AdminPurpose::Shutdown || status.shutdown != Shutdown::Complete {
+            let wait = if errand == AdminPurpose::Shutdown { Duration::ZERO } else { POLL };
             self.state = State::Ending { until, told, next: Some(cx.now + wait) };
             return self.ending_clock(cx);
         }

@@ -21,14 +21,14 @@
 //! - Each operation ends once; [`Event::Down`] follows the last of them.
 //! - A queue is used for operations only while the path is up.
 
+mod admin_commands;
 mod claims;
 mod discovery;
-mod errands;
 mod fate;
 mod fence;
 mod flight;
+mod io_queues;
 mod join;
-mod lanes;
 mod links;
 mod operations;
 mod reserve;
@@ -54,11 +54,11 @@ use crate::{Claim, Event, Path, Portrait, Protocol, Why};
 pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, HOPS_MAX, RECORDS_MAX, Survey};
 pub use settings::{DEPTH_MAX, QUEUES_MAX, Settings, Times};
 
-use errands::Errands;
+use admin_commands::AdminCommands;
 use fence::Fence;
 use flight::{Flight, Known};
+use io_queues::IoQueues;
 use join::{Joining, Surroundings};
-use lanes::Lanes;
 use links::{Break, Links, QueueId, Told};
 use start::{Found, Step};
 use watch::{Look, Watch};
@@ -68,7 +68,7 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// What an admin command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Errand {
+enum AdminPurpose {
     /// A step of the start.
     Step(Step),
     /// Something is looked at again.
@@ -119,11 +119,11 @@ pub struct NvmePath {
     /// Which of the addresses is tried.
     address: usize,
     joins: Vec<Joining>,
-    errands: Errands<Errand>,
+    errands: AdminCommands<AdminPurpose>,
     found: Found,
     known: Option<Known>,
     portrait: Option<Arc<Portrait>>,
-    lanes: Lanes,
+    lanes: IoQueues,
     flights: Slab<Flight>,
     /// Operations that wait for memory or for room.
     parked: VecDeque<Tag>,
@@ -147,11 +147,11 @@ impl NvmePath {
             association: 0,
             address: 0,
             joins: Vec::new(),
-            errands: Errands::new(),
+            errands: AdminCommands::new(),
             found: Found::default(),
             known: None,
             portrait: None,
-            lanes: Lanes::default(),
+            lanes: IoQueues::default(),
             flights: Slab::new(0),
             parked: VecDeque::new(),
             scan: None,
@@ -205,17 +205,17 @@ impl NvmePath {
     }
 
     /// An admin command has ended.
-    fn ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: Errand, cqe: Cqe, payload: Payload) {
+    fn ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: AdminPurpose, cqe: Cqe, payload: Payload) {
         match errand {
-            Errand::Disable | Errand::Disabled => self.reset_ran(cx, who, errand, cqe),
+            AdminPurpose::Disable | AdminPurpose::Disabled => self.reset_ran(cx, who, errand, cqe),
             _ if who.association != self.association => {}
-            Errand::Step(step) => self.step_ended(cx, step, cqe, payload),
-            Errand::Look(look) => self.looked(cx, look, cqe, payload),
-            Errand::Event => self.event(cx, cqe),
-            Errand::KeepAlive => self.kept_alive(cx, cqe),
+            AdminPurpose::Step(step) => self.step_ended(cx, step, cqe, payload),
+            AdminPurpose::Look(look) => self.looked(cx, look, cqe, payload),
+            AdminPurpose::Event => self.event(cx, cqe),
+            AdminPurpose::KeepAlive => self.kept_alive(cx, cqe),
             // What it was for ends by itself, or by the next time-out.
-            Errand::Abort => {}
-            Errand::Shutdown | Errand::ShutDown => self.shutdown_ran(cx, errand, cqe),
+            AdminPurpose::Abort => {}
+            AdminPurpose::Shutdown | AdminPurpose::ShutDown => self.shutdown_ran(cx, errand, cqe),
         }
     }
 
@@ -295,7 +295,7 @@ impl NvmePath {
             self.fall(cx, why);
         }
         if let Some((who, errand)) = self.errands.overdue(now) {
-            let resets = matches!(errand, Errand::Disable | Errand::Disabled);
+            let resets = matches!(errand, AdminPurpose::Disable | AdminPurpose::Disabled);
             self.errands.forget(who);
             if resets {
                 self.reset_failed(cx);

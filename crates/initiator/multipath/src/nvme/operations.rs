@@ -12,7 +12,7 @@ use super::fate::{self, Circumstances};
 use super::flight::{Flight, Known, Plan, Stage, Work, worse};
 use super::links::QueueId;
 use super::reserve::Asked;
-use super::{Errand, NvmePath, RETRY, State};
+use super::{AdminPurpose, NvmePath, RETRY, State};
 use crate::{Claim, Event, Fate, Why};
 
 /// How often operations are looked over: this part of their time.
@@ -321,8 +321,8 @@ impl NvmePath {
         let most = usize::from(known.controller.aborts).min(4);
         let until = Some(cx.now + self.settings.times.command);
         let abort = (admin::abort(who.qid, cid), 0);
-        let sent = self.errands.count(|errand| *errand == Errand::Abort) < most
-            && self.errands.send(cx, &mut self.links, admin, abort, (Errand::Abort, until));
+        let sent = self.errands.count(|errand| *errand == AdminPurpose::Abort) < most
+            && self.errands.send(cx, &mut self.links, admin, abort, (AdminPurpose::Abort, until));
         if let (Some(flight), true) = (self.flights.get_mut(tag), sent) {
             flight.stage = Stage::Aborting { wanted };
             flight.until = cx.now + self.settings.times.abort;

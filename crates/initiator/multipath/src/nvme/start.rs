@@ -23,11 +23,11 @@ use volume::Access;
 use super::claims::{self, ControllerFacts, Limits, NamespaceFacts, Refused};
 use super::fence::POLL;
 use super::flight::Known;
+use super::io_queues::IoQueue;
 use super::join::{Joining, Progress, Surroundings};
-use super::lanes::Lane;
 use super::links::QueueId;
 use super::settings::{KEEP_ALIVE_MAX, Settings};
-use super::{Errand, NvmePath, RETRY, State, around, words};
+use super::{AdminPurpose, NvmePath, RETRY, State, around, words};
 use crate::trace::{Side, Stage};
 use crate::{Event, Portrait, Why};
 
@@ -240,7 +240,7 @@ impl NvmePath {
             self.watch.begin(cx.now, self.settings.times.keep_alive);
             return self.step(cx, Step::Capabilities);
         }
-        self.lanes.list.push(Lane::new(who, self.entries() as usize - 1));
+        self.lanes.list.push(IoQueue::new(who, self.entries() as usize - 1));
         if self.lanes.list.len() == usize::from(self.found.queues) {
             self.up(cx);
         }
@@ -252,7 +252,7 @@ impl NvmePath {
         self.trace.begins(cx.now, 0, step.name());
         let until = Some(cx.now + self.settings.times.command);
         let admin = self.admin();
-        if !self.errands.send(cx, &mut self.links, admin, (sqe, len), (Errand::Step(step), until)) {
+        if !self.errands.send(cx, &mut self.links, admin, (sqe, len), (AdminPurpose::Step(step), until)) {
             self.found.waiting = Some(step);
             self.retry_at(cx.now + RETRY);
         }

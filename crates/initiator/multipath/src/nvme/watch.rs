@@ -21,7 +21,7 @@ use volume::Access;
 
 use super::claims::{NamespaceFacts, Shape};
 use super::start::{VERSION_DESCRIPTORS, structure};
-use super::{Errand, NvmePath, RETRY, State, words};
+use super::{AdminPurpose, NvmePath, RETRY, State, words};
 use crate::{Event, Why};
 
 /// Requests for events that wait at the controller.
@@ -206,9 +206,9 @@ impl NvmePath {
         let Some(known) = self.known else { return };
         let admin = self.admin();
         let wanted = usize::from(known.controller.event_requests).min(REQUESTS);
-        while self.errands.count(|errand| *errand == Errand::Event) < wanted {
+        while self.errands.count(|errand| *errand == AdminPurpose::Event) < wanted {
             let request = (admin::async_event_request(), 0);
-            if !self.errands.send(cx, &mut self.links, admin, request, (Errand::Event, None)) {
+            if !self.errands.send(cx, &mut self.links, admin, request, (AdminPurpose::Event, None)) {
                 return;
             }
         }
@@ -276,7 +276,7 @@ impl NvmePath {
             };
             let until = Some(cx.now + self.settings.times.command);
             let admin = self.admin();
-            if self.errands.send(cx, &mut self.links, admin, (sqe, len), (Errand::Look(look), until)) {
+            if self.errands.send(cx, &mut self.links, admin, (sqe, len), (AdminPurpose::Look(look), until)) {
                 self.watch.wanted &= !look.bit();
                 self.watch.looking = true;
                 self.watch.hurry &= look != Look::Namespace;
@@ -468,13 +468,13 @@ impl NvmePath {
             self.watch.want(&[Look::Ana]);
             self.look(cx);
         }
-        if any && heard || self.errands.count(|errand| *errand == Errand::KeepAlive) > 0 {
+        if any && heard || self.errands.count(|errand| *errand == AdminPurpose::KeepAlive) > 0 {
             return;
         }
         let until = Some(cx.now + self.watch.patience);
         let admin = self.admin();
         let alive = (admin::keep_alive(), 0);
         let _sent_or_next_time =
-            self.errands.send(cx, &mut self.links, admin, alive, (Errand::KeepAlive, until));
+            self.errands.send(cx, &mut self.links, admin, alive, (AdminPurpose::KeepAlive, until));
     }
 }

@@ -9,8 +9,8 @@ use stream::Tag;
 use volume::{Access, Done, Durability, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Time};
 
 use super::order::{overlap, spans};
-use super::way::State;
-use super::{ABORTED, At, Ghost, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
+use super::path_slot::State;
+use super::{ABORTED, At, InDoubtWrite, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
 use crate::path::{Fate, Path, Portrait};
 use crate::url::Policy;
 
@@ -159,7 +159,7 @@ impl<P: Path> RemoteVolume<P> {
         };
         match way.path.submit(cx, IoId(tag.to_bits()), op, payload) {
             Ok(()) => {
-                task.at = At::Way(to);
+                task.at = At::Path(to);
                 way.in_work += 1;
             }
             Err((_, payload)) => {
@@ -349,7 +349,7 @@ impl<P: Path> RemoteVolume<P> {
         let way = &mut self.ways[from];
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match task.at {
-            At::Way(at) if usize::from(at) == from => {}
+            At::Path(at) if usize::from(at) == from => {}
             At::Flush { out, .. } if out >> from & 1 == 1 => return self.ended_leg(cx, from, tag, how),
             // A path that ends what it has not: its number is not ours any more.
             _ => return,
@@ -528,7 +528,7 @@ impl<P: Path> RemoteVolume<P> {
         if let At::Doubt(way, generation) = task.at {
             // It may still land: what overlaps it goes on waiting.
             let Some(task) = self.tasks.remove(tag) else { return };
-            self.ghosts.push(Ghost { way, generation, number: task.number, op: task.op });
+            self.ghosts.push(InDoubtWrite { way, generation, number: task.number, op: task.op });
             return self.done.push_back(Done { id: task.id, result: Err(failure), payload });
         }
         self.finish(tag, Err(failure), payload);
@@ -567,7 +567,7 @@ impl<P: Path> RemoteVolume<P> {
         match at {
             At::Doubt(..) => !self.terms.certain,
             At::Queued | At::Held | At::Later => true,
-            At::Way(_) | At::Flush { .. } => false,
+            At::Path(_) | At::Flush { .. } => false,
         }
     }
 
@@ -627,7 +627,7 @@ impl<P: Path> RemoteVolume<P> {
             }
             match at {
                 At::Queued | At::Held | At::Later => self.give_up(tag, ABORTED),
-                At::Way(way) => {
+                At::Path(way) => {
                     self.ways[usize::from(way)].path.cancel(cx, IoId(tag.to_bits()));
                     self.touch(usize::from(way));
                 }

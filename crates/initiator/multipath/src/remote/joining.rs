@@ -26,8 +26,8 @@ use buf::Cx;
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Failure, Identity, IoId, Refusal, Time};
 
+use super::path_slot::State;
 use super::terms::Trouble;
-use super::way::State;
 use super::{NEVER, RemoteVolume};
 use crate::path::{Claim, Claims, Fate, Path, Protocol, Registration, Why};
 
@@ -385,7 +385,7 @@ impl<P: Path> RemoteVolume<P> {
             |one: &&Registration| one.key == key && !one.ours && one.kin.unwrap_or(is_mixed || !report.named);
         let mut kin = report.registrations.iter().filter(is_kin);
         // A path in doubt about another key shows that other key.
-        let doubts = |of: &(usize, &super::Way<P>)| of.1.is_in_doubt_about(key);
+        let doubts = |of: &(usize, &super::PathSlot<P>)| of.1.is_in_doubt_about(key);
         if !report.named {
             return kin.count() > self.ways.iter().enumerate().filter(doubts).count();
         }

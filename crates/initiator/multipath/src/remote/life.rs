@@ -7,8 +7,8 @@ use buf::Cx;
 use stream::Tag;
 use volume::{Access, Geometry, Op, Time};
 
+use super::path_slot::State;
 use super::terms::{Stranger, Trouble, is_same_serial};
-use super::way::State;
 use super::{At, Identity, PATH_LOST, RemoteVolume, Stage};
 use crate::path::{Event, Path, Portrait, Why};
 

@@ -25,12 +25,12 @@ mod joining;
 mod life;
 mod long;
 mod order;
+mod path_slot;
 mod sockets;
 mod terms;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod way;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -56,7 +56,7 @@ use claims::Claiming;
 use joining::Witnesses;
 use long::Long;
 use order::Order;
-use way::{Way, Ways};
+use path_slot::{PathSlot, PathSlots};
 
 /// What the volume did to it.
 const PATH_LOST: Failure = Failure::Failed(Fault::PathLost);
@@ -75,7 +75,7 @@ enum At {
     /// Undone; to be queued again at a time.
     Later,
     /// With this path.
-    Way(u8),
+    Path(u8),
     /// A flush: with the paths of `out`, and to go to those of `todo`.
     Flush { todo: u32, out: u32 },
     /// This path has lost it; the fence is awaited that is asked for after so many.
@@ -111,7 +111,7 @@ struct Task {
 
 /// A write that ended without a certain fate, and may land until its path is fenced.
 #[derive(Debug)]
-struct Ghost {
+struct InDoubtWrite {
     way: u8,
     generation: u32,
     number: u64,
@@ -145,7 +145,7 @@ pub struct RemoteVolume<P> {
     identity: Option<Identity>,
     /// What the volume is like, of the path that told something new of it last; its geometry is known.
     portrait: Option<Arc<Portrait>>,
-    ways: Ways<P>,
+    ways: PathSlots<P>,
     /// Paths that may be used, of the best state that any has.
     best: SmallVec<[u8; 8]>,
     /// Where in `best` the next choice begins.
@@ -156,7 +156,7 @@ pub struct RemoteVolume<P> {
     /// Cached writes that have ended so far.
     cached: u64,
     order: Order,
-    ghosts: Vec<Ghost>,
+    ghosts: Vec<InDoubtWrite>,
     queue: VecDeque<Tag>,
     /// Writes behind others, in order; whether one of those has ended.
     held: VecDeque<Tag>,
@@ -253,7 +253,7 @@ impl<P: Path> RemoteVolume<P> {
         let in_work = terms.in_work.clamp(1, IN_WORK_MAX);
         let mut paths = paths;
         introduce(&mut paths);
-        let ways = Ways::new(paths.into_iter().map(|path| Way::new(path, cx.now)).collect());
+        let ways = PathSlots::new(paths.into_iter().map(|path| PathSlot::new(path, cx.now)).collect());
         let all = u32::MAX >> (PATHS_MAX - ways.len());
         let mut volume = RemoteVolume {
             terms,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use stream::{Tag, earliest};
 use volume::Time;
 
-use super::way::Way;
+use super::path_slot::PathSlot;
 use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage};
 use crate::path::Path;
 
@@ -55,7 +55,7 @@ impl<P: Path> RemoteVolume<P> {
                 continue;
             }
             if task.deadline > now {
-                let waits = !matches!(task.at, At::Way(_) | At::Flush { todo: 0, .. });
+                let waits = !matches!(task.at, At::Path(_) | At::Flush { todo: 0, .. });
                 self.expiry = if waits { self.expiry.min(task.deadline) } else { self.expiry };
                 continue;
             }
@@ -68,7 +68,7 @@ impl<P: Path> RemoteVolume<P> {
                 At::Flush { todo, .. } if todo != 0 && (fencing || task.declined) => {
                     over.push((task.number, tag))
                 }
-                At::Way(_) | At::Flush { .. } => {}
+                At::Path(_) | At::Flush { .. } => {}
             }
         }
         over.sort_unstable_by_key(|(number, _)| *number);
@@ -108,7 +108,7 @@ impl<P: Path> RemoteVolume<P> {
             also(since + self.terms.fast_fail);
         }
         if self.stage == Stage::Opening && self.ways.iter().all(|way| way.tried || way.untold.is_some()) {
-            let untold = self.ways.iter().filter_map(Way::untold_until).max();
+            let untold = self.ways.iter().filter_map(PathSlot::untold_until).max();
             let until = self.opened_at + self.terms.open_timeout;
             also(untold.map_or(until, |untold| untold.max(until)));
         }

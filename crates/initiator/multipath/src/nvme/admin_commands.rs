@@ -12,7 +12,7 @@ const ERRANDS_MAX: usize = 2 * 31;
 
 /// Commands in work, each for an errand `E`.
 #[derive(Debug)]
-pub(super) struct Errands<E> {
+pub(super) struct AdminCommands<E> {
     sent: Vec<Sent<E>>,
 }
 
@@ -25,9 +25,9 @@ struct Sent<E> {
     until: Option<Time>,
 }
 
-impl<E> Errands<E> {
+impl<E> AdminCommands<E> {
     pub(super) fn new() -> Self {
-        Errands { sent: Vec::new() }
+        AdminCommands { sent: Vec::new() }
     }
 
     /// Sends a command with room for `len` bytes of answer. False: there is no memory or no room in the

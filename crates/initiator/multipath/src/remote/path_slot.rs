@@ -34,46 +34,46 @@ const TRANSITION_MAX: Duration = Duration::from_secs(30);
 /// A volume's paths, each by its number. Invariant: they are as many as when the volume was opened, and whatever names
 /// one (bits, `best`, links, dials) has its number from here.
 #[derive(Debug)]
-pub(super) struct Ways<P>(Vec<Way<P>>);
+pub(super) struct PathSlots<P>(Vec<PathSlot<P>>);
 
-impl<P> Ways<P> {
-    pub(super) fn new(ways: Vec<Way<P>>) -> Self {
-        Ways(ways)
+impl<P> PathSlots<P> {
+    pub(super) fn new(ways: Vec<PathSlot<P>>) -> Self {
+        PathSlots(ways)
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Way<P>> {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, PathSlot<P>> {
         self.0.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Way<P>> {
+    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, PathSlot<P>> {
         self.0.iter_mut()
     }
 }
 
-impl<P> Index<usize> for Ways<P> {
-    type Output = Way<P>;
+impl<P> Index<usize> for PathSlots<P> {
+    type Output = PathSlot<P>;
 
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "see the invariant")]
-    fn index(&self, at: usize) -> &Way<P> {
+    fn index(&self, at: usize) -> &PathSlot<P> {
         &self.0[at]
     }
 }
 
-impl<P> IndexMut<usize> for Ways<P> {
+impl<P> IndexMut<usize> for PathSlots<P> {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "see the invariant")]
-    fn index_mut(&mut self, at: usize) -> &mut Way<P> {
+    fn index_mut(&mut self, at: usize) -> &mut PathSlot<P> {
         &mut self.0[at]
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Way<P> {
+pub(super) struct PathSlot<P> {
     pub(super) path: P,
     pub(super) state: State,
     pub(super) portrait: Option<Arc<Portrait>>,
@@ -124,14 +124,14 @@ pub(super) struct Way<P> {
     pub(super) news: bool,
 }
 
-impl<P: Path> Way<P> {
+impl<P: Path> PathSlot<P> {
     /// Whether it may be registered with this key without our knowing.
     pub(super) fn is_in_doubt_about(&self, key: Key) -> bool {
         self.in_doubt.as_ref().is_some_and(|register| register.new == key)
     }
 
     pub(super) fn new(path: P, now: Time) -> Self {
-        Way {
+        PathSlot {
             lands_for: None,
             path,
             state: State::Connecting,

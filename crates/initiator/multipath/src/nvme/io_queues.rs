@@ -11,7 +11,7 @@ use super::links::QueueId;
 
 /// An I/O queue.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct IoQueue {
     pub(super) who: QueueId,
     /// Commands that may be in work at once.
     window: usize,
@@ -20,9 +20,9 @@ pub(super) struct Lane {
     flights: Box<[Option<(Tag, Tag)>]>,
 }
 
-impl Lane {
+impl IoQueue {
     pub(super) fn new(who: QueueId, window: usize) -> Self {
-        Lane { who, window, busy: 0, flights: vec![None; window.max(1)].into() }
+        IoQueue { who, window, busy: 0, flights: vec![None; window.max(1)].into() }
     }
 
     fn room(&self) -> usize {
@@ -62,15 +62,15 @@ impl Lane {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
-    pub(super) list: Vec<Lane>,
+pub(super) struct IoQueues {
+    pub(super) list: Vec<IoQueue>,
     next: usize,
 }
 
-impl Lanes {
+impl IoQueues {
     /// The queue with the fewest commands in work that has room for `commands` more; of several the next
     /// in turn.
-    pub(super) fn choose(&mut self, commands: usize) -> Option<&mut Lane> {
+    pub(super) fn choose(&mut self, commands: usize) -> Option<&mut IoQueue> {
         let count = self.list.len();
         // There may have been more before.
         let turn = self.next.checked_rem(count)?;
@@ -82,7 +82,7 @@ impl Lanes {
         self.list.get_mut(at)
     }
 
-    pub(super) fn find(&mut self, who: QueueId) -> Option<&mut Lane> {
+    pub(super) fn find(&mut self, who: QueueId) -> Option<&mut IoQueue> {
         self.list.iter_mut().find(|lane| lane.who == who)
     }
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn commands_go_where_the_fewest_are_and_in_turn() {
         let id = |qid| QueueId { association: 1, qid };
-        let mut lanes = Lanes { list: vec![Lane::new(id(1), 2), Lane::new(id(2), 3)], next: 0 };
+        let mut lanes = IoQueues { list: vec![IoQueue::new(id(1), 2), IoQueue::new(id(2), 3)], next: 0 };
         let mut went = Vec::new();
         for n in 0..5 {
             let lane = lanes.choose(1).unwrap();
