@@ -2,35 +2,35 @@
 //!
 //! [`Controller`] and [`Host`] are the two ends of it for one queue: plain data, told what came and
 //! asked what is to go. They know no clock, so deadlines are their owner's. What takes long (powers
-//! modulo a large prime) leaves them as [`Work`] and comes back as [`Outcome`], so that it is done
+//! modulo a large prime) leaves them as [`DhComputation`] and comes back as [`DhResult`], so that it is done
 //! where no data waits for it.
 //!
 //! Invariant: [`Controller::is_authenticated`] turns true only after a response that was computed
 //! with the host's secret, for a challenge of this transaction; any message that is out of order, of
 //! another transaction or of a wrong length ends the association instead.
 
+mod computation;
 mod controller;
 mod group;
 mod host;
 mod message;
 mod response;
 mod secret;
-mod work;
 
-pub use controller::{Controller, Given, NextStep, Progress, Stage};
+pub use computation::{DhComputation, DhResult};
+pub use controller::{AuthMessage, AuthOutcome, AuthState, Controller, ControllerProgress};
 pub use group::Group;
 pub use host::{Host, HostFault, HostProgress};
 pub use message::{Explanation, MESSAGE_LEN_MAX};
 pub use response::Hash;
 pub use secret::{Key, Secret, SecretError};
-pub use work::{Outcome, Work};
 
 use crate::sqe::{FabricsType, Opcode, Sqe};
 use crate::status::Status;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// Fills a slice with bytes that nobody can foretell.
+/// Fills a slice with unpredictable bytes.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]);
 
 /// Security protocol: NVMe authentication (SECP).

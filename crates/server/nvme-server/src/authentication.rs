@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use nvme::auth::{Controller as Machine, Credentials, Policy, Stage};
+use nvme::auth::{AuthState, Controller as Machine, Credentials, Policy};
 
 use crate::key::{CommandKey, ComputeId};
 
@@ -47,7 +47,7 @@ pub(crate) enum Wait {
 
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("stage", &self.machine.stage()).finish_non_exhaustive()
+        f.debug_struct("Guard").field("state", &self.machine.state()).finish_non_exhaustive()
     }
 }
 
@@ -60,9 +60,9 @@ impl Guard {
 
     /// Whether commands are served.
     pub(crate) fn is_open(&self) -> bool {
-        match self.machine.stage() {
-            Stage::Authenticated | Stage::Again => true,
-            Stage::Pending | Stage::Failed => false,
+        match self.machine.state() {
+            AuthState::Authenticated | AuthState::Reauthenticating => true,
+            AuthState::Pending | AuthState::Failed => false,
         }
     }
 
@@ -73,9 +73,9 @@ impl Guard {
 
     /// Sets the deadline while something is due, and clears it when nothing is.
     pub(crate) fn watch(&mut self, now: Time) {
-        match self.machine.stage() {
-            Stage::Authenticated => self.deadline = None,
-            Stage::Pending | Stage::Again | Stage::Failed => {
+        match self.machine.state() {
+            AuthState::Authenticated => self.deadline = None,
+            AuthState::Pending | AuthState::Reauthenticating | AuthState::Failed => {
                 self.deadline.get_or_insert(now + PATIENCE);
             }
         }

@@ -1,7 +1,7 @@
 //! What the server wants done, as values.
 
 use buf::{Class, Sg};
-use nvme::auth::Work;
+use nvme::auth::DhComputation;
 use nvme::{Completion, Nqn};
 use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
 
@@ -122,7 +122,7 @@ pub enum Step {
         /// Its name.
         id: ComputeId,
         /// What.
-        work: Work,
+        work: DhComputation,
     },
     /// What was to be computed is of no use any more: its queue has closed.
     Forget {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use endpoint::ShardId;
-use nvme::auth::Work;
+use nvme::auth::DhComputation;
 use shard::{ComputeId, Message, NvmeMessage, Report};
 use stream::Tag;
 use volume::{StoreOp, VolumeId};
@@ -96,7 +96,7 @@ impl Drop for Expected {
 /// What is computed for a shard.
 enum Power {
     /// For a host of ours.
-    Host(ComputeId, Box<Work>),
+    Host(ComputeId, Box<DhComputation>),
     /// For a remote volume.
     Remote(Tag, endpoint::Work),
 }

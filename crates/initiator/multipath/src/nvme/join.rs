@@ -61,7 +61,7 @@ enum Step {
     /// A message of authentication is in work.
     Proving(Box<auth::Host>, Tag, Connected),
     /// Powers are being computed.
-    Computing(Box<auth::Host>, Connected, Awaited<auth::Outcome>),
+    Computing(Box<auth::Host>, Connected, Awaited<auth::DhResult>),
     Over,
 }
 

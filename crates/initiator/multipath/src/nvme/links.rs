@@ -106,7 +106,11 @@ impl Links {
     }
 
     /// Has something computed elsewhere for a queue; gives what will have come of it.
-    pub(super) fn compute(&mut self, who: QueueId, work: auth::Work) -> Option<Awaited<auth::Outcome>> {
+    pub(super) fn compute(
+        &mut self,
+        who: QueueId,
+        work: auth::DhComputation,
+    ) -> Option<Awaited<auth::DhResult>> {
         let peer = self.list.iter().find(|linked| linked.who == who && !linked.over)?.peer;
         let (work, awaited) = Work::new(peer.ip(), move || work.run());
         self.work.push_back(work);

@@ -6,21 +6,21 @@
 
 use core::fmt;
 
+use super::computation::{DhComputation, DhResult, Private};
 use super::group::Group;
-use super::message::{self, Challenge, Explanation, FAILURE_LEN, Head, Kind, Reply};
-use super::response::{Bytes, Hash};
+use super::message::{self, Challenge, Explanation, FAILURE_LEN, MessageHeader, MessageType, Reply};
+use super::response::{Hash, HashBytes};
 use super::secret::Key;
-use super::work::{Outcome, Private, Work};
 use super::{Credentials, Fill, Policy};
 use crate::status::Status;
 
 /// What becomes of an Authentication Send.
 #[derive(Debug)]
-pub enum Progress {
+pub enum ControllerProgress {
     /// Answer it with success.
     Answer,
     /// Answer it later, as [`Controller::computed`] says once this was done.
-    Compute(Work),
+    Compute(DhComputation),
     /// Answer it with success; the host has authenticated.
     Authenticated,
     /// Answer it with success, then end the association: the host gave up.
@@ -29,18 +29,18 @@ pub enum Progress {
 
 /// The message for an Authentication Receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct AuthMessage {
     /// The bytes, no more than there is room for.
     pub message: Vec<u8>,
     /// What follows once the command is answered.
-    pub next_step: NextStep,
+    pub outcome: AuthOutcome,
 }
 
 /// What follows an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextStep {
+pub enum AuthOutcome {
     /// The host goes on.
-    GoOn,
+    Continue,
     /// The host has authenticated.
     Authenticated,
     /// End the association: authentication failed.
@@ -49,13 +49,13 @@ pub enum NextStep {
 
 /// How far a queue is, for its owner's deadline and rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum AuthState {
     /// The host has not authenticated: nothing but authentication is served, and not for long.
     Pending,
     /// The host has authenticated.
     Authenticated,
     /// It has, and does so again: commands are served, but this must come to an end in time.
-    Again,
+    Reauthenticating,
     /// It failed: the association ends.
     Failed,
 }
@@ -73,11 +73,11 @@ pub struct Controller {
     authenticated: bool,
     /// By what the host answered rightly last.
     method: Option<(Hash, Group)>,
-    step: Step,
+    state: TransactionState,
 }
 
 /// Where a transaction stands.
-enum Step {
+enum TransactionState {
     /// There is none.
     Idle,
     /// The public value is being computed.
@@ -89,7 +89,7 @@ enum Step {
     /// The session key is being computed.
     Deriving(Transaction, Replied),
     /// Success1 is to be fetched, with R2 if the host asked for it.
-    Accepting(Transaction, Option<Bytes>),
+    Accepting(Transaction, Option<HashBytes>),
     /// Success2 is to come.
     Proving(Transaction),
     /// Failure1 is to be fetched.
@@ -103,19 +103,19 @@ struct Transaction {
     hash: Hash,
     group: Group,
     /// C1.
-    challenge: Bytes,
+    challenge: HashBytes,
     /// S1.
     sequence: u32,
     private: Private,
     public: Vec<u8>,
     /// What a host without a key is measured with, so that it costs the same.
-    nobody: Key,
+    decoy: Key,
 }
 
 /// What a reply said.
 struct Replied {
-    response: Bytes,
-    challenge: Option<(Bytes, u32)>,
+    response: HashBytes,
+    challenge: Option<(HashBytes, u32)>,
 }
 
 impl Controller {
@@ -129,7 +129,7 @@ impl Controller {
             number: 0,
             authenticated: false,
             method: None,
-            step: Step::Idle,
+            state: TransactionState::Idle,
         }
     }
 
@@ -144,109 +144,121 @@ impl Controller {
     }
 
     /// How far it is.
-    pub fn stage(&self) -> Stage {
-        match (&self.step, self.authenticated) {
-            (Step::Refusing { .. } | Step::Over, _) => Stage::Failed,
-            (_, false) => Stage::Pending,
-            (Step::Idle, true) => Stage::Authenticated,
-            (_, true) => Stage::Again,
+    pub fn state(&self) -> AuthState {
+        match (&self.state, self.authenticated) {
+            (TransactionState::Refusing { .. } | TransactionState::Over, _) => AuthState::Failed,
+            (_, false) => AuthState::Pending,
+            (TransactionState::Idle, true) => AuthState::Authenticated,
+            (_, true) => AuthState::Reauthenticating,
         }
     }
 
     /// Takes the message of an Authentication Send.
-    pub fn send(&mut self, message: &[u8], fill: Fill<'_>) -> Progress {
-        let step = std::mem::replace(&mut self.step, Step::Over);
-        let head = match Head::parse(message) {
+    pub fn send(&mut self, message: &[u8], fill: Fill<'_>) -> ControllerProgress {
+        let step = std::mem::replace(&mut self.state, TransactionState::Over);
+        let head = match MessageHeader::parse(message) {
             Ok(head) => head,
             Err(explanation) => return self.refuse(0, explanation),
         };
         match (step, head.kind) {
-            (Step::Over, _) => Progress::End(Explanation::MESSAGE),
-            (_, Kind::FAILURE2) => {
+            (TransactionState::Over, _) => ControllerProgress::End(Explanation::MESSAGE),
+            (_, MessageType::FAILURE2) => {
                 self.authenticated = false;
-                Progress::End(message::parse_failure(message))
+                ControllerProgress::End(message::parse_failure(message))
             }
-            (Step::Idle, Kind::NEGOTIATE) => match self.begin(head.transaction, message, fill) {
-                Ok(progress) => progress,
-                Err(explanation) => self.refuse(head.transaction, explanation),
-            },
-            (Step::Asked(transaction), Kind::REPLY) if transaction.id == head.transaction => {
+            (TransactionState::Idle, MessageType::NEGOTIATE) => {
+                match self.begin(head.transaction, message, fill) {
+                    Ok(progress) => progress,
+                    Err(explanation) => self.refuse(head.transaction, explanation),
+                }
+            }
+            (TransactionState::Asked(transaction), MessageType::REPLY)
+                if transaction.id == head.transaction =>
+            {
                 let id = transaction.id;
                 match self.reply(transaction, message) {
                     Ok(progress) => progress,
                     Err(explanation) => self.refuse(id, explanation),
                 }
             }
-            (Step::Proving(transaction), Kind::SUCCESS2)
+            (TransactionState::Proving(transaction), MessageType::SUCCESS2)
                 if transaction.id == head.transaction && message::is_success2(message) =>
             {
                 self.finish();
-                Progress::Authenticated
+                ControllerProgress::Authenticated
             }
-            (_, Kind::SUCCESS2) if !message::is_success2(message) => {
+            (_, MessageType::SUCCESS2) if !message::is_success2(message) => {
                 self.refuse(head.transaction, Explanation::PAYLOAD)
             }
             _ => self.refuse(head.transaction, Explanation::MESSAGE),
         }
     }
 
-    /// Takes what came of [`Progress::Compute`]: what becomes of the command that waited for it. If the
+    /// Takes what came of [`ControllerProgress::Compute`]: what becomes of the command that waited for it. If the
     /// transaction has failed in the meantime, it is answered all the same.
-    pub fn computed(&mut self, outcome: Outcome) -> Progress {
+    pub fn computed(&mut self, outcome: DhResult) -> ControllerProgress {
         if outcome.number != self.number {
-            return Progress::Answer;
+            return ControllerProgress::Answer;
         }
-        match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Publishing(mut transaction) => {
+        match std::mem::replace(&mut self.state, TransactionState::Over) {
+            TransactionState::Publishing(mut transaction) => {
                 transaction.public = outcome.public;
-                self.step = Step::Challenging(transaction);
-                Progress::Answer
+                self.state = TransactionState::Challenging(transaction);
+                ControllerProgress::Answer
             }
-            Step::Deriving(transaction, replied) => {
+            TransactionState::Deriving(transaction, replied) => {
                 self.judge(transaction, replied, outcome.session_key.as_ref())
             }
             other => {
-                self.step = other;
-                Progress::Answer
+                self.state = other;
+                ControllerProgress::Answer
             }
         }
     }
 
     /// Gives the message for an Authentication Receive with room for `room` bytes. Less than a
     /// failure needs is an invalid field, and ends the association when it is answered.
-    pub fn receive(&mut self, room: u32) -> Result<Given, Status> {
+    pub fn receive(&mut self, room: u32) -> Result<AuthMessage, Status> {
         let room = room as usize;
         if room < FAILURE_LEN {
             self.authenticated = false;
-            self.step = Step::Over;
+            self.state = TransactionState::Over;
             return Err(Status::INVALID_FIELD.final_());
         }
-        let id = self.step.transaction();
-        let (given, next) = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Challenging(transaction) => (transaction.challenge_message(), Step::Asked(transaction)),
-            Step::Accepting(transaction, response) => {
+        let id = self.state.transaction();
+        let (given, next) = match std::mem::replace(&mut self.state, TransactionState::Over) {
+            TransactionState::Challenging(transaction) => {
+                (transaction.challenge_message(), TransactionState::Asked(transaction))
+            }
+            TransactionState::Accepting(transaction, response) => {
                 let message = message::success1(transaction.id, transaction.hash, response.as_ref());
-                let next = if response.is_some() { Step::Proving(transaction) } else { Step::Idle };
+                let next = if response.is_some() {
+                    TransactionState::Proving(transaction)
+                } else {
+                    TransactionState::Idle
+                };
                 (message, next)
             }
-            Step::Refusing { transaction, explanation } => return Ok(self.give_up(transaction, explanation)),
+            TransactionState::Refusing { transaction, explanation } => {
+                return Ok(self.give_up(transaction, explanation));
+            }
             _ => return Ok(self.give_up(id, Explanation::MESSAGE)),
         };
         if given.len() > room {
             return Ok(self.give_up(id, Explanation::PAYLOAD));
         }
-        let next_step = if matches!(next, Step::Idle) {
+        let outcome = if matches!(next, TransactionState::Idle) {
             self.finish();
-            NextStep::Authenticated
+            AuthOutcome::Authenticated
         } else {
-            self.step = next;
-            NextStep::GoOn
+            self.state = next;
+            AuthOutcome::Continue
         };
-        Ok(Given { message: given, next_step })
+        Ok(AuthMessage { message: given, outcome })
     }
 
     /// Negotiate: a fresh challenge, and where there is a group a fresh exponent.
-    fn begin(&mut self, id: u16, message: &[u8], fill: Fill<'_>) -> Result<Progress, Explanation> {
+    fn begin(&mut self, id: u16, message: &[u8], fill: Fill<'_>) -> Result<ControllerProgress, Explanation> {
         let (hash, group) = message::choose(message, &self.policy)?;
         if self.sequence == 0 {
             let mut first = [0; 4];
@@ -259,23 +271,23 @@ impl Controller {
             id,
             hash,
             group,
-            challenge: Bytes::random(hash.len(), fill),
+            challenge: HashBytes::random(hash.len(), fill),
             sequence: self.sequence,
             private: Private::new([0; super::group::PRIVATE_LEN]),
             public: Vec::new(),
-            nobody: Key::nobody(fill),
+            decoy: Key::decoy(fill),
         };
         if group == Group::Null {
-            self.step = Step::Challenging(transaction);
-            return Ok(Progress::Answer);
+            self.state = TransactionState::Challenging(transaction);
+            return Ok(ControllerProgress::Answer);
         }
         fill(&mut *transaction.private);
         let work = transaction.work(self.next_number(), None);
-        self.step = Step::Publishing(transaction);
-        Ok(Progress::Compute(work))
+        self.state = TransactionState::Publishing(transaction);
+        Ok(ControllerProgress::Compute(work))
     }
 
-    fn reply(&mut self, transaction: Transaction, message: &[u8]) -> Result<Progress, Explanation> {
+    fn reply(&mut self, transaction: Transaction, message: &[u8]) -> Result<ControllerProgress, Explanation> {
         let reply = Reply::parse(message, transaction.hash, transaction.group)?;
         if let Some((challenge, sequence)) = reply.challenge {
             // Our own challenge, or a sequence number of before, is not answered.
@@ -285,33 +297,38 @@ impl Controller {
             self.host_sequence = sequence;
         }
         let replied = Replied {
-            response: Bytes::new(reply.response),
-            challenge: reply.challenge.map(|(challenge, sequence)| (Bytes::new(challenge), sequence)),
+            response: HashBytes::new(reply.response),
+            challenge: reply.challenge.map(|(challenge, sequence)| (HashBytes::new(challenge), sequence)),
         };
         if transaction.group == Group::Null {
             return Ok(self.judge(transaction, replied, None));
         }
         let work = transaction.work(self.next_number(), Some(reply.public.to_vec()));
-        self.step = Step::Deriving(transaction, replied);
-        Ok(Progress::Compute(work))
+        self.state = TransactionState::Deriving(transaction, replied);
+        Ok(ControllerProgress::Compute(work))
     }
 
     /// Compares R1, and computes R2 if it is wanted.
-    fn judge(&mut self, transaction: Transaction, replied: Replied, session: Option<&Bytes>) -> Progress {
+    fn judge(
+        &mut self,
+        transaction: Transaction,
+        replied: Replied,
+        session: Option<&HashBytes>,
+    ) -> ControllerProgress {
         let question = self.credentials.question(
             transaction.hash,
             (transaction.challenge.as_slice(), transaction.sequence),
             session,
             transaction.id,
         );
-        let key = self.credentials.host.as_ref().unwrap_or(&transaction.nobody);
+        let key = self.credentials.host.as_ref().unwrap_or(&transaction.decoy);
         let right = question.host_response(key.bytes()).is_same(replied.response.as_slice());
         if !right || self.credentials.host.is_none() {
             return self.refuse(transaction.id, Explanation::FAILED);
         }
         let response = match (&replied.challenge, &self.credentials.controller) {
             (None, _) => None,
-            // The host wants a proof that nobody here can give.
+            // The host wants a proof that this controller cannot give.
             (Some(_), None) => return self.refuse(transaction.id, Explanation::FAILED),
             (Some((challenge, sequence)), Some(key)) => {
                 let question = self.credentials.question(
@@ -324,8 +341,8 @@ impl Controller {
             }
         };
         self.method = Some((transaction.hash, transaction.group));
-        self.step = Step::Accepting(transaction, response);
-        Progress::Answer
+        self.state = TransactionState::Accepting(transaction, response);
+        ControllerProgress::Answer
     }
 
     fn next_number(&mut self) -> u32 {
@@ -335,38 +352,38 @@ impl Controller {
 
     fn finish(&mut self) {
         self.authenticated = true;
-        self.step = Step::Idle;
+        self.state = TransactionState::Idle;
     }
 
     /// The command is answered, and the failure fetched by the next.
-    fn refuse(&mut self, transaction: u16, explanation: Explanation) -> Progress {
+    fn refuse(&mut self, transaction: u16, explanation: Explanation) -> ControllerProgress {
         self.authenticated = false;
-        self.step = Step::Refusing { transaction, explanation };
-        Progress::Answer
+        self.state = TransactionState::Refusing { transaction, explanation };
+        ControllerProgress::Answer
     }
 
-    fn give_up(&mut self, transaction: u16, explanation: Explanation) -> Given {
+    fn give_up(&mut self, transaction: u16, explanation: Explanation) -> AuthMessage {
         self.authenticated = false;
-        self.step = Step::Over;
-        Given {
-            message: message::failure(Kind::FAILURE1, transaction, explanation),
-            next_step: NextStep::End(explanation),
+        self.state = TransactionState::Over;
+        AuthMessage {
+            message: message::failure(MessageType::FAILURE1, transaction, explanation),
+            outcome: AuthOutcome::End(explanation),
         }
     }
 }
 
-impl Step {
+impl TransactionState {
     /// T_ID, 0 where there is none.
     fn transaction(&self) -> u16 {
         match self {
-            Step::Idle | Step::Over => 0,
-            Step::Publishing(transaction)
-            | Step::Challenging(transaction)
-            | Step::Asked(transaction)
-            | Step::Deriving(transaction, _)
-            | Step::Accepting(transaction, _)
-            | Step::Proving(transaction) => transaction.id,
-            Step::Refusing { transaction, .. } => *transaction,
+            TransactionState::Idle | TransactionState::Over => 0,
+            TransactionState::Publishing(transaction)
+            | TransactionState::Challenging(transaction)
+            | TransactionState::Asked(transaction)
+            | TransactionState::Deriving(transaction, _)
+            | TransactionState::Accepting(transaction, _)
+            | TransactionState::Proving(transaction) => transaction.id,
+            TransactionState::Refusing { transaction, .. } => *transaction,
         }
     }
 }
@@ -383,8 +400,8 @@ impl Transaction {
         challenge.message(self.id)
     }
 
-    fn work(&self, number: u32, peer: Option<Vec<u8>>) -> Work {
-        Work {
+    fn work(&self, number: u32, peer: Option<Vec<u8>>) -> DhComputation {
+        DhComputation {
             number,
             hash: self.hash,
             group: self.group,
@@ -397,6 +414,6 @@ impl Transaction {
 
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Controller({:?})", self.stage())
+        write!(f, "Controller({:?})", self.state())
     }
 }

@@ -5,10 +5,10 @@
 
 use core::fmt;
 
+use super::computation::{DhComputation, DhResult, Private};
 use super::group::{Group, PRIVATE_LEN};
-use super::message::{self, Challenge, Explanation, Head, Kind, Reply};
-use super::response::{Bytes, HASH_LEN_MAX, Hash};
-use super::work::{Outcome, Private, Work};
+use super::message::{self, Challenge, Explanation, MessageHeader, MessageType, Reply};
+use super::response::{HASH_LEN_MAX, Hash, HashBytes};
 use super::{Credentials, Fill, Policy};
 
 /// What the host does next.
@@ -19,7 +19,7 @@ pub enum HostProgress {
     /// Fetch a message with room for [`super::MESSAGE_LEN_MAX`]; [`Host::receive`] follows.
     Receive,
     /// Compute; [`Host::computed`] follows.
-    Compute(Work),
+    Compute(DhComputation),
     /// Both sides are content.
     Authenticated,
     /// It failed; this association is of no use.
@@ -52,13 +52,13 @@ pub struct Host {
     policy: Policy,
     transaction: u16,
     /// C2, as long as the longest hash, and S2.
-    challenge: Bytes,
+    challenge: HashBytes,
     sequence: u32,
     private: Private,
-    step: Step,
+    state: HostState,
 }
 
-enum Step {
+enum HostState {
     /// The negotiation is to be answered.
     Negotiating,
     /// The challenge is to come.
@@ -79,7 +79,7 @@ enum Step {
 /// A challenge of the controller.
 struct Asked {
     hash: Hash,
-    challenge: Bytes,
+    challenge: HashBytes,
     sequence: u32,
 }
 
@@ -87,7 +87,7 @@ struct Asked {
 struct Proof {
     hash: Hash,
     /// R2, if the host asked for it.
-    response: Option<Bytes>,
+    response: Option<HashBytes>,
 }
 
 impl Host {
@@ -108,29 +108,29 @@ impl Host {
             credentials,
             policy,
             transaction,
-            challenge: Bytes::random(HASH_LEN_MAX, fill),
+            challenge: HashBytes::random(HASH_LEN_MAX, fill),
             // 0 would say that no proof is wanted.
             sequence: u32::from_le_bytes(sequence).max(1),
             private,
-            step: Step::Negotiating,
+            state: HostState::Negotiating,
         };
         (host, negotiate)
     }
 
     /// The message of the last [`HostProgress::Send`] was taken.
     pub fn sent(&mut self) -> HostProgress {
-        match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Negotiating => {
-                self.step = Step::Waiting;
+        match std::mem::replace(&mut self.state, HostState::Over) {
+            HostState::Negotiating => {
+                self.state = HostState::Waiting;
                 HostProgress::Receive
             }
-            Step::Replying(proof) => {
-                self.step = Step::Judged(proof);
+            HostState::Replying(proof) => {
+                self.state = HostState::Judged(proof);
                 HostProgress::Receive
             }
-            Step::Closing => HostProgress::Authenticated,
-            Step::GivingUp(fault) => HostProgress::Failed(fault),
-            Step::Waiting | Step::Computing(_) | Step::Judged(_) | Step::Over => {
+            HostState::Closing => HostProgress::Authenticated,
+            HostState::GivingUp(fault) => HostProgress::Failed(fault),
+            HostState::Waiting | HostState::Computing(_) | HostState::Judged(_) | HostState::Over => {
                 HostProgress::Failed(HostFault::Wrong(Explanation::MESSAGE))
             }
         }
@@ -138,15 +138,15 @@ impl Host {
 
     /// Takes the message of an Authentication Receive.
     pub fn receive(&mut self, message: &[u8]) -> HostProgress {
-        let step = std::mem::replace(&mut self.step, Step::Over);
-        let taken = match Head::parse(message) {
-            Ok(head) if head.kind == Kind::FAILURE1 => {
+        let step = std::mem::replace(&mut self.state, HostState::Over);
+        let taken = match MessageHeader::parse(message) {
+            Ok(head) if head.kind == MessageType::FAILURE1 => {
                 return HostProgress::Failed(HostFault::Refused(message::parse_failure(message)));
             }
             Ok(head) if head.transaction != self.transaction => Err(Explanation::MESSAGE),
             Ok(head) => match (step, head.kind) {
-                (Step::Waiting, Kind::CHALLENGE) => self.challenged(message),
-                (Step::Judged(proof), Kind::SUCCESS1) => self.accepted(&proof, message),
+                (HostState::Waiting, MessageType::CHALLENGE) => self.challenged(message),
+                (HostState::Judged(proof), MessageType::SUCCESS1) => self.accepted(&proof, message),
                 _ => Err(Explanation::MESSAGE),
             },
             Err(explanation) => Err(explanation),
@@ -155,9 +155,9 @@ impl Host {
     }
 
     /// Takes what came of [`HostProgress::Compute`].
-    pub fn computed(&mut self, outcome: Outcome) -> HostProgress {
-        match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Computing(asked) => self
+    pub fn computed(&mut self, outcome: DhResult) -> HostProgress {
+        match std::mem::replace(&mut self.state, HostState::Over) {
+            HostState::Computing(asked) => self
                 .reply(&asked, &outcome.public, outcome.session_key.as_ref())
                 .unwrap_or_else(|explanation| self.refuse(explanation)),
             _ => HostProgress::Failed(HostFault::Wrong(Explanation::MESSAGE)),
@@ -168,7 +168,7 @@ impl Host {
         let challenge = Challenge::parse(message, &self.policy)?;
         let asked = Asked {
             hash: challenge.hash,
-            challenge: Bytes::new(challenge.challenge),
+            challenge: HashBytes::new(challenge.challenge),
             sequence: challenge.sequence,
         };
         if challenge.sequence == 0 {
@@ -177,7 +177,7 @@ impl Host {
         if challenge.group == Group::Null {
             return self.reply(&asked, &[], None);
         }
-        let work = Work {
+        let work = DhComputation {
             number: 0,
             hash: challenge.hash,
             group: challenge.group,
@@ -185,7 +185,7 @@ impl Host {
             public: true,
             peer: Some(challenge.public.to_vec()),
         };
-        self.step = Step::Computing(asked);
+        self.state = HostState::Computing(asked);
         Ok(HostProgress::Compute(work))
     }
 
@@ -193,7 +193,7 @@ impl Host {
         &mut self,
         asked: &Asked,
         public: &[u8],
-        session: Option<&Bytes>,
+        session: Option<&HashBytes>,
     ) -> Result<HostProgress, Explanation> {
         let key = self.credentials.host.as_ref().ok_or(Explanation::FAILED)?;
         let first = (asked.challenge.as_slice(), asked.sequence);
@@ -207,7 +207,7 @@ impl Host {
         let reply =
             Reply { response: response.as_slice(), challenge: wanted.as_ref().map(|_| second), public };
         let message = reply.message(self.transaction);
-        self.step = Step::Replying(Proof { hash: asked.hash, response: wanted });
+        self.state = HostState::Replying(Proof { hash: asked.hash, response: wanted });
         Ok(HostProgress::Send(message))
     }
 
@@ -216,7 +216,7 @@ impl Host {
         match (&proof.response, response) {
             (None, _) => Ok(HostProgress::Authenticated),
             (Some(wanted), Some(response)) if wanted.is_same(response) => {
-                self.step = Step::Closing;
+                self.state = HostState::Closing;
                 Ok(HostProgress::Send(message::success2(self.transaction)))
             }
             (Some(_), _) => Err(Explanation::FAILED),
@@ -225,8 +225,8 @@ impl Host {
 
     /// Tells the controller why this ends.
     fn refuse(&mut self, explanation: Explanation) -> HostProgress {
-        self.step = Step::GivingUp(HostFault::Wrong(explanation));
-        HostProgress::Send(message::failure(Kind::FAILURE2, self.transaction, explanation))
+        self.state = HostState::GivingUp(HostFault::Wrong(explanation));
+        HostProgress::Send(message::failure(MessageType::FAILURE2, self.transaction, explanation))
     }
 }
 

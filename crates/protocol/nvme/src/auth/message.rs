@@ -4,7 +4,7 @@
 //! message's own, and a hash, a group or a value is one that can be computed with.
 
 use super::group::{Group, PUBLIC_LEN_MAX};
-use super::response::{Bytes, HASH_LEN_MAX, Hash};
+use super::response::{HASH_LEN_MAX, Hash, HashBytes};
 use super::{Credentials, Policy};
 
 /// The longest message: a reply with the longest hash and the longest value, in bytes.
@@ -60,32 +60,33 @@ impl core::fmt::Display for Explanation {
 
 /// AUTH_TYPE and AUTH_ID of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind(pub u8, pub u8);
+pub(super) struct MessageType(pub u8, pub u8);
 
-impl Kind {
-    pub(super) const NEGOTIATE: Kind = Kind(0, 0x00);
-    pub(super) const CHALLENGE: Kind = Kind(1, 0x01);
-    pub(super) const REPLY: Kind = Kind(1, 0x02);
-    pub(super) const SUCCESS1: Kind = Kind(1, 0x03);
-    pub(super) const SUCCESS2: Kind = Kind(1, 0x04);
-    pub(super) const FAILURE2: Kind = Kind(0, 0xf0);
-    pub(super) const FAILURE1: Kind = Kind(0, 0xf1);
+impl MessageType {
+    pub(super) const NEGOTIATE: MessageType = MessageType(0, 0x00);
+    pub(super) const CHALLENGE: MessageType = MessageType(1, 0x01);
+    pub(super) const REPLY: MessageType = MessageType(1, 0x02);
+    pub(super) const SUCCESS1: MessageType = MessageType(1, 0x03);
+    pub(super) const SUCCESS2: MessageType = MessageType(1, 0x04);
+    pub(super) const FAILURE2: MessageType = MessageType(0, 0xf0);
+    pub(super) const FAILURE1: MessageType = MessageType(0, 0xf1);
 }
 
 /// What every message begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub kind: Kind,
+pub(super) struct MessageHeader {
+    pub kind: MessageType,
     /// T_ID.
     pub transaction: u16,
 }
 
-impl Head {
-    pub(super) fn parse(message: &[u8]) -> Result<Head, Explanation> {
+impl MessageHeader {
+    pub(super) fn parse(message: &[u8]) -> Result<MessageHeader, Explanation> {
         match message.first_chunk::<FAILURE_LEN>() {
-            Some([kind, id, _, _, low, high, _, _]) => {
-                Ok(Head { kind: Kind(*kind, *id), transaction: u16::from_le_bytes([*low, *high]) })
-            }
+            Some([kind, id, _, _, low, high, _, _]) => Ok(MessageHeader {
+                kind: MessageType(*kind, *id),
+                transaction: u16::from_le_bytes([*low, *high]),
+            }),
             None => Err(Explanation::PAYLOAD),
         }
     }
@@ -124,7 +125,7 @@ pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), E
 /// AUTH_Negotiate, with all that a policy allows.
 pub(super) fn negotiate(transaction: u16, policy: &Policy) -> Vec<u8> {
     // No secure channel, and one descriptor.
-    let mut message = Head { kind: Kind::NEGOTIATE, transaction }.start([0, 1]);
+    let mut message = MessageHeader { kind: MessageType::NEGOTIATE, transaction }.start([0, 1]);
     let (hashes, groups) = (policy.hashes.len().min(IDS_MAX), policy.groups.len().min(IDS_MAX));
     message.extend_from_slice(&[DH_HMAC_CHAP, 0, hashes as u8, groups as u8]);
     message.extend(policy.hashes.iter().take(IDS_MAX).map(|hash| hash.id()));
@@ -201,7 +202,8 @@ impl<'a> Challenge<'a> {
     }
 
     pub(super) fn message(&self, transaction: u16) -> Vec<u8> {
-        let mut message = Head { kind: Kind::CHALLENGE, transaction }.start([self.hash.len() as u8, 0]);
+        let mut message =
+            MessageHeader { kind: MessageType::CHALLENGE, transaction }.start([self.hash.len() as u8, 0]);
         let ids = [self.hash.id(), self.group.id()];
         message.extend_from_slice(&second_half(ids, self.public, self.sequence));
         message.extend_from_slice(self.challenge);
@@ -247,7 +249,8 @@ impl<'a> Reply<'a> {
     }
 
     pub(super) fn message(&self, transaction: u16) -> Vec<u8> {
-        let mut message = Head { kind: Kind::REPLY, transaction }.start([self.response.len() as u8, 0]);
+        let mut message =
+            MessageHeader { kind: MessageType::REPLY, transaction }.start([self.response.len() as u8, 0]);
         let (valid, sequence) = self.challenge.map_or((0, 0), |(_, sequence)| (1, sequence));
         message.extend_from_slice(&second_half([valid, 0], self.public, sequence));
         message.extend_from_slice(self.response);
@@ -261,8 +264,8 @@ impl<'a> Reply<'a> {
 }
 
 /// DH-HMAC-CHAP_Success1, with R2 where the host asked for it.
-pub(super) fn success1(transaction: u16, hash: Hash, response: Option<&Bytes>) -> Vec<u8> {
-    let mut message = Head { kind: Kind::SUCCESS1, transaction }.start([hash.len() as u8, 0]);
+pub(super) fn success1(transaction: u16, hash: Hash, response: Option<&HashBytes>) -> Vec<u8> {
+    let mut message = MessageHeader { kind: MessageType::SUCCESS1, transaction }.start([hash.len() as u8, 0]);
     message.extend_from_slice(&[response.is_some().into(), 0, 0, 0, 0, 0, 0, 0]);
     if let Some(response) = response {
         message.extend_from_slice(response.as_slice());
@@ -285,7 +288,7 @@ pub(super) fn parse_success1(message: &[u8], hash: Hash) -> Result<Option<&[u8]>
 
 /// DH-HMAC-CHAP_Success2.
 pub(super) fn success2(transaction: u16) -> Vec<u8> {
-    let mut message = Head { kind: Kind::SUCCESS2, transaction }.start([0; 2]);
+    let mut message = MessageHeader { kind: MessageType::SUCCESS2, transaction }.start([0; 2]);
     message.resize(HEADER_LEN, 0);
     message
 }
@@ -296,9 +299,9 @@ pub(super) fn is_success2(message: &[u8]) -> bool {
 }
 
 /// AUTH_Failure1 or AUTH_Failure2.
-pub(super) fn failure(kind: Kind, transaction: u16, explanation: Explanation) -> Vec<u8> {
+pub(super) fn failure(kind: MessageType, transaction: u16, explanation: Explanation) -> Vec<u8> {
     // The one reason there is: authentication failed.
-    Head { kind, transaction }.start([1, explanation.0])
+    MessageHeader { kind, transaction }.start([1, explanation.0])
 }
 
 /// What a failure explains.
@@ -312,10 +315,10 @@ impl Credentials {
         &'a self,
         hash: Hash,
         (challenge, sequence): (&'a [u8], u32),
-        session_key: Option<&'a Bytes>,
+        session_key: Option<&'a HashBytes>,
         transaction: u16,
-    ) -> super::response::Question<'a> {
-        super::response::Question {
+    ) -> super::response::ResponseInput<'a> {
+        super::response::ResponseInput {
             hash,
             challenge,
             session_key,

@@ -66,24 +66,24 @@ impl Hash {
 
 /// What a hash gives, or a challenge, which is as long: 32 to 64 bytes, wiped when it goes.
 #[derive(Clone)]
-pub(super) struct Bytes {
+pub(super) struct HashBytes {
     len: usize,
     bytes: Zeroizing<[u8; HASH_LEN_MAX]>,
 }
 
-impl Bytes {
+impl HashBytes {
     /// Takes at most 64 bytes over.
-    pub(super) fn new(slice: &[u8]) -> Bytes {
+    pub(super) fn new(slice: &[u8]) -> HashBytes {
         let mut bytes = Zeroizing::new([0; HASH_LEN_MAX]);
         bytes.iter_mut().zip(slice).for_each(|(to, from)| *to = *from);
-        Bytes { len: slice.len().min(HASH_LEN_MAX), bytes }
+        HashBytes { len: slice.len().min(HASH_LEN_MAX), bytes }
     }
 
-    /// So many bytes, at most 64, that nobody can foretell.
-    pub(super) fn random(len: usize, fill: super::Fill<'_>) -> Bytes {
+    /// So many unpredictable bytes, at most 64.
+    pub(super) fn random(len: usize, fill: super::Fill<'_>) -> HashBytes {
         let (len, mut bytes) = (len.min(HASH_LEN_MAX), Zeroizing::new([0; HASH_LEN_MAX]));
         fill(bytes.split_at_mut(len).0);
-        Bytes { len, bytes }
+        HashBytes { len, bytes }
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -101,14 +101,14 @@ impl Bytes {
     }
 }
 
-impl fmt::Debug for Bytes {
+impl fmt::Debug for HashBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bytes(..)")
+        f.write_str("HashBytes(..)")
     }
 }
 
 /// HMAC over parts (RFC 2104).
-pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Bytes {
+pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> HashBytes {
     match hash {
         Hash::Sha256 => mac::<Hmac<sha2::Sha256>>(key, parts),
         Hash::Sha384 => mac::<Hmac<sha2::Sha384>>(key, parts),
@@ -117,52 +117,52 @@ pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Bytes {
 }
 
 #[expect(clippy::unreachable, reason = "HMAC takes keys of any length (RFC 2104)")]
-fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Bytes {
+fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> HashBytes {
     let Ok(mut mac) = <M as KeyInit>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length")
     };
     for part in parts {
         mac.update(part);
     }
-    Bytes::new(&mac.finalize().into_bytes())
+    HashBytes::new(&mac.finalize().into_bytes())
 }
 
 /// The session key of a value that both sides have: its hash.
-pub(super) fn session_key(hash: Hash, shared: &[u8]) -> Bytes {
+pub(super) fn session_key(hash: Hash, shared: &[u8]) -> HashBytes {
     match hash {
-        Hash::Sha256 => Bytes::new(&sha2::Sha256::digest(shared)),
-        Hash::Sha384 => Bytes::new(&sha2::Sha384::digest(shared)),
-        Hash::Sha512 => Bytes::new(&sha2::Sha512::digest(shared)),
+        Hash::Sha256 => HashBytes::new(&sha2::Sha256::digest(shared)),
+        Hash::Sha384 => HashBytes::new(&sha2::Sha384::digest(shared)),
+        Hash::Sha512 => HashBytes::new(&sha2::Sha512::digest(shared)),
     }
 }
 
 /// What a response answers.
 #[derive(Clone, Copy)]
-pub(super) struct Question<'a> {
+pub(super) struct ResponseInput<'a> {
     pub hash: Hash,
     pub challenge: &'a [u8],
     /// KS, where there is a group.
-    pub session_key: Option<&'a Bytes>,
+    pub session_key: Option<&'a HashBytes>,
     pub sequence: u32,
     pub transaction: u16,
     pub host_nqn: &'a str,
     pub subsystem_nqn: &'a str,
 }
 
-impl Question<'_> {
+impl ResponseInput<'_> {
     /// R1: what the host answers.
-    pub(super) fn host_response(&self, key: &[u8]) -> Bytes {
+    pub(super) fn host_response(&self, key: &[u8]) -> HashBytes {
         self.respond(key, b"HostHost", self.host_nqn, self.subsystem_nqn)
     }
 
     /// R2: what the controller answers.
-    pub(super) fn controller_response(&self, key: &[u8]) -> Bytes {
+    pub(super) fn controller_response(&self, key: &[u8]) -> HashBytes {
         self.respond(key, b"Controller", self.subsystem_nqn, self.host_nqn)
     }
 
-    fn respond(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> Bytes {
+    fn respond(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> HashBytes {
         let challenge = match self.session_key {
-            None => Bytes::new(self.challenge),
+            None => HashBytes::new(self.challenge),
             Some(session) => hmac(self.hash, session.as_slice(), &[self.challenge]),
         };
         let parts: [&[u8]; 8] = [

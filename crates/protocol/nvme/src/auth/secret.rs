@@ -136,8 +136,8 @@ impl Key {
         &self.0
     }
 
-    /// A key of nobody: what a host without a secret is measured with.
-    pub(super) fn nobody(fill: Fill<'_>) -> Key {
+    /// A random key, with which a host without a secret is checked.
+    pub(super) fn decoy(fill: Fill<'_>) -> Key {
         let mut bytes = Zeroizing::new(vec![0; 32]);
         fill(&mut bytes);
         Key(bytes)

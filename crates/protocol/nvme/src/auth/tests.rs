@@ -36,10 +36,10 @@ fn only(hash: Hash, group: Group) -> Policy {
 }
 
 /// An Authentication Send and all the work that it needs.
-fn send(controller: &mut Controller, message: &[u8]) -> Progress {
+fn send(controller: &mut Controller, message: &[u8]) -> ControllerProgress {
     let progress = controller.send(message, &mut counter());
     match progress {
-        Progress::Compute(work) => controller.computed(work.run()),
+        ControllerProgress::Compute(work) => controller.computed(work.run()),
         other => other,
     }
 }
@@ -56,14 +56,14 @@ fn carry(
         progress = match progress {
             HostProgress::Send(message) => {
                 assert!(message.len() <= MESSAGE_LEN_MAX);
-                if let Progress::End(explanation) = send(controller, &message) {
+                if let ControllerProgress::End(explanation) = send(controller, &message) {
                     ended = Some(explanation);
                 }
                 host.sent()
             }
             HostProgress::Receive => {
                 let given = controller.receive(MESSAGE_LEN_MAX as u32).unwrap();
-                if let NextStep::End(explanation) = given.next_step {
+                if let AuthOutcome::End(explanation) = given.outcome {
                     ended = Some(explanation);
                 }
                 host.receive(&given.message)
@@ -82,10 +82,10 @@ fn both_ends_agree_with_every_hash_and_group() {
         let hash = [Hash::Sha256, Hash::Sha384, Hash::Sha512][n % 3];
         for proof in [None, Some(key(SUBSYSTEM))] {
             let mut controller = Controller::new(credentials(proof.clone()), Policy::default());
-            assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Pending, false));
+            assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Pending, false));
             let ended = carry((credentials(proof), only(hash, group)), &mut controller);
             assert_eq!(ended, (Ok(()), None), "{hash:?} {group:?}");
-            assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Authenticated, true));
+            assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Authenticated, true));
         }
     }
 }
@@ -96,11 +96,11 @@ fn a_host_may_authenticate_again_and_loses_the_queue_if_it_fails() {
     let policy = only(Hash::Sha256, Group::Null);
     assert_eq!(carry((credentials(None), policy.clone()), &mut controller).0, Ok(()));
     let again = message::negotiate(9, &policy);
-    assert!(matches!(send(&mut controller, &again), Progress::Answer));
-    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Again, true));
+    assert!(matches!(send(&mut controller, &again), ControllerProgress::Answer));
+    assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Reauthenticating, true));
     controller.receive(4096).unwrap();
-    assert!(matches!(send(&mut controller, &again), Progress::Answer));
-    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
+    assert!(matches!(send(&mut controller, &again), ControllerProgress::Answer));
+    assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Failed, false));
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn wrong_keys_are_refused_on_both_sides() {
         let other = Credentials { host: Some(wrong.key(HOST)), ..credentials(None) };
         let mut controller = Controller::new(credentials(None), Policy::default());
         assert_eq!(carry((other, policy.clone()), &mut controller), refused);
-        assert_eq!(controller.stage(), Stage::Failed);
-        let nobody = Credentials { host: None, ..credentials(None) };
-        let mut controller = Controller::new(nobody, Policy::default());
+        assert_eq!(controller.state(), AuthState::Failed);
+        let decoy = Credentials { host: None, ..credentials(None) };
+        let mut controller = Controller::new(decoy, Policy::default());
         assert_eq!(carry((credentials(None), policy.clone()), &mut controller), refused);
         // A controller that is to prove itself and has no key, or another.
         let mut controller = Controller::new(credentials(None), Policy::default());
@@ -152,30 +152,30 @@ fn golden_bytes_without_a_group() {
     let mut negotiate = vec![0, 0, 0, 0, 0x34, 0x12, 0, 1, 1, 0, 2, 1, 1, 3];
     negotiate.resize(8 + 64, 0);
     assert_eq!(first, negotiate);
-    assert!(matches!(send(&mut controller, &first), Progress::Answer));
+    assert!(matches!(send(&mut controller, &first), ControllerProgress::Answer));
     assert!(matches!(host.sent(), HostProgress::Receive));
 
     let challenge = controller.receive(48).unwrap();
     let mut want = vec![1, 1, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 1, 1, 2, 3];
     want.extend(4..36);
-    assert_eq!((challenge.message.clone(), challenge.next_step), (want, NextStep::GoOn));
+    assert_eq!((challenge.message.clone(), challenge.outcome), (want, AuthOutcome::Continue));
 
     let HostProgress::Send(reply) = host.receive(&challenge.message) else { panic!("a reply") };
     let mut want = vec![1, 2, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 1, 2, 3];
     want.extend(hex(R1));
     want.extend(68..100);
     assert_eq!(reply, want);
-    assert!(matches!(send(&mut controller, &reply), Progress::Answer));
+    assert!(matches!(send(&mut controller, &reply), ControllerProgress::Answer));
     assert!(matches!(host.sent(), HostProgress::Receive));
 
     let success = controller.receive(48).unwrap();
     let mut want = vec![1, 3, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     want.extend(hex(R2));
-    assert_eq!((success.message.clone(), success.next_step), (want, NextStep::GoOn));
+    assert_eq!((success.message.clone(), success.outcome), (want, AuthOutcome::Continue));
     assert!(!controller.is_authenticated());
     let HostProgress::Send(success2) = host.receive(&success.message) else { panic!("success 2") };
     assert_eq!(success2, [1, 4, 0, 0, 0x34, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert!(matches!(send(&mut controller, &success2), Progress::Authenticated));
+    assert!(matches!(send(&mut controller, &success2), ControllerProgress::Authenticated));
     assert!(matches!(host.sent(), HostProgress::Authenticated));
 }
 
@@ -189,7 +189,7 @@ fn golden_response_with_a_group() {
     let challenge = controller.receive(4096).unwrap().message;
     assert_eq!(challenge.len(), 16 + 64 + 256);
     let HostProgress::Compute(work) = host.receive(&challenge) else { panic!("work") };
-    assert_eq!(format!("{work:?}"), "Work(Ffdhe2048, ..)");
+    assert_eq!(format!("{work:?}"), "DhComputation(Ffdhe2048, ..)");
     let HostProgress::Send(reply) = host.computed(work.run()) else { panic!("a reply") };
     assert_eq!(reply.len(), 16 + 2 * 64 + 256);
     assert_eq!(reply[16..80], hex(R1_GROUP));
@@ -223,16 +223,16 @@ fn nothing_secret_is_shown() {
     let (host, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
     let progress = controller.send(&first, &mut counter());
     let shown = format!("{controller:?} {host:?} {progress:?} {:?}", credentials(None).host);
-    assert_eq!(shown, "Controller(Pending) Host(..) Compute(Work(Ffdhe2048, ..)) Some(Key(..))");
-    let Progress::Compute(work) = progress else { panic!("work") };
-    assert_eq!(format!("{:?}", work.run()), "Outcome(..)");
+    assert_eq!(shown, "Controller(Pending) Host(..) Compute(DhComputation(Ffdhe2048, ..)) Some(Key(..))");
+    let ControllerProgress::Compute(work) = progress else { panic!("work") };
+    assert_eq!(format!("{:?}", work.run()), "DhResult(..)");
 }
 
 /// What can be carried to another thread is.
 const _: () = {
     const fn is_send<T: Send + 'static>() {}
-    is_send::<Work>();
-    is_send::<Outcome>();
+    is_send::<DhComputation>();
+    is_send::<DhResult>();
     is_send::<Controller>();
     is_send::<Credentials>();
 };

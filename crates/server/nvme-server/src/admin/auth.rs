@@ -7,7 +7,7 @@
 
 use buf::{Cx, Sg};
 use nvme::auth::{
-    Group, Hash, MESSAGE_LEN_MAX, NextStep, Outcome as Computed, Progress, Stage, transfer_len,
+    AuthOutcome, AuthState, ControllerProgress, DhResult, Group, Hash, MESSAGE_LEN_MAX, transfer_len,
 };
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
@@ -110,25 +110,25 @@ impl Server {
             given
         });
         guard.watch(now);
-        let (completion, next_step) = match given {
-            Err(status) => (status.into(), NextStep::End(nvme::auth::Explanation::PAYLOAD)),
+        let (completion, outcome) = match given {
+            Err(status) => (status.into(), AuthOutcome::End(nvme::auth::Explanation::PAYLOAD)),
             Ok(given) => match memory(cx.pool, &given.message) {
                 Some(data) => {
                     self.steps.push_back(Step::Send { command: key, at: 0, data });
-                    (Completion::SUCCESS, given.next_step)
+                    (Completion::SUCCESS, given.outcome)
                 }
                 // Memory was looked for before.
                 None => {
                     let failed = nvme::auth::Explanation::PAYLOAD;
-                    (Status::COMMAND_INTERRUPTED.into(), NextStep::End(failed))
+                    (Status::COMMAND_INTERRUPTED.into(), AuthOutcome::End(failed))
                 }
             },
         };
         self.answer_guarded(key, cid, completion);
-        match next_step {
-            NextStep::GoOn => self.arm_queue(key.queue),
-            NextStep::Authenticated => self.let_in(key.queue),
-            NextStep::End(_) => self.turn_away(key.queue),
+        match outcome {
+            AuthOutcome::Continue => self.arm_queue(key.queue),
+            AuthOutcome::Authenticated => self.let_in(key.queue),
+            AuthOutcome::End(_) => self.turn_away(key.queue),
         }
     }
 
@@ -165,7 +165,7 @@ impl Server {
     }
 
     /// What [`Step::Compute`] gave out is done.
-    pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: Computed) {
+    pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: DhResult) {
         self.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
         let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
@@ -187,17 +187,17 @@ impl Server {
         self.end_guarded(key.queue, Gone::Overloaded);
     }
 
-    fn proceed(&mut self, key: CommandKey, cid: u16, progress: Progress) {
+    fn proceed(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
         let now = self.now;
         if let Some(guard) = &mut self.queue_mut(key.queue).guard {
             guard.watch(now);
         }
         match progress {
-            Progress::Answer => {
+            ControllerProgress::Answer => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
                 self.arm_queue(key.queue);
             }
-            Progress::Compute(work) => {
+            ControllerProgress::Compute(work) => {
                 self.computations += 1;
                 let id = ComputeId(self.computations);
                 self.computing.insert(id, key.queue);
@@ -207,11 +207,11 @@ impl Server {
                 }
                 self.steps.push_back(Step::Compute { queue: key.queue, id, work });
             }
-            Progress::Authenticated => {
+            ControllerProgress::Authenticated => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
                 self.let_in(key.queue);
             }
-            Progress::End(_) => {
+            ControllerProgress::End(_) => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
                 self.turn_away(key.queue);
             }
@@ -269,7 +269,7 @@ impl Server {
         queue.ended |= !proven;
         // Who lets powers be computed and goes has failed as much as who sends a wrong answer; else it would be
         // the cheaper way to keep us busy.
-        if machine.stage() == Stage::Failed || (cost && !proven) {
+        if machine.state() == AuthState::Failed || (cost && !proven) {
             self.steps.push_back(Step::Unproven { queue: key });
         }
         if let Some((command, _, on)) = waiting {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
-use nvme::auth::{Group, Hash, Outcome, Work};
+use nvme::auth::{DhComputation, DhResult, Group, Hash};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
 use nvme_server::{ComputeId, ControllerList, Counters, Join, QueueMessage, QueueSpec};
@@ -43,11 +43,11 @@ pub enum NvmeMessage {
     Queue(QueueMessage),
     /// To the control plane: what would keep the data of this shard waiting too long, for a host of this
     /// source (an IPv4 address, an IPv6 /64), which shares with others.
-    Compute(ShardId, ComputeId, IpAddr, Box<Work>),
+    Compute(ShardId, ComputeId, IpAddr, Box<DhComputation>),
     /// To it: of no use any more.
     Forget(ShardId, ComputeId),
     /// From it.
-    Computed(ComputeId, Box<Outcome>),
+    Computed(ComputeId, Box<DhResult>),
     /// From it: too much else waits.
     NotComputed(ComputeId),
 }

@@ -16,12 +16,12 @@ fn with(mut message: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
 
 /// The controller says success to the command and then this, once, and is of no more use.
 fn refused(controller: &mut Controller, transaction: u8, explanation: u8) {
-    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
+    assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Failed, false));
     let given = controller.receive(4096).unwrap();
     assert_eq!(given.message, [0, 0xf1, 0, 0, transaction, 0, 1, explanation]);
-    assert_eq!(given.next_step, NextStep::End(Explanation(explanation)));
+    assert_eq!(given.outcome, AuthOutcome::End(Explanation(explanation)));
     let again = controller.send(&negotiate(), &mut counter());
-    assert!(matches!(again, Progress::End(_)), "{again:?}");
+    assert!(matches!(again, ControllerProgress::End(_)), "{again:?}");
     assert!(!controller.is_authenticated());
 }
 
@@ -53,19 +53,19 @@ fn attack_76_negotiations_whose_lengths_lie() {
     ];
     for (message, explanation) in rows {
         let mut controller = Controller::new(credentials(None), only(Hash::Sha256, Group::Null));
-        assert!(matches!(send(&mut controller, &message), Progress::Answer));
+        assert!(matches!(send(&mut controller, &message), ControllerProgress::Answer));
         refused(&mut controller, 7, explanation);
     }
     // Less than a header has no transaction that could be named.
     for len in 0..8 {
         let mut controller = Controller::new(credentials(None), Policy::default());
-        assert!(matches!(send(&mut controller, &negotiate()[..len]), Progress::Answer));
+        assert!(matches!(send(&mut controller, &negotiate()[..len]), ControllerProgress::Answer));
         refused(&mut controller, 0, 6);
     }
     // The second descriptor is the one that is known.
     let mut controller = Controller::new(credentials(None), Policy::default());
-    assert!(matches!(send(&mut controller, &two(1)), Progress::Answer));
-    assert_eq!(controller.receive(4096).unwrap().next_step, NextStep::GoOn);
+    assert!(matches!(send(&mut controller, &two(1)), ControllerProgress::Answer));
+    assert_eq!(controller.receive(4096).unwrap().outcome, AuthOutcome::Continue);
 }
 
 /// A controller that has given its challenge, and the reply that would be right.
@@ -89,14 +89,14 @@ fn asked(group: Group, proof: Option<Key>) -> (Controller, Vec<u8>) {
 #[test]
 fn attack_76_replies_whose_lengths_and_values_lie() {
     let (mut controller, reply) = asked(Group::Null, None);
-    assert!(matches!(send(&mut controller, &reply), Progress::Answer));
-    assert_eq!(controller.receive(16).unwrap().next_step, NextStep::Authenticated, "the reply is right");
+    assert!(matches!(send(&mut controller, &reply), ControllerProgress::Answer));
+    assert_eq!(controller.receive(16).unwrap().outcome, AuthOutcome::Authenticated, "the reply is right");
     // Linux numbers its challenge also where it sends none.
     let (mut controller, reply) = asked(Group::Null, None);
-    assert!(matches!(send(&mut controller, &with(reply, &[(12, 1)])), Progress::Answer));
+    assert!(matches!(send(&mut controller, &with(reply, &[(12, 1)])), ControllerProgress::Answer));
     assert_eq!(
-        controller.receive(16).unwrap().next_step,
-        NextStep::Authenticated,
+        controller.receive(16).unwrap().outcome,
+        AuthOutcome::Authenticated,
         "the number means nothing"
     );
     let (_, reply) = asked(Group::Null, None);
@@ -113,14 +113,14 @@ fn attack_76_replies_whose_lengths_and_values_lie() {
         // CVALID without an S2, and one that there is not.
         (with(reply.clone(), &[(8, 1)]), 6),
         (with(reply.clone(), &[(8, 2), (12, 1)]), 6),
-        // A proof that nobody can give, and a response with one bit changed.
+        // A proof that no one can give, and a response with one bit changed.
         (with(reply.clone(), &[(8, 1), (12, 1)]), 1),
         (with(reply.clone(), &[(16, reply[16] ^ 1)]), 1),
         (with(reply.clone(), &[(47, reply[47] ^ 0x80)]), 1),
     ];
     for (message, explanation) in rows {
         let (mut controller, _) = asked(Group::Null, None);
-        assert!(matches!(send(&mut controller, &message), Progress::Answer));
+        assert!(matches!(send(&mut controller, &message), ControllerProgress::Answer));
         refused(&mut controller, 7, explanation);
     }
 }
@@ -140,7 +140,10 @@ fn attack_76_public_values_that_give_the_secret_away() {
     for bytes in [small(0), small(1), below, prime, vec![0xff; 256]] {
         let (mut controller, _) = asked(Group::Ffdhe2048, None);
         let message = [&reply[..value], &bytes].concat();
-        assert!(matches!(controller.send(&message, &mut counter()), Progress::Answer), "no work is done");
+        assert!(
+            matches!(controller.send(&message, &mut counter()), ControllerProgress::Answer),
+            "no work is done"
+        );
         refused(&mut controller, 7, 6);
     }
     // None at all, one byte too few, and none of four.
@@ -149,7 +152,7 @@ fn attack_76_public_values_that_give_the_secret_away() {
         let mut message = reply[..value].to_vec();
         message[10..12].copy_from_slice(&len.to_le_bytes());
         message.resize(value + tail, 5);
-        assert!(matches!(controller.send(&message, &mut counter()), Progress::Answer));
+        assert!(matches!(controller.send(&message, &mut counter()), ControllerProgress::Answer));
         refused(&mut controller, 7, 6);
     }
 }
@@ -157,37 +160,37 @@ fn attack_76_public_values_that_give_the_secret_away() {
 #[test]
 fn attack_76_messages_out_of_order_or_of_another_transaction() {
     let success2 = message::success2(7);
-    let failure2 = message::failure(message::Kind::FAILURE2, 7, Explanation::FAILED);
+    let failure2 = message::failure(message::MessageType::FAILURE2, 7, Explanation::FAILED);
     let (_, reply) = asked(Group::Null, None);
     // Nothing has begun.
     for message in [&success2, &reply] {
         let mut controller = Controller::new(credentials(None), Policy::default());
-        assert!(matches!(send(&mut controller, message), Progress::Answer));
+        assert!(matches!(send(&mut controller, message), ControllerProgress::Answer));
         refused(&mut controller, 7, 7);
     }
     // The reply is awaited.
     for message in [&success2, &negotiate(), &with(reply.clone(), &[(0, 0)]), &with(reply.clone(), &[(1, 9)])]
     {
         let (mut controller, _) = asked(Group::Null, None);
-        assert!(matches!(send(&mut controller, message), Progress::Answer));
+        assert!(matches!(send(&mut controller, message), ControllerProgress::Answer));
         refused(&mut controller, 7, 7);
     }
     let (mut controller, _) = asked(Group::Null, None);
-    assert!(matches!(send(&mut controller, &with(reply.clone(), &[(4, 8)])), Progress::Answer));
+    assert!(matches!(send(&mut controller, &with(reply.clone(), &[(4, 8)])), ControllerProgress::Answer));
     refused(&mut controller, 8, 7);
     // The host gives up: the association ends with the answer.
     let (mut controller, _) = asked(Group::Null, None);
-    assert!(matches!(send(&mut controller, &failure2), Progress::End(Explanation::FAILED)));
-    assert_eq!(controller.stage(), Stage::Failed);
+    assert!(matches!(send(&mut controller, &failure2), ControllerProgress::End(Explanation::FAILED)));
+    assert_eq!(controller.state(), AuthState::Failed);
     // Success1 was never fetched, or Success2 comes a second time.
     let (mut controller, reply) = asked(Group::Null, Some(key(SUBSYSTEM)));
     send(&mut controller, &reply);
-    assert!(matches!(send(&mut controller, &success2), Progress::Answer));
+    assert!(matches!(send(&mut controller, &success2), ControllerProgress::Answer));
     refused(&mut controller, 7, 7);
     let (mut controller, reply) = asked(Group::Null, Some(key(SUBSYSTEM)));
     send(&mut controller, &reply);
     controller.receive(4096).unwrap();
-    assert!(matches!(send(&mut controller, &success2[..15]), Progress::Answer));
+    assert!(matches!(send(&mut controller, &success2[..15]), ControllerProgress::Answer));
     refused(&mut controller, 7, 6);
 }
 
@@ -196,17 +199,17 @@ fn attack_76_fetching_out_of_turn_or_into_too_little_room() {
     // Nothing is to be fetched.
     let mut controller = Controller::new(credentials(None), Policy::default());
     assert_eq!(controller.receive(4096).unwrap().message, [0, 0xf1, 0, 0, 0, 0, 1, 7]);
-    assert_eq!(controller.stage(), Stage::Failed);
+    assert_eq!(controller.state(), AuthState::Failed);
     // Room for part of a challenge, and for less than a failure.
     let mut controller = Controller::new(credentials(None), Policy::default());
     send(&mut controller, &negotiate());
-    assert_eq!(controller.receive(47).unwrap().next_step, NextStep::End(Explanation::PAYLOAD));
+    assert_eq!(controller.receive(47).unwrap().outcome, AuthOutcome::End(Explanation::PAYLOAD));
     assert!(!controller.is_authenticated());
     for room in [0, 7] {
         let (mut controller, reply) = asked(Group::Null, None);
         send(&mut controller, &reply);
         assert_eq!(controller.receive(room), Err(Status::INVALID_FIELD.final_()));
-        assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
+        assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Failed, false));
     }
     let (mut controller, reply) = asked(Group::Null, None);
     send(&mut controller, &reply);
@@ -222,7 +225,7 @@ fn attack_76_the_controllers_own_challenge_and_old_sequence_numbers() {
     let (mut controller, mut reply) = asked(Group::Null, proof());
     let own: Vec<u8> = (4..36).collect();
     reply[48..80].copy_from_slice(&own);
-    assert!(matches!(send(&mut controller, &reply), Progress::Answer));
+    assert!(matches!(send(&mut controller, &reply), ControllerProgress::Answer));
     refused(&mut controller, 7, 1);
     // S2 of the transaction before.
     let mut controller = Controller::new(credentials(proof()), Policy::default());
@@ -233,27 +236,27 @@ fn attack_76_the_controllers_own_challenge_and_old_sequence_numbers() {
     assert!(!controller.is_authenticated());
 }
 
-/// The owner's deadline sees `Stage::Pending` until the host is in; what is computed for a queue that
+/// The owner's deadline sees `AuthState::Pending` until the host is in; what is computed for a queue that
 /// has moved on, or comes twice, changes nothing.
 #[test]
 fn attack_77_silence_and_work_that_comes_back_too_late() {
     let mut controller = Controller::new(credentials(None), only(Hash::Sha256, Group::Ffdhe2048));
     let (_, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
-    let Progress::Compute(work) = controller.send(&first, &mut counter()) else { panic!("work") };
-    assert_eq!(controller.stage(), Stage::Pending);
+    let ControllerProgress::Compute(work) = controller.send(&first, &mut counter()) else { panic!("work") };
+    assert_eq!(controller.state(), AuthState::Pending);
     // Another message while the work is out.
     let late = work.run();
-    assert!(matches!(controller.send(&first, &mut counter()), Progress::Answer));
-    assert_eq!(controller.stage(), Stage::Failed);
-    assert!(matches!(controller.computed(late.clone()), Progress::Answer));
-    assert_eq!(controller.stage(), Stage::Failed);
+    assert!(matches!(controller.send(&first, &mut counter()), ControllerProgress::Answer));
+    assert_eq!(controller.state(), AuthState::Failed);
+    assert!(matches!(controller.computed(late.clone()), ControllerProgress::Answer));
+    assert_eq!(controller.state(), AuthState::Failed);
     refused(&mut controller, 7, 7);
 
     // What was computed for the challenge is no session key.
     let (mut controller, reply) = asked(Group::Ffdhe2048, None);
-    assert!(matches!(controller.send(&reply, &mut counter()), Progress::Compute(_)));
-    assert!(matches!(controller.computed(late), Progress::Answer));
-    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Pending, false));
+    assert!(matches!(controller.send(&reply, &mut counter()), ControllerProgress::Compute(_)));
+    assert!(matches!(controller.computed(late), ControllerProgress::Answer));
+    assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Pending, false));
     drop(controller);
 }
 
@@ -327,7 +330,7 @@ fn attack_109_challenges_and_successes_that_lie() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(256))]
 
-    /// Whatever comes in whatever order: no panic, and nobody is in who never had the key.
+    /// Whatever comes in whatever order: no panic, and no host without the key is let in.
     #[test]
     fn attack_76_random_messages_authenticate_nobody(
         turns in proptest::collection::vec(

@@ -6,7 +6,7 @@
 
 use buf::Cx;
 use endpoint::ShardId;
-use nvme::auth::Work;
+use nvme::auth::DhComputation;
 use nvme::fabrics::ConnectNames;
 use nvme_server::{ComputeId, Gone, QueueKey};
 use stream::Tag;
@@ -88,7 +88,7 @@ impl Shard {
     }
 
     /// Has something computed for a queue's host, by the control plane.
-    pub(super) fn compute(&mut self, cx: &mut Cx<'_>, key: QueueKey, id: ComputeId, work: Work) {
+    pub(super) fn compute(&mut self, cx: &mut Cx<'_>, key: QueueKey, id: ComputeId, work: DhComputation) {
         let conn = self.conn_of(key);
         match conn.and_then(|conn| self.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
             Some(from) => {

@@ -9,14 +9,14 @@ use core::fmt;
 use zeroize::Zeroizing;
 
 use super::group::{Group, PRIVATE_LEN};
-use super::response::{Bytes, Hash, session_key};
+use super::response::{Hash, HashBytes, session_key};
 
 /// A private exponent.
 pub(super) type Private = Zeroizing<[u8; PRIVATE_LEN]>;
 
-/// Powers to be computed: [`Work::run`], anywhere, then the outcome goes back to who gave it.
+/// Powers to be computed: [`DhComputation::run`], anywhere, then the outcome goes back to who gave it.
 #[derive(Clone)]
-pub struct Work {
+pub struct DhComputation {
     /// Names the transaction that it is for, among those of its giver.
     pub(super) number: u32,
     pub(super) hash: Hash,
@@ -29,34 +29,34 @@ pub struct Work {
     pub(super) peer: Option<Vec<u8>>,
 }
 
-impl Work {
+impl DhComputation {
     /// Computes. It depends on nothing else and takes up to some tens of milliseconds.
     #[must_use]
-    pub fn run(self) -> Outcome {
+    pub fn run(self) -> DhResult {
         let public = if self.public { self.group.public(&self.private) } else { Vec::new() };
         let session_key =
             self.peer.as_ref().map(|peer| session_key(self.hash, &self.group.shared(peer, &self.private)));
-        Outcome { number: self.number, public, session_key }
+        DhResult { number: self.number, public, session_key }
     }
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for DhComputation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Work({:?}, ..)", self.group)
+        write!(f, "DhComputation({:?}, ..)", self.group)
     }
 }
 
-/// What came of [`Work`].
+/// What came of [`DhComputation`].
 #[derive(Clone)]
-pub struct Outcome {
+pub struct DhResult {
     pub(super) number: u32,
     /// The own public value; empty if it was not wanted.
     pub(super) public: Vec<u8>,
-    pub(super) session_key: Option<Bytes>,
+    pub(super) session_key: Option<HashBytes>,
 }
 
-impl fmt::Debug for Outcome {
+impl fmt::Debug for DhResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Outcome(..)")
+        f.write_str("DhResult(..)")
     }
 }
