@@ -104,7 +104,7 @@ impl ControllerQueue {
             _ if due(self.pdu_deadline()) => Some(LinkFault::PduTimeout),
             _ => return,
         };
-        self.violations = violation;
+        self.link_fault = violation;
         self.fail();
     }
 }

@@ -1,8 +1,8 @@
 //! ICReq and CapsuleCmd: the terms, and which commands come to the server (NVMe-TCP §3.6.2, §3.3.2).
 
-use super::outgoing::Out;
-use super::receive::{Purpose, Stretch};
-use super::task::{Death, Source, Task};
+use super::outgoing::OutgoingPdu;
+use super::receive::{DataPurpose, PduData};
+use super::task::{DataSource, EndedBy, Task};
 use super::{ControllerQueue, DigestPolicy, Phase};
 use crate::LinkFault;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
@@ -16,8 +16,8 @@ const PSDT_SGL: u8 = 1;
 
 /// Where a command's data is, by its SGL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Payload {
-    source: Source,
+struct SglData {
+    source: DataSource,
     len: u32,
     /// Where it begins in the capsule's data.
     offset: u32,
@@ -38,13 +38,13 @@ impl ControllerQueue {
         self.terms.host_alignment = alignment(request.hpda);
         self.terms.r2ts = request.maxr2t.get().saturating_add(1);
         self.phase = Phase::Connect;
-        self.out.push_back(Out::Init(self.terms));
+        self.out.push_back(OutgoingPdu::Init(self.terms));
         Ok(())
     }
 
     /// Acts on a command, which `data` bytes of capsule data follow. `None`: there is no memory for
     /// them yet.
-    pub(super) fn begin_command(&mut self, sqe: &Sqe, data: u32) -> Result<Option<Stretch>, LinkFault> {
+    pub(super) fn begin_command(&mut self, sqe: &Sqe, data: u32) -> Result<Option<PduData>, LinkFault> {
         if self.tasks.len() >= usize::from(self.size.entries) {
             return Err(LinkFault::TooManyCommands);
         }
@@ -71,12 +71,12 @@ impl ControllerQueue {
             Ok(payload) => payload,
             Err(status) => {
                 self.end_half(sqe.fuse());
-                return Ok(Some(Stretch::skip(data, Purpose::Refuse(cid, status))));
+                return Ok(Some(PduData::skip(data, DataPurpose::Refuse(cid, status))));
             }
         };
         let mut task = Task::new(cid, payload.source, payload.len);
         // Fabrics commands, and what comes in the place of Connect, are few: nothing is set aside.
-        if payload.source == Source::Capsule && !fabrics && self.phase != Phase::Connect {
+        if payload.source == DataSource::Capsule && !fabrics && self.phase != Phase::Connect {
             if !self.capsules.take() {
                 return Ok(None);
             }
@@ -91,14 +91,14 @@ impl ControllerQueue {
             self.connect = Some((tag, *sqe));
         }
         let data_out = match payload.source {
-            Source::Capsule | Source::Host => payload.len,
-            Source::None | Source::Server => 0,
+            DataSource::Capsule | DataSource::Host => payload.len,
+            DataSource::None | DataSource::Server => 0,
         };
         self.events.push_back(TargetEvent::Command { tag, command: *sqe, data_out });
-        let want = if payload.source == Source::Capsule { payload.len } else { 0 };
+        let want = if payload.source == DataSource::Capsule { payload.len } else { 0 };
         let tail = data - payload.offset - want;
-        let purpose = if data > 0 { Purpose::Capsule(tag) } else { Purpose::Skip };
-        Ok(Some(Stretch { lead: payload.offset, want, tail, at: 0, purpose }))
+        let purpose = if data > 0 { DataPurpose::Capsule(tag) } else { DataPurpose::Skip };
+        Ok(Some(PduData { lead: payload.offset, want, tail, at: 0, purpose }))
     }
 }
 
@@ -116,7 +116,7 @@ impl ControllerQueue {
         let Some(tag) = self.index.find(cid.into()) else { return };
         if self.tasks.get(tag).is_some_and(|task| task.event_request) {
             self.index.remove(cid.into());
-            self.doom(tag, Death::Silent);
+            self.doom(tag, EndedBy::Silent);
         }
     }
 
@@ -128,13 +128,13 @@ impl ControllerQueue {
             Fuse::Second => Status::ABORTED_FAILED_FUSED,
             Fuse::No | Fuse::First | Fuse::Reserved => Status::ABORTED_MISSING_FUSED,
         };
-        self.doom(half, Death::Status(status.final_()));
+        self.doom(half, EndedBy::Status(status.final_()));
     }
 }
 
 /// Reads the SGL of a command, which `data` bytes of capsule data follow.
-fn payload_of(sqe: &Sqe, data: u32) -> Result<Payload, Status> {
-    let none = Payload { source: Source::None, len: 0, offset: 0 };
+fn payload_of(sqe: &Sqe, data: u32) -> Result<SglData, Status> {
+    let none = SglData { source: DataSource::None, len: 0, offset: 0 };
     if sqe.psdt() != PSDT_SGL {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -147,19 +147,19 @@ fn payload_of(sqe: &Sqe, data: u32) -> Result<Payload, Status> {
             // Data has one source. A capsule that brings some, and says that it goes by data PDUs,
             // contradicts itself: which bytes are meant cannot be known.
             Descriptor::TRANSPORT if data > 0 => Err(Status::SGL_TYPE_INVALID.final_()),
-            Descriptor::TRANSPORT => Ok(Payload { source: Source::Host, len, offset: 0 }),
+            Descriptor::TRANSPORT => Ok(SglData { source: DataSource::Host, len, offset: 0 }),
             Descriptor::IN_CAPSULE => {
                 let offset = u32::try_from(sgl.address.get()).ok().filter(|offset| *offset <= data);
                 let offset = offset.ok_or(Status::SGL_OFFSET_INVALID.final_())?;
                 if len > data - offset {
                     return Err(Status::SGL_LENGTH_INVALID.final_());
                 }
-                Ok(Payload { source: Source::Capsule, len, offset })
+                Ok(SglData { source: DataSource::Capsule, len, offset })
             }
             _other => Err(Status::SGL_TYPE_INVALID.final_()),
         },
         Direction::ToHost => match sgl.identifier {
-            Descriptor::TRANSPORT => Ok(Payload { source: Source::Server, len, offset: 0 }),
+            Descriptor::TRANSPORT => Ok(SglData { source: DataSource::Server, len, offset: 0 }),
             _other => Err(Status::SGL_TYPE_INVALID.final_()),
         },
     }

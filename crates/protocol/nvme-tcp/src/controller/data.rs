@@ -1,9 +1,9 @@
 //! Write data: places for it, R2Ts, and H2CData (NVMe-TCP §3.6.2.8, §3.6.2.10).
 
 use super::ControllerQueue;
-use super::outgoing::Out;
-use super::receive::{Purpose, Stretch};
-use super::task::{Death, State};
+use super::outgoing::OutgoingPdu;
+use super::receive::{DataPurpose, PduData};
+use super::task::{EndedBy, TaskState};
 use crate::wire::{CommonHeader, Fatal, FatalStatus, Flags, Frame, H2cData};
 use buf::{Cx, SgMut};
 use nvme::Status;
@@ -12,7 +12,7 @@ use stream::{Place, Tag, TargetEvent};
 
 impl ControllerQueue {
     /// Acts on an H2CData's header; says where its data goes.
-    pub(super) fn begin_data(&mut self, pdu: &H2cData, frame: Frame) -> Result<Stretch, Fatal> {
+    pub(super) fn begin_data(&mut self, pdu: &H2cData, frame: Frame) -> Result<PduData, Fatal> {
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
         let (most, out_of_range) = (self.terms.max_h2c_data, Fatal::plain(FatalStatus::OUT_OF_RANGE));
         if len != frame.data {
@@ -33,9 +33,9 @@ impl ControllerQueue {
             return Err(out_of_range);
         }
         asked.next = end;
-        let purpose = Purpose::Solicited { tag, ttag };
+        let purpose = DataPurpose::Solicited { tag, ttag };
         let lead = if planted(Bug::DataMisplaced) { len.min(16) } else { 0 };
-        Ok(Stretch { lead, want: len - lead, tail: 0, at, purpose })
+        Ok(PduData { lead, want: len - lead, tail: 0, at, purpose })
     }
 
     /// A capsule with data is whole.
@@ -45,7 +45,7 @@ impl ControllerQueue {
         if good {
             task.confirm();
         } else {
-            self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
+            self.doom(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
         self.advance_task(cx, tag);
     }
@@ -62,7 +62,7 @@ impl ControllerQueue {
         if good {
             task.confirm();
         } else {
-            self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
+            self.doom(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
         self.advance_task(cx, tag);
     }
@@ -79,11 +79,11 @@ impl ControllerQueue {
     /// Brings a task forward after data came, a place was given, or it began to end.
     fn advance_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        if matches!(task.state, State::Live) {
+        if matches!(task.state, TaskState::Live) {
             while let Some((at, data)) = task.full_place() {
-                let came = task.write_reserved.min(data.len() as u32);
-                task.write_reserved -= came;
-                self.write_bytes = self.write_bytes.saturating_sub(u64::from(came));
+                let received = task.write_reserved.min(data.len() as u32);
+                task.write_reserved -= received;
+                self.write_bytes = self.write_bytes.saturating_sub(u64::from(received));
                 self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
             }
             self.ask(tag);
@@ -100,7 +100,7 @@ impl ControllerQueue {
         while let Some(asked) = task.next_r2t(self.next_ttag, most, len_max) {
             self.next_ttag = self.next_ttag.wrapping_add(1);
             let (ttag, at) = (asked.ttag, asked.next);
-            self.out.push_back(Out::R2t { cid: task.cid, ttag, at, len: asked.end - at });
+            self.out.push_back(OutgoingPdu::R2t { cid: task.cid, ttag, at, len: asked.end - at });
         }
     }
 

@@ -31,8 +31,8 @@ use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
 pub use limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
-use outgoing::Out;
-use receive::Rx;
+use outgoing::OutgoingPdu;
+use receive::Receiver;
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{
@@ -40,7 +40,7 @@ use stream::{
     TargetEvent,
 };
 pub use task::R2T_MAX;
-use task::{Source, Task};
+use task::{DataSource, Task};
 
 #[cfg(test)]
 mod tests;
@@ -91,11 +91,11 @@ pub struct ControllerQueue {
     connect: Option<(Tag, Sqe)>,
     /// It is an Admin Queue, and open.
     admin: bool,
-    rx: Rx,
-    out: VecDeque<Out>,
+    rx: Receiver,
+    out: VecDeque<OutgoingPdu>,
     outbox: Outbox,
     events: VecDeque<TargetEvent<Sqe>>,
-    violations: Option<LinkFault>,
+    link_fault: Option<LinkFault>,
     sqhd: u16,
     /// The last command was refused here, so the server does not know that it stood between others.
     refused: bool,
@@ -155,11 +155,11 @@ impl ControllerQueue {
             index: TagIndex::new(1),
             connect: None,
             admin: false,
-            rx: Rx::new(inlet),
+            rx: Receiver::new(inlet),
             out: VecDeque::new(),
             outbox: Outbox::new(),
             events: VecDeque::new(),
-            violations: None,
+            link_fault: None,
             sqhd: 0,
             refused: false,
             half: None,
@@ -206,7 +206,7 @@ impl ControllerQueue {
         let mut queue = Self::with(cx, limits, parked.terms, Phase::Connect, inlet, deadline);
         let cid = parked.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]
-        let Ok(tag) = queue.tasks.insert(Task::new(cid, Source::None, 0)) else {
+        let Ok(tag) = queue.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
             unreachable!("an empty table has room")
         };
         queue.index.insert(cid.into(), tag);
@@ -255,7 +255,7 @@ impl ControllerQueue {
         match self.tasks.get(tag) {
             Some(task) if task.capsule => Class::Unsolicited,
             // Connect and the like: nothing was set aside for them.
-            Some(task) if task.source == Source::Capsule => Class::Wire,
+            Some(task) if task.source == DataSource::Capsule => Class::Wire,
             Some(_) | None => Class::Solicited,
         }
     }
@@ -271,10 +271,10 @@ impl ControllerQueue {
         self.tasks.get(tag).is_some_and(|task| len > 0 && task.read_reserved >= len)
     }
 
-    /// What the host did by leaving something undone; other violations are told where they are found.
+    /// What the host did by leaving something undone; other faults are told where they are found.
     #[must_use]
     pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
-        self.violations.take()
+        self.link_fault.take()
     }
 
     /// Whether the world holds nothing of the link.
@@ -296,9 +296,9 @@ impl Connection for ControllerQueue {
         cx: &mut Cx<'_>,
         _link: Link,
         op: RecvOp,
-        came: Received,
+        received: Received,
     ) -> Result<(), Self::LinkFault> {
-        let result = self.received(cx, op, came);
+        let result = self.received(cx, op, received);
         self.tidy();
         result
     }

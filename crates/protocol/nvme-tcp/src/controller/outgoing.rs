@@ -23,8 +23,8 @@ const RESPONSE: usize = CapsuleResp::LEN + DIGEST_LEN;
 
 /// A PDU, or a run of C2HData PDUs with the answer.
 #[derive(Debug)]
-pub(super) enum Out {
-    Data(Data),
+pub(super) enum OutgoingPdu {
+    Data(ReadData),
     Response { cid: u16, completion: Completion, connect: bool },
     R2t { cid: u16, ttag: u16, at: u32, len: u32 },
     Init(Terms),
@@ -33,7 +33,7 @@ pub(super) enum Out {
 
 /// A stretch of read data, cut into PDUs as it is sent.
 #[derive(Debug)]
-pub(super) struct Data {
+pub(super) struct ReadData {
     pub(super) cid: u16,
     /// It reaches the end of the command's data.
     pub(super) ends: bool,
@@ -55,7 +55,7 @@ pub(super) struct Term {
     pub(super) header: Box<[u8]>,
 }
 
-impl Data {
+impl ReadData {
     fn next(&self, digest: bool) -> Range<usize> {
         let left = self.data.len() as u32 - self.done;
         let len = if digest { left.min(DIGEST_SEGMENT_MAX) } else { left };
@@ -71,31 +71,37 @@ impl Data {
     }
 }
 
-impl Out {
+impl OutgoingPdu {
     /// About how many bytes of head this takes, for sizing a batch.
     fn head_estimate(&self, digest: bool) -> usize {
         match self {
-            Out::Data(run) => run.estimate(digest),
-            Out::Response { .. } | Out::R2t { .. } => RESPONSE,
-            Out::Init(_) => IcResp::LEN,
-            Out::Term(term) => TermReq::LEN + term.header.len(),
+            OutgoingPdu::Data(run) => run.estimate(digest),
+            OutgoingPdu::Response { .. } | OutgoingPdu::R2t { .. } => RESPONSE,
+            OutgoingPdu::Init(_) => IcResp::LEN,
+            OutgoingPdu::Term(term) => TermReq::LEN + term.header.len(),
         }
     }
 
     /// Bytes of head that the next PDU needs at most, with an answer behind it.
     fn head_least(&self, digest: bool) -> usize {
         match self {
-            Out::Data(run) => FRAME + RESPONSE + Batch::head_need(&run.data, run.next(digest).len(), digest),
-            Out::Response { .. } | Out::R2t { .. } | Out::Init(_) | Out::Term(_) => {
-                self.head_estimate(digest)
+            OutgoingPdu::Data(run) => {
+                FRAME + RESPONSE + Batch::head_need(&run.data, run.next(digest).len(), digest)
             }
+            OutgoingPdu::Response { .. }
+            | OutgoingPdu::R2t { .. }
+            | OutgoingPdu::Init(_)
+            | OutgoingPdu::Term(_) => self.head_estimate(digest),
         }
     }
 
     fn pieces(&self) -> Option<&Sg> {
         match self {
-            Out::Data(run) => Some(&run.data),
-            Out::Response { .. } | Out::R2t { .. } | Out::Init(_) | Out::Term(_) => None,
+            OutgoingPdu::Data(run) => Some(&run.data),
+            OutgoingPdu::Response { .. }
+            | OutgoingPdu::R2t { .. }
+            | OutgoingPdu::Init(_)
+            | OutgoingPdu::Term(_) => None,
         }
     }
 }
@@ -106,13 +112,15 @@ impl ControllerQueue {
     #[must_use]
     pub fn copy_lent(&mut self, pool: &Pool) -> bool {
         self.out.iter_mut().all(|out| match out {
-            Out::Data(run) if !run.data.is_stable() => match run.data.copied(pool, Class::Solicited) {
-                Some(copy) => {
-                    run.data = copy;
-                    true
+            OutgoingPdu::Data(run) if !run.data.is_stable() => {
+                match run.data.copied(pool, Class::Solicited) {
+                    Some(copy) => {
+                        run.data = copy;
+                        true
+                    }
+                    None => false,
                 }
-                None => false,
-            },
+            }
             _ => true,
         })
     }
@@ -149,7 +157,7 @@ impl ControllerQueue {
                 break;
             }
             if writer.put(out)
-                && let Some(Out::Data(run)) = self.out.pop_front()
+                && let Some(OutgoingPdu::Data(run)) = self.out.pop_front()
             {
                 self.unasked_bytes -= u64::from(run.unasked);
             }
@@ -174,11 +182,11 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// Puts one PDU, and an answer that rides with it, into the batch; true if `out` is done with.
-    fn put(&mut self, out: &mut Out) -> bool {
+    fn put(&mut self, out: &mut OutgoingPdu) -> bool {
         match out {
-            Out::Data(run) => return self.data(run),
-            Out::Response { cid, completion, connect } => self.response(*cid, *completion, *connect),
-            Out::R2t { cid, ttag, at, len } => {
+            OutgoingPdu::Data(run) => return self.data(run),
+            OutgoingPdu::Response { cid, completion, connect } => self.response(*cid, *completion, *connect),
+            OutgoingPdu::R2t { cid, ttag, at, len } => {
                 let mut pdu = R2t::new(*cid, *ttag, *at, *len);
                 if self.terms.header_digest {
                     pdu.common.flags = Flags::HEADER_DIGEST;
@@ -186,8 +194,8 @@ impl Writer<'_> {
                 }
                 self.header(pdu.as_bytes());
             }
-            Out::Init(terms) => self.batch.put(IcResp::new(terms).as_bytes()),
-            Out::Term(term) => {
+            OutgoingPdu::Init(terms) => self.batch.put(IcResp::new(terms).as_bytes()),
+            OutgoingPdu::Term(term) => {
                 let pdu = TermReq::new(PduType::C2H_TERM_REQ, term.fatal, term.header.len());
                 self.batch.put(pdu.as_bytes());
                 self.batch.put(&term.header);
@@ -214,7 +222,7 @@ impl Writer<'_> {
         self.header(pdu.as_bytes());
     }
 
-    fn data(&mut self, run: &mut Data) -> bool {
+    fn data(&mut self, run: &mut ReadData) -> bool {
         let range = run.next(self.terms.data_digest);
         let len = range.len() as u32;
         let at = run.offset + run.done;

@@ -3,12 +3,12 @@
 //! A header is acted on as soon as it is whole, before its data: the data then goes straight to where
 //! the server wants it, and stays in the stream until the server has said where that is.
 
-use super::outgoing::{Out, Term};
+use super::outgoing::{OutgoingPdu, Term};
 use super::{ControllerQueue, Phase};
 use crate::LinkFault;
 use crate::wire::{
     self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, H2cData, IcReq,
-    PduType, Rules, Sender, TermReq,
+    PduLimits, PduType, Sender, TermReq,
 };
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut, Time};
@@ -20,17 +20,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    On,
+pub(super) enum ParseStatus {
+    Continue,
     /// More bytes, memory or room are needed first.
-    Stop,
+    Wait,
 }
 
 /// The receiving half.
 #[derive(Debug)]
-pub(super) struct Rx {
+pub(super) struct Receiver {
     pub(super) inlet: Inlet,
-    state: RxState,
+    state: ReceiveState,
     crc: Crc32c,
     /// A receive is out.
     pub(super) out: bool,
@@ -42,26 +42,26 @@ pub(super) struct Rx {
 
 /// Which part of a PDU comes next.
 #[derive(Clone, Copy, Debug)]
-enum RxState {
+enum ReceiveState {
     Header,
-    Data(Stretch),
-    Digest(Stretch),
+    Data(PduData),
+    Digest(PduData),
 }
 
 /// Data of a PDU: `lead` bytes that are dropped, `want` bytes that have a use, `tail` dropped again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct PduData {
     pub(super) lead: u32,
     pub(super) want: u32,
     pub(super) tail: u32,
     /// Offset of the next wanted byte in the command's data.
     pub(super) at: u32,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: DataPurpose,
 }
 
 /// What the data of a PDU is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Purpose {
+pub(super) enum DataPurpose {
     /// It came with its command.
     Capsule(Tag),
     /// An R2T asked for it.
@@ -72,26 +72,33 @@ pub(super) enum Purpose {
     Skip,
 }
 
-impl Stretch {
-    pub(super) fn skip(len: u32, purpose: Purpose) -> Self {
-        Stretch { lead: len, want: 0, tail: 0, at: 0, purpose }
+impl PduData {
+    pub(super) fn skip(len: u32, purpose: DataPurpose) -> Self {
+        PduData { lead: len, want: 0, tail: 0, at: 0, purpose }
     }
 
     fn tag(&self) -> Option<Tag> {
         match self.purpose {
-            Purpose::Capsule(tag) | Purpose::Solicited { tag, .. } => Some(tag),
-            Purpose::Refuse(..) | Purpose::Skip => None,
+            DataPurpose::Capsule(tag) | DataPurpose::Solicited { tag, .. } => Some(tag),
+            DataPurpose::Refuse(..) | DataPurpose::Skip => None,
         }
     }
 }
 
-impl Rx {
+impl Receiver {
     pub(super) fn new(inlet: Inlet) -> Self {
-        Rx { inlet, state: RxState::Header, crc: Crc32c::new(), out: false, begun: None, placeless: false }
+        Receiver {
+            inlet,
+            state: ReceiveState::Header,
+            crc: Crc32c::new(),
+            out: false,
+            begun: None,
+            placeless: false,
+        }
     }
 
     fn is_within_pdu(&self) -> bool {
-        !matches!(self.state, RxState::Header) || self.inlet.is_within_header()
+        !matches!(self.state, ReceiveState::Header) || self.inlet.is_within_header()
     }
 }
 
@@ -103,16 +110,16 @@ impl ControllerQueue {
         }
         match self.phase {
             // One command at a time, and nothing is out when the queue is parked.
-            Phase::Connect if self.is_at_connect() && matches!(self.rx.state, RxState::Header) => {
+            Phase::Connect if self.is_at_connect() && matches!(self.rx.state, ReceiveState::Header) => {
                 return None;
             }
             Phase::Dead | Phase::Gone => return None,
             Phase::Init | Phase::Connect | Phase::Open | Phase::Draining | Phase::Finishing => {}
         }
         let direct = match self.rx.state {
-            RxState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.direct(stretch),
-            RxState::Header => self.rx.inlet.fill_up(),
-            RxState::Data(_) | RxState::Digest(_) => None,
+            ReceiveState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.direct(stretch),
+            ReceiveState::Header => self.rx.inlet.fill_up(),
+            ReceiveState::Data(_) | ReceiveState::Digest(_) => None,
         };
         self.rx.out = true;
         Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
@@ -125,7 +132,7 @@ impl ControllerQueue {
     }
 
     /// The place of the next bytes, if they have one.
-    fn direct(&mut self, stretch: Stretch) -> Option<Direct> {
+    fn direct(&mut self, stretch: PduData) -> Option<Direct> {
         let tag = stretch.tag()?;
         let task = self.tasks.get_mut(tag).filter(|task| task.wants_data())?;
         let place = task.place_of(stretch.at).filter(|place| place.at() <= stretch.at)?;
@@ -134,14 +141,19 @@ impl ControllerQueue {
     }
 
     /// Takes a receive back.
-    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Received) -> Result<(), LinkFault> {
+    pub(super) fn received(
+        &mut self,
+        cx: &mut Cx<'_>,
+        op: RecvOp,
+        received: Received,
+    ) -> Result<(), LinkFault> {
         self.rx.out = false;
-        let bytes = match &came {
+        let bytes = match &received {
             Received::Bytes(n) => *n,
             Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
         let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        match came {
+        match received {
             Received::Bytes(n) => {
                 if let (Some(stage), true) = (op.stage, n > placed) {
                     self.rx.inlet.put_stage(stage, n - placed);
@@ -165,7 +177,7 @@ impl ControllerQueue {
         }
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        let RxState::Data(stretch) = &mut self.rx.state else { return n };
+        let ReceiveState::Data(stretch) = &mut self.rx.state else { return n };
         let at = stretch.at;
         stretch.want -= n as u32;
         stretch.at += n as u32;
@@ -194,22 +206,22 @@ impl ControllerQueue {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
                 self.rx.inlet.clear();
-                self.rx.state = RxState::Header;
+                self.rx.state = ReceiveState::Header;
                 return Ok(());
             }
             let step = match self.rx.state {
-                RxState::Header => self.parse_header(cx)?,
-                RxState::Data(stretch) => self.parse_data(cx, stretch),
-                RxState::Digest(stretch) => self.parse_digest(cx, stretch),
+                ReceiveState::Header => self.parse_header(cx)?,
+                ReceiveState::Data(stretch) => self.parse_data(cx, stretch),
+                ReceiveState::Digest(stretch) => self.parse_digest(cx, stretch),
             };
-            if step == Step::Stop {
+            if step == ParseStatus::Wait {
                 return Ok(());
             }
         }
     }
 
-    fn rules(&self) -> Rules {
-        Rules {
+    fn limits(&self) -> PduLimits {
+        PduLimits {
             from: Sender::Host,
             header_digest: self.terms.header_digest,
             data_digest: self.terms.data_digest,
@@ -218,17 +230,17 @@ impl ControllerQueue {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, LinkFault> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, LinkFault> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
         let most = 2 * usize::from(self.size.entries) + 64;
         let full = self.out.len() >= most || self.unasked_bytes >= super::UNASKED_MAX;
         if full || (self.phase == Phase::Connect && self.is_at_connect()) {
-            return Ok(Step::Stop);
+            return Ok(ParseStatus::Wait);
         }
-        let rules = self.rules();
-        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(Step::Stop) };
-        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(Step::Stop) };
-        let frame = match Frame::parse(&common, &rules) {
+        let limits = self.limits();
+        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(ParseStatus::Wait) };
+        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(ParseStatus::Wait) };
+        let frame = match Frame::parse(&common, &limits) {
             Ok(frame) => frame,
             Err(_) if common.pdu_type == PduType::H2C_TERM_REQ => {
                 return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
@@ -241,13 +253,13 @@ impl ControllerQueue {
             && frame.pdu_type == PduType::CAPSULE_CMD
             && self.rx.inlet.keep_whole(common.plen.get() as usize, cx.pool)
         {
-            return Ok(Step::Stop);
+            return Ok(ParseStatus::Wait);
         }
         let head = usize::from(frame.head);
-        if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
-            let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
+        if limits.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
+            let Some(bytes) = self.rx.inlet.header(head) else { return Ok(ParseStatus::Wait) };
             let (header, rest) = bytes.split_at(frame.header.into());
-            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(Step::Stop) };
+            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(ParseStatus::Wait) };
             if *sum != wire::digest(header) && !planted(Bug::HeaderDigestUnchecked) {
                 let fatal = Fatal::header_digest(*sum);
                 return Err(self.violate_at(cx, fatal, frame));
@@ -259,13 +271,13 @@ impl ControllerQueue {
                 self.rx.begun = None;
                 if frame.data > 0 {
                     self.rx.crc = Crc32c::new();
-                    self.rx.state = RxState::Data(stretch);
+                    self.rx.state = ReceiveState::Data(stretch);
                 } else {
                     self.end_pdu(cx, stretch, true);
                 }
-                Ok(Step::On)
+                Ok(ParseStatus::Continue)
             }
-            Ok(None) => Ok(Step::Stop),
+            Ok(None) => Ok(ParseStatus::Wait),
             Err(LinkFault::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
             Err(LinkFault::TooManyCommands) => {
                 self.violate_at(cx, Fatal::sequence(0), frame);
@@ -277,7 +289,7 @@ impl ControllerQueue {
     }
 
     /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
-    fn begin(&mut self, frame: Frame) -> Result<Option<Stretch>, LinkFault> {
+    fn begin(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
         let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
         match frame.pdu_type {
@@ -292,7 +304,7 @@ impl ControllerQueue {
             PduType::IC_REQ if self.phase == Phase::Init => {
                 let request = IcReq::from_prefix(header).copied().ok_or(out_of_turn)?;
                 self.begin_terms(&request).map_err(LinkFault::Fatal)?;
-                Ok(Some(Stretch::skip(0, Purpose::Skip)))
+                Ok(Some(PduData::skip(0, DataPurpose::Skip)))
             }
             PduType::H2C_TERM_REQ => {
                 let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
@@ -302,14 +314,14 @@ impl ControllerQueue {
         }
     }
 
-    fn parse_data(&mut self, cx: &mut Cx<'_>, mut stretch: Stretch) -> Step {
+    fn parse_data(&mut self, cx: &mut Cx<'_>, mut stretch: PduData) -> ParseStatus {
         // The stretch is kept here as long as it goes on: to write it down and read it again would wait
         // for every store before it, a write's payload into cold memory among them.
         let done = loop {
             if stretch.lead > 0 {
                 stretch.lead -= self.skip(stretch.lead);
             } else if stretch.want > 0 {
-                if self.place(&mut stretch) == Step::Stop {
+                if self.place(&mut stretch) == ParseStatus::Wait {
                     break false;
                 }
             } else {
@@ -323,11 +335,11 @@ impl ControllerQueue {
             }
         };
         if done {
-            self.rx.state = RxState::Digest(stretch);
+            self.rx.state = ReceiveState::Digest(stretch);
             return self.parse_digest(cx, stretch);
         }
-        self.rx.state = RxState::Data(stretch);
-        Step::Stop
+        self.rx.state = ReceiveState::Data(stretch);
+        ParseStatus::Wait
     }
 
     /// Drops bytes, but digests them: those around them may be wanted.
@@ -340,51 +352,51 @@ impl ControllerQueue {
     }
 
     /// Moves what is here of wanted data to its place.
-    fn place(&mut self, stretch: &mut Stretch) -> Step {
-        let Rx { inlet, crc, placeless, .. } = &mut self.rx;
+    fn place(&mut self, stretch: &mut PduData) -> ParseStatus {
+        let Receiver { inlet, crc, placeless, .. } = &mut self.rx;
         let task = stretch.tag().and_then(|tag| self.tasks.get_mut(tag)).filter(|task| task.wants_data());
         let Some(task) = task else {
             (stretch.lead, stretch.want) = (stretch.want, 0);
-            return Step::On;
+            return ParseStatus::Continue;
         };
         let Some(place) = task.place_of(stretch.at) else {
             *placeless = true;
-            return Step::Stop;
+            return ParseStatus::Wait;
         };
         if place.at() > stretch.at {
             let gap = stretch.want.min(place.at() - stretch.at);
             (stretch.lead, stretch.want, stretch.at) = (gap, stretch.want - gap, stretch.at + gap);
-            return Step::On;
+            return ParseStatus::Continue;
         }
         let crc = self.terms.data_digest.then_some(crc);
-        let Some(n) = place.fill(inlet, stretch.at, stretch.want, crc) else { return Step::Stop };
+        let Some(n) = place.fill(inlet, stretch.at, stretch.want, crc) else { return ParseStatus::Wait };
         stretch.want -= n as u32;
         stretch.at += n as u32;
-        Step::On
+        ParseStatus::Continue
     }
 
-    fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: Stretch) -> Step {
+    fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
         let mut good = true;
         if self.terms.data_digest {
-            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return Step::Stop };
+            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return ParseStatus::Wait };
             good = bytes == self.rx.crc.wire() || planted(Bug::DataDigestUnchecked);
             self.rx.inlet.consume(DIGEST_LEN);
         }
-        self.rx.state = RxState::Header;
+        self.rx.state = ReceiveState::Header;
         self.rx.begun = None;
         self.end_pdu(cx, stretch, good);
-        Step::On
+        ParseStatus::Continue
     }
 
     /// A PDU is whole; `good`: its data digest is right.
-    fn end_pdu(&mut self, cx: &mut Cx<'_>, stretch: Stretch, good: bool) {
+    fn end_pdu(&mut self, cx: &mut Cx<'_>, stretch: PduData, good: bool) {
         match stretch.purpose {
-            Purpose::Capsule(tag) => self.end_capsule(cx, tag, good),
-            Purpose::Solicited { tag, ttag } => self.end_data(cx, tag, ttag, good),
-            Purpose::Refuse(cid, status) => {
-                self.out.push_back(Out::Response { cid, completion: status.into(), connect: false });
+            DataPurpose::Capsule(tag) => self.end_capsule(cx, tag, good),
+            DataPurpose::Solicited { tag, ttag } => self.end_data(cx, tag, ttag, good),
+            DataPurpose::Refuse(cid, status) => {
+                self.out.push_back(OutgoingPdu::Response { cid, completion: status.into(), connect: false });
             }
-            Purpose::Skip => {}
+            DataPurpose::Skip => {}
         }
     }
 
@@ -392,8 +404,8 @@ impl ControllerQueue {
     /// its digest is right.
     pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
         let task = self.tasks.get(tag).filter(|task| task.wants_data() && task.places.is_empty())?;
-        let RxState::Data(stretch) = self.rx.state else { return None };
-        let stands_there = matches!(stretch.purpose, Purpose::Capsule(of) if of == tag);
+        let ReceiveState::Data(stretch) = self.rx.state else { return None };
+        let stands_there = matches!(stretch.purpose, DataPurpose::Capsule(of) if of == tag);
         if !stands_there || stretch.lead > 0 || stretch.at > 0 || stretch.want != task.len {
             return None;
         }
@@ -418,7 +430,7 @@ impl ControllerQueue {
     /// Says why, and ends the connection.
     fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> LinkFault {
         self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
-        self.out.push_back(Out::Term(Box::new(Term { fatal, header: header.into() })));
+        self.out.push_back(OutgoingPdu::Term(Box::new(Term { fatal, header: header.into() })));
         LinkFault::Fatal(fatal)
     }
 

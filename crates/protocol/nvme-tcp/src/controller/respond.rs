@@ -1,7 +1,7 @@
 //! Answers: read data and completions, and how tasks end.
 
-use super::outgoing::{Data, Out};
-use super::task::{Death, Source, State};
+use super::outgoing::{OutgoingPdu, ReadData};
+use super::task::{DataSource, EndedBy, TaskState};
 use super::{ControllerQueue, Phase};
 use buf::Sg;
 use nvme::Completion;
@@ -39,7 +39,7 @@ impl ControllerQueue {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let reserved = task.read_reserved.min(data.len() as u32);
         let len = data.len().min(task.len.saturating_sub(offset) as usize);
-        if !task.wants_data() || task.source != Source::Server || len == 0 {
+        if !task.wants_data() || task.source != DataSource::Server || len == 0 {
             return;
         }
         task.read_reserved -= reserved;
@@ -48,7 +48,7 @@ impl ControllerQueue {
         // Counted as the pool counts: an answer of a few bytes holds a block.
         let unasked = (len as u32).saturating_sub(reserved).next_multiple_of(super::BLOCK);
         self.unasked_bytes += u64::from(unasked);
-        self.out.push_back(Out::Data(Data {
+        self.out.push_back(OutgoingPdu::Data(ReadData {
             cid: task.cid,
             ends: offset + len as u32 == task.len,
             offset,
@@ -64,17 +64,17 @@ impl ControllerQueue {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let owed = task.is_owed();
         match &mut task.state {
-            State::Live if owed => {
-                task.state = State::Answered(completion);
+            TaskState::Live if owed => {
+                task.state = TaskState::Answered(completion);
                 task.places.clear();
                 self.rx.placeless = false;
             }
-            State::Live => self.answer(tag, completion),
-            State::Dying { acked, .. } => {
+            TaskState::Live => self.answer(tag, completion),
+            TaskState::Ending { acked, .. } => {
                 *acked = true;
                 self.finish(tag);
             }
-            State::Answered(_) | State::Buried => {}
+            TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
@@ -82,17 +82,17 @@ impl ControllerQueue {
     pub(super) fn let_go(&mut self, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match &mut task.state {
-            State::Live => {
-                task.state = State::Buried;
+            TaskState::Live => {
+                task.state = TaskState::Abandoned;
                 task.places.clear();
                 self.rx.placeless = false;
                 self.finish(tag);
             }
-            State::Dying { acked, .. } => {
+            TaskState::Ending { acked, .. } => {
                 *acked = true;
                 self.finish(tag);
             }
-            State::Answered(_) | State::Buried => {}
+            TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
@@ -102,51 +102,51 @@ impl ControllerQueue {
         // Of a connection that is gone, nothing more will come.
         let owed = task.is_owed() && !self.is_over();
         match task.state {
-            State::Dying { how: Death::Silent, acked: true } => {
+            TaskState::Ending { how: EndedBy::Silent, acked: true } => {
                 self.remove(tag);
             }
-            State::Dying { how: Death::Status(status), acked: true } if !owed => {
+            TaskState::Ending { how: EndedBy::Status(status), acked: true } if !owed => {
                 self.answer(tag, status.into());
             }
-            State::Answered(completion) if !owed => self.answer(tag, completion),
-            State::Buried if !owed => {
+            TaskState::Answered(completion) if !owed => self.answer(tag, completion),
+            TaskState::Abandoned if !owed => {
                 self.remove(tag);
             }
-            State::Live | State::Dying { .. } | State::Answered(_) | State::Buried => {}
+            TaskState::Live | TaskState::Ending { .. } | TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
     /// A task is to end without the server's answer.
-    pub(super) fn doom(&mut self, tag: Tag, how: Death) {
+    pub(super) fn doom(&mut self, tag: Tag, how: EndedBy) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         task.places.clear();
         match &mut task.state {
-            State::Live => {
-                task.state = State::Dying { how, acked: false };
+            TaskState::Live => {
+                task.state = TaskState::Ending { how, acked: false };
                 self.events.push_back(TargetEvent::Aborted { tag });
             }
-            State::Dying { how: before, .. } => {
-                if how == Death::Silent {
+            TaskState::Ending { how: before, .. } => {
+                if how == EndedBy::Silent {
                     *before = how;
                 }
                 self.finish(tag);
             }
             // Its answer, or its silence, is settled already.
-            State::Answered(_) | State::Buried if how == Death::Silent => {
+            TaskState::Answered(_) | TaskState::Abandoned if how == EndedBy::Silent => {
                 self.remove(tag);
             }
-            State::Answered(_) | State::Buried => {}
+            TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
     /// Whether the server has still to let go of a task that ends without its answer.
     pub(super) fn is_dying(&self, tag: Tag) -> bool {
-        self.tasks.get(tag).is_some_and(|task| matches!(task.state, State::Dying { acked: false, .. }))
+        self.tasks.get(tag).is_some_and(|task| matches!(task.state, TaskState::Ending { acked: false, .. }))
     }
 
     pub(super) fn doom_all(&mut self) {
         let tags: Vec<Tag> = self.tasks.iter().map(|(tag, _)| tag).collect();
-        tags.into_iter().for_each(|tag| self.doom(tag, Death::Silent));
+        tags.into_iter().for_each(|tag| self.doom(tag, EndedBy::Silent));
     }
 
     /// Takes a task out of its table and of every count; gives its CID.
@@ -173,13 +173,13 @@ impl ControllerQueue {
         if self.is_over() {
             return;
         }
-        if let Some(Out::Data(run)) = self.out.back_mut()
+        if let Some(OutgoingPdu::Data(run)) = self.out.back_mut()
             && run.cid == cid
             && run.completion.is_none()
         {
             run.completion = Some(completion);
         } else {
-            self.out.push_back(Out::Response { cid, completion, connect });
+            self.out.push_back(OutgoingPdu::Response { cid, completion, connect });
         }
     }
 

@@ -16,10 +16,10 @@ pub const R2T_MAX: usize = 4;
 pub(super) struct Task {
     pub(super) cid: u16,
     /// Where its data is.
-    pub(super) source: Source,
+    pub(super) source: DataSource,
     /// Bytes of its data, as the SGL says.
     pub(super) len: u32,
-    pub(super) state: State,
+    pub(super) state: TaskState,
     /// The stream stands in its in-capsule data, or before it.
     pub(super) arriving: bool,
     /// It takes up one of the capsules that memory was set aside for.
@@ -35,14 +35,14 @@ pub(super) struct Task {
     /// End of what was asked for by R2T.
     asked: u32,
     /// Stretches asked for and not whole, in the order of asking.
-    pub(super) r2ts: SmallVec<[Asked; R2T_MAX]>,
+    pub(super) r2ts: SmallVec<[SolicitedRange; R2T_MAX]>,
     /// The server's buffers that are not full, in order.
     pub(super) places: SmallVec<[Place; 1]>,
 }
 
 /// Where a command's data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum DataSource {
     /// There is none.
     None,
     /// In the capsule.
@@ -55,20 +55,20 @@ pub(super) enum Source {
 
 /// Where a task stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum TaskState {
     /// With the server.
     Live,
     /// It ends without the server's answer. `acked`: the server has let go of it.
-    Dying { how: Death, acked: bool },
+    Ending { how: EndedBy, acked: bool },
     /// Answered, but the host still sends data: the answer follows the last of it.
     Answered(Completion),
     /// Ended without an answer, but the host still sends data, which is skipped.
-    Buried,
+    Abandoned,
 }
 
 /// How a dying task ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Death {
+pub(super) enum EndedBy {
     /// With this status.
     Status(Status),
     /// With no word.
@@ -77,7 +77,7 @@ pub(super) enum Death {
 
 /// A stretch that an R2T asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct SolicitedRange {
     pub(super) ttag: u16,
     /// Offset of the next byte that must come.
     pub(super) next: u32,
@@ -85,12 +85,12 @@ pub(super) struct Asked {
 }
 
 impl Task {
-    pub(super) fn new(cid: u16, source: Source, len: u32) -> Self {
+    pub(super) fn new(cid: u16, source: DataSource, len: u32) -> Self {
         Task {
             cid,
             source,
             len,
-            state: State::Live,
+            state: TaskState::Live,
             arriving: false,
             capsule: false,
             owing: false,
@@ -105,7 +105,7 @@ impl Task {
 
     /// Whether arriving data has a use.
     pub(super) fn wants_data(&self) -> bool {
-        matches!(self.state, State::Live)
+        matches!(self.state, TaskState::Live)
     }
 
     /// Whether the host still sends data that it was asked for, or began to send.
@@ -144,8 +144,8 @@ impl Task {
     }
 
     /// The next stretch to ask for, of at most `len_max` bytes, if fewer than `most` are outstanding.
-    pub(super) fn next_r2t(&mut self, ttag: u16, most: usize, len_max: u32) -> Option<Asked> {
-        if self.source != Source::Host || self.r2ts.len() >= most.min(R2T_MAX) {
+    pub(super) fn next_r2t(&mut self, ttag: u16, most: usize, len_max: u32) -> Option<SolicitedRange> {
+        if self.source != DataSource::Host || self.r2ts.len() >= most.min(R2T_MAX) {
             return None;
         }
         let asked = self.asked;
@@ -156,7 +156,7 @@ impl Task {
             return None;
         }
         self.asked = end;
-        let asked = Asked { ttag, next, end };
+        let asked = SolicitedRange { ttag, next, end };
         self.r2ts.push(asked);
         Some(asked)
     }

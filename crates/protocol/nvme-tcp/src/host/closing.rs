@@ -80,7 +80,7 @@ impl HostQueue {
         if due(self.retry) {
             self.retry = None;
         }
-        self.violations = match self.phase {
+        self.link_fault = match self.phase {
             Phase::Dead | Phase::Gone => return,
             Phase::Init if due(self.deadline) => Some(LinkFault::HandshakeTimeout),
             Phase::Draining | Phase::Finishing if due(self.deadline) => None,

@@ -1,6 +1,6 @@
 //! One command: from its submission to its completion.
 
-use super::outgoing::Out;
+use super::outgoing::OutgoingPdu;
 use super::{HostQueue, Phase};
 use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, Fatal, FatalStatus, Flags, Frame, R2t};
 use buf::{Payload, Sg, SgMut};
@@ -16,7 +16,7 @@ const AT_CID: u32 = 20;
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) sqe: Sqe,
-    pub(super) data: Data,
+    pub(super) data: CommandData,
     /// Bytes of its data.
     pub(super) len: u32,
     /// Offset of the next PDU's data, or of the next byte that must be asked for.
@@ -33,7 +33,7 @@ pub(super) struct Command {
 
 /// A command's memory.
 #[derive(Debug)]
-pub(super) enum Data {
+pub(super) enum CommandData {
     None,
     /// To be filled; `None` while it is out with a receive.
     In(Option<SgMut>),
@@ -60,11 +60,11 @@ impl HostQueue {
         let fabrics = sqe.opcode == Opcode::FABRICS;
         let most = if fabrics { ADMIN_CAPSULE_MAX } else { self.size.in_capsule_max };
         let data = match payload {
-            Payload::None => Data::None,
-            Payload::In(data) => Data::In(Some(data)),
-            Payload::Out(data) => Data::Out { data, in_capsule: len <= most },
+            Payload::None => CommandData::None,
+            Payload::In(data) => CommandData::In(Some(data)),
+            Payload::Out(data) => CommandData::Out { data, in_capsule: len <= most },
         };
-        let in_capsule = matches!(data, Data::Out { in_capsule: true, .. }) && len > 0;
+        let in_capsule = matches!(data, CommandData::Out { in_capsule: true, .. }) && len > 0;
         sqe.cid = U16::new(cid);
         sqe.flags = sqe.flags & 0x3f | 0x40;
         sqe.dptr = Descriptor {
@@ -79,7 +79,7 @@ impl HostQueue {
             unreachable!("the window is smaller than the table")
         };
         self.index.insert(cid.into(), tag);
-        self.out.push_back(Out::Capsule(tag));
+        self.out.push_back(OutgoingPdu::Capsule(tag));
         Ok(tag)
     }
 
@@ -88,7 +88,7 @@ impl HostQueue {
         let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
         let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
         let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
-        if !command.sent || command.last || !matches!(command.data, Data::In(_)) {
+        if !command.sent || command.last || !matches!(command.data, CommandData::In(_)) {
             return Err(Fatal::sequence(AT_CCCID));
         }
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
@@ -121,7 +121,7 @@ impl HostQueue {
         let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
         let most = self.terms.r2ts;
         let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
-        if !command.sent || !matches!(command.data, Data::Out { in_capsule: false, .. }) {
+        if !command.sent || !matches!(command.data, CommandData::Out { in_capsule: false, .. }) {
             return Err(Fatal::sequence(AT_CCCID));
         }
         let (at, len) = (pdu.r2to.get(), pdu.r2tl.get());
@@ -134,7 +134,7 @@ impl HostQueue {
         }
         command.r2ts += 1;
         command.next = end;
-        self.out.push_back(Out::Data { tag, ttag: pdu.ttag.get(), at, end });
+        self.out.push_back(OutgoingPdu::Data { tag, ttag: pdu.ttag.get(), at, end });
         Ok(())
     }
 
@@ -145,10 +145,10 @@ impl HostQueue {
         let tag = self.index.find(cqe.cid.get().into()).ok_or(unknown)?;
         let command = self.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
         let success = cqe.completion().status.is_success();
-        if success && matches!(command.data, Data::In(_)) && command.next > 0 && !command.last {
+        if success && matches!(command.data, CommandData::In(_)) && command.next > 0 && !command.last {
             return Err(Fatal::sequence(0));
         }
-        let is_asked_for = matches!(command.data, Data::Out { in_capsule: false, .. });
+        let is_asked_for = matches!(command.data, CommandData::Out { in_capsule: false, .. });
         if success && is_asked_for && (command.next < command.len || command.r2ts > 0) {
             return Err(Fatal::sequence(AT_CID));
         }
@@ -163,8 +163,8 @@ impl HostQueue {
         self.index.remove(cid.into());
         let short = command.next < command.len;
         let payload = match command.data {
-            Data::None => Payload::None,
-            Data::In(data) => {
+            CommandData::None => Payload::None,
+            CommandData::In(data) => {
                 let mut data = data.unwrap_or_default();
                 if short && !data.is_empty() {
                     data.zero(command.next as usize..command.len as usize);
@@ -181,14 +181,14 @@ impl HostQueue {
                 }
                 Payload::In(data)
             }
-            Data::Out { data, .. } => Payload::Out(data),
+            CommandData::Out { data, .. } => Payload::Out(data),
         };
         self.events.push_back(HostEvent::Completed { tag, response: cqe, payload });
     }
 
     /// Ends all commands whose memory is here: the connection is gone.
     pub(super) fn complete_all(&mut self) {
-        let here = |(_, command): &(Tag, &Command)| !matches!(command.data, Data::In(None));
+        let here = |(_, command): &(Tag, &Command)| !matches!(command.data, CommandData::In(None));
         let ended: Vec<(Tag, u16)> =
             self.commands.iter().filter(here).map(|(tag, command)| (tag, command.sqe.cid.get())).collect();
         for (tag, cid) in ended {

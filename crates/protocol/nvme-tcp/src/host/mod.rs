@@ -21,8 +21,8 @@ use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use nvme::{Cqe, Sqe};
-use outgoing::{DIGEST_SEGMENT_MAX, Out};
-use receive::Rx;
+use outgoing::{DIGEST_SEGMENT_MAX, OutgoingPdu};
+use receive::Receiver;
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{
@@ -104,11 +104,11 @@ pub struct HostQueue {
     commands: Slab<Command>,
     index: TagIndex,
     next_cid: u16,
-    rx: Rx,
-    out: VecDeque<Out>,
+    rx: Receiver,
+    out: VecDeque<OutgoingPdu>,
     outbox: Outbox,
     events: VecDeque<HostEvent<Cqe>>,
-    violations: Option<LinkFault>,
+    link_fault: Option<LinkFault>,
     /// When the handshake, or what is ending, must be over.
     deadline: Option<Time>,
     /// Memory was short: when to try again.
@@ -139,11 +139,11 @@ impl HostQueue {
             commands: Slab::new(usize::from(ENTRIES_MAX)),
             index: TagIndex::new(1),
             next_cid: 0,
-            rx: Rx::new(),
-            out: VecDeque::from([Out::Init]),
+            rx: Receiver::new(),
+            out: VecDeque::from([OutgoingPdu::Init]),
             outbox: Outbox::new(),
             events: VecDeque::new(),
-            violations: None,
+            link_fault: None,
             deadline: Some(cx.now + limits.handshake_timeout),
             retry: None,
             shut: false,
@@ -178,11 +178,11 @@ impl HostQueue {
         self.commands.get(tag).map(|command| command.sqe.cid.get())
     }
 
-    /// What the controller did by leaving something undone; other violations are told where they are
+    /// What the controller did by leaving something undone; other faults are told where they are
     /// found.
     #[must_use]
     pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
-        self.violations.take()
+        self.link_fault.take()
     }
 
     /// Whether the world holds nothing of the link.
@@ -207,9 +207,9 @@ impl Connection for HostQueue {
         cx: &mut Cx<'_>,
         _link: Link,
         op: RecvOp,
-        came: Received,
+        received: Received,
     ) -> Result<(), Self::LinkFault> {
-        let result = self.received(cx, op, came);
+        let result = self.received(cx, op, received);
         self.tidy();
         result
     }

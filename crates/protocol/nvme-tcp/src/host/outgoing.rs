@@ -1,6 +1,6 @@
 //! What waits to be sent to the controller, and how it is put on the wire.
 
-use super::command::{Command, Data};
+use super::command::{Command, CommandData};
 use super::{HostQueue, RETRY};
 use crate::wire::{
     CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, H2cData, IcReq, PduType, TermReq, Terms,
@@ -21,7 +21,7 @@ const FRAME: usize = 128 + DIGEST_LEN;
 
 /// A PDU, or a run of H2CData PDUs.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum OutgoingPdu {
     Init,
     Capsule(Tag),
     /// What an R2T asked for, from `at` on.
@@ -35,33 +35,37 @@ pub(super) enum Out {
 }
 
 /// The bytes that the next PDU carries.
-fn payload<'a>(out: &Out, commands: &'a Slab<Command>, terms: &Terms) -> Option<(&'a Sg, Range<usize>)> {
+fn payload<'a>(
+    out: &OutgoingPdu,
+    commands: &'a Slab<Command>,
+    terms: &Terms,
+) -> Option<(&'a Sg, Range<usize>)> {
     match out {
-        Out::Init | Out::Term(..) => None,
-        Out::Capsule(tag) => match &commands.get(*tag)?.data {
-            Data::Out { data, in_capsule: true } if !data.is_empty() => Some((data, 0..data.len())),
-            Data::Out { .. } | Data::In(_) | Data::None => None,
+        OutgoingPdu::Init | OutgoingPdu::Term(..) => None,
+        OutgoingPdu::Capsule(tag) => match &commands.get(*tag)?.data {
+            CommandData::Out { data, in_capsule: true } if !data.is_empty() => Some((data, 0..data.len())),
+            CommandData::Out { .. } | CommandData::In(_) | CommandData::None => None,
         },
-        Out::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
-            Data::Out { data, .. } => {
+        OutgoingPdu::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
+            CommandData::Out { data, .. } => {
                 let copied = terms.data_digest && !data.is_stable();
                 let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
                 let len = (end - at).min(terms.max_h2c_data).min(digest);
                 Some((data, *at as usize..(at + len) as usize))
             }
-            Data::In(_) | Data::None => None,
+            CommandData::In(_) | CommandData::None => None,
         },
     }
 }
 
 /// Bytes of head that the next PDU needs at most.
-fn head_least(out: &Out, commands: &Slab<Command>, terms: &Terms) -> usize {
+fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, terms: &Terms) -> usize {
     match payload(out, commands, terms) {
         Some((data, range)) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
         None => match out {
-            Out::Init => IcReq::LEN,
-            Out::Capsule(_) | Out::Data { .. } => FRAME,
-            Out::Term(_, header) => TermReq::LEN + header.len(),
+            OutgoingPdu::Init => IcReq::LEN,
+            OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,
+            OutgoingPdu::Term(_, header) => TermReq::LEN + header.len(),
         },
     }
 }
@@ -109,11 +113,11 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Puts one PDU into the batch; true if `out` is done with. What belongs to a command that has
     /// ended meanwhile is left out.
-    fn put(&mut self, out: &mut Out, commands: &mut Slab<Command>) -> bool {
+    fn put(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
         let carried = payload(out, commands, self.terms);
         match out {
-            Out::Init => self.batch.put(self.asked.as_bytes()),
-            Out::Capsule(tag) => {
+            OutgoingPdu::Init => self.batch.put(self.asked.as_bytes()),
+            OutgoingPdu::Capsule(tag) => {
                 if let Some(command) = commands.get(*tag) {
                     self.frame(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
                 }
@@ -121,7 +125,7 @@ impl Writer<'_> {
                     command.sent = true;
                 }
             }
-            Out::Data { tag, ttag, at, end } => {
+            OutgoingPdu::Data { tag, ttag, at, end } => {
                 let Some(command) = commands.get(*tag) else { return true };
                 let Some((data, range)) = carried else { return true };
                 let (to, cid) = (range.end as u32, command.sqe.cid.get());
@@ -134,7 +138,7 @@ impl Writer<'_> {
                 }
                 return last;
             }
-            Out::Term(fatal, header) => {
+            OutgoingPdu::Term(fatal, header) => {
                 let pdu = TermReq::new(PduType::H2C_TERM_REQ, *fatal, header.len());
                 self.batch.put(pdu.as_bytes());
                 self.batch.put(header);

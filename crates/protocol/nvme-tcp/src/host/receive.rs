@@ -1,12 +1,12 @@
 //! From received bytes to PDUs of the controller.
 
-use super::command::Data;
-use super::outgoing::Out;
+use super::command::CommandData;
+use super::outgoing::OutgoingPdu;
 use super::{HostQueue, Phase};
 use crate::LinkFault;
 use crate::wire::{
-    self, C2hData, CapsuleResp, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, IcResp, PduType, R2t, Rules,
-    Sender, TermReq,
+    self, C2hData, CapsuleResp, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, IcResp, PduLimits, PduType,
+    R2t, Sender, TermReq,
 };
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut, Time};
@@ -16,17 +16,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    On,
+enum ParseStatus {
+    Continue,
     /// More bytes are needed first.
-    Stop,
+    Wait,
 }
 
 /// The receiving half.
 #[derive(Debug)]
-pub(super) struct Rx {
+pub(super) struct Receiver {
     pub(super) inlet: Inlet,
-    state: RxState,
+    state: ReceiveState,
     crc: Crc32c,
     /// A receive is out.
     pub(super) out: bool,
@@ -36,7 +36,7 @@ pub(super) struct Rx {
 
 /// Which part of a PDU comes next.
 #[derive(Clone, Copy, Debug)]
-enum RxState {
+enum ReceiveState {
     Header,
     /// `left` bytes of a read's data, from `at` of it on.
     Data {
@@ -52,13 +52,19 @@ enum RxState {
     },
 }
 
-impl Rx {
+impl Receiver {
     pub(super) fn new() -> Self {
-        Rx { inlet: Inlet::new(), state: RxState::Header, crc: Crc32c::new(), out: false, begun: None }
+        Receiver {
+            inlet: Inlet::new(),
+            state: ReceiveState::Header,
+            crc: Crc32c::new(),
+            out: false,
+            begun: None,
+        }
     }
 
     fn is_within_pdu(&self) -> bool {
-        !matches!(self.state, RxState::Header) || self.inlet.is_within_header()
+        !matches!(self.state, ReceiveState::Header) || self.inlet.is_within_header()
     }
 }
 
@@ -69,11 +75,11 @@ impl HostQueue {
             return None;
         }
         let direct = match self.rx.state {
-            RxState::Data { tag, at, left, .. } if left > 0 => self.memory(tag).and_then(|memory| {
+            ReceiveState::Data { tag, at, left, .. } if left > 0 => self.memory(tag).and_then(|memory| {
                 let data = memory.take()?;
                 Some(Direct { tag, data, want: at as usize..(at + left) as usize })
             }),
-            RxState::Data { .. } | RxState::Header | RxState::Digest { .. } => None,
+            ReceiveState::Data { .. } | ReceiveState::Header | ReceiveState::Digest { .. } => None,
         };
         self.rx.out = true;
         Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
@@ -81,20 +87,25 @@ impl HostQueue {
 
     fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
         match &mut self.commands.get_mut(tag)?.data {
-            Data::In(data) => Some(data),
-            Data::None | Data::Out { .. } => None,
+            CommandData::In(data) => Some(data),
+            CommandData::None | CommandData::Out { .. } => None,
         }
     }
 
     /// Takes a receive back.
-    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Received) -> Result<(), LinkFault> {
+    pub(super) fn received(
+        &mut self,
+        cx: &mut Cx<'_>,
+        op: RecvOp,
+        received: Received,
+    ) -> Result<(), LinkFault> {
         self.rx.out = false;
-        let bytes = match &came {
+        let bytes = match &received {
             Received::Bytes(n) => *n,
             Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
         let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        match came {
+        match received {
             Received::Bytes(n) => {
                 if let (Some(stage), true) = (op.stage, n > placed) {
                     self.rx.inlet.put_stage(stage, n - placed);
@@ -114,7 +125,7 @@ impl HostQueue {
     fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        if let RxState::Data { at, left, .. } = &mut self.rx.state {
+        if let ReceiveState::Data { at, left, .. } = &mut self.rx.state {
             *at += n as u32;
             *left -= n as u32;
             if self.terms.data_digest {
@@ -145,31 +156,31 @@ impl HostQueue {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
                 self.rx.inlet.clear();
-                self.rx.state = RxState::Header;
+                self.rx.state = ReceiveState::Header;
                 return Ok(());
             }
             let step = match self.rx.state {
-                RxState::Header => self.parse_header(cx)?,
-                RxState::Data { tag, flags, at, left } => self.parse_data(tag, flags, at, left),
-                RxState::Digest { tag, flags, end } => self.parse_digest(tag, flags, end),
+                ReceiveState::Header => self.parse_header(cx)?,
+                ReceiveState::Data { tag, flags, at, left } => self.parse_data(tag, flags, at, left),
+                ReceiveState::Digest { tag, flags, end } => self.parse_digest(tag, flags, end),
             };
-            if step == Step::Stop {
+            if step == ParseStatus::Wait {
                 return Ok(());
             }
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, LinkFault> {
-        let rules = Rules {
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, LinkFault> {
+        let limits = PduLimits {
             from: Sender::Controller,
             header_digest: self.terms.header_digest,
             data_digest: self.terms.data_digest,
             alignment: self.terms.host_alignment,
             capsule_max: 0,
         };
-        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(Step::Stop) };
-        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(Step::Stop) };
-        let frame = match Frame::parse(&common, &rules) {
+        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(ParseStatus::Wait) };
+        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(ParseStatus::Wait) };
+        let frame = match Frame::parse(&common, &limits) {
             Ok(frame) => frame,
             Err(_) if common.pdu_type == PduType::C2H_TERM_REQ => {
                 return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
@@ -178,10 +189,10 @@ impl HostQueue {
             Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
         };
         let head = usize::from(frame.head);
-        let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
-        if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
+        let Some(bytes) = self.rx.inlet.header(head) else { return Ok(ParseStatus::Wait) };
+        if limits.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
             let (header, rest) = bytes.split_at(frame.header.into());
-            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(Step::Stop) };
+            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(ParseStatus::Wait) };
             if *sum != wire::digest(header) {
                 let fatal = Fatal::header_digest(*sum);
                 return Err(self.violate_at(cx, fatal, frame));
@@ -193,7 +204,7 @@ impl HostQueue {
                 self.rx.begun = None;
                 self.rx.crc = Crc32c::new();
                 self.rx.state = state;
-                Ok(Step::On)
+                Ok(ParseStatus::Continue)
             }
             Err(LinkFault::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
             Err(LinkFault::Terminated(fatal)) => Err(self.terminated(fatal)),
@@ -202,17 +213,22 @@ impl HostQueue {
     }
 
     /// Acts on the header that the inlet has; says what comes behind it.
-    fn begin(&mut self, frame: Frame) -> Result<RxState, LinkFault> {
+    fn begin(&mut self, frame: Frame) -> Result<ReceiveState, LinkFault> {
         let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         // ICReq has left: what comes before it answers nothing.
-        let asked = self.phase == Phase::Init && !matches!(self.out.front(), Some(Out::Init));
+        let asked = self.phase == Phase::Init && !matches!(self.out.front(), Some(OutgoingPdu::Init));
         let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
         let talking = matches!(self.phase, Phase::Ready | Phase::Draining);
         match frame.pdu_type {
             PduType::C2H_DATA if talking => {
                 let pdu = C2hData::from_prefix(header).copied().ok_or(out_of_turn)?;
                 let tag = self.check_data(&pdu, frame).map_err(LinkFault::Fatal)?;
-                return Ok(RxState::Data { tag, flags: frame.flags, at: pdu.datao.get(), left: frame.data });
+                return Ok(ReceiveState::Data {
+                    tag,
+                    flags: frame.flags,
+                    at: pdu.datao.get(),
+                    left: frame.data,
+                });
             }
             PduType::CAPSULE_RESP if talking => {
                 let pdu = CapsuleResp::from_prefix(header).copied().ok_or(out_of_turn)?;
@@ -235,40 +251,40 @@ impl HostQueue {
             }
             _too_early_or_twice => return Err(out_of_turn),
         }
-        Ok(RxState::Header)
+        Ok(ReceiveState::Header)
     }
 
-    fn parse_data(&mut self, tag: Tag, flags: Flags, at: u32, left: u32) -> Step {
+    fn parse_data(&mut self, tag: Tag, flags: Flags, at: u32, left: u32) -> ParseStatus {
         if left == 0 {
-            self.rx.state = RxState::Digest { tag, flags, end: at };
-            return Step::On;
+            self.rx.state = ReceiveState::Digest { tag, flags, end: at };
+            return ParseStatus::Continue;
         }
         if self.rx.inlet.is_empty() {
-            return Step::Stop;
+            return ParseStatus::Wait;
         }
         let digest = self.terms.data_digest;
-        let Some(command) = self.commands.get_mut(tag) else { return Step::Stop };
-        let Data::In(Some(data)) = &mut command.data else { return Step::Stop };
+        let Some(command) = self.commands.get_mut(tag) else { return ParseStatus::Wait };
+        let CommandData::In(Some(data)) = &mut command.data else { return ParseStatus::Wait };
         let from = at as usize;
         let n = self.rx.inlet.copy_into(data, from..from + left as usize);
         if digest {
             feed(&mut self.rx.crc, data, from..from + n);
         }
-        self.rx.state = RxState::Data { tag, flags, at: at + n as u32, left: left - n as u32 };
-        Step::On
+        self.rx.state = ReceiveState::Data { tag, flags, at: at + n as u32, left: left - n as u32 };
+        ParseStatus::Continue
     }
 
-    fn parse_digest(&mut self, tag: Tag, flags: Flags, end: u32) -> Step {
+    fn parse_digest(&mut self, tag: Tag, flags: Flags, end: u32) -> ParseStatus {
         let mut good = true;
         if self.terms.data_digest {
-            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return Step::Stop };
+            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return ParseStatus::Wait };
             good = bytes == self.rx.crc.wire();
             self.rx.inlet.consume(DIGEST_LEN);
         }
-        self.rx.state = RxState::Header;
+        self.rx.state = ReceiveState::Header;
         self.rx.begun = None;
         self.end_data(tag, flags, end, good);
-        Step::On
+        ParseStatus::Continue
     }
 
     fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> LinkFault {
@@ -280,7 +296,7 @@ impl HostQueue {
     /// Says why, and ends the connection.
     fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> LinkFault {
         self.begin_end(cx.now + self.limits.term_timeout);
-        self.out.push_back(Out::Term(fatal, header.into()));
+        self.out.push_back(OutgoingPdu::Term(fatal, header.into()));
         LinkFault::Fatal(fatal)
     }
 

@@ -45,8 +45,8 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
             self.op = self.queue.poll_recv(cx, LINK);
         }
         if let (Some(op), false) = (self.op.take_if(|_| !self.inbox.is_empty()), self.shut) {
-            let (op, came) = self.delivery.fill(cx.pool, op, &mut self.inbox);
-            self.note(|queue| queue.handle_recv(cx, LINK, op, came));
+            let (op, received) = self.delivery.fill(cx.pool, op, &mut self.inbox);
+            self.note(|queue| queue.handle_recv(cx, LINK, op, received));
             moved = true;
         }
         self.note(|queue| queue.resume(cx));

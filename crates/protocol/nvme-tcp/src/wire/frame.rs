@@ -21,7 +21,7 @@ pub enum Sender {
 
 /// What PDUs of the peer must keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct PduLimits {
     /// Who sends them.
     pub from: Sender,
     /// CRC32C behind headers.
@@ -87,14 +87,14 @@ impl Shape {
 
 impl Frame {
     /// Judges a common header.
-    pub fn parse(common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
-        let Some(shape) = Shape::of(common.pdu_type, rules.from) else {
+    pub fn parse(common: &CommonHeader, limits: &PduLimits) -> Result<Frame, Fatal> {
+        let Some(shape) = Shape::of(common.pdu_type, limits.from) else {
             return Err(Fatal::field(CommonHeader::AT_TYPE));
         };
         if common.hlen != shape.header {
             return Err(Fatal::field(CommonHeader::AT_HLEN));
         }
-        let header_digest = shape.digests && rules.header_digest;
+        let header_digest = shape.digests && limits.header_digest;
         if common.flags.contains(Flags::HEADER_DIGEST) != header_digest {
             return Err(Fatal::field(CommonHeader::AT_FLAGS));
         }
@@ -112,7 +112,7 @@ impl Frame {
         // Told before PDO, which makes no sense either if no such PDU can be.
         let most = match shape.data {
             Data::None => 0,
-            Data::Capsule => rules.capsule_max.saturating_add(PDO_MAX + DIGEST_LEN as u32),
+            Data::Capsule => limits.capsule_max.saturating_add(PDO_MAX + DIGEST_LEN as u32),
             Data::Own => DATA_PDU_MAX,
             Data::Term => TERM_DATA_MAX as u32,
         };
@@ -120,19 +120,19 @@ impl Frame {
             return Err(Fatal::field(CommonHeader::AT_PLEN));
         }
         match shape.data {
-            Data::None => frame.without_data(common, rules),
+            Data::None => frame.without_data(common, limits),
             Data::Term => Ok(Frame { data: rest, ..frame }),
-            Data::Capsule | Data::Own if rest == 0 => frame.without_data(common, rules),
-            Data::Own => frame.with_data(common, rules),
-            Data::Capsule => match frame.with_data(common, rules)? {
-                frame if frame.data > rules.capsule_max => Err(Fatal::field(CommonHeader::AT_PLEN)),
+            Data::Capsule | Data::Own if rest == 0 => frame.without_data(common, limits),
+            Data::Own => frame.with_data(common, limits),
+            Data::Capsule => match frame.with_data(common, limits)? {
+                frame if frame.data > limits.capsule_max => Err(Fatal::field(CommonHeader::AT_PLEN)),
                 frame => Ok(frame),
             },
         }
     }
 
-    fn without_data(self, common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
-        let stray = common.flags.contains(Flags::DATA_DIGEST) && !rules.data_digest;
+    fn without_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<Frame, Fatal> {
+        let stray = common.flags.contains(Flags::DATA_DIGEST) && !limits.data_digest;
         if stray {
             return Err(Fatal::field(CommonHeader::AT_FLAGS));
         }
@@ -143,18 +143,18 @@ impl Frame {
         Ok(self)
     }
 
-    fn with_data(self, common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
-        if common.flags.contains(Flags::DATA_DIGEST) != rules.data_digest {
+    fn with_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<Frame, Fatal> {
+        if common.flags.contains(Flags::DATA_DIGEST) != limits.data_digest {
             return Err(Fatal::field(CommonHeader::AT_FLAGS));
         }
         let pdo = common.pdo;
         if pdo < self.head
-            || !pdo.is_multiple_of(rules.alignment.max(1))
+            || !pdo.is_multiple_of(limits.alignment.max(1))
             || u32::from(pdo) > common.plen.get()
         {
             return Err(Fatal::field(CommonHeader::AT_PDO));
         }
-        let digest = if rules.data_digest { DIGEST_LEN as u32 } else { 0 };
+        let digest = if limits.data_digest { DIGEST_LEN as u32 } else { 0 };
         let data = (common.plen.get() - u32::from(pdo)).checked_sub(digest);
         match data {
             Some(data) if data > 0 => Ok(Frame { head: pdo, data, ..self }),

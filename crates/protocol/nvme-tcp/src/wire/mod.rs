@@ -11,7 +11,7 @@ mod term;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{Frame, Rules, Sender};
+pub use frame::{Frame, PduLimits, Sender};
 pub(crate) use init::alignment;
 pub use init::{HPDA_MAX, IcReq, IcResp, MAX_H2C_DATA_LEAST, Terms};
 pub use pdus::{C2hData, CapsuleCmd, CapsuleResp, H2cData, R2t};

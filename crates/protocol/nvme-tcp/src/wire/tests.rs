@@ -120,17 +120,17 @@ fn digests_go_least_significant_byte_first() {
     assert_eq!(digest(r2t.as_bytes()), crc_by_bits(r2t.as_bytes()));
 }
 
-fn rules(header_digest: bool, data_digest: bool) -> Rules {
-    Rules { from: Sender::Host, header_digest, data_digest, alignment: 4, capsule_max: 8192 }
+fn limits(header_digest: bool, data_digest: bool) -> PduLimits {
+    PduLimits { from: Sender::Host, header_digest, data_digest, alignment: 4, capsule_max: 8192 }
 }
 
-fn judge(bytes: &str, rules: &Rules) -> Result<Frame, Fatal> {
-    Frame::parse(&CommonHeader::read_from_bytes(&hex(bytes)).unwrap(), rules)
+fn judge(bytes: &str, limits: &PduLimits) -> Result<Frame, Fatal> {
+    Frame::parse(&CommonHeader::read_from_bytes(&hex(bytes)).unwrap(), limits)
 }
 
 #[test]
 fn lengths_are_told_apart() {
-    let both = rules(true, true);
+    let both = limits(true, true);
     let frame = judge("04 03 48 4c 50100000", &both).unwrap();
     assert_eq!((frame.header, frame.head, frame.data), (72, 76, 4096));
     let frame = judge("04 01 48 00 4c000000", &both).unwrap();
@@ -138,7 +138,7 @@ fn lengths_are_told_apart() {
     // A host may set DDGSTF where there is nothing to digest, and PDO where there is no data.
     let frame = judge("04 03 48 4c 4c000000", &both).unwrap();
     assert_eq!((frame.head, frame.data), (76, 0));
-    let frame = judge("06 04 18 80 80020000", &rules(false, false)).unwrap();
+    let frame = judge("06 04 18 80 80020000", &limits(false, false)).unwrap();
     assert_eq!((frame.head, frame.data), (128, 512));
     let frame = judge("02 00 18 00 98000000", &both).unwrap();
     assert_eq!((frame.head, frame.data), (24, 128));
@@ -146,8 +146,8 @@ fn lengths_are_told_apart() {
 
 #[test]
 fn each_wrong_field_is_named() {
-    let (plain, both) = (rules(false, false), rules(true, true));
-    for (bytes, rules, fatal) in [
+    let (plain, both) = (limits(false, false), limits(true, true));
+    for (bytes, limits, fatal) in [
         ("08 00 18 00 18000000", &plain, Fatal::field(0)),
         ("05 00 18 00 18000000", &plain, Fatal::field(0)),
         ("04 00 47 00 48000000", &plain, Fatal::field(2)),
@@ -170,14 +170,14 @@ fn each_wrong_field_is_named() {
         ("06 04 18 ff 18000000", &plain, Fatal::field(3)),
         ("00 00 80 81 80000000", &plain, Fatal::field(3)),
     ] {
-        assert_eq!(judge(bytes, rules), Err(fatal), "{bytes}");
+        assert_eq!(judge(bytes, limits), Err(fatal), "{bytes}");
     }
     // A controller's PDU without data names no place outside of itself.
-    let from = Rules { from: Sender::Controller, ..plain };
+    let from = PduLimits { from: Sender::Controller, ..plain };
     assert_eq!(judge("05 00 18 19 18000000", &from), Err(Fatal::field(3)));
     assert_eq!(judge("07 04 18 ff 18000000", &from), Err(Fatal::field(3)));
     assert!(judge("05 00 18 18 18000000", &from).is_ok());
-    let coarse = Rules { alignment: 16, ..plain };
+    let coarse = PduLimits { alignment: 16, ..plain };
     assert_eq!(judge("04 00 48 48 00100000", &coarse), Err(Fatal::field(3)));
     assert!(judge("04 00 48 50 00100000", &coarse).is_ok());
 }
@@ -210,8 +210,8 @@ proptest! {
         common.pdu_type = PduType(pdu_type);
         common.hlen = [128, 0, 24, 0, 72, 0, 24][usize::from(pdu_type)];
         common.plen = U32::new(plen);
-        let rules = rules(digests.0, digests.1);
-        if let Ok(frame) = Frame::parse(&common, &rules) {
+        let limits = limits(digests.0, digests.1);
+        if let Ok(frame) = Frame::parse(&common, &limits) {
             let digest = if frame.data > 0 && frame.flags.contains(Flags::DATA_DIGEST) && pdu_type != 2 { 4 } else { 0 };
             prop_assert_eq!(u32::from(frame.head) + frame.data + digest, plen);
             prop_assert!(frame.head >= frame.header && (frame.data == 0 || frame.head % 4 == 0));

@@ -3,7 +3,7 @@
 use super::super::*;
 use crate::wire::{
     self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Fatal, Flags, Frame, H2cData, IcReq, IcResp,
-    PduType, R2t, Rules, Sender, TermReq, digest,
+    PduLimits, PduType, R2t, Sender, TermReq, digest,
 };
 use buf::crc32c::crc32c;
 use buf::{Class, Entropy, Pool};
@@ -470,7 +470,7 @@ impl Pair {
 
 /// Cuts what a controller sent into PDUs.
 pub fn parse(mut bytes: &[u8], terms: &Terms) -> Vec<Got> {
-    let rules = Rules {
+    let limits = PduLimits {
         from: Sender::Controller,
         header_digest: terms.header_digest,
         data_digest: terms.data_digest,
@@ -480,7 +480,7 @@ pub fn parse(mut bytes: &[u8], terms: &Terms) -> Vec<Got> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let common = CommonHeader::read_from_prefix(bytes).unwrap().0;
-        let frame = Frame::parse(&common, &rules).unwrap();
+        let frame = Frame::parse(&common, &limits).unwrap();
         let (pdu, rest) = bytes.split_at(common.plen.get() as usize);
         let header = &pdu[..usize::from(frame.header)];
         if frame.flags.contains(Flags::HEADER_DIGEST) {
