@@ -213,7 +213,7 @@ pub struct Answer {
 
 /// A change on its way to every core, the home core's own included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adoption {
+pub struct ViewUpdate {
     /// Which change.
     pub change: ChangeId,
     /// The truth from now on.
@@ -228,7 +228,7 @@ pub struct Adoption {
     pub asked: Option<(Shard, AskId)>,
 }
 
-impl Adoption {
+impl ViewUpdate {
     /// Whether the tasks of `who` are to be aborted.
     pub fn aborts(&self, who: &Identity) -> bool {
         match &self.abort {

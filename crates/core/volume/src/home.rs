@@ -17,7 +17,7 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::backend::Geometry;
-use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
+use crate::change::{Ack, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate};
 use crate::facts::Facts;
 use crate::io::{Refusal, Why};
 use crate::nexus::Identity;
@@ -53,7 +53,7 @@ const REMARKS_MAX: usize = 16;
 /// assert_eq!((answer.to, answer.id, answer.result), (Shard(1), AskId(5), Ok(())));
 /// ```
 #[derive(Debug)]
-pub struct Home {
+pub struct VolumeOwner {
     volume: Volume,
     fence_timeout: Duration,
     queue: Asks,
@@ -69,7 +69,7 @@ pub struct Home {
     amending: Option<Amending>,
     ticket: u64,
     stores: VecDeque<StoreOp>,
-    adoptions: VecDeque<Adoption>,
+    adoptions: VecDeque<ViewUpdate>,
     answers: VecDeque<Answer>,
     remarks: VecDeque<Remark>,
 }
@@ -109,7 +109,7 @@ impl Pending {
     }
 }
 
-impl Home {
+impl VolumeOwner {
     /// Opens the authority over a volume that `shards` cores serve. `saved` is the contents of its
     /// record (see `record.rs`), `None` if there is none; a damaged one is an error, and the volume must
     /// not open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
@@ -119,7 +119,7 @@ impl Home {
         shards: u16,
         persist_forced: bool,
         saved: Option<&[u8]>,
-    ) -> Result<Home, Damaged> {
+    ) -> Result<VolumeOwner, Damaged> {
         assert!(shards > 0, "a volume is served by a core");
         let (kept, durable) = match saved {
             Some(bytes) => {
@@ -133,7 +133,7 @@ impl Home {
             }
         };
         let saved = Some(record::save(facts.uuid, &durable));
-        Ok(Home {
+        Ok(VolumeOwner {
             volume: Volume::new(facts, geometry, kept),
             fence_timeout: Duration::from_secs(10),
             queue: Asks::default(),
@@ -173,7 +173,7 @@ impl Home {
         !waits && self.closed_for.is_none()
     }
 
-    /// Takes an ask. [`Home::poll_answer`] gives its answer, perhaps at once.
+    /// Takes an ask. [`VolumeOwner::poll_answer`] gives its answer, perhaps at once.
     pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: Ask) {
         if ask == Ask::Withdraw {
             return self.withdraw(from, id);
@@ -274,7 +274,7 @@ impl Home {
         self.turn(now);
     }
 
-    /// The time that [`Home::poll_timeout`] named has come.
+    /// The time that [`VolumeOwner::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, now: Time) {
         self.amend_again(now);
         if let Some(Pending { from, id, stage }) = self.current.take_if(|pending| pending.deadline() <= now) {
@@ -292,7 +292,7 @@ impl Home {
         self.turn(now);
     }
 
-    /// When [`Home::handle_timeout`] wants to be called, if at all.
+    /// When [`VolumeOwner::handle_timeout`] wants to be called, if at all.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let again = self.amending.as_ref().map(|amending| amending.again);
@@ -308,7 +308,7 @@ impl Home {
 
     /// A change for every shard, this one included, in this order.
     #[must_use]
-    pub fn poll_adoption(&mut self) -> Option<Adoption> {
+    pub fn poll_adoption(&mut self) -> Option<ViewUpdate> {
         self.adoptions.pop_front()
     }
 
@@ -410,7 +410,7 @@ impl Home {
 
     fn adopt(&mut self, now: Time, from: Shard, id: AskId, change: Change) {
         // While an older fence is not kept, even a repeated ask must wait for it.
-        if self.volume.is_vain(&change) && self.closed_for.is_none() {
+        if self.volume.is_noop(&change) && self.closed_for.is_none() {
             self.volume.stand(&change);
             return self.answer(from, id, Ok(()));
         }
@@ -436,7 +436,7 @@ impl Home {
         self.volume.stand(&change);
         self.change = ChangeId(self.change.0 + 1);
         let Change { view, drain, abort, notices, .. } = change;
-        self.adoptions.push_back(Adoption { change: self.change, view, drain, abort, notices, asked });
+        self.adoptions.push_back(ViewUpdate { change: self.change, view, drain, abort, notices, asked });
         self.change
     }
 }

@@ -17,9 +17,9 @@
 //!   `poll_ack`, and in the end `poll_timeout`.
 //! - To change the truth (reservations, path states, size, write protection, medium, sanitize;
 //!   aborts that every core must acknowledge): send an [`Ask`] to the volume's home core, with a
-//!   number of the server's choice. The [`Home`] there answers each with [`Answer`], which the
+//!   number of the server's choice. The [`VolumeOwner`] there answers each with [`Answer`], which the
 //!   world carries back.
-//! - When an [`Adoption`] arrives: abort the tasks that [`Adoption::aborts`] names (but not the one
+//! - When an [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts`] names (but not the one
 //!   that asked), queue the notices that are for own nexuses ([`Notice::is_for`]), then give the
 //!   adoption to [`Gate::adopt`]. The gate's [`Ack`] goes back to the home core.
 //!
@@ -67,10 +67,10 @@ pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
 pub use by_volume::ByVolume;
-pub use change::{Abort, Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
+pub use change::{Abort, Ack, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
-pub use home::{ASKS_MAX, Home};
+pub use home::{ASKS_MAX, VolumeOwner};
 pub use io::{
     Done, Durability, Epoch, Extent, Failure, Fault, Io, IoId, Op, Outcome, Refusal, SanitizeKind, Span, Why,
 };

@@ -80,7 +80,7 @@ impl Volume {
     }
 
     /// Whether a change would alter nothing that any core sees or does.
-    pub fn is_vain(&self, change: &Change) -> bool {
+    pub fn is_noop(&self, change: &Change) -> bool {
         let same = Standing { epoch: self.view.epoch, ..(*change.view).clone() };
         same == *self.view && change.abort == Abort::Nobody && change.notices.is_empty() && !change.drain
     }

@@ -8,8 +8,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    Ask, BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Home, Op, Payload, Refusal, Remark,
-    SanitizeKind, Span, Why,
+    Ask, BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, Payload, Refusal, Remark, SanitizeKind,
+    Span, VolumeOwner, Why,
 };
 
 fn span(lba: u64, blocks: u64) -> Span {
@@ -106,7 +106,7 @@ fn a_sanitize_and_a_shrinking_cure_too() {
 fn a_sanitize_that_ran_is_not_forgotten_by_a_restart() {
     let again = |daemon: &Daemon| {
         let record = daemon.record.clone().expect("a record");
-        Home::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap()
+        VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap()
     };
     let mut daemon = marked();
     assert_eq!(again(&daemon).view().not_ready, None);
@@ -131,7 +131,7 @@ fn a_sanitize_that_ran_is_not_forgotten_by_a_restart() {
 fn marks_are_durable_before_they_are_answered_and_come_back() {
     let mut daemon = marked();
     let record = daemon.record.clone().expect("a record");
-    let home = Home::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap();
+    let home = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap();
     let mut again = Daemon::of(home, 2);
     assert_eq!(read(&mut again, 1, 15), Err(Fault::Medium(15).into()));
 
@@ -146,7 +146,7 @@ fn marks_are_durable_before_they_are_answered_and_come_back() {
     daemon.settle();
     assert!(daemon.done.iter().any(|one| one.id.0 == done && one.result.is_ok()));
     let record = daemon.record.clone().expect("a record");
-    let home = Home::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap();
+    let home = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap();
     assert_eq!(home.view().bad.spans(), [span(9, 7)]);
 }
 
@@ -158,7 +158,7 @@ fn what_cures_is_stable_before_the_mark_is_forgotten() {
         [(Durability::Cached, true, 1), (Durability::Cached, false, 0), (Durability::Stable, true, 0)]
     {
         let geometry = Geometry { write_cache: cached, ..geometry(64, 512) };
-        let home = Home::restore(facts(), geometry, 2, false, None).unwrap();
+        let home = VolumeOwner::restore(facts(), geometry, 2, false, None).unwrap();
         let mut daemon = Daemon::of(home, 2);
         assert!(daemon.run(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None).result.is_ok());
         let payload = daemon.world.payload(&[1; BLOCK]);
@@ -191,7 +191,7 @@ fn a_record_that_cannot_be_written_marks_nothing() {
 
 #[test]
 fn the_bound_is_said_and_writes_are_never_refused_for_it() {
-    let home = Home::restore(facts(), geometry(1 << 20, 512), 2, false, None).unwrap();
+    let home = VolumeOwner::restore(facts(), geometry(1 << 20, 512), 2, false, None).unwrap();
     let mut daemon = Daemon::of(home, 2);
     let full = Op::MarkBad(span(64, BAD_BLOCKS_MAX));
     assert!(daemon.run(0, &nexus(1), full.clone(), Payload::None).result.is_ok());

@@ -13,8 +13,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    ASKS_MAX, Access, Ack, Ask, AskId, Failure, Home, Nexus, Op, Payload, PortId, Refusal, Remark, Shard,
-    StoreOp, Time, Why,
+    ASKS_MAX, Access, Ack, Ask, AskId, Failure, Nexus, Op, Payload, PortId, Refusal, Remark, Shard, StoreOp,
+    Time, VolumeOwner, Why,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -249,16 +249,16 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
 
     home.handle_ask(now, Shard(0), AskId(3), register(&nexus(1), 6, true));
     let store = home.poll_store().expect("a store");
-    let again = Home::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap();
+    let again = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap();
     assert_eq!(again.view().reservations.key_of(&nexus(1).identity), Some(Key(6)));
     let mut damaged = store.bytes.clone();
     damaged[30] ^= 1;
-    assert!(Home::restore(facts(), geometry(64, 512), 2, false, Some(&damaged)).is_err());
-    assert!(Home::restore(facts(), geometry(64, 512), 2, false, Some(&[])).is_err());
+    assert!(VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&damaged)).is_err());
+    assert!(VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&[])).is_err());
 }
 
-fn kept(store: &StoreOp) -> Home {
-    Home::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap()
+fn kept(store: &StoreOp) -> VolumeOwner {
+    VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap()
 }
 
 /// A change that was refused as not durable is in no record for longer than the disk refuses to write: what stands
@@ -330,7 +330,7 @@ fn a_store_that_does_not_end_is_refused_in_time() {
 }
 
 /// Hears what the home has to say; its one shard adopts at once, and the disk takes no record.
-fn serve_on_a_full_disk(home: &mut Home, now: Time) -> Vec<(u64, Result<(), Refusal>)> {
+fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(), Refusal>)> {
     let mut answers = Vec::new();
     loop {
         if let Some(store) = home.poll_store() {
@@ -402,7 +402,7 @@ fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
     assert_eq!(asked(Ask::SanitizeEnd { done: true }, true), (Ok(()), None));
 }
 
-fn busy(home: &mut Home) -> Vec<u64> {
+fn busy(home: &mut VolumeOwner) -> Vec<u64> {
     let answers = std::iter::from_fn(|| home.poll_answer());
     answers.filter(|answer| answer.result == Err(Refusal::Busy)).map(|answer| answer.id.0).collect()
 }

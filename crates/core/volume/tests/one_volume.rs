@@ -10,8 +10,8 @@ use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Abort, Access, Adoption, Ask, AskId, Cause, Durability, Failure, Home, Identity, Nexus, Op, Payload,
-    PortId, Refusal, Remark, Shard, Span, Time,
+    Abort, Access, Ask, AskId, Cause, Durability, Failure, Identity, Nexus, Op, Payload, PortId, Refusal,
+    Remark, Shard, Span, Time, ViewUpdate, VolumeOwner,
 };
 
 fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> Ask {
@@ -47,8 +47,8 @@ fn may_write(daemon: &mut Daemon, who: &Nexus) -> bool {
 }
 
 /// What a change tells, before any shard has it.
-fn adoption(ask: Ask) -> Adoption {
-    let mut home = Home::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
+fn adoption(ask: Ask) -> ViewUpdate {
+    let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     home.handle_ask(Time(0), Shard(0), AskId(1), ask);
     if let Some(store) = home.poll_store() {
         home.handle_stored(Time(0), store.ticket, true);
@@ -56,7 +56,7 @@ fn adoption(ask: Ask) -> Adoption {
     home.poll_adoption().expect("a change")
 }
 
-fn told(adoption: &Adoption, cause: Cause) -> [bool; 2] {
+fn told(adoption: &ViewUpdate, cause: Cause) -> [bool; 2] {
     [initiator(1), nexus(1)].map(|who| {
         adoption.notices.iter().any(|notice| notice.cause == cause && notice.is_for(&who.identity))
     })
@@ -168,7 +168,7 @@ fn a_registered_host_identifier_is_bound_to_its_nqn() {
     }
     assert_eq!(daemon.asked(keep), Ok(()));
     let record = daemon.record.clone().expect("a record");
-    let home = Home::restore(facts(), geometry(BLOCKS, 512), 1, false, Some(&record)).unwrap();
+    let home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, Some(&record)).unwrap();
     assert_eq!(home.view().reservations.host_nqn(&[1; 16]).map(|nqn| &**nqn), Some(ours));
     assert_eq!(home.view().reservations.host_nqn(&[2; 16]), None);
     assert_eq!(daemon.asked(as_host(&who, RegisterMode::Remove, None, 0, ours)), Ok(()));
@@ -251,7 +251,7 @@ fn persistence_is_one_bit_and_its_change_is_logged() {
     let mut daemon = Daemon::new(1);
     let saved = |daemon: &Daemon| {
         let record = daemon.record.clone().expect("a record");
-        let home = Home::restore(facts(), geometry(BLOCKS, 512), 1, false, Some(&record)).unwrap();
+        let home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, Some(&record)).unwrap();
         home.view().reservations.registrants().len()
     };
     assert_eq!(daemon.asked(register(&nexus(1), 5, true)), Ok(()));
@@ -268,12 +268,12 @@ fn persistence_is_one_bit_and_its_change_is_logged() {
 
 #[test]
 fn forced_persistence_stays() {
-    let home = Home::restore(facts(), geometry(BLOCKS, 512), 1, true, None).unwrap();
+    let home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, true, None).unwrap();
     let mut daemon = Daemon::of(home, 1);
     assert_eq!(daemon.asked(register(&initiator(1), 6, false)), Ok(()));
     assert!(daemon.home.view().reservations.persists() && daemon.remarks.is_empty());
     let record = daemon.record.expect("a record");
-    let home = Home::restore(facts(), geometry(BLOCKS, 512), 1, true, Some(&record)).unwrap();
+    let home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, true, Some(&record)).unwrap();
     assert_eq!(home.view().reservations.registrants().len(), 1);
 }
 
@@ -314,7 +314,7 @@ fn both_protocols_hear_of_size_protection_paths_and_removal() {
 /// A daemon that opens the volume again with what was made durable.
 fn restarted(daemon: &Daemon) -> Daemon {
     let record = daemon.record.clone().expect("a record");
-    Daemon::of(Home::restore(facts(), geometry(BLOCKS, 512), 2, false, Some(&record)).unwrap(), 2)
+    Daemon::of(VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 2, false, Some(&record)).unwrap(), 2)
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn what_the_backing_says_of_writes_is_not_kept() {
 /// What cannot be made durable does not become true.
 #[test]
 fn a_path_state_that_cannot_be_kept_is_refused() {
-    let mut home = Home::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
+    let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     for (id, ask) in [
         Ask::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
         Ask::WriteProtect(true),

@@ -12,7 +12,7 @@ use shard::{
     ControllerLimits, Exports, NvmeExports, NvmePortal, NvmeService, Portal, SubsystemExport, TargetExport,
     VolumeSpec,
 };
-use volume::{Backend, DiskId, Facts, Geometry, Home, PortId, Uuid, VolumeId};
+use volume::{Backend, DiskId, Facts, Geometry, PortId, Uuid, VolumeId, VolumeOwner};
 
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
 /// The UUID of volume 0.
@@ -98,7 +98,7 @@ pub fn numbered<B: Backend + 'static>(
 ) -> Vec<VolumeSpec> {
     let uuid = Uuid(UUID.0.map(|byte| byte + id.0 as u8));
     let facts = Facts::new(id, &format!("disk{}", id.0), uuid);
-    let home = Home::restore(facts, geometry, shards, false, saved).unwrap();
+    let home = VolumeOwner::restore(facts, geometry, shards, false, saved).unwrap();
     let mut specs = VolumeSpec::for_shards(home, shards, make);
     specs.iter_mut().for_each(|spec| spec.disks = disks.to_vec());
     specs

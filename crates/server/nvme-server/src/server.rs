@@ -11,8 +11,8 @@ use std::sync::Arc;
 use buf::{Cx, Payload, Pool, Sg};
 use nvme::{Completion, Sqe, Status};
 use volume::{
-    Abort, Adoption, Ask, AskId, ByVolume, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared,
-    Time, View, VolumeId,
+    Abort, Ask, AskId, ByVolume, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
+    ViewUpdate, VolumeId,
 };
 
 use crate::admin;
@@ -352,7 +352,7 @@ impl Server {
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
-    pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
+    pub fn adopt(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
         if let Some(known) = self.volumes.get_mut(volume) {
             known.view = adoption.view.clone();
             known.report = None;

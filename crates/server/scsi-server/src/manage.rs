@@ -8,7 +8,7 @@
 use buf::Cx;
 use scsi::lun::Address;
 use scsi::sense::Sense;
-use volume::{Abort, Adoption, Ask, AskId, Cause, IoId, Refusal, VolumeId};
+use volume::{Abort, Ask, AskId, Cause, IoId, Refusal, ViewUpdate, VolumeId};
 
 use crate::context::ExecContext;
 use crate::exec;
@@ -130,7 +130,7 @@ impl Server {
 
     /// The volume has changed: takes the new view over, ends the tasks that the change ends, and
     /// queues what must be reported.
-    pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
+    pub fn adopt(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
         // A reset takes TAS back, but what it ends ends as TAS was before.
         let answered = self.context.unit(volume).is_some_and(Unit::answers_aborted);
         if let Some(unit) = self.context.units.get_mut(volume) {
@@ -141,7 +141,7 @@ impl Server {
     }
 
     /// Ends the tasks that a change ends, and queues what must be reported. `answered`: TAS.
-    fn end_and_tell(&mut self, volume: VolumeId, adoption: &Adoption, answered: bool) {
+    fn end_and_tell(&mut self, volume: VolumeId, adoption: &ViewUpdate, answered: bool) {
         let asker = asker(&self.context, adoption);
         let asked =
             adoption.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
@@ -202,7 +202,7 @@ fn found_or_not(found: bool) -> Managed {
 
 /// The nexus whose command or function is behind a change; `None`: it is of another shard, whose nexuses have
 /// no tasks here, or none of SCSI's.
-fn asker(context: &ExecContext, adoption: &Adoption) -> Option<NexusKey> {
+fn asker(context: &ExecContext, adoption: &ViewUpdate) -> Option<NexusKey> {
     let (_, id) = adoption.asked.filter(|(shard, _)| *shard == context.shard)?;
     if let Some(slot) = context.tasks.find_io(IoId(id.0)) {
         return Some(context.tasks.get(slot).key.nexus);

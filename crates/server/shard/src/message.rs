@@ -14,8 +14,8 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Home, Identity, Refusal, Shared, StoreOp,
-    View, VolumeId,
+    Ack, Answer, Ask, AskId, Backend, DiskId, Facts, Identity, Refusal, Shared, StoreOp, View, ViewUpdate,
+    VolumeId, VolumeOwner,
 };
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
@@ -84,7 +84,7 @@ pub enum Message {
     /// From it.
     Answer(VolumeId, Answer),
     /// From a volume's home to every shard.
-    Adopt(VolumeId, Arc<Adoption>),
+    Adopt(VolumeId, Arc<ViewUpdate>),
     /// Back.
     Ack(VolumeId, Ack),
     /// A gate of this volume on this shard waits for something that another shard has done.
@@ -155,14 +155,14 @@ pub struct VolumeSpec {
     /// The disks that the backend's operations name.
     pub disks: Vec<DiskId>,
     /// The authority, for the shard that is the volume's home.
-    pub home: Option<Box<Home>>,
+    pub home: Option<Box<VolumeOwner>>,
 }
 
 impl VolumeSpec {
     /// A volume without disks, for each of `shards` shards: the first is for shard 0. `make` is called on each shard
     /// with its number.
     pub fn for_shards<B: Backend + 'static>(
-        home: Home,
+        home: VolumeOwner,
         shards: u16,
         make: impl Fn(u16) -> B + Clone + Send + 'static,
     ) -> Vec<VolumeSpec> {

@@ -1,13 +1,13 @@
 //! How a gate takes up a change of the truth: what waits or goes on is admitted again under the new view.
 
 use super::{Gate, Work};
-use crate::change::Adoption;
+use crate::change::ViewUpdate;
 use crate::io::{Epoch, Why};
 use crate::view::View;
 
 impl Gate {
     /// Adopts a change, between two turns. What waits is admitted again under the new view.
-    pub fn adopt(&mut self, adoption: &Adoption) {
+    pub fn adopt(&mut self, adoption: &ViewUpdate) {
         self.settle();
         // A gate may have been made with a view that is newer than the change.
         if adoption.view.epoch > self.view.epoch {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use buf::{Class, Entropy, Payload, Pool, Sg};
 
 use super::*;
-use crate::change::Adoption;
+use crate::change::ViewUpdate;
 use crate::io::{Durability, SanitizeKind};
 use crate::nexus::{Identity, PortId};
 use crate::ram::{Ram, RamDisk};
@@ -243,7 +243,7 @@ fn an_old_change_does_not_bring_an_old_view_back() {
         let view = View::of(gate.view().geometry);
         View::from(crate::Standing { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
     };
-    let adoption = |change, view| Adoption {
+    let adoption = |change, view| ViewUpdate {
         change: crate::ChangeId(change),
         view,
         drain: true,
@@ -325,7 +325,7 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
             ..(*view).clone()
         });
         let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
-        Adoption { change, view, drain: true, abort, notices: Vec::new(), asked: None }
+        ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None }
     };
     let starts = view(&gate, 1, Why::Sanitizing(0));
     gate.adopt(&starts);
@@ -370,7 +370,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
             let standing = crate::Standing { epoch: crate::Epoch(epoch), ..(**gate.view()).clone() };
             let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
             let view = View::from(standing);
-            gate.adopt(&Adoption { change, view, drain: true, abort, notices: Vec::new(), asked: None });
+            gate.adopt(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
             gate.poll_ack()
         };
         assert_eq!(adopt(&mut gate, 1), None, "{op:?}: what is being written is waited for");
@@ -412,7 +412,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     assert!(gate.poll_done().is_none() && gate.in_flight() == 1);
     let standing = crate::Standing { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
     let (change, abort, view) = (crate::ChangeId(1), crate::Abort::Nobody, View::from(standing));
-    gate.adopt(&Adoption { change, view, drain: true, abort, notices: Vec::new(), asked: None });
+    gate.adopt(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
     assert!(gate.poll_ack().is_some(), "its blocks stand");
     // Nor does an exclusive operation of the same blocks.
     assert!(gate.shared.guards().is_quiet(Stripes::of(span(3, 1), 512)));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Done, Durability, Facts, Home, Identity, IoId, Nexus, Op, Refusal,
-    Remark, Shard, Span, Uuid, VolumeId,
+    Ack, Answer, Ask, AskId, Done, Durability, Facts, Identity, IoId, Nexus, Op, Refusal, Remark, Shard,
+    Span, Uuid, ViewUpdate, VolumeId, VolumeOwner,
 };
 
 use super::{World, geometry};
@@ -28,8 +28,8 @@ pub fn facts() -> Facts {
     }
 }
 
-pub fn home(shards: u16) -> Home {
-    Home::restore(facts(), geometry(BLOCKS, 512), shards, false, None).unwrap()
+pub fn home(shards: u16) -> VolumeOwner {
+    VolumeOwner::restore(facts(), geometry(BLOCKS, 512), shards, false, None).unwrap()
 }
 
 pub fn register(who: &Nexus, key: u64, persist: bool) -> Ask {
@@ -55,13 +55,13 @@ enum ToHome {
 }
 
 enum ToShard {
-    Adopt(Adoption),
+    Adopt(ViewUpdate),
     Answer(Answer),
 }
 
 pub struct Daemon {
     pub world: World,
-    pub home: Home,
+    pub home: VolumeOwner,
     to_shards: Vec<VecDeque<ToShard>>,
     to_home: Vec<VecDeque<ToHome>>,
     /// To the test's own asks.
@@ -81,7 +81,7 @@ impl Daemon {
         Daemon::of(home(shards), shards)
     }
 
-    pub fn of(home: Home, shards: u16) -> Daemon {
+    pub fn of(home: VolumeOwner, shards: u16) -> Daemon {
         let world = World::new(shards, BLOCKS, 512, Some(home.view().clone()));
         Daemon {
             world,

@@ -4,7 +4,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use backends::{AnyLeg, File, FileDisk, Null, Stripe};
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
-use volume::{DiskId, Facts, Gauge, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
+use volume::{DiskId, Facts, Gauge, Geometry, Ram, RamDisk, Shared, Uuid, VolumeId, VolumeOwner};
 
 use super::{exports::revision, notes::Notes, usage::Usage};
 use crate::{
@@ -281,7 +281,7 @@ impl Medium {
         };
         let record = record_of(store);
         let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
-        let home = Home::restore(
+        let home = VolumeOwner::restore(
             facts.clone(),
             self.geometry(),
             shards,

@@ -143,7 +143,7 @@ fn registrant(frame: &Frame, one: &Registrant, state: &Reservations) -> Registra
 
 #[cfg(test)]
 mod tests {
-    use volume::{Facts, Home, Uuid, VolumeId};
+    use volume::{Facts, Uuid, VolumeId, VolumeOwner};
 
     use super::*;
     use crate::example::example;
@@ -163,7 +163,7 @@ mod tests {
             revision: "0".into(),
         };
         let geometry = volume::RamDisk::new(8, 8, 512, 4096).geometry();
-        let home = Home::restore(facts, geometry, 1, false, None).unwrap();
+        let home = VolumeOwner::restore(facts, geometry, 1, false, None).unwrap();
         let frame = Frame::of(&example());
         let shown = |sync_failed| {
             let (view, io) = (home.view().clone(), Traffic::default());

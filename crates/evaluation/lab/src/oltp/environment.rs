@@ -33,7 +33,7 @@ pub(super) struct Stand {
     pub(super) mounted: Mounted,
     pub(super) disk: Disk,
     raid: Option<Raid>,
-    _home: Home,
+    _home: VolumeOwner,
 }
 
 /// A target and the databases on its volumes.
@@ -45,15 +45,15 @@ pub(super) struct Environment {
 }
 
 /// A directory with a short name: the path of a socket has room for a hundred bytes.
-struct Home {
+struct VolumeOwner {
     dir: PathBuf,
     scratch: Arc<Scratch>,
 }
 
-impl Home {
-    fn make(engine: Engine) -> Result<Home, Failure> {
+impl VolumeOwner {
+    fn make(engine: Engine) -> Result<VolumeOwner, Failure> {
         let scratch = Scratch::current()?;
-        let home = Home { dir: scratch.directory("db")?, scratch };
+        let home = VolumeOwner { dir: scratch.directory("db")?, scratch };
         let run = home.run();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&run);
         made.map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
@@ -70,7 +70,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for VolumeOwner {
     fn drop(&mut self) {
         // Never what may still be mounted. What stays goes with the directory of the run.
         if let Some(name) = self.dir.file_name().and_then(|name| name.to_str()) {
@@ -186,7 +186,7 @@ impl Stand {
             }
         };
         let url = raid.as_ref().map_or(first, Raid::url);
-        let home = Home::make(engine)?;
+        let home = VolumeOwner::make(engine)?;
         home.scratch.note_mount(&home.dir.join(format!("attach-{at}.fuse")), Disk::KIND)?;
         let disk = Disk::start(&binary, place, cores, url, (dir, &home.dir), &format!("attach-{at}"))?;
         home.scratch.note_mount(&home.mount(), Mounted::KIND)?;

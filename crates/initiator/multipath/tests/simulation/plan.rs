@@ -18,7 +18,7 @@ use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
 use shard::{Control, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
 use sim::{Config, SimRng, World};
-use volume::{DiskId, Facts, Geometry, Home, PortId, Ram, RamDisk, Uuid};
+use volume::{DiskId, Facts, Geometry, PortId, Ram, RamDisk, Uuid, VolumeOwner};
 
 use crate::faulty_path::{Defect, FaultyPath};
 use crate::node::Node;
@@ -263,7 +263,10 @@ impl Plan {
 fn renamed(spec: VolumeSpec, geometry: Geometry, shards: u16, uuid: Uuid) -> VolumeSpec {
     let facts = Arc::new(Facts { uuid, ..(*spec.facts).clone() });
     let home = spec.home.is_some().then(|| {
-        Box::new(Home::restore((*facts).clone(), geometry, shards, false, None).expect("nothing to restore"))
+        Box::new(
+            VolumeOwner::restore((*facts).clone(), geometry, shards, false, None)
+                .expect("nothing to restore"),
+        )
     });
     VolumeSpec { facts, home, ..spec }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvme::Completion;
 use nvme::log::ReservationNotice;
-use volume::{Adoption, Cause, VolumeId};
+use volume::{Cause, ViewUpdate, VolumeId};
 
 use super::events::Kind;
 use super::{Controller, Wait};
@@ -103,7 +103,7 @@ fn told(cause: Cause) -> Told {
 
 impl Server {
     /// A volume has changed, and its new view stands: the controllers of this shard tell their hosts.
-    pub(crate) fn notify(&mut self, volume: VolumeId, adoption: &Adoption) {
+    pub(crate) fn notify(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
         let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
         for cntlid in numbers {
             let Some(controller) = self.controllers.find_mut(cntlid) else { continue };

@@ -20,8 +20,8 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
-    Shard, Shared, Uuid, VolumeId,
+    Ack, Answer, Ask, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Shard, Shared,
+    Uuid, ViewUpdate, VolumeId, VolumeOwner,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -60,7 +60,7 @@ struct Moving {
 enum Mail {
     Ask(VolumeId, Shard, AskId, Ask),
     Answer(VolumeId, Answer),
-    Adopt(usize, VolumeId, Arc<Adoption>),
+    Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
     Queue(Shard, crate::QueueMessage),
 }
@@ -75,7 +75,7 @@ pub(super) struct World {
     entropy: Entropy,
     pub(super) now: Time,
     cores: Vec<Core>,
-    homes: Vec<Home>,
+    homes: Vec<VolumeOwner>,
     mail: VecDeque<Mail>,
     moving: HashMap<Started, Moving>,
     tag: u64,
@@ -164,7 +164,7 @@ impl World {
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);
         shared.set_gauge(disk.gauge());
-        let home = Home::restore(facts.clone(), geometry, shards, false, None).unwrap();
+        let home = VolumeOwner::restore(facts.clone(), geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
             let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
@@ -220,7 +220,7 @@ impl World {
         &mut self.cores[host.shard].server
     }
 
-    pub(super) fn home(&self, volume: u32) -> &Home {
+    pub(super) fn home(&self, volume: u32) -> &VolumeOwner {
         &self.homes[volume as usize]
     }
 

@@ -21,8 +21,8 @@ use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
-    Refusal, Shard, Shared, Uuid, VolumeId,
+    Ack, Answer, Ask, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, Shard,
+    Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner,
 };
 
 use crate::step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
@@ -76,7 +76,7 @@ struct Transfer {
 enum Mail {
     Ask(VolumeId, Shard, AskId, Ask),
     Answer(Answer),
-    Adopt(usize, VolumeId, Arc<Adoption>),
+    Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
 }
 
@@ -94,7 +94,7 @@ pub(super) struct World {
     entropy: Entropy,
     pub(super) now: Time,
     cores: Vec<Core>,
-    homes: Vec<Home>,
+    homes: Vec<VolumeOwner>,
     pub(super) shared: Vec<Shared>,
     mail: VecDeque<Mail>,
     transfers: HashMap<Started, Transfer>,
@@ -163,7 +163,7 @@ impl World {
         };
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);
-        let home = Home::restore(facts, geometry, shards, false, None).unwrap();
+        let home = VolumeOwner::restore(facts, geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
             let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();

@@ -7,8 +7,8 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId,
-    Nexus, Op, Refusal, Remark, Shard as Core, Span, StoreOp, View, VolumeId, Why,
+    Ack, Answer, Ask, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op, Refusal,
+    Remark, Shard as Core, Span, StoreOp, View, ViewUpdate, VolumeId, VolumeOwner, Why,
 };
 
 use super::remotes::Remotes;
@@ -24,7 +24,7 @@ pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
 pub(super) struct LocalVolume {
     name: Arc<str>,
     pub(super) gate: Gate,
-    pub(super) home: Option<Box<Home>>,
+    pub(super) home: Option<Box<VolumeOwner>>,
     io: Traffic,
     scheduled: bool,
     /// Its backend, if that has sockets.
@@ -512,7 +512,7 @@ impl Shard {
     fn run_home(&mut self, volume: VolumeId) {
         let Some(home) = self.volumes.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
-        let adoptions: Vec<Adoption> = std::iter::from_fn(|| home.poll_adoption()).collect();
+        let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_adoption()).collect();
         let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
         let name = home.facts().name.clone();
         let remarks: Vec<Remark> = std::iter::from_fn(|| home.poll_remark()).collect();
@@ -534,7 +534,7 @@ impl Shard {
     }
 
     /// Takes a change over: tasks that it ends first, then its notices, then the gate.
-    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &Adoption) {
+    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &ViewUpdate) {
         self.server.adopt(volume, adoption);
         self.run_steps(cx);
         self.nvme.server.adopt(volume, adoption);

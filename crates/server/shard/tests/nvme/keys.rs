@@ -10,8 +10,8 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
 use stream::{Received, RecvOp, SendOp};
 use volume::{
-    Abort, Adoption, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core,
-    Standing, View, VolumeId,
+    Abort, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core, Standing,
+    View, ViewUpdate, VolumeId,
 };
 
 use crate::BLOCKS;
@@ -322,7 +322,7 @@ fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
         let change = ChangeId(epoch);
         let view = View::from(standing(epoch));
         let adoption =
-            Adoption { change, view, drain: true, abort: Abort::Nobody, notices: Vec::new(), asked: None };
+            ViewUpdate { change, view, drain: true, abort: Abort::Nobody, notices: Vec::new(), asked: None };
         alone.with(|shard, cx| shard.handle_message(cx, Message::Adopt(volume, Arc::new(adoption))));
         let left =
             |(_, message): &(ShardId, Message)| matches!(message, Message::Nvme(NvmeMessage::MemoryLeft(..)));

@@ -11,8 +11,8 @@ use nvme_server::{
     Step, Subsystem, VolumeInfo,
 };
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Done, Facts, Failure, Fault, Gate, Home, Identity, Io, Nexus, PortId,
-    Ram, RamDisk, Shard, Shared, Uuid, VolumeId,
+    Ack, Answer, Ask, AskId, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk,
+    Shard, Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner,
 };
 
 const SHARDS: usize = 2;
@@ -25,7 +25,7 @@ const CNTLID: u16 = 2;
 enum Mail {
     Ask(VolumeId, Shard, AskId, Ask),
     Answer(VolumeId, Answer),
-    Adopt(usize, VolumeId, Arc<Adoption>),
+    Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
     Queue(Shard, QueueMessage),
 }
@@ -59,7 +59,7 @@ pub struct Rig {
     entropy: Entropy,
     now: Time,
     cores: Vec<Core>,
-    homes: Vec<Home>,
+    homes: Vec<VolumeOwner>,
     mail: VecDeque<Mail>,
     queues: Vec<Queue>,
     alive: bool,
@@ -129,7 +129,7 @@ impl Rig {
             task_aborted_status: true,
         };
         let shared = Shared::new(SHARDS as u16);
-        let home = Home::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();
+        let home = VolumeOwner::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
             let (view, backend) = (home.view().clone(), Box::new(Ram::new(disk.clone())));
             core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), backend));
