@@ -39,7 +39,7 @@ pub struct ChangeId(pub u64);
 
 /// Something that only the home core can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum VolumeRequest {
     /// A reservation action of a nexus.
     Reserve {
         /// Who asks.
@@ -132,7 +132,7 @@ pub enum Ask {
         /// Which blocks.
         span: Span,
     },
-    /// These blocks have been written: they are bad no more. Asked as [`Ask::MarkBad`] is, before
+    /// These blocks have been written: they are bad no more. Asked as [`VolumeRequest::MarkBad`] is, before
     /// the write is answered; if `who` has lost its right to write meanwhile, it is refused, and
     /// what was written stays as unreadable as if it had not been.
     ClearBad {
@@ -150,21 +150,30 @@ pub enum Ask {
     Remove,
 }
 
-impl Ask {
+impl VolumeRequest {
     /// In whose name it is asked, if a nexus did.
     pub(crate) fn asker(&self) -> Option<&Arc<Identity>> {
         match self {
-            Ask::Reserve { who, .. } | Ask::MarkBad { who, .. } | Ask::ClearBad { who, .. } => {
-                Some(&who.identity)
-            }
-            Ask::SetAccess { by, .. } | Ask::Eject { by } | Ask::Load { by } => by.as_ref(),
-            Ask::WriteProtectByHost { by, .. } | Ask::HostSettings { by, .. } => Some(by),
-            Ask::PreventRemoval { by, .. } | Ask::ClearTasks { by } => Some(by),
-            Ask::AbortTasks { of } => Some(of),
-            Ask::NexusLost(who) => Some(who),
-            Ask::Resize(_) | Ask::WriteProtect(_) | Ask::BackingReadOnly(_) | Ask::Stop | Ask::Start => None,
-            Ask::Reset | Ask::SanitizeStart | Ask::SanitizeEnd { .. } | Ask::SanitizeForgive => None,
-            Ask::Withdraw | Ask::Remove => None,
+            VolumeRequest::Reserve { who, .. }
+            | VolumeRequest::MarkBad { who, .. }
+            | VolumeRequest::ClearBad { who, .. } => Some(&who.identity),
+            VolumeRequest::SetAccess { by, .. }
+            | VolumeRequest::Eject { by }
+            | VolumeRequest::Load { by } => by.as_ref(),
+            VolumeRequest::WriteProtectByHost { by, .. } | VolumeRequest::HostSettings { by, .. } => Some(by),
+            VolumeRequest::PreventRemoval { by, .. } | VolumeRequest::ClearTasks { by } => Some(by),
+            VolumeRequest::AbortTasks { of } => Some(of),
+            VolumeRequest::NexusLost(who) => Some(who),
+            VolumeRequest::Resize(_)
+            | VolumeRequest::WriteProtect(_)
+            | VolumeRequest::BackingReadOnly(_)
+            | VolumeRequest::Stop
+            | VolumeRequest::Start => None,
+            VolumeRequest::Reset
+            | VolumeRequest::SanitizeStart
+            | VolumeRequest::SanitizeEnd { .. }
+            | VolumeRequest::SanitizeForgive => None,
+            VolumeRequest::Withdraw | VolumeRequest::Remove => None,
         }
     }
 
@@ -172,30 +181,50 @@ impl Ask {
     /// answered when they are, even if it changes nothing.
     pub(crate) fn may_change_record(&self) -> bool {
         match self {
-            Ask::Reserve { action: Action::LegacyReserve | Action::LegacyRelease, .. } => false,
-            Ask::Reserve { .. } | Ask::SetAccess { .. } | Ask::WriteProtect(_) => true,
-            Ask::WriteProtectByHost { .. } | Ask::MarkBad { .. } | Ask::ClearBad { .. } => true,
-            Ask::HostSettings { .. } | Ask::PreventRemoval { .. } | Ask::NexusLost(_) => false,
-            Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::Reset => false,
-            Ask::ClearTasks { .. } | Ask::AbortTasks { .. } | Ask::Resize(_) => false,
-            Ask::SanitizeStart | Ask::SanitizeForgive => true,
+            VolumeRequest::Reserve { action: Action::LegacyReserve | Action::LegacyRelease, .. } => false,
+            VolumeRequest::Reserve { .. }
+            | VolumeRequest::SetAccess { .. }
+            | VolumeRequest::WriteProtect(_) => true,
+            VolumeRequest::WriteProtectByHost { .. }
+            | VolumeRequest::MarkBad { .. }
+            | VolumeRequest::ClearBad { .. } => true,
+            VolumeRequest::HostSettings { .. }
+            | VolumeRequest::PreventRemoval { .. }
+            | VolumeRequest::NexusLost(_) => false,
+            VolumeRequest::Eject { .. }
+            | VolumeRequest::Load { .. }
+            | VolumeRequest::Stop
+            | VolumeRequest::Start
+            | VolumeRequest::Reset => false,
+            VolumeRequest::ClearTasks { .. }
+            | VolumeRequest::AbortTasks { .. }
+            | VolumeRequest::Resize(_) => false,
+            VolumeRequest::SanitizeStart | VolumeRequest::SanitizeForgive => true,
             // One that has failed is recorded as it was while it ran.
-            Ask::SanitizeEnd { done } => *done,
-            Ask::BackingReadOnly(_) | Ask::Withdraw | Ask::Remove => false,
+            VolumeRequest::SanitizeEnd { done } => *done,
+            VolumeRequest::BackingReadOnly(_) | VolumeRequest::Withdraw | VolumeRequest::Remove => false,
         }
     }
 
     /// Whether it tells what has happened already, so that it must never be refused for want of a place.
     pub(crate) fn must_be_done(&self) -> bool {
         match self {
-            Ask::NexusLost(_) | Ask::SanitizeEnd { .. } | Ask::Remove => true,
-            Ask::Resize(_) | Ask::BackingReadOnly(_) => true,
-            Ask::Reserve { .. } | Ask::SetAccess { .. } | Ask::WriteProtect(_) => false,
-            Ask::WriteProtectByHost { .. } | Ask::HostSettings { .. } | Ask::PreventRemoval { .. } => false,
-            Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::Reset => false,
-            Ask::ClearTasks { .. } | Ask::AbortTasks { .. } => false,
-            Ask::SanitizeStart | Ask::SanitizeForgive => false,
-            Ask::MarkBad { .. } | Ask::ClearBad { .. } | Ask::Withdraw => false,
+            VolumeRequest::NexusLost(_) | VolumeRequest::SanitizeEnd { .. } | VolumeRequest::Remove => true,
+            VolumeRequest::Resize(_) | VolumeRequest::BackingReadOnly(_) => true,
+            VolumeRequest::Reserve { .. }
+            | VolumeRequest::SetAccess { .. }
+            | VolumeRequest::WriteProtect(_) => false,
+            VolumeRequest::WriteProtectByHost { .. }
+            | VolumeRequest::HostSettings { .. }
+            | VolumeRequest::PreventRemoval { .. } => false,
+            VolumeRequest::Eject { .. }
+            | VolumeRequest::Load { .. }
+            | VolumeRequest::Stop
+            | VolumeRequest::Start
+            | VolumeRequest::Reset => false,
+            VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
+            VolumeRequest::SanitizeStart | VolumeRequest::SanitizeForgive => false,
+            VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } | VolumeRequest::Withdraw => false,
         }
     }
 }

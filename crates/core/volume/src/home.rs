@@ -17,7 +17,7 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::backend::Geometry;
-use crate::change::{Ack, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate};
+use crate::change::{Ack, Answer, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Refusal, Why};
 use crate::nexus::Identity;
@@ -93,7 +93,7 @@ struct Amending {
 #[derive(Debug)]
 enum Stage {
     /// The state is being made durable.
-    Storing { ask: Ask, bytes: Vec<u8>, ticket: u64, deadline: Time },
+    Storing { ask: VolumeRequest, bytes: Vec<u8>, ticket: u64, deadline: Time },
     /// Shards adopt and drain.
     Fencing { change: ChangeId, deadline: Time },
     /// They did not in time; the volume is closed.
@@ -174,11 +174,11 @@ impl VolumeOwner {
     }
 
     /// Takes an ask. [`VolumeOwner::poll_answer`] gives its answer, perhaps at once.
-    pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: Ask) {
-        if ask == Ask::Withdraw {
+    pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: VolumeRequest) {
+        if ask == VolumeRequest::Withdraw {
             return self.withdraw(from, id);
         }
-        if let Ask::NexusLost(who) = &ask
+        if let VolumeRequest::NexusLost(who) = &ask
             && self.has_nothing_of(who)
         {
             return self.answer(from, id, Ok(()));
@@ -383,17 +383,17 @@ impl VolumeOwner {
         self.current = Some(Pending { from, id, stage });
     }
 
-    fn refuse(&mut self, from: Shard, id: AskId, ask: &Ask, refusal: Refusal) {
-        if let (Ask::MarkBad { who, .. }, Refusal::NoMarkSpace) = (ask, refusal) {
+    fn refuse(&mut self, from: Shard, id: AskId, ask: &VolumeRequest, refusal: Refusal) {
+        if let (VolumeRequest::MarkBad { who, .. }, Refusal::NoMarkSpace) = (ask, refusal) {
             self.remark(Remark::BadBlocksFull { by: who.identity.clone() });
         }
         self.answer(from, id, Err(refusal));
     }
 
     /// One bit serves both protocols: who changes it, changes it for all.
-    fn note_persistence(&mut self, ask: &Ask, change: &Change) {
+    fn note_persistence(&mut self, ask: &VolumeRequest, change: &Change) {
         let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
-        if let Ask::Reserve { who, .. } = ask
+        if let VolumeRequest::Reserve { who, .. } = ask
             && before.persists() != after.persists()
             && !before.registrants().is_empty()
         {

@@ -16,7 +16,7 @@
 //! - Each turn: [`Gate::resume`] until it says false, then `poll_done`, `poll_disk`, `poll_wake`,
 //!   `poll_ack`, and in the end `poll_timeout`.
 //! - To change the truth (reservations, path states, size, write protection, medium, sanitize;
-//!   aborts that every core must acknowledge): send an [`Ask`] to the volume's home core, with a
+//!   aborts that every core must acknowledge): send an [`VolumeRequest`] to the volume's home core, with a
 //!   number of the server's choice. The [`VolumeOwner`] there answers each with [`Answer`], which the
 //!   world carries back.
 //! - When an [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts`] names (but not the one
@@ -67,7 +67,7 @@ pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
 pub use by_volume::ByVolume;
-pub use change::{Abort, Ack, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate};
+pub use change::{Abort, Ack, Answer, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate, VolumeRequest};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use home::{ASKS_MAX, VolumeOwner};

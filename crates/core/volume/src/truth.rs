@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::backend::Geometry;
 use crate::bad::BadBlocks;
-use crate::change::{Abort, Ask};
+use crate::change::{Abort, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, Why};
 use crate::nexus::{Identity, Nexus, PortId};
@@ -86,40 +86,40 @@ impl Volume {
     }
 
     /// What `ask` changes, or why it is refused.
-    pub fn change(&self, ask: &Ask) -> Result<Change, Refusal> {
+    pub fn change(&self, ask: &VolumeRequest) -> Result<Change, Refusal> {
         match ask {
-            Ask::Reserve { who, action } => self.reserve(who, action),
-            Ask::SetAccess { ports, to, by } => Ok(self.set_access(ports, *to, by.as_ref())),
-            Ask::Resize(geometry) => self.resize(*geometry),
-            Ask::WriteProtect(on) => Ok(self.write_protect(*on)),
-            Ask::BackingReadOnly(on) => Ok(self.backing_read_only(*on)),
-            Ask::WriteProtectByHost { by, on } => Ok(self.write_protect_by_host(by, *on)),
-            Ask::HostSettings { by, bits } => Ok(self.host_settings(by, *bits)),
-            Ask::PreventRemoval { by, on } => self.prevent_removal(by, *on),
-            Ask::Eject { .. } => self.eject(),
-            Ask::Load { by } => self.load(by.as_ref()),
-            Ask::Stop => self.unready(Why::Stopped),
-            Ask::Start => self.ready(Why::Stopped),
-            Ask::Reset => Ok(self.reset()),
-            Ask::ClearTasks { by } => Ok(self.clear_tasks(by)),
-            Ask::AbortTasks { of } => {
+            VolumeRequest::Reserve { who, action } => self.reserve(who, action),
+            VolumeRequest::SetAccess { ports, to, by } => Ok(self.set_access(ports, *to, by.as_ref())),
+            VolumeRequest::Resize(geometry) => self.resize(*geometry),
+            VolumeRequest::WriteProtect(on) => Ok(self.write_protect(*on)),
+            VolumeRequest::BackingReadOnly(on) => Ok(self.backing_read_only(*on)),
+            VolumeRequest::WriteProtectByHost { by, on } => Ok(self.write_protect_by_host(by, *on)),
+            VolumeRequest::HostSettings { by, bits } => Ok(self.host_settings(by, *bits)),
+            VolumeRequest::PreventRemoval { by, on } => self.prevent_removal(by, *on),
+            VolumeRequest::Eject { .. } => self.eject(),
+            VolumeRequest::Load { by } => self.load(by.as_ref()),
+            VolumeRequest::Stop => self.unready(Why::Stopped),
+            VolumeRequest::Start => self.ready(Why::Stopped),
+            VolumeRequest::Reset => Ok(self.reset()),
+            VolumeRequest::ClearTasks { by } => Ok(self.clear_tasks(by)),
+            VolumeRequest::AbortTasks { of } => {
                 Ok(Change { abort: Abort::These(vec![of.clone()]), drain: true, ..self.same() })
             }
-            Ask::NexusLost(who) => Ok(self.nexus_lost(who)),
-            Ask::SanitizeStart => self.sanitize_start(),
-            Ask::SanitizeEnd { done } => self.sanitize_end(*done),
-            Ask::SanitizeForgive => {
+            VolumeRequest::NexusLost(who) => Ok(self.nexus_lost(who)),
+            VolumeRequest::SanitizeStart => self.sanitize_start(),
+            VolumeRequest::SanitizeEnd { done } => self.sanitize_end(*done),
+            VolumeRequest::SanitizeForgive => {
                 let change = self.ready(Why::SanitizeFailed)?;
                 Ok(owing(change, false))
             }
-            Ask::MarkBad { who, span } => self.mark_bad(who, *span),
-            Ask::ClearBad { who, span } => {
+            VolumeRequest::MarkBad { who, span } => self.mark_bad(who, *span),
+            VolumeRequest::ClearBad { who, span } => {
                 self.view.admit(who, &Op::Write(*span, Durability::Cached))?;
                 Ok(self.with_bad(self.view.bad.without(*span)))
             }
             // The home takes it before it comes here.
-            Ask::Withdraw => Ok(self.same()),
-            Ask::Remove => Ok(Change {
+            VolumeRequest::Withdraw => Ok(self.same()),
+            VolumeRequest::Remove => Ok(Change {
                 notices: vec![to_all(Cause::InventoryChanged)],
                 ..self.not_ready(Some(Why::Removed))
             }),

@@ -8,8 +8,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    Ask, BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, Payload, Refusal, Remark, SanitizeKind,
-    Span, VolumeOwner, Why,
+    BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, Payload, Refusal, Remark, SanitizeKind, Span,
+    VolumeOwner, VolumeRequest, Why,
 };
 
 fn span(lba: u64, blocks: u64) -> Span {
@@ -87,15 +87,15 @@ fn what_writes_cures() {
 #[test]
 fn a_sanitize_and_a_shrinking_cure_too() {
     let mut daemon = marked();
-    assert_eq!(daemon.asked(Ask::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
     let done = daemon.run(0, &nexus(1), Op::Sanitize(SanitizeKind::BlockErase), Payload::None);
     assert!(done.result.is_ok());
-    assert_eq!(daemon.asked(Ask::SanitizeEnd { done: true }), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: true }), Ok(()));
     assert_eq!(read(&mut daemon, 1, 8), Ok(0));
 
     let mut daemon = marked();
     for blocks in [12, 64] {
-        assert_eq!(daemon.asked(Ask::Resize(geometry(blocks, 512))), Ok(()));
+        assert_eq!(daemon.asked(VolumeRequest::Resize(geometry(blocks, 512))), Ok(()));
     }
     assert_eq!(read(&mut daemon, 1, 11), Err(Fault::Medium(11).into()));
     assert_eq!(read(&mut daemon, 1, 12), Ok(0), "cut off and grown again");
@@ -110,20 +110,20 @@ fn a_sanitize_that_ran_is_not_forgotten_by_a_restart() {
     };
     let mut daemon = marked();
     assert_eq!(again(&daemon).view().not_ready, None);
-    assert_eq!(daemon.asked(Ask::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
     assert_eq!(again(&daemon).view().not_ready, Some(Why::SanitizeFailed), "while it ran");
-    assert_eq!(daemon.asked(Ask::SanitizeEnd { done: false }), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
     assert_eq!(again(&daemon).view().not_ready, Some(Why::SanitizeFailed), "after it failed");
     let mut other = Daemon::of(again(&daemon), 2);
-    assert_eq!(other.asked(Ask::Remove), Ok(()));
+    assert_eq!(other.asked(VolumeRequest::Remove), Ok(()));
     assert_eq!(other.record, None, "a removal changes nothing of it");
     // Another one heals it, and so does leave to go without.
-    assert_eq!(daemon.asked(Ask::SanitizeStart), Ok(()));
-    assert_eq!(daemon.asked(Ask::SanitizeEnd { done: true }), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: true }), Ok(()));
     assert_eq!((daemon.home.view().not_ready, again(&daemon).view().not_ready), (None, None));
-    assert_eq!(daemon.asked(Ask::SanitizeStart), Ok(()));
-    assert_eq!(daemon.asked(Ask::SanitizeEnd { done: false }), Ok(()));
-    assert_eq!(daemon.asked(Ask::SanitizeForgive), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::SanitizeForgive), Ok(()));
     assert_eq!((daemon.home.view().not_ready, again(&daemon).view().not_ready), (None, None));
 }
 
@@ -180,7 +180,7 @@ fn what_cures_is_stable_before_the_mark_is_forgotten() {
 #[test]
 fn a_record_that_cannot_be_written_marks_nothing() {
     let mut home = home(1);
-    let ask = Ask::MarkBad { who: nexus(1), span: span(0, 1) };
+    let ask = VolumeRequest::MarkBad { who: nexus(1), span: span(0, 1) };
     let now = volume::Time(0);
     home.handle_ask(now, volume::Shard(0), volume::AskId(1), ask);
     let store = home.poll_store().expect("a store");
@@ -220,7 +220,7 @@ fn a_mark_and_a_fence_do_not_wait_for_each_other() {
     daemon.resume(0);
     let kind = Kind::WriteExclusiveRegistrants;
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: false };
-    let preempt = daemon.ask(Ask::Reserve { who: initiator(1), action });
+    let preempt = daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
     daemon.settle();
     assert_eq!(daemon.answer_to(preempt), Some(Ok(())));
     let done = daemon.done.iter().find(|done| done.id.0 == mark).expect("an end");
@@ -237,7 +237,7 @@ fn a_read_that_lost_against_a_writer_and_a_fence_do_not_wait_for_each_other() {
     let mark = daemon.submit(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None);
     daemon.resume(0);
     // The reset comes first to the home, the mark is with it behind.
-    let reset = daemon.ask(Ask::Reset);
+    let reset = daemon.ask(VolumeRequest::Reset);
     daemon.deliver(1);
     for _ in 0..10 {
         daemon.land(0);
@@ -264,7 +264,7 @@ fn a_preempted_write_cures_nothing() {
     daemon.resume(0);
     daemon.land(0);
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };
-    let preempt = daemon.ask(Ask::Reserve { who: initiator(1), action });
+    let preempt = daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
     daemon.settle();
     assert_eq!(daemon.answer_to(preempt), Some(Ok(())));
     let done = daemon.done.iter().find(|done| done.id.0 == write).expect("an end");
@@ -293,7 +293,7 @@ fn a_preempted_write_that_shows_is_aborted_not_refused() {
         daemon.resume(0);
         daemon.land(0);
         let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };
-        daemon.ask(Ask::Reserve { who: initiator(1), action });
+        daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
         daemon.settle();
         let done = daemon.done.iter().find(|done| done.id.0 == write).expect("an end");
         let conflict: Failure = Refusal::Conflict.into();

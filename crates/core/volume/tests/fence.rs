@@ -13,8 +13,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    ASKS_MAX, Access, Ack, Ask, AskId, Failure, Nexus, Op, Payload, PortId, Refusal, Remark, Shard, StoreOp,
-    Time, VolumeOwner, Why,
+    ASKS_MAX, Access, Ack, AskId, Failure, Nexus, Op, Payload, PortId, Refusal, Remark, Shard, StoreOp, Time,
+    VolumeOwner, VolumeRequest, Why,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -45,7 +45,7 @@ fn held(shards: u16, kind: Kind, holder: u8, scsi: bool) -> Daemon {
 
 fn preempt(daemon: &mut Daemon, scsi: bool, kind: Kind, abort: bool) -> u64 {
     let action = Action::Preempt { key: Some(Key(OURS)), victim: Key(THEIRS), kind, abort };
-    daemon.ask(Ask::Reserve { who: fencer(scsi), action })
+    daemon.ask(VolumeRequest::Reserve { who: fencer(scsi), action })
 }
 
 fn landed(daemon: &Daemon) -> usize {
@@ -312,7 +312,7 @@ fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
 fn a_store_that_does_not_end_is_refused_in_time() {
     let (mut home, now) = (home(1), Time(0));
     home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
-    home.handle_ask(now, Shard(0), AskId(2), Ask::WriteProtect(false));
+    home.handle_ask(now, Shard(0), AskId(2), VolumeRequest::WriteProtect(false));
     let store = home.poll_store().expect("a store");
     let deadline = home.poll_timeout().expect("a store has a deadline");
     home.handle_timeout(deadline);
@@ -351,21 +351,21 @@ fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(
 fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let holder = initiator(1);
-    let reserve = |who: &Nexus| Ask::Reserve { who: who.clone(), action: Action::LegacyReserve };
+    let reserve = |who: &Nexus| VolumeRequest::Reserve { who: who.clone(), action: Action::LegacyReserve };
     home.handle_ask(now, Shard(0), AskId(1), reserve(&holder));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(1, Ok(()))]);
-    home.handle_ask(now, Shard(0), AskId(2), Ask::WriteProtect(true));
+    home.handle_ask(now, Shard(0), AskId(2), VolumeRequest::WriteProtect(true));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(2, Err(Refusal::NotDurable))]);
 
-    home.handle_ask(now, Shard(0), AskId(3), Ask::NexusLost(holder.identity.clone()));
+    home.handle_ask(now, Shard(0), AskId(3), VolumeRequest::NexusLost(holder.identity.clone()));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(3, Ok(()))]);
     assert!(home.view().reservations.legacy().is_none());
     for (id, ask) in [
         (4, reserve(&initiator(2))),
-        (5, Ask::Reset),
-        (6, Ask::AbortTasks { of: initiator(2).identity }),
-        (9, Ask::BackingReadOnly(true)),
-        (10, Ask::Remove),
+        (5, VolumeRequest::Reset),
+        (6, VolumeRequest::AbortTasks { of: initiator(2).identity }),
+        (9, VolumeRequest::BackingReadOnly(true)),
+        (10, VolumeRequest::Remove),
     ] {
         home.handle_ask(now, Shard(0), AskId(id), ask);
         assert_eq!(serve_on_a_full_disk(&mut home, now), [(id, Ok(()))]);
@@ -385,7 +385,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
 #[test]
 fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
-    let mut asked = |ask: Ask, durable: bool| {
+    let mut asked = |ask: VolumeRequest, durable: bool| {
         home.handle_ask(now, Shard(0), AskId(1), ask);
         while durable && let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, true);
@@ -394,12 +394,12 @@ fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
         (result, home.view().not_ready)
     };
     let (refused, failed) = (Err(Refusal::NotDurable), Some(Why::SanitizeFailed));
-    assert_eq!(asked(Ask::SanitizeStart, false), (refused, None));
-    assert_eq!(asked(Ask::SanitizeStart, true), (Ok(()), Some(Why::Sanitizing(0))));
-    assert_eq!(asked(Ask::SanitizeEnd { done: true }, false), (refused, Some(Why::Sanitizing(0))));
-    assert_eq!(asked(Ask::SanitizeEnd { done: false }, false), (Ok(()), failed));
-    assert_eq!(asked(Ask::SanitizeStart, true), (Ok(()), Some(Why::Sanitizing(0))));
-    assert_eq!(asked(Ask::SanitizeEnd { done: true }, true), (Ok(()), None));
+    assert_eq!(asked(VolumeRequest::SanitizeStart, false), (refused, None));
+    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(Why::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeEnd { done: true }, false), (refused, Some(Why::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeEnd { done: false }, false), (Ok(()), failed));
+    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(Why::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeEnd { done: true }, true), (Ok(()), None));
 }
 
 fn busy(home: &mut VolumeOwner) -> Vec<u64> {
@@ -411,7 +411,7 @@ fn busy(home: &mut VolumeOwner) -> Vec<u64> {
 #[test]
 fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
     let (mut home, now) = (home(1), Time(0));
-    home.handle_ask(now, Shard(0), AskId(1), Ask::Reset);
+    home.handle_ask(now, Shard(0), AskId(1), VolumeRequest::Reset);
     assert!(home.poll_adoption().is_some(), "it waits for the shard");
     for at in 0..2 * ASKS_MAX as u64 {
         home.handle_ask(now, Shard(0), AskId(100 + at), register(&initiator(1 + (at % 3) as u8), at, false));
@@ -424,8 +424,12 @@ fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
     assert!(refused.len() == 10 && refused.iter().all(|id| *id >= 100), "{refused:?}");
     // What ends something, or has happened already, is never refused.
     let who = initiator(1).identity;
-    let told =
-        [Ask::NexusLost(who), Ask::SanitizeEnd { done: true }, Ask::BackingReadOnly(true), Ask::Remove];
+    let told = [
+        VolumeRequest::NexusLost(who),
+        VolumeRequest::SanitizeEnd { done: true },
+        VolumeRequest::BackingReadOnly(true),
+        VolumeRequest::Remove,
+    ];
     for (at, ask) in told.into_iter().enumerate() {
         home.handle_ask(now, Shard(0), AskId(50 + at as u64), ask);
     }
@@ -449,19 +453,19 @@ fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
 fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
     let mut daemon = Daemon::new(2);
     let holder = initiator(1);
-    let reserve = Ask::Reserve { who: holder.clone(), action: Action::LegacyReserve };
+    let reserve = VolumeRequest::Reserve { who: holder.clone(), action: Action::LegacyReserve };
     assert_eq!(daemon.asked(reserve), Ok(()));
     daemon.write(1, &holder, 1, 0, false);
-    daemon.ask(Ask::Reset);
-    let reserve = Ask::Reserve { who: holder.clone(), action: Action::LegacyReserve };
+    daemon.ask(VolumeRequest::Reset);
+    let reserve = VolumeRequest::Reserve { who: holder.clone(), action: Action::LegacyReserve };
     daemon.ask(reserve);
     for at in 0..ASKS_MAX as u64 {
         daemon.ask(register(&initiator(2), at, false));
     }
-    let lost = daemon.ask(Ask::NexusLost(holder.identity.clone()));
+    let lost = daemon.ask(VolumeRequest::NexusLost(holder.identity.clone()));
     daemon.settle();
     assert_eq!(daemon.answer_to(lost), Some(Ok(())));
-    let other = Ask::Reserve { who: initiator(2), action: Action::LegacyReserve };
+    let other = VolumeRequest::Reserve { who: initiator(2), action: Action::LegacyReserve };
     assert_eq!(daemon.asked(other), Ok(()), "nobody holds it any more");
 }
 
@@ -469,7 +473,9 @@ fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
 #[test]
 fn no_ask_waits_for_ever_for_a_volume_that_went() {
     let (mut home, now) = (home(2), Time(0));
-    for (id, ask) in [(1, Ask::Remove), (2, register(&nexus(1), 5, true)), (3, Ask::Reset)] {
+    for (id, ask) in
+        [(1, VolumeRequest::Remove), (2, register(&nexus(1), 5, true)), (3, VolumeRequest::Reset)]
+    {
         home.handle_ask(now, Shard(1), AskId(id), ask);
     }
     let answers = home.dissolve();
@@ -482,23 +488,23 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
 fn the_medium_moves_only_when_nobody_prevents_it() {
     let mut daemon = Daemon::new(2);
     let (a, b) = (Arc::new((*nexus(1).identity).clone()), nexus(2).identity);
-    let mut asked = |ask: Ask| daemon.asked(ask);
-    assert_eq!(asked(Ask::PreventRemoval { by: a.clone(), on: true }), Ok(()));
-    assert_eq!(asked(Ask::Eject { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
-    assert_eq!(asked(Ask::NexusLost(a.clone())), Ok(()));
-    assert_eq!(asked(Ask::Eject { by: Some(b.clone()) }), Ok(()));
-    assert_eq!(asked(Ask::Eject { by: Some(b.clone()) }), Ok(()));
-    assert_eq!(asked(Ask::PreventRemoval { by: a.clone(), on: true }), Ok(()));
-    assert_eq!(asked(Ask::Load { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
-    assert_eq!(asked(Ask::Reset), Ok(()));
-    assert_eq!(asked(Ask::SanitizeStart), Err(Refusal::NotReady(volume::Why::NoMedium)));
-    assert_eq!(asked(Ask::Load { by: Some(b) }), Ok(()));
-    assert_eq!(asked(Ask::SanitizeStart), Ok(()));
-    assert_eq!(asked(Ask::SanitizeStart), Err(Refusal::NotReady(volume::Why::Sanitizing(0))));
-    assert_eq!(asked(Ask::SanitizeEnd { done: false }), Ok(()));
-    assert_eq!(asked(Ask::Start), Err(Refusal::NotReady(volume::Why::SanitizeFailed)));
-    assert_eq!(asked(Ask::SanitizeForgive), Ok(()));
-    assert_eq!(asked(Ask::Remove), Ok(()));
+    let mut asked = |ask: VolumeRequest| daemon.asked(ask);
+    assert_eq!(asked(VolumeRequest::PreventRemoval { by: a.clone(), on: true }), Ok(()));
+    assert_eq!(asked(VolumeRequest::Eject { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
+    assert_eq!(asked(VolumeRequest::NexusLost(a.clone())), Ok(()));
+    assert_eq!(asked(VolumeRequest::Eject { by: Some(b.clone()) }), Ok(()));
+    assert_eq!(asked(VolumeRequest::Eject { by: Some(b.clone()) }), Ok(()));
+    assert_eq!(asked(VolumeRequest::PreventRemoval { by: a.clone(), on: true }), Ok(()));
+    assert_eq!(asked(VolumeRequest::Load { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
+    assert_eq!(asked(VolumeRequest::Reset), Ok(()));
+    assert_eq!(asked(VolumeRequest::SanitizeStart), Err(Refusal::NotReady(volume::Why::NoMedium)));
+    assert_eq!(asked(VolumeRequest::Load { by: Some(b) }), Ok(()));
+    assert_eq!(asked(VolumeRequest::SanitizeStart), Ok(()));
+    assert_eq!(asked(VolumeRequest::SanitizeStart), Err(Refusal::NotReady(volume::Why::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
+    assert_eq!(asked(VolumeRequest::Start), Err(Refusal::NotReady(volume::Why::SanitizeFailed)));
+    assert_eq!(asked(VolumeRequest::SanitizeForgive), Ok(()));
+    assert_eq!(asked(VolumeRequest::Remove), Ok(()));
 }
 
 /// What a reset aborts while it waits for its turn at home is not carried out behind the reset.
@@ -506,10 +512,10 @@ fn the_medium_moves_only_when_nobody_prevents_it() {
 fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     let mut daemon = Daemon::new(2);
     daemon.write(1, &initiator(1), 1, 0, false);
-    let reset = daemon.ask(Ask::Reset);
+    let reset = daemon.ask(VolumeRequest::Reset);
     let queued = daemon.ask(register(&initiator(1), 5, false));
     // The shard has aborted the task, and says so before it has drained.
-    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(queued), Ask::Withdraw);
+    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(queued), VolumeRequest::Withdraw);
     daemon.drain_home();
     assert_eq!(daemon.answer_to(queued), Some(Err(Refusal::Busy)));
     daemon.settle();
@@ -517,7 +523,7 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     assert!(daemon.home.view().reservations.registrants().is_empty() && daemon.home.is_idle());
     // Once its turn has come it is carried out, whatever is wanted then.
     let begun = daemon.ask(register(&initiator(1), 5, false));
-    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(begun), Ask::Withdraw);
+    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(begun), VolumeRequest::Withdraw);
     daemon.settle();
     assert_eq!(daemon.answer_to(begun), Some(Ok(())));
     assert_eq!(daemon.answers.iter().filter(|answer| answer.id == AskId(begun)).count(), 1);

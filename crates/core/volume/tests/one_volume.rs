@@ -10,11 +10,11 @@ use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Abort, Access, Ask, AskId, Cause, Durability, Failure, Identity, Nexus, Op, Payload, PortId, Refusal,
-    Remark, Shard, Span, Time, ViewUpdate, VolumeOwner,
+    Abort, Access, AskId, Cause, Durability, Failure, Identity, Nexus, Op, Payload, PortId, Refusal, Remark,
+    Shard, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
 };
 
-fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> Ask {
+fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
     let register = Register {
         mode,
         current: current.map(Key),
@@ -24,16 +24,16 @@ fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn:
         nqn: Some(nqn.into()),
         persist: None,
     };
-    Ask::Reserve { who: who.clone(), action: Action::Register(register) }
+    VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
-fn add(who: &Nexus, key: u64, nqn: &str) -> Ask {
+fn add(who: &Nexus, key: u64, nqn: &str) -> VolumeRequest {
     as_host(who, RegisterMode::Add, Some(0), key, nqn)
 }
 
-fn preempt(who: &Nexus, key: u64, victim: u64, kind: Kind) -> Ask {
+fn preempt(who: &Nexus, key: u64, victim: u64, kind: Kind) -> VolumeRequest {
     let action = Action::Preempt { key: Some(Key(key)), victim: Key(victim), kind, abort: true };
-    Ask::Reserve { who: who.clone(), action }
+    VolumeRequest::Reserve { who: who.clone(), action }
 }
 
 fn key_of(daemon: &Daemon, who: &Nexus) -> Option<u64> {
@@ -47,7 +47,7 @@ fn may_write(daemon: &mut Daemon, who: &Nexus) -> bool {
 }
 
 /// What a change tells, before any shard has it.
-fn adoption(ask: Ask) -> ViewUpdate {
+fn adoption(ask: VolumeRequest) -> ViewUpdate {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     home.handle_ask(Time(0), Shard(0), AskId(1), ask);
     if let Some(store) = home.poll_store() {
@@ -115,7 +115,7 @@ fn registering_for_others_is_for_initiator_ports() {
         persist: None,
         nqn: None,
     };
-    let ask = Ask::Reserve { who: initiator(1), action: Action::Register(all) };
+    let ask = VolumeRequest::Reserve { who: initiator(1), action: Action::Register(all) };
     assert_eq!(daemon.asked(ask), Ok(()));
     let registrants = daemon.home.view().reservations.registrants().to_vec();
     assert_eq!(registrants.len(), 4, "two initiator ports on two target ports");
@@ -163,7 +163,7 @@ fn a_registered_host_identifier_is_bound_to_its_nqn() {
     );
     assert_eq!(key_of(&daemon, &who), Some(5));
     let mut keep = as_host(&who, RegisterMode::Replace, Some(5), 5, ours);
-    if let Ask::Reserve { action: Action::Register(register), .. } = &mut keep {
+    if let VolumeRequest::Reserve { action: Action::Register(register), .. } = &mut keep {
         register.persist = Some(true);
     }
     assert_eq!(daemon.asked(keep), Ok(()));
@@ -181,7 +181,7 @@ fn who_may_only_read_registers_and_no_more() {
     for (reader, writer) in [(initiator(1), nexus(2)), (nexus(2), initiator(1))] {
         let reader = Nexus { read_only: true, ..reader };
         let mut daemon = Daemon::new(2);
-        let ask = |action| Ask::Reserve { who: reader.clone(), action };
+        let ask = |action| VolumeRequest::Reserve { who: reader.clone(), action };
         let (key, kind) = (Some(Key(1)), Kind::ExclusiveAccessRegistrants);
         assert_eq!(daemon.asked(register(&writer, 2, true)), Ok(()));
         assert_eq!(daemon.asked(reserve(&writer, 2, kind)), Ok(()));
@@ -230,12 +230,14 @@ fn who_may_only_read_registers_and_no_more() {
 #[test]
 fn a_scsi_2_reserve_shuts_hosts_out_until_it_ends() {
     let mut daemon = Daemon::new(2);
-    let legacy = |action| Ask::Reserve { who: initiator(1), action };
+    let legacy = |action| VolumeRequest::Reserve { who: initiator(1), action };
     assert_eq!(daemon.asked(legacy(Action::LegacyReserve)), Ok(()));
     assert!(may_write(&mut daemon, &initiator(1)) && !may_write(&mut daemon, &nexus(1)));
     // Registrations and such a reservation never stand together: a host cannot register past it.
     assert_eq!(daemon.asked(add(&nexus(1), 5, "nqn.2026-11.example:a")), Err(Refusal::Conflict));
-    for end in [legacy(Action::LegacyRelease), Ask::Reset, Ask::NexusLost(initiator(1).identity)] {
+    for end in
+        [legacy(Action::LegacyRelease), VolumeRequest::Reset, VolumeRequest::NexusLost(initiator(1).identity)]
+    {
         assert_eq!(daemon.asked(legacy(Action::LegacyReserve)), Ok(()));
         assert_eq!(daemon.asked(end), Ok(()));
         assert!(may_write(&mut daemon, &nexus(1)));
@@ -279,17 +281,17 @@ fn forced_persistence_stays() {
 
 #[test]
 fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
-    let reset = adoption(Ask::Reset);
+    let reset = adoption(VolumeRequest::Reset);
     assert_eq!(reset.abort, Abort::Initiators);
     assert_eq!(told(&reset, Cause::Reset), [true, false]);
     assert!(reset.aborts(&initiator(1).identity) && !reset.aborts(&nexus(1).identity));
-    let clear = adoption(Ask::ClearTasks { by: initiator(2).identity });
+    let clear = adoption(VolumeRequest::ClearTasks { by: initiator(2).identity });
     assert_eq!((clear.abort.clone(), told(&clear, Cause::TasksCleared)), (Abort::Initiators, [true, false]));
 
     let mut daemon = Daemon::new(2);
     assert_eq!(daemon.asked(register(&nexus(1), 5, false)), Ok(()));
     assert_eq!(daemon.asked(reserve(&nexus(1), 5, Kind::WriteExclusive)), Ok(()));
-    assert_eq!(daemon.asked(Ask::Reset), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::Reset), Ok(()));
     assert!(daemon.home.view().reservations.is_holder(&nexus(1).identity));
 }
 
@@ -297,13 +299,16 @@ fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
 fn both_protocols_hear_of_size_protection_paths_and_removal() {
     let by = Arc::new(Identity::Host([7; 16]));
     let cases = [
-        (Ask::Resize(geometry(2 * BLOCKS, 512)), Cause::CapacityChanged),
-        (Ask::Resize(geometry(BLOCKS / 2, 512)), Cause::CapacityChanged),
-        (Ask::WriteProtect(true), Cause::WriteProtectChanged),
-        (Ask::BackingReadOnly(true), Cause::WriteProtectChanged),
-        (Ask::WriteProtectByHost { by, on: true }, Cause::WriteProtectChanged),
-        (Ask::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None }, Cause::AccessChanged),
-        (Ask::Remove, Cause::InventoryChanged),
+        (VolumeRequest::Resize(geometry(2 * BLOCKS, 512)), Cause::CapacityChanged),
+        (VolumeRequest::Resize(geometry(BLOCKS / 2, 512)), Cause::CapacityChanged),
+        (VolumeRequest::WriteProtect(true), Cause::WriteProtectChanged),
+        (VolumeRequest::BackingReadOnly(true), Cause::WriteProtectChanged),
+        (VolumeRequest::WriteProtectByHost { by, on: true }, Cause::WriteProtectChanged),
+        (
+            VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
+            Cause::AccessChanged,
+        ),
+        (VolumeRequest::Remove, Cause::InventoryChanged),
     ];
     for (ask, cause) in cases {
         let shown = format!("{ask:?}");
@@ -321,18 +326,18 @@ fn restarted(daemon: &Daemon) -> Daemon {
 fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
     let mut daemon = Daemon::new(2);
     for (port, to) in [(1, Access::PersistentLoss), (2, Access::NonOptimized), (3, Access::Inaccessible)] {
-        let ask = Ask::SetAccess { ports: vec![PortId(port)], to, by: None };
+        let ask = VolumeRequest::SetAccess { ports: vec![PortId(port)], to, by: None };
         assert_eq!(daemon.asked(ask), Ok(()));
     }
-    let open = Ask::SetAccess { ports: vec![PortId(3)], to: Access::Optimized, by: None };
+    let open = VolumeRequest::SetAccess { ports: vec![PortId(3)], to: Access::Optimized, by: None };
     assert_eq!(daemon.asked(open), Ok(()));
-    assert_eq!(daemon.asked(Ask::WriteProtect(true)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::WriteProtect(true)), Ok(()));
     let mut daemon = restarted(&daemon);
     let states = [1, 2, 3].map(|port| daemon.home.view().access(PortId(port)));
     assert_eq!(states, [Access::PersistentLoss, Access::NonOptimized, Access::Optimized]);
     let elsewhere = [initiator(1), nexus(1)].map(|who| Nexus { port: PortId(2), ..who });
     assert!(elsewhere.iter().all(|who| !may_write(&mut daemon, who)));
-    assert_eq!(daemon.asked(Ask::WriteProtect(false)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::WriteProtect(false)), Ok(()));
     let mut daemon = restarted(&daemon);
     assert!(elsewhere.iter().all(|who| may_write(&mut daemon, who)));
 }
@@ -341,14 +346,14 @@ fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
 #[test]
 fn what_the_backing_says_of_writes_is_not_kept() {
     let mut daemon = Daemon::new(2);
-    assert_eq!(daemon.asked(Ask::BackingReadOnly(true)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::BackingReadOnly(true)), Ok(()));
     assert!(!may_write(&mut daemon, &nexus(1)) && !may_write(&mut daemon, &initiator(1)));
     assert_eq!(daemon.record, None);
-    assert_eq!(daemon.asked(Ask::WriteProtect(true)), Ok(()));
-    assert_eq!(daemon.asked(Ask::BackingReadOnly(false)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::WriteProtect(true)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::BackingReadOnly(false)), Ok(()));
     assert!(!may_write(&mut daemon, &nexus(1)), "the operator still forbids it");
-    assert_eq!(daemon.asked(Ask::BackingReadOnly(true)), Ok(()));
-    assert_eq!(daemon.asked(Ask::WriteProtect(false)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::BackingReadOnly(true)), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::WriteProtect(false)), Ok(()));
     assert!(!may_write(&mut daemon, &nexus(1)));
     let mut daemon = restarted(&daemon);
     assert!(may_write(&mut daemon, &nexus(1)));
@@ -359,8 +364,8 @@ fn what_the_backing_says_of_writes_is_not_kept() {
 fn a_path_state_that_cannot_be_kept_is_refused() {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     for (id, ask) in [
-        Ask::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
-        Ask::WriteProtect(true),
+        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
+        VolumeRequest::WriteProtect(true),
     ]
     .into_iter()
     .enumerate()
@@ -380,20 +385,20 @@ fn a_path_state_that_cannot_be_kept_is_refused() {
 /// One state, which holds as long as the standard of who set it says.
 #[test]
 fn protection_by_a_host_lasts_as_its_protocol_says() {
-    let protect = |who: &Nexus, on| Ask::WriteProtectByHost { by: who.identity.clone(), on };
+    let protect = |who: &Nexus, on| VolumeRequest::WriteProtectByHost { by: who.identity.clone(), on };
     let (scsi, nvme) = (initiator(1), nexus(1));
     let mut daemon = Daemon::new(2);
     // SWP of the control mode page ends with a reset of the logical unit.
     assert_eq!(daemon.asked(protect(&scsi, true)), Ok(()));
     assert!(!may_write(&mut daemon, &scsi) && !may_write(&mut daemon, &nvme));
     assert_eq!(daemon.record, None, "and is not kept");
-    assert_eq!(daemon.asked(Ask::Reset), Ok(()));
+    assert_eq!(daemon.asked(VolumeRequest::Reset), Ok(()));
     assert!(may_write(&mut daemon, &nvme));
     // Feature 84h stays, whatever SCSI resets, and whether an initiator has set SWP as well.
     for (first, second) in [(&scsi, &nvme), (&nvme, &scsi)] {
         assert_eq!(daemon.asked(protect(first, true)), Ok(()));
         assert_eq!(daemon.asked(protect(second, true)), Ok(()));
-        assert_eq!(daemon.asked(Ask::Reset), Ok(()));
+        assert_eq!(daemon.asked(VolumeRequest::Reset), Ok(()));
         let mut daemon = restarted(&daemon);
         assert!(!may_write(&mut daemon, &scsi) && !may_write(&mut daemon, &nvme));
         assert_eq!(daemon.asked(protect(&scsi, false)), Ok(()), "each takes it back for both");
@@ -407,15 +412,15 @@ fn protection_by_a_host_lasts_as_its_protocol_says() {
 #[test]
 fn both_protocols_meet_the_same_state() {
     let states = [
-        (Ask::WriteProtect(true), Refusal::ReadOnly),
+        (VolumeRequest::WriteProtect(true), Refusal::ReadOnly),
         (
-            Ask::SetAccess { ports: vec![PortId(1)], to: Access::PersistentLoss, by: None },
+            VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::PersistentLoss, by: None },
             Refusal::Inaccessible(Access::PersistentLoss),
         ),
-        (Ask::Stop, Refusal::NotReady(volume::Why::Stopped)),
-        (Ask::Eject { by: None }, Refusal::NotReady(volume::Why::NoMedium)),
-        (Ask::SanitizeStart, Refusal::NotReady(volume::Why::Sanitizing(0))),
-        (Ask::Remove, Refusal::NotReady(volume::Why::Removed)),
+        (VolumeRequest::Stop, Refusal::NotReady(volume::Why::Stopped)),
+        (VolumeRequest::Eject { by: None }, Refusal::NotReady(volume::Why::NoMedium)),
+        (VolumeRequest::SanitizeStart, Refusal::NotReady(volume::Why::Sanitizing(0))),
+        (VolumeRequest::Remove, Refusal::NotReady(volume::Why::Removed)),
     ];
     for (ask, refusal) in states {
         let mut daemon = Daemon::new(2);

@@ -175,7 +175,7 @@ impl Guardian {
                 Then::GoOn
             }
             Ok(Some((Word::Leave, _))) => Then::Leave,
-            Ok(Some((Word::Take | Word::End | Word::Ask, _))) => Then::GoOn,
+            Ok(Some((Word::Take | Word::End | Word::VolumeRequest, _))) => Then::GoOn,
             // What cannot be understood comes from no holder of ours: it counts as its end.
             Ok(None) | Err(_) => self.lose(),
         }
@@ -212,7 +212,7 @@ impl Guardian {
             return Then::GoOn;
         };
         match word {
-            Word::Ask => {
+            Word::VolumeRequest => {
                 let left = held.timeout.saturating_sub(dead.elapsed());
                 let left_ms = self.failing.is_none().then(|| millis(left));
                 let _ = send(&peer, &Answer::Waiting { left_ms }, &[]);

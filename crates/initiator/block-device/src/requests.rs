@@ -52,7 +52,7 @@ impl Name {
 
 /// What a request wants. Positions and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum VolumeRequest {
     Read,
     Write { stable: bool },
     Flush,
@@ -62,9 +62,9 @@ pub(crate) enum Ask {
     Extents,
 }
 
-impl Ask {
+impl VolumeRequest {
     fn is_write(self) -> bool {
-        matches!(self, Ask::Write { .. } | Ask::Zero { .. } | Ask::Unmap { .. })
+        matches!(self, VolumeRequest::Write { .. } | VolumeRequest::Zero { .. } | VolumeRequest::Unmap { .. })
     }
 }
 
@@ -72,7 +72,7 @@ impl Ask {
 #[derive(Debug)]
 pub(crate) struct Request<T> {
     pub(crate) token: T,
-    pub(crate) ask: Ask,
+    pub(crate) ask: VolumeRequest,
     pub(crate) at: u64,
     pub(crate) len: u64,
     /// Of a write: memory from [`Requests::memory`] for this very place, its bytes put where
@@ -85,13 +85,13 @@ pub(crate) struct Request<T> {
 
 impl<T> Request<T> {
     /// A request without payload of its own.
-    pub(crate) fn new(token: T, ask: Ask, at: u64, len: u64) -> Self {
+    pub(crate) fn new(token: T, ask: VolumeRequest, at: u64, len: u64) -> Self {
         Request { token, ask, at, len, data: Parts::new(), lent: Sg::new() }
     }
 
     /// A write.
     pub(crate) fn write(token: T, stable: bool, at: u64, len: u64, data: Parts) -> Self {
-        Request { data, ..Request::new(token, Ask::Write { stable }, at, len) }
+        Request { data, ..Request::new(token, VolumeRequest::Write { stable }, at, len) }
     }
 }
 
@@ -99,7 +99,7 @@ impl<T> Request<T> {
 #[derive(Debug)]
 pub(crate) struct Ended<T> {
     pub(crate) token: T,
-    pub(crate) ask: Ask,
+    pub(crate) ask: VolumeRequest,
     pub(crate) at: u64,
     pub(crate) len: u64,
     pub(crate) result: Result<(), Trouble>,
@@ -132,7 +132,7 @@ enum Phase {
 #[derive(Debug)]
 struct Task<T> {
     token: T,
-    ask: Ask,
+    ask: VolumeRequest,
     at: u64,
     len: u64,
     /// The blocks it touches.
@@ -210,7 +210,7 @@ impl<T> Requests<T> {
             return Ok(());
         }
         let Request { ask, at, len, .. } = request;
-        if len == 0 && ask != Ask::Flush {
+        if len == 0 && ask != VolumeRequest::Flush {
             self.end_at_once(request, Ok(()));
             return Ok(());
         }
@@ -230,14 +230,17 @@ impl<T> Requests<T> {
             extents: SmallVec::new(),
         };
         let ready = match ask {
-            Ask::Read => self.prepare_read(disk, &mut task),
-            Ask::Write { .. } if !request.lent.is_empty() => {
+            VolumeRequest::Read => self.prepare_read(disk, &mut task),
+            VolumeRequest::Write { .. } if !request.lent.is_empty() => {
                 task.lent = request.lent;
                 Ok(())
             }
-            Ask::Write { .. } => self.prepare_write(disk, &mut task, request.data),
-            Ask::Zero { .. } => self.prepare_zero(disk, &mut task),
-            Ask::Flush | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Ok(()),
+            VolumeRequest::Write { .. } => self.prepare_write(disk, &mut task, request.data),
+            VolumeRequest::Zero { .. } => self.prepare_zero(disk, &mut task),
+            VolumeRequest::Flush
+            | VolumeRequest::Unmap { .. }
+            | VolumeRequest::Prefetch
+            | VolumeRequest::Extents => Ok(()),
         };
         if let Err(data) = ready {
             return Err(Request { token: task.token, ask, at, len, data, lent: Sg::new() });
@@ -256,19 +259,28 @@ impl<T> Requests<T> {
 
     /// Whether the volume, as it is now, takes such a request. A front asks before it looks for a write's
     /// memory, and [`Requests::start`] asks again: nobody keeps an answer, for protection and size change.
-    pub(crate) fn judge(&self, disk: &dyn Disk, ask: Ask, at: u64, len: u64) -> Result<(), Trouble> {
+    pub(crate) fn judge(
+        &self,
+        disk: &dyn Disk,
+        ask: VolumeRequest,
+        at: u64,
+        len: u64,
+    ) -> Result<(), Trouble> {
         let end = at.checked_add(len).ok_or(Trouble::Invalid)?;
         if ask.is_write() && disk.is_read_only() {
             return Err(Trouble::ReadOnly);
         }
-        let has_parts = matches!(ask, Ask::Read | Ask::Write { .. });
+        let has_parts = matches!(ask, VolumeRequest::Read | VolumeRequest::Write { .. });
         match ask {
-            Ask::Flush => Ok(()),
+            VolumeRequest::Flush => Ok(()),
             // Of one more part than blocks, where both ends are ragged.
             _ if has_parts && len / self.block + 2 > PARTS_MAX.into() => Err(Trouble::Invalid),
             _ if end <= disk.geometry().bytes() => Ok(()),
-            Ask::Write { .. } | Ask::Zero { .. } => Err(Trouble::NoSpace),
-            Ask::Read | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Err(Trouble::Invalid),
+            VolumeRequest::Write { .. } | VolumeRequest::Zero { .. } => Err(Trouble::NoSpace),
+            VolumeRequest::Read
+            | VolumeRequest::Unmap { .. }
+            | VolumeRequest::Prefetch
+            | VolumeRequest::Extents => Err(Trouble::Invalid),
         }
     }
 
@@ -276,7 +288,7 @@ impl<T> Requests<T> {
     /// none, and must not end as if it had been written.
     fn check_payload(&self, request: &Request<T>) -> Result<(), Trouble> {
         let &Request { ask, at, len, .. } = request;
-        if !matches!(ask, Ask::Write { .. }) || len == 0 {
+        if !matches!(ask, VolumeRequest::Write { .. }) || len == 0 {
             return Ok(());
         }
         let (span, lent) = (self.span(at, len), request.lent.len() as u64);
@@ -357,7 +369,7 @@ impl<T> Requests<T> {
         task.phase = Phase::Body;
         let (ask, span, at, end) = (task.ask, task.span, task.at, task.at + task.len);
         match ask {
-            Ask::Read => {
+            VolumeRequest::Read => {
                 for part in 0..task.back.len() {
                     let lba = span.lba + part as u64 * part_max;
                     let blocks = part_max.min(span.lba + span.blocks - lba);
@@ -365,25 +377,25 @@ impl<T> Requests<T> {
                     self.submit(disk, index, part, Op::Read(Span { lba, blocks }), memory);
                 }
             }
-            Ask::Write { stable } => {
+            VolumeRequest::Write { stable } => {
                 let durability = if stable { Durability::Stable } else { Durability::Cached };
                 self.write_data(disk, index, durability);
                 self.write_lent(disk, index, durability, part_max);
             }
-            Ask::Zero { unmap, .. } => {
+            VolumeRequest::Zero { unmap, .. } => {
                 self.write_data(disk, index, Durability::Cached);
                 if let Some(span) = inner(at, end, block) {
                     self.submit(disk, index, 0, Op::WriteZeroes { span, unmap }, Payload::None);
                 }
             }
-            Ask::Unmap { .. } => {
+            VolumeRequest::Unmap { .. } => {
                 if let Some(span) = inner(at, end, block) {
                     self.submit(disk, index, 0, Op::Unmap(vec![span]), Payload::None);
                 }
             }
-            Ask::Flush => self.submit(disk, index, 0, Op::Flush, Payload::None),
-            Ask::Prefetch => self.submit(disk, index, 0, Op::Prefetch(span), Payload::None),
-            Ask::Extents => self.submit(disk, index, 0, Op::Extents(span), Payload::None),
+            VolumeRequest::Flush => self.submit(disk, index, 0, Op::Flush, Payload::None),
+            VolumeRequest::Prefetch => self.submit(disk, index, 0, Op::Prefetch(span), Payload::None),
+            VolumeRequest::Extents => self.submit(disk, index, 0, Op::Extents(span), Payload::None),
         }
         if self.task(index).out == 0 {
             self.next(disk, index);
@@ -439,8 +451,8 @@ impl<T> Requests<T> {
                 (Phase::Edges, _) => {
                     task.trouble.get_or_insert(Trouble::Io);
                 }
-                (Phase::Body, Ask::Read) => task.back[part] = done.payload,
-                (Phase::Body, Ask::Extents) => {
+                (Phase::Body, VolumeRequest::Read) => task.back[part] = done.payload,
+                (Phase::Body, VolumeRequest::Extents) => {
                     if let Outcome::Extents(extents) = outcome {
                         task.extents.extend(extents);
                     }
@@ -467,7 +479,10 @@ impl<T> Requests<T> {
                     self.body(disk, index);
                     return;
                 }
-                (Phase::Body, Ask::Zero { stable: true, .. } | Ask::Unmap { stable: true }) => {
+                (
+                    Phase::Body,
+                    VolumeRequest::Zero { stable: true, .. } | VolumeRequest::Unmap { stable: true },
+                ) => {
                     task.phase = Phase::Stable;
                     self.submit(disk, index, 0, Op::Flush, Payload::None);
                     return;
@@ -489,7 +504,7 @@ impl<T> Requests<T> {
         }
         let mut result = task.trouble.map_or(Ok(()), Err);
         let mut data = Sg::new();
-        if task.ask == Ask::Read && result.is_ok() {
+        if task.ask == VolumeRequest::Read && result.is_ok() {
             for payload in task.back.drain(..) {
                 data.append(payload.into_sg());
             }
@@ -529,14 +544,14 @@ impl<T> Requests<T> {
         }
     }
 
-    fn count(&self, ask: Ask, len: u64, result: Result<(), Trouble>) {
+    fn count(&self, ask: VolumeRequest, len: u64, result: Result<(), Trouble>) {
         self.statistics.count(match (result, ask) {
             (Err(_), _) => Counted::Failure,
-            (Ok(()), Ask::Read) => Counted::Read(len),
-            (Ok(()), Ask::Write { .. }) => Counted::Written(len),
-            (Ok(()), Ask::Flush) => Counted::Flush,
-            (Ok(()), Ask::Zero { .. } | Ask::Unmap { .. }) => Counted::Discard,
-            (Ok(()), Ask::Prefetch | Ask::Extents) => Counted::Other,
+            (Ok(()), VolumeRequest::Read) => Counted::Read(len),
+            (Ok(()), VolumeRequest::Write { .. }) => Counted::Written(len),
+            (Ok(()), VolumeRequest::Flush) => Counted::Flush,
+            (Ok(()), VolumeRequest::Zero { .. } | VolumeRequest::Unmap { .. }) => Counted::Discard,
+            (Ok(()), VolumeRequest::Prefetch | VolumeRequest::Extents) => Counted::Other,
         });
     }
 

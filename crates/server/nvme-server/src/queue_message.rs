@@ -41,7 +41,7 @@ pub enum ControllerEvent {
     Proven,
     /// To the controller: commands have come. At most one per [`traffic_ms`](crate::QueueSpec).
     Traffic,
-    /// To the controller: the answer to [`ControllerEvent::Ask`].
+    /// To the controller: the answer to [`ControllerEvent::VolumeRequest`].
     Report {
         /// The question's number.
         ticket: u64,
@@ -65,7 +65,7 @@ pub enum ControllerEvent {
         ticket: u64,
     },
     /// To the queue: report.
-    Ask {
+    VolumeRequest {
         /// The question's number.
         ticket: u64,
     },

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use buf::{Cx, Payload, Pool, Sg};
 use nvme::{Completion, Sqe, Status};
 use volume::{
-    Abort, Ask, AskId, ByVolume, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
-    ViewUpdate, VolumeId,
+    Abort, AskId, ByVolume, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
+    ViewUpdate, VolumeId, VolumeRequest,
 };
 
 use crate::admin;
@@ -302,7 +302,7 @@ impl Server {
         }
     }
 
-    /// The volume's home has answered a [`Step::Ask`].
+    /// The volume's home has answered a [`Step::VolumeRequest`].
     pub fn answered(&mut self, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
         self.now = cx.now;
         let Some(slot) = self.tasks.find_io(IoId(id.0)) else {
@@ -329,7 +329,7 @@ impl Server {
     /// there is none, or it is ending already, or the volume's home has it, which carries it out.
     pub fn abort_cid(&mut self, queue: QueueKey, cid: u16) -> bool {
         let victims = self.commands_of(queue, |task| {
-            task.cid == cid && task.ending == Ending::No && task.phase != Phase::Ask
+            task.cid == cid && task.ending == Ending::No && task.phase != Phase::VolumeRequest
         });
         self.stop_all(&victims, Ending::Status(Status::ABORT_REQUESTED));
         !victims.is_empty()
@@ -360,7 +360,7 @@ impl Server {
         let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
         let none = adoption.abort == Abort::Nobody;
         let victims = self.tasks.select_unless(none, |slot, task| {
-            let asks = task.phase == Phase::Ask && asked == Some(self.tasks.io_id(slot));
+            let asks = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
             exec::volume_of_io(self, slot) == volume
                 && !asks
                 && adoption.aborts(&self.nexus(task.key.queue).identity)
@@ -403,7 +403,7 @@ impl Server {
                 let volume = exec::volume_of_io(self, slot);
                 self.steps.push_back(Step::Cancel { volume, io });
             }
-            Phase::Ask => {}
+            Phase::VolumeRequest => {}
         }
     }
 
@@ -541,10 +541,10 @@ impl Server {
     }
 
     /// Asks the home of a command's volume.
-    pub(crate) fn ask(&mut self, slot: u32, ask: Ask) {
+    pub(crate) fn ask(&mut self, slot: u32, ask: VolumeRequest) {
         let id = AskId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::Ask;
-        self.steps.push_back(Step::Ask { volume: task.volume, id, ask });
+        task.phase = Phase::VolumeRequest;
+        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, ask });
     }
 }

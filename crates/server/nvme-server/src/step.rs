@@ -3,7 +3,7 @@
 use buf::{Class, Sg};
 use nvme::auth::DhComputation;
 use nvme::{Completion, Nqn};
-use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
+use volume::{AskId, Io, IoId, Shard, VolumeId, VolumeRequest};
 
 pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
@@ -75,13 +75,13 @@ pub enum Step {
         io: IoId,
     },
     /// Ask the volume's home; `Server::answered` follows.
-    Ask {
+    VolumeRequest {
         /// The volume.
         volume: VolumeId,
         /// The server's number for the ask.
         id: AskId,
         /// What.
-        ask: Ask,
+        ask: VolumeRequest,
     },
     /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
     /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.

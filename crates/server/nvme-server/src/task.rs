@@ -21,7 +21,7 @@ pub(crate) enum Phase {
     /// The end of an operation.
     Io,
     /// An answer of a volume's home.
-    Ask,
+    VolumeRequest,
     /// The other half of a fused pair.
     Mate,
 }

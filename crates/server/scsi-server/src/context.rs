@@ -9,7 +9,7 @@ use scsi::Command;
 use scsi::cdb::PrOutAction;
 use scsi::copy::CopyState;
 use scsi::sense::Sense;
-use volume::{Ask, AskId, ByVolume, Io, Op, Refusal, Shard, VolumeId};
+use volume::{AskId, ByVolume, Io, Op, Refusal, Shard, VolumeId, VolumeRequest};
 
 use crate::functions::Functions;
 use crate::job::Job;
@@ -95,7 +95,7 @@ impl ExecContext {
             data_in: 0,
             data_out: 0,
             read_only: false,
-            phase: Phase::Ask,
+            phase: Phase::VolumeRequest,
             ending: Ending::No,
             job,
         });
@@ -247,14 +247,14 @@ impl ExecContext {
     }
 
     /// Asks the home of a task's volume. Who may only read changes nothing for others.
-    pub(crate) fn ask(&mut self, slot: u32, ask: Ask) {
+    pub(crate) fn ask(&mut self, slot: u32, ask: VolumeRequest) {
         if self.tasks.get(slot).read_only && changes_others(&ask) {
             return self.refuse(slot, Refusal::ReadOnly);
         }
         let id = AskId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::Ask;
-        self.steps.push_back(Step::Ask { volume: task.volume, id, ask });
+        task.phase = Phase::VolumeRequest;
+        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, ask });
     }
 
     /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
@@ -277,17 +277,28 @@ fn ends_others_tasks(command: &Command) -> bool {
 }
 
 /// Whether an ask of a host changes what the volume is for others, or what may be read of it.
-fn changes_others(ask: &Ask) -> bool {
+fn changes_others(ask: &VolumeRequest) -> bool {
     match ask {
-        Ask::SetAccess { .. } | Ask::WriteProtectByHost { .. } | Ask::HostSettings { .. } => true,
-        Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::SanitizeForgive => true,
-        Ask::PreventRemoval { on, .. } => *on,
-        Ask::Resize(_) | Ask::WriteProtect(_) | Ask::BackingReadOnly(_) | Ask::Remove => true,
+        VolumeRequest::SetAccess { .. }
+        | VolumeRequest::WriteProtectByHost { .. }
+        | VolumeRequest::HostSettings { .. } => true,
+        VolumeRequest::Eject { .. }
+        | VolumeRequest::Load { .. }
+        | VolumeRequest::Stop
+        | VolumeRequest::Start
+        | VolumeRequest::SanitizeForgive => true,
+        VolumeRequest::PreventRemoval { on, .. } => *on,
+        VolumeRequest::Resize(_)
+        | VolumeRequest::WriteProtect(_)
+        | VolumeRequest::BackingReadOnly(_)
+        | VolumeRequest::Remove => true,
         // The home judges these by the nexus that they name.
-        Ask::Reserve { .. } | Ask::MarkBad { .. } | Ask::ClearBad { .. } => false,
+        VolumeRequest::Reserve { .. } | VolumeRequest::MarkBad { .. } | VolumeRequest::ClearBad { .. } => {
+            false
+        }
         // A sanitize was judged as a write before it began; the others end tasks, as SAM has it.
-        Ask::SanitizeStart | Ask::SanitizeEnd { .. } => false,
-        Ask::Reset | Ask::ClearTasks { .. } | Ask::AbortTasks { .. } => false,
-        Ask::NexusLost(_) | Ask::Withdraw => false,
+        VolumeRequest::SanitizeStart | VolumeRequest::SanitizeEnd { .. } => false,
+        VolumeRequest::Reset | VolumeRequest::ClearTasks { .. } | VolumeRequest::AbortTasks { .. } => false,
+        VolumeRequest::NexusLost(_) | VolumeRequest::Withdraw => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use volume::{Ask, AskId, VolumeId};
+use volume::{AskId, VolumeId, VolumeRequest};
 
 use crate::step::{Managed, NexusKey, Step, TaskKey};
 
@@ -36,7 +36,7 @@ impl Functions {
         &mut self,
         function: TaskKey,
         affected: Vec<TaskKey>,
-        asks: &[(VolumeId, Ask)],
+        asks: &[(VolumeId, VolumeRequest)],
         steps: &mut VecDeque<Step>,
     ) {
         let mut pending =
@@ -45,7 +45,7 @@ impl Functions {
             self.asked += 1;
             let id = AskId(FUNCTION | self.asked);
             pending.asks.push((id, *volume));
-            steps.push_back(Step::Ask { volume: *volume, id, ask: ask.clone() });
+            steps.push_back(Step::VolumeRequest { volume: *volume, id, ask: ask.clone() });
         }
         self.pending.push(pending);
     }

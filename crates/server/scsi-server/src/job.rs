@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use buf::Sg;
 use scsi::cdb::Sanitize;
-use volume::{Ask, IoId, SanitizeKind, Span, VolumeId};
+use volume::{IoId, SanitizeKind, Span, VolumeId, VolumeRequest};
 
 use crate::step::{NexusKey, TaskKey};
 
@@ -25,7 +25,7 @@ pub(crate) enum Job {
     /// VERIFY against one block.
     CompareOne(Box<CompareOne>),
     /// More asks, then the answer.
-    Asks(VecDeque<Ask>),
+    Asks(VecDeque<VolumeRequest>),
     /// The medium is ejected.
     Eject,
     /// LOG SENSE counts mapped blocks.

@@ -8,7 +8,7 @@
 use buf::Cx;
 use scsi::lun::Address;
 use scsi::sense::Sense;
-use volume::{Abort, Ask, AskId, Cause, IoId, Refusal, ViewUpdate, VolumeId};
+use volume::{Abort, AskId, Cause, IoId, Refusal, ViewUpdate, VolumeId, VolumeRequest};
 
 use crate::context::ExecContext;
 use crate::exec;
@@ -36,11 +36,11 @@ impl Server {
             }),
             Management::ClearTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { volume, .. }| {
                 let by = server.context.nexus(nexus).nexus.identity.clone();
-                server.end_tasks(key, |_| false, &[(volume, Ask::ClearTasks { by })]);
+                server.end_tasks(key, |_| false, &[(volume, VolumeRequest::ClearTasks { by })]);
             }),
             Management::LogicalUnitReset(unit) => {
                 self.on_unit(key, unit, |server, LunEntry { volume, .. }| {
-                    server.end_tasks(key, |_| false, &[(volume, Ask::Reset)]);
+                    server.end_tasks(key, |_| false, &[(volume, VolumeRequest::Reset)]);
                 })
             }
             // NORMACA is 0: there never is an auto contingent allegiance.
@@ -49,7 +49,7 @@ impl Server {
             }
             Management::TargetReset => {
                 let asks: Vec<_> =
-                    self.volumes(nexus).into_iter().map(|volume| (volume, Ask::Reset)).collect();
+                    self.volumes(nexus).into_iter().map(|volume| (volume, VolumeRequest::Reset)).collect();
                 self.end_tasks(key, |_| false, &asks);
             }
             Management::NexusReset => {
@@ -57,7 +57,7 @@ impl Server {
                     lun.attentions.raise(Sense::IT_NEXUS_LOSS.code);
                 }
                 let who = self.context.nexus(nexus).nexus.identity.clone();
-                let lost = |volume| (volume, Ask::NexusLost(who.clone()));
+                let lost = |volume| (volume, VolumeRequest::NexusLost(who.clone()));
                 let asks: Vec<_> = self.volumes(nexus).into_iter().map(lost).collect();
                 self.end_tasks(key, |task| task.key.nexus == nexus, &asks);
             }
@@ -107,7 +107,7 @@ impl Server {
         volumes
     }
 
-    /// The volume's home has answered a [`Step::Ask`].
+    /// The volume's home has answered a [`Step::VolumeRequest`].
     pub fn answered(&mut self, _cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
         match self.context.tasks.find_io(IoId(id.0)) {
             Some(slot) if self.context.tasks.get(slot).ending == Ending::No => {
@@ -147,7 +147,7 @@ impl Server {
             adoption.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
         let none = adoption.abort == Abort::Nobody;
         let victims = self.context.tasks.select_unless(none, |slot, task| {
-            let asks = task.phase == Phase::Ask && asked == Some(self.context.tasks.io_id(slot));
+            let asks = task.phase == Phase::VolumeRequest && asked == Some(self.context.tasks.io_id(slot));
             let who = &self.context.nexus(task.key.nexus).nexus.identity;
             task.volume == volume && !task.is_own() && !asks && adoption.aborts(who)
         });
@@ -173,7 +173,12 @@ impl Server {
     }
 
     /// Ends the tasks for which `which` holds, asks what there is to ask, and answers when all that is done.
-    fn end_tasks(&mut self, function: TaskKey, which: impl Fn(&Task) -> bool, asks: &[(VolumeId, Ask)]) {
+    fn end_tasks(
+        &mut self,
+        function: TaskKey,
+        which: impl Fn(&Task) -> bool,
+        asks: &[(VolumeId, VolumeRequest)],
+    ) {
         let victims = self.context.tasks.select(|_, task| which(task) && !task.is_own());
         let affected = victims.iter().map(|&(_, key)| key).collect();
         let ExecContext { functions, steps, .. } = &mut self.context;

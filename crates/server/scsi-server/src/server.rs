@@ -7,7 +7,7 @@
 use buf::{Cx, Sg};
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{Ask, AskId, Done, Shard, View, VolumeId};
+use volume::{AskId, Done, Shard, View, VolumeId, VolumeRequest};
 
 use crate::context::ExecContext;
 use crate::exec::{self, fast_path::FastPath};
@@ -195,11 +195,15 @@ impl Server {
                     let io = self.context.tasks.io_id(slot);
                     self.context.steps.push_back(Step::Cancel { volume, io });
                 }
-                Phase::Ask if task.is_own() => {}
-                Phase::Ask => {
+                Phase::VolumeRequest if task.is_own() => {}
+                Phase::VolumeRequest => {
                     // Its answer still comes, and ends the task.
                     let (id, volume) = (AskId(self.context.tasks.io_id(slot).0), task.volume);
-                    self.context.steps.push_back(Step::Ask { volume, id, ask: Ask::Withdraw });
+                    self.context.steps.push_back(Step::VolumeRequest {
+                        volume,
+                        id,
+                        ask: VolumeRequest::Withdraw,
+                    });
                 }
             }
         }

@@ -3,7 +3,7 @@
 use buf::Sg;
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{Ask, AskId, Io, IoId, VolumeId};
+use volume::{AskId, Io, IoId, VolumeId, VolumeRequest};
 
 /// Names an I_T nexus of this shard's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,13 +93,13 @@ pub enum Step {
         io: IoId,
     },
     /// Ask the volume's home; [`Server::answered`](crate::Server::answered) follows.
-    Ask {
+    VolumeRequest {
         /// The volume.
         volume: VolumeId,
         /// The server's number for the ask.
         id: AskId,
         /// What.
-        ask: Ask,
+        ask: VolumeRequest,
     },
     /// A task management function has ended; all tasks that it affected ended before.
     Managed {

@@ -38,7 +38,7 @@ pub(crate) enum Phase {
     /// The end of an operation.
     Io,
     /// An answer of a volume's home.
-    Ask,
+    VolumeRequest,
     /// A sanitize, which goes on without it if need be.
     Sanitize,
 }

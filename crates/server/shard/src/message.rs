@@ -14,8 +14,8 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Answer, Ask, AskId, Backend, DiskId, Facts, Identity, Refusal, Shared, StoreOp, View, ViewUpdate,
-    VolumeId, VolumeOwner,
+    Ack, Answer, AskId, Backend, DiskId, Facts, Identity, Refusal, Shared, StoreOp, View, ViewUpdate,
+    VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
@@ -76,7 +76,7 @@ pub enum Message {
     /// From it.
     Computed(Tag),
     /// To a volume's home.
-    Ask(VolumeId, ShardId, AskId, Ask),
+    VolumeRequest(VolumeId, ShardId, AskId, VolumeRequest),
     /// Likewise: a session of this nexus reaches the volume from now on.
     NexusCame(VolumeId, Arc<Identity>),
     /// Likewise: it does so no more, for which the shard wants an answer of this number.
@@ -216,10 +216,10 @@ pub enum Control {
     /// Serve this volume too. Sent to every shard, the home first.
     AddVolume(Box<VolumeSpec>),
     /// Serve it no more: its tasks are aborted, its backend dropped. Sent to every shard after the
-    /// home has answered [`Ask::Remove`].
+    /// home has answered [`VolumeRequest::Remove`].
     DropVolume(VolumeId),
     /// Something for the volume's home. Sent to that shard (see [`home_of`](crate::home_of)).
-    Ask(VolumeId, Ask),
+    VolumeRequest(VolumeId, VolumeRequest),
     /// Who may reach what, from now on. Sessions that may reach nothing any more are ended; the
     /// others see their LUNs change.
     Exports(Arc<Exports>),

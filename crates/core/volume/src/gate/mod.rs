@@ -30,7 +30,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
-use crate::change::{Ack, Ask, AskId, Remark, Shard};
+use crate::change::{Ack, AskId, Remark, Shard, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -99,7 +99,7 @@ pub struct Gate {
     remarks: VecDeque<Remark>,
     wakes: VecDeque<Shard>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
-    asks: VecDeque<(AskId, Ask)>,
+    asks: VecDeque<(AskId, VolumeRequest)>,
     asked: Vec<(AskId, u32)>,
     asks_made: u64,
     look_again: Option<Time>,
@@ -629,7 +629,7 @@ impl Gate {
 
     /// Something to ask of the volume's home; the answer goes to [`Gate::answered`].
     #[must_use]
-    pub fn poll_ask(&mut self) -> Option<(AskId, Ask)> {
+    pub fn poll_ask(&mut self) -> Option<(AskId, VolumeRequest)> {
         self.asks.pop_front()
     }
 

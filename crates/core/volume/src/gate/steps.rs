@@ -12,7 +12,7 @@ use buf::{Class, Cx, Payload, Sg, SgMut, Time};
 use super::bytes::{compare, overlay, set_bits};
 use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{BUSY_AGAIN, Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
-use crate::change::{Ask, AskId};
+use crate::change::{AskId, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Durability, Failure, Fault, Io, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -514,9 +514,9 @@ impl Gate {
         let ask = if chunk.kind == Kind::Mark {
             // Readers wait until all cores agree; the write that clears has told them so before.
             shared.guards().begin_writing(steps.held);
-            Ask::MarkBad { who, span }
+            VolumeRequest::MarkBad { who, span }
         } else {
-            Ask::ClearBad { who, span }
+            VolumeRequest::ClearBad { who, span }
         };
         let epoch = self.task(slot).epoch;
         self.flights.finish(epoch);

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::change::{Ask, AskId, Shard};
+use crate::change::{AskId, Shard, VolumeRequest};
 use crate::nexus::Identity;
 
 /// How many asks wait for their turn, but for those that are never refused: two per path of a cluster of 64 nodes
@@ -20,7 +20,7 @@ pub const ASKS_MAX: usize = 512;
 pub(super) struct Asked {
     pub(super) from: Shard,
     pub(super) id: AskId,
-    pub(super) ask: Ask,
+    pub(super) ask: VolumeRequest,
 }
 
 /// Whose share of the queue an ask is in.
@@ -81,7 +81,8 @@ impl Asks {
             let both = (&older.ask, &newer.ask);
             let same = matches!(
                 both,
-                (Ask::Resize(_), Ask::Resize(_)) | (Ask::BackingReadOnly(_), Ask::BackingReadOnly(_))
+                (VolumeRequest::Resize(_), VolumeRequest::Resize(_))
+                    | (VolumeRequest::BackingReadOnly(_), VolumeRequest::BackingReadOnly(_))
             );
             same && older.from == newer.from
         })

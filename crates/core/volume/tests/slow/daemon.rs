@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Ack, Answer, Ask, AskId, Done, Durability, Facts, Identity, IoId, Nexus, Op, Refusal, Remark, Shard,
-    Span, Uuid, ViewUpdate, VolumeId, VolumeOwner,
+    Ack, Answer, AskId, Done, Durability, Facts, Identity, IoId, Nexus, Op, Refusal, Remark, Shard, Span,
+    Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::{World, geometry};
@@ -32,7 +32,7 @@ pub fn home(shards: u16) -> VolumeOwner {
     VolumeOwner::restore(facts(), geometry(BLOCKS, 512), shards, false, None).unwrap()
 }
 
-pub fn register(who: &Nexus, key: u64, persist: bool) -> Ask {
+pub fn register(who: &Nexus, key: u64, persist: bool) -> VolumeRequest {
     let register = Register {
         mode: RegisterMode::Set,
         current: None,
@@ -42,16 +42,16 @@ pub fn register(who: &Nexus, key: u64, persist: bool) -> Ask {
         persist: Some(persist),
         nqn: None,
     };
-    Ask::Reserve { who: who.clone(), action: Action::Register(register) }
+    VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
-pub fn reserve(who: &Nexus, key: u64, kind: Kind) -> Ask {
-    Ask::Reserve { who: who.clone(), action: Action::Reserve { key: Some(Key(key)), kind } }
+pub fn reserve(who: &Nexus, key: u64, kind: Kind) -> VolumeRequest {
+    VolumeRequest::Reserve { who: who.clone(), action: Action::Reserve { key: Some(Key(key)), kind } }
 }
 
 enum ToHome {
     Ack(Ack),
-    Ask(AskId, Ask),
+    VolumeRequest(AskId, VolumeRequest),
 }
 
 enum ToShard {
@@ -102,7 +102,7 @@ impl Daemon {
         self.world.gates.len()
     }
 
-    pub fn ask(&mut self, ask: Ask) -> u64 {
+    pub fn ask(&mut self, ask: VolumeRequest) -> u64 {
         self.asks += 1;
         self.home.handle_ask(self.world.now, Shard(0), AskId(self.asks), ask);
         self.drain_home();
@@ -148,7 +148,7 @@ impl Daemon {
         self.live.retain(|(at, io, _)| *at != shard || done.iter().all(|done| done.id.0 != *io));
         self.done.extend(done);
         let gate = &mut self.world.gates[shard];
-        let asks = std::iter::from_fn(|| gate.poll_ask()).map(|(id, ask)| ToHome::Ask(id, ask));
+        let asks = std::iter::from_fn(|| gate.poll_ask()).map(|(id, ask)| ToHome::VolumeRequest(id, ask));
         self.to_home[shard].extend(asks);
         self.to_home[shard].extend(std::iter::from_fn(|| gate.poll_ack()).map(ToHome::Ack));
     }
@@ -157,7 +157,7 @@ impl Daemon {
     pub fn acknowledge(&mut self, shard: usize) {
         match self.to_home[shard].pop_front() {
             Some(ToHome::Ack(ack)) => self.home.handle_ack(self.world.now, ack),
-            Some(ToHome::Ask(id, ask)) => {
+            Some(ToHome::VolumeRequest(id, ask)) => {
                 self.home.handle_ask(self.world.now, Shard(shard as u16), id, ask);
             }
             None => return,
@@ -201,7 +201,7 @@ impl Daemon {
     }
 
     /// Asks, and waits for the answer.
-    pub fn asked(&mut self, ask: Ask) -> Result<(), Refusal> {
+    pub fn asked(&mut self, ask: VolumeRequest) -> Result<(), Refusal> {
         let ask = self.ask(ask);
         self.settle();
         self.answer_to(ask).expect("an answer")

@@ -8,7 +8,7 @@ use std::{
 use endpoint::ShardId;
 use reactor::{IoKind, ReactorHandle};
 use shard::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, VolumeSpec};
-use volume::{Ask, DiskId, PortId, Refusal, VolumeId};
+use volume::{DiskId, PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
     catalog::{Catalog, Entry},
@@ -129,9 +129,9 @@ impl Shards {
     }
 
     /// Asks a volume's home for a change.
-    fn change(&self, (name, volume): (&str, VolumeId), ask: Ask) -> Result<(), EngineError> {
+    fn change(&self, (name, volume): (&str, VolumeId), ask: VolumeRequest) -> Result<(), EngineError> {
         let home = shard::home_of(volume, self.running.shards());
-        match self.ask(home, Control::Ask(volume, ask), CHANGE)? {
+        match self.ask(home, Control::VolumeRequest(volume, ask), CHANGE)? {
             Report::Done => Ok(()),
             Report::Refused(refusal) => Err(EngineError::Unsupported(refusal::words(name, &refusal))),
             Report::NoVolume => Err(EngineError::Lingers),
@@ -328,11 +328,11 @@ impl Engine for Shards {
 
     fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
         let ports = ports.iter().map(|port| PortId(*port)).collect();
-        self.change((name, self.number(name)?), Ask::SetAccess { ports, to, by: None })
+        self.change((name, self.number(name)?), VolumeRequest::SetAccess { ports, to, by: None })
     }
 
     fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
-        self.change((name, self.number(name)?), Ask::WriteProtect(on))
+        self.change((name, self.number(name)?), VolumeRequest::WriteProtect(on))
     }
 
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
@@ -426,7 +426,7 @@ impl Engine for Shards {
         // Its disk may be waited for: nothing is locked meanwhile.
         let Some(id) = self.catalog().leaver(name) else { return Ok(()) };
         // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
-        if let Err(why) = self.change((name, id), Ask::Remove) {
+        if let Err(why) = self.change((name, id), VolumeRequest::Remove) {
             tracing::warn!(%why, volume = name, "a volume that is deleted does not come to rest");
         }
         self.part(id, ANSWER)
@@ -464,12 +464,12 @@ impl Engine for Shards {
         }
         if blocks < before.blocks {
             // Nobody may be promised blocks that are gone: first the promise, then the medium.
-            self.change((name, id), Ask::Resize(volume::Geometry { blocks, ..before }))?;
+            self.change((name, id), VolumeRequest::Resize(volume::Geometry { blocks, ..before }))?;
             return medium.resize(bytes).map(drop);
         }
         let after = medium.resize(bytes)?;
         let home = shard::home_of(id, self.running.shards());
-        match self.ask(home, Control::Ask(id, Ask::Resize(after)), CHANGE) {
+        match self.ask(home, Control::VolumeRequest(id, VolumeRequest::Resize(after)), CHANGE) {
             Ok(Report::Done) => Ok(()),
             // It was not begun, so nobody was told.
             Ok(Report::Refused(refusal)) if refusal != Refusal::NotFenced => {

@@ -44,7 +44,7 @@ pub enum Kind {
 
 /// An I/O to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct VolumeRequest {
     /// Names it among those that are out: below the job's depth.
     pub slot: u32,
     /// Which of the worker's volumes.
@@ -61,7 +61,7 @@ pub struct Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// Start this.
-    Start(Ask),
+    Start(VolumeRequest),
     /// Nothing until something is done, or until this time.
     Wait(Option<u64>),
     /// Nothing any more; nothing is out.
@@ -446,7 +446,7 @@ impl Worker {
         if let Some(out) = self.out.get_mut(slot as usize) {
             *out = Some(Out { kind, len, from });
         }
-        Poll::Start(Ask { slot, volume, kind, offset, len })
+        Poll::Start(VolumeRequest { slot, volume, kind, offset, len })
     }
 
     /// An I/O has ended, well or not. Of a slot that is not out nothing has, and nothing is counted.

@@ -10,7 +10,7 @@ use super::driver::{Came, Command, Driver};
 use super::wire::{self, Descriptor, op};
 use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
 use crate::disk::Disk;
-use crate::requests::{Ask, Ended, Parts, Request, Requests};
+use crate::requests::{Ended, Parts, Request, Requests, VolumeRequest};
 use crate::turn::{Face, Leave};
 use crate::vectors::Vectors;
 use crate::wait::{Key, Ready, Waiter, now};
@@ -114,7 +114,7 @@ impl<'a, D: Driver> Server<'a, D> {
         };
         let mut data = Parts::new();
         // What is refused anyhow needs no memory: `start` refuses it by the same facts.
-        if matches!(ask, Ask::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
+        if matches!(ask, VolumeRequest::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
             let Some(memory) = self.requests.memory(disk, at, len) else {
                 return self.parked.push((tag, descriptor));
             };
@@ -161,25 +161,29 @@ impl<'a, D: Driver> Server<'a, D> {
 ///
 /// # Errors
 /// The error number that it is answered with.
-fn understood(descriptor: &Descriptor) -> Result<(Ask, u64, u64), i32> {
+fn understood(descriptor: &Descriptor) -> Result<(VolumeRequest, u64, u64), i32> {
     let Descriptor { op_flags, sectors, sector, .. } = *descriptor;
     let stable = op_flags & wire::IO_FUA != 0;
     let ask = match op_flags as u8 {
-        op::READ => Ask::Read,
-        op::WRITE => Ask::Write { stable },
-        op::FLUSH => Ask::Flush,
-        op::DISCARD => Ask::Unmap { stable },
-        op::WRITE_ZEROES => Ask::Zero { unmap: op_flags & wire::IO_NOUNMAP == 0, stable },
+        op::READ => VolumeRequest::Read,
+        op::WRITE => VolumeRequest::Write { stable },
+        op::FLUSH => VolumeRequest::Flush,
+        op::DISCARD => VolumeRequest::Unmap { stable },
+        op::WRITE_ZEROES => VolumeRequest::Zero { unmap: op_flags & wire::IO_NOUNMAP == 0, stable },
         _ => return Err(libc::EOPNOTSUPP),
     };
     // Of a flush the place means nothing: the driver sends the number that no sector has.
-    if ask == Ask::Flush {
+    if ask == VolumeRequest::Flush {
         return Ok((ask, 0, 0));
     }
     let at = sector.checked_mul(SECTOR).ok_or(libc::EIO)?;
     let len = u64::from(sectors) * SECTOR;
     // The kernel asks for no more than it was told; what nobody can have memory for would wait for ever.
-    let most = if matches!(ask, Ask::Read | Ask::Write { .. }) { IO_MAX.into() } else { RANGE_MAX_BYTES };
+    let most = if matches!(ask, VolumeRequest::Read | VolumeRequest::Write { .. }) {
+        IO_MAX.into()
+    } else {
+        RANGE_MAX_BYTES
+    };
     if len > most { Err(libc::EIO) } else { Ok((ask, at, len)) }
 }
 
@@ -210,7 +214,7 @@ impl<D: Driver> Face for Server<'_, D> {
     fn handle_ended(&mut self, ended: Ended<u16>) -> io::Result<()> {
         let result = match ended.result {
             Err(trouble) => -trouble.errno(),
-            Ok(()) if ended.ask == Ask::Read => {
+            Ok(()) if ended.ask == VolumeRequest::Read => {
                 match self.driver.write_data(ended.token, &ended.data, &mut self.vectors) {
                     Ok(()) => ended.len as i32,
                     Err(_) => -libc::EIO,

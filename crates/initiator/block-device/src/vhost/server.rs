@@ -23,7 +23,7 @@ use super::memory::Memory;
 use super::message::{self, PAYLOAD_MAX};
 use super::ring::Ring;
 use crate::disk::Disk;
-use crate::requests::{Ask, Ended, Requests};
+use crate::requests::{Ended, Requests, VolumeRequest};
 use crate::socket::Gate;
 use crate::turn::{Face, Leave};
 use crate::wait::{Key, Ready, Waiter};
@@ -202,7 +202,7 @@ impl Face for Server<'_> {
             Err(_) => Status::Failed,
         };
         let mut written = 0;
-        if status == Status::Ok && ended.ask == Ask::Read {
+        if status == Status::Ok && ended.ask == VolumeRequest::Read {
             let chain = queue.ring.chain(head).ok();
             match chain.map(|chain| chain.writable.write_sg(&peer.memory, 0, &ended.data)) {
                 Some(Ok(())) => written = ended.data.len(),

@@ -90,7 +90,7 @@ pub(super) struct Survey {
 #[derive(Debug)]
 pub(super) enum Next {
     /// Ask the next question, after this time.
-    Ask(Duration),
+    VolumeRequest(Duration),
     /// All is known.
     Known,
     /// The logical unit cannot be used.
@@ -192,7 +192,7 @@ impl Survey {
                     return self.go(Step::Inquiry);
                 }
                 let busy = after * self.waits.min(64);
-                Next::Ask(if attention { after } else { busy.min(WAIT_MAX) })
+                Next::VolumeRequest(if attention { after } else { busy.min(WAIT_MAX) })
             }
             Verdict::Elsewhere(_) if judged.learn == Learn::Identity => self.take_absence(),
             // The path's state is known; what else there is to know answers in every state.
@@ -200,7 +200,7 @@ impl Survey {
                 self.found.refused(sense);
                 self.take_refusal()
             }
-            Verdict::Elsewhere(after) => Next::Ask(after),
+            Verdict::Elsewhere(after) => Next::VolumeRequest(after),
             Verdict::Failed(Failure::Refused(Refusal::NotReady(why))) if self.step == Step::Ready => {
                 if !self.asks_who_it_is() {
                     return Next::Refused(unready(why));
@@ -296,7 +296,7 @@ impl Survey {
 
     fn go(&mut self, step: Step) -> Next {
         (self.step, self.waits) = (step, 0);
-        Next::Ask(Duration::ZERO)
+        Next::VolumeRequest(Duration::ZERO)
     }
 
     /// The question behind this one that concerns the logical unit.

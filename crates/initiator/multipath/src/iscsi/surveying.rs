@@ -107,7 +107,7 @@ impl IscsiPath {
         }
         tracing::answered(&mut self.trace, cx.now, asked, &answer, &next);
         match next {
-            Next::Ask(after) => survey.due = Some(cx.now + after),
+            Next::VolumeRequest(after) => survey.due = Some(cx.now + after),
             Next::Known => {
                 if let Some(survey) = self.survey.take() {
                     self.surveyed(cx, survey.found);

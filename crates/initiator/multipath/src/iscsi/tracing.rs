@@ -104,6 +104,6 @@ pub(super) fn answered(trace: &mut Trace, at: Time, step: Step, answer: &ScsiAns
     trace.field(at, (0, stage), Side::Target, "answer", || said);
     match next {
         Next::Refused(complaint) => trace.fails(at, (0, stage), complaint.clone(), ""),
-        Next::Ask(_) | Next::Known => trace.ends(at, 0, stage),
+        Next::VolumeRequest(_) | Next::Known => trace.ends(at, 0, stage),
     }
 }

@@ -97,7 +97,7 @@ enum Old {
 /// What follows from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    Ask(Step),
+    VolumeRequest(Step),
     /// The path is used.
     Use,
     /// It is not to be used.
@@ -302,7 +302,7 @@ impl<P: Path> RemoteVolume<P> {
             Step::Looking(of) if of == name => match how {
                 Ok(Some(report)) => self.looked(cx.now, at, joining, report),
                 Ok(None) | Err(Fate::Failed(_)) => self.cannot_tell(at),
-                Err(Fate::NotDone(_) | Fate::Unknown) => Next::Ask(Step::Look),
+                Err(Fate::NotDone(_) | Fate::Unknown) => Next::VolumeRequest(Step::Look),
             },
             Step::Registering { name: of, old, is_first } if of == name => {
                 self.tried_to_register(at, old, is_first, how)
@@ -312,20 +312,20 @@ impl<P: Path> RemoteVolume<P> {
                     self.ways[at].in_doubt = None;
                     Next::Use
                 }
-                Err(Fate::NotDone(_) | Fate::Unknown) => Next::Ask(Step::Remove),
+                Err(Fate::NotDone(_) | Fate::Unknown) => Next::VolumeRequest(Step::Remove),
             },
             _ => return false,
         };
         self.uneasy = true;
         match (next, &mut self.ways[at].joining) {
-            (Next::Ask(step), Some(joining)) => {
+            (Next::VolumeRequest(step), Some(joining)) => {
                 joining.step = step;
                 if let Err(fate @ (Fate::NotDone(_) | Fate::Unknown)) = how {
                     joining.not_before = cx.now + pause(fate, joining.pauses);
                     joining.pauses = joining.pauses.saturating_add(1);
                 }
             }
-            (Next::Ask(_), None) => {}
+            (Next::VolumeRequest(_), None) => {}
             (Next::Use, _) => self.joined(cx.now, at),
             (Next::Expel, _) => self.expel_unsettled(cx, at),
         }
@@ -337,7 +337,7 @@ impl<P: Path> RemoteVolume<P> {
         if let Some(joining) = &mut self.ways[at].joining {
             (joining.is_outdated, joining.is_done, joining.tries) = (false, false, 0);
         }
-        Next::Ask(Step::Look)
+        Next::VolumeRequest(Step::Look)
     }
 
     /// What a report says of a path.
@@ -347,7 +347,7 @@ impl<P: Path> RemoteVolume<P> {
             joining.is_named = report.named;
         }
         let Some(key) = self.registered.as_ref().map(|register| register.new) else {
-            return if in_doubt { Next::Ask(Step::Remove) } else { Next::Use };
+            return if in_doubt { Next::VolumeRequest(Step::Remove) } else { Next::Use };
         };
         let own = report.registrations.iter().find(|one| one.ours).map(|one| one.key);
         // What was there before is the proof that nobody has taken it away.
@@ -361,7 +361,7 @@ impl<P: Path> RemoteVolume<P> {
                 self.news.changed = true;
                 let way = &mut self.ways[at];
                 way.last = Some((now, Trouble::Preempted));
-                return if in_doubt { Next::Ask(Step::Remove) } else { Next::Use };
+                return if in_doubt { Next::VolumeRequest(Step::Remove) } else { Next::Use };
             }
         }
         match own {
@@ -371,8 +371,8 @@ impl<P: Path> RemoteVolume<P> {
                 Next::Use
             }
             _ if joining.tries >= TRIES_MAX => self.cannot_tell(at),
-            Some(other) => Next::Ask(Step::Register(Old::Key(other))),
-            None => Next::Ask(Step::Register(Old::Nothing)),
+            Some(other) => Next::VolumeRequest(Step::Register(Old::Key(other))),
+            None => Next::VolumeRequest(Step::Register(Old::Nothing)),
         }
     }
 
@@ -413,13 +413,13 @@ impl<P: Path> RemoteVolume<P> {
         let Some(joining) = &mut way.joining else { return Next::Use };
         if is_unsure && !joining.is_done {
             return match joining.tries < TRIES_MAX {
-                true => Next::Ask(Step::Register(Old::Nothing)),
+                true => Next::VolumeRequest(Step::Register(Old::Nothing)),
                 false => self.cannot_tell(at),
             };
         }
         joining.not_before = now + AGAIN.saturating_mul(1 << joining.pauses.min(7)).min(PAUSE_MAX);
         joining.pauses = joining.pauses.saturating_add(1);
-        Next::Ask(Step::Look)
+        Next::VolumeRequest(Step::Look)
     }
 
     /// While no registration is in doubt, all that are seen are ours by right.
@@ -454,23 +454,23 @@ impl<P: Path> RemoteVolume<P> {
             }
             Ok(_) => {
                 joining.is_done = true;
-                Next::Ask(Step::Look)
+                Next::VolumeRequest(Step::Look)
             }
             Err(Fate::NotDone(_)) => {
                 // It was no try.
                 joining.tries = joining.tries.saturating_sub(1);
-                Next::Ask(Step::Look)
+                Next::VolumeRequest(Step::Look)
             }
-            Err(Fate::Unknown) => Next::Ask(Step::Look),
+            Err(Fate::Unknown) => Next::VolumeRequest(Step::Look),
             Err(Fate::Failed(Failure::Refused(Refusal::NotRegistered | Refusal::Conflict)))
                 if joining.tries < TRIES_MAX =>
             {
                 match key {
                     // Who it is registered for already was not said: with our key, perhaps.
                     Some(key) if !joining.is_named && old == Old::Nothing => {
-                        Next::Ask(Step::Register(Old::Key(key)))
+                        Next::VolumeRequest(Step::Register(Old::Key(key)))
                     }
-                    Some(_) | None => Next::Ask(Step::Look),
+                    Some(_) | None => Next::VolumeRequest(Step::Look),
                 }
             }
             Err(Fate::Failed(_)) => self.cannot_tell(at),
@@ -502,7 +502,7 @@ impl<P: Path> RemoteVolume<P> {
             match self.ways[at].joining {
                 Some(joining) if joining.until <= cx.now => match self.cannot_tell(at) {
                     Next::Expel => self.expel_unsettled(cx, at),
-                    Next::Use | Next::Ask(_) => self.joined(cx.now, at),
+                    Next::Use | Next::VolumeRequest(_) => self.joined(cx.now, at),
                 },
                 Some(joining) if joining.until != NEVER => self.expiry = self.expiry.min(joining.until),
                 Some(_) | None => {}

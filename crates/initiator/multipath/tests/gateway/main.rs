@@ -418,8 +418,8 @@ fn a_size_passes_through() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
         let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
         assert!(rig.disk.resize(BLOCKS + 1024));
-        let ask = volume::Ask::Resize(rig.disk.geometry());
-        rig.world.tell(ShardId(0), Message::Control(2, Control::Ask(volume::VolumeId(0), ask)));
+        let ask = volume::VolumeRequest::Resize(rig.disk.geometry());
+        rig.world.tell(ShardId(0), Message::Control(2, Control::VolumeRequest(volume::VolumeId(0), ask)));
         rig.until("new size", |rig| {
             // A host may hear of it with its next command only.
             let _ = rig.run(Op::Read(span(0, 1)), None);

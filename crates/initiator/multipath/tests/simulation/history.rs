@@ -13,8 +13,8 @@ use shard::{Control, Message};
 use sim::linear::{Operation, Stamp, Verdict, What};
 use sim::{Reach, SimRng, World};
 use volume::{
-    Access, Ask, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, PortId, RamDisk, Span,
-    VolumeId,
+    Access, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, PortId, RamDisk, Span, VolumeId,
+    VolumeRequest,
 };
 
 use crate::faulty_path::FaultyPath;
@@ -291,8 +291,8 @@ impl History {
 
     fn set_access(&mut self, door: usize, to: Access) {
         self.tally.changes += 1;
-        let ask = Ask::SetAccess { ports: vec![PortId(door as u16 + 1)], to, by: None };
-        self.world.tell(ShardId(0), Message::Control(5, Control::Ask(VolumeId(0), ask)));
+        let ask = VolumeRequest::SetAccess { ports: vec![PortId(door as u16 + 1)], to, by: None };
+        self.world.tell(ShardId(0), Message::Control(5, Control::VolumeRequest(VolumeId(0), ask)));
     }
 
     fn run(&mut self) {

@@ -5,7 +5,7 @@
 
 use nvme::fabrics::{Property, PropertyAccess};
 use nvme::{Descriptor, FabricsType, Opcode, Sqe};
-use volume::{Access, Ask, PortId};
+use volume::{Access, PortId, VolumeRequest};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
@@ -235,13 +235,13 @@ fn change(rig: &mut Rig, bytes: &mut Bytes<'_>) {
     let (what, volume) = (bytes.byte(), u32::from(bytes.byte()));
     let ports = vec![PortId(1)];
     let ask = match what % 10 {
-        0 => Ask::SetAccess { ports, to: Access::Inaccessible, by: None },
-        1 => Ask::SetAccess { ports, to: Access::Transition, by: None },
-        2 | 3 => Ask::SetAccess { ports, to: Access::Optimized, by: None },
-        4 => Ask::WriteProtect(true),
-        5 => Ask::WriteProtect(false),
-        6 => Ask::Stop,
-        7 => Ask::Start,
+        0 => VolumeRequest::SetAccess { ports, to: Access::Inaccessible, by: None },
+        1 => VolumeRequest::SetAccess { ports, to: Access::Transition, by: None },
+        2 | 3 => VolumeRequest::SetAccess { ports, to: Access::Optimized, by: None },
+        4 => VolumeRequest::WriteProtect(true),
+        5 => VolumeRequest::WriteProtect(false),
+        6 => VolumeRequest::Stop,
+        7 => VolumeRequest::Start,
         8 => return rig.change_namespaces(vec![entry(0, what & 0x80 != 0)]),
         _ => return rig.change_namespaces(vec![entry(0, false), entry(1, what & 0x80 != 0)]),
     };

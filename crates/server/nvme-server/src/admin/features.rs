@@ -9,7 +9,7 @@ use nvme::identify::NSID_ALL;
 use nvme::log::ReservationNotice;
 use nvme::log::effects::Scope;
 use nvme::{Completion, Status};
-use volume::Ask;
+use volume::VolumeRequest;
 use volume::reservation::Action;
 
 use super::Outcome;
@@ -433,8 +433,12 @@ fn protect(
     }
     let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());
     let id = server.controllers.next_ask();
-    wait(server, cntlid, Waiting { key, cid, on: Wait::Ask(id) });
-    server.steps.push_back(Step::Ask { volume, id, ask: Ask::WriteProtectByHost { by, on } });
+    wait(server, cntlid, Waiting { key, cid, on: Wait::VolumeRequest(id) });
+    server.steps.push_back(Step::VolumeRequest {
+        volume,
+        id,
+        ask: VolumeRequest::WriteProtectByHost { by, on },
+    });
     Ok(Outcome::Later)
 }
 
@@ -460,8 +464,8 @@ fn persist(
     }
     let (volume, who) = (entry.volume, controller.spec.nexus.clone());
     let id = server.controllers.next_ask();
-    wait(server, cntlid, Waiting { key, cid, on: Wait::Ask(id) });
+    wait(server, cntlid, Waiting { key, cid, on: Wait::VolumeRequest(id) });
     let action = Action::Persist { on };
-    server.steps.push_back(Step::Ask { volume, id, ask: Ask::Reserve { who, action } });
+    server.steps.push_back(Step::VolumeRequest { volume, id, ask: VolumeRequest::Reserve { who, action } });
     Ok(Outcome::Later)
 }

@@ -88,8 +88,12 @@ fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage)
     let from = open.iter().map(|member| member.queue_slot).collect();
     controller.waiting.push(Waiting { key, cid, on: Wait::Reports { ticket, from, page } });
     let (cntlid, association) = (controller.spec.cntlid, controller.association);
-    let message =
-        |queue_slot| QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::Ask { ticket } };
+    let message = |queue_slot| QueueMessage {
+        cntlid,
+        association,
+        queue_slot,
+        event: ControllerEvent::VolumeRequest { ticket },
+    };
     open.iter()
         .map(|member| Step::QueueMessage { to: member.shard, message: message(member.queue_slot) })
         .collect()

@@ -129,7 +129,7 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
         // None of these waits for memory.
         Wait::Event
         | Wait::Feature(_)
-        | Wait::Ask(_)
+        | Wait::VolumeRequest(_)
         | Wait::Abort { .. }
         | Wait::Reports { .. }
         | Wait::ControllerList { .. } => {
@@ -240,7 +240,7 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
         Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
         // Only features ask for data.
         Wait::Event
-        | Wait::Ask(_)
+        | Wait::VolumeRequest(_)
         | Wait::Abort { .. }
         | Wait::Reports { .. }
         | Wait::ControllerList { .. }
@@ -253,7 +253,7 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
 
 /// The home of a volume has answered an admin command.
 pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
-    let asked = |waiting: &Waiting| matches!(waiting.on, Wait::Ask(asked) if asked == id);
+    let asked = |waiting: &Waiting| matches!(waiting.on, Wait::VolumeRequest(asked) if asked == id);
     let Some((_, waiting)) = take(server, asked) else { return };
     let outcome = result.map(|()| Outcome::SUCCESS).map_err(status::refused);
     conclude(server, cx.pool, waiting.key, waiting.cid, outcome);

@@ -117,7 +117,7 @@ pub(crate) enum Wait {
     /// Its data: a feature's.
     Feature(nvme::feature::SetFeatures),
     /// An answer of a volume's home.
-    Ask(AskId),
+    VolumeRequest(AskId),
     /// A queue's answer whether a command was aborted.
     Abort { ticket: u64 },
     /// Reports of these queues, then a log page.

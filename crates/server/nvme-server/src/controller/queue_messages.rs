@@ -26,7 +26,7 @@ impl Server {
             | ControllerEvent::Aborted { .. } => self.hear_queue(cx, message),
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
-            | ControllerEvent::Ask { .. }
+            | ControllerEvent::VolumeRequest { .. }
             | ControllerEvent::Listen { .. }
             | ControllerEvent::Namespaces(_) => self.hear_controller(message),
         }
@@ -74,7 +74,7 @@ impl Server {
             ControllerEvent::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
-            | ControllerEvent::Ask { .. }
+            | ControllerEvent::VolumeRequest { .. }
             | ControllerEvent::Listen { .. }
             // The caller gives these to the queue.
             | ControllerEvent::Namespaces(_) => {}
@@ -172,7 +172,7 @@ impl Server {
         match event {
             ControllerEvent::End => self.told_to_end(key),
             ControllerEvent::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
-            ControllerEvent::Ask { ticket } => {
+            ControllerEvent::VolumeRequest { ticket } => {
                 let report = Box::new(self.report(key));
                 self.tell_controller(key, ControllerEvent::Report { ticket, report });
             }

@@ -13,7 +13,7 @@ use nvme::reservation::{
 };
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::reservation::{self, Action, Key, Kind, RegisterMode, Reservations};
-use volume::{Ask, Identity, Nexus, Refusal, VolumeId};
+use volume::{Identity, Nexus, Refusal, VolumeId, VolumeRequest};
 use zerocopy::FromBytes;
 
 use super::{list, place};
@@ -60,7 +60,7 @@ pub(super) fn keys(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
     let read_only = server.tasks.get(slot).read_only;
     let who = Nexus { read_only, ..queue.nexus.clone() };
     server.tasks.get_mut(slot).job = Job::Plain;
-    server.ask(slot, Ask::Reserve { who, action });
+    server.ask(slot, VolumeRequest::Reserve { who, action });
 }
 
 fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {

@@ -35,16 +35,16 @@ fn flush_of_all_namespaces_flushes_each() {
     world.good(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
     assert_eq!(*world.disks.kinds.borrow(), vec![volume::Op::Flush; 3]);
     // One that fails does not keep the others from being flushed.
-    world.ask(1, Ask::Stop).unwrap();
+    world.ask(1, VolumeRequest::Stop).unwrap();
     assert_eq!(world.command(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]), Status::NAMESPACE_NOT_READY);
     assert_eq!(world.disks.kinds.borrow().len(), 5);
     // One that is removed meanwhile is not missed.
-    world.ask(1, Ask::Start).unwrap();
+    world.ask(1, VolumeRequest::Start).unwrap();
     world.disks.hold.set(true);
     let started = world.start(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
     world.run();
     for volume in [1, 2] {
-        world.ask_later(volume, Ask::Remove);
+        world.ask_later(volume, VolumeRequest::Remove);
         world.server(host).remove_volume(VolumeId(volume.into()));
     }
     world.disks.hold.set(false);

@@ -20,8 +20,8 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, Ask, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Shard, Shared,
-    Uuid, ViewUpdate, VolumeId, VolumeOwner,
+    Ack, Answer, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Shard, Shared, Uuid,
+    ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -58,7 +58,7 @@ struct Moving {
 }
 
 enum Mail {
-    Ask(VolumeId, Shard, AskId, Ask),
+    VolumeRequest(VolumeId, Shard, AskId, VolumeRequest),
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -238,15 +238,15 @@ impl World {
     }
 
     /// Asks as another server does, and runs until all is quiet.
-    pub(super) fn ask(&mut self, volume: u32, ask: Ask) -> Result<(), volume::Refusal> {
-        self.mail.push_back(Mail::Ask(VolumeId(volume.into()), Shard(0), AskId(7), ask));
+    pub(super) fn ask(&mut self, volume: u32, ask: VolumeRequest) -> Result<(), volume::Refusal> {
+        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), AskId(7), ask));
         self.run();
         self.answers.pop().expect("an ask is answered").result
     }
 
     /// Asks as another server does, and runs as far as that goes.
-    pub(super) fn ask_later(&mut self, volume: u32, ask: Ask) {
-        self.mail.push_back(Mail::Ask(VolumeId(volume.into()), Shard(0), AskId(7), ask));
+    pub(super) fn ask_later(&mut self, volume: u32, ask: VolumeRequest) {
+        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), AskId(7), ask));
         self.run();
     }
 
@@ -376,8 +376,8 @@ impl World {
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
             Step::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
-            Step::Ask { volume, id, ask } => {
-                self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
+            Step::VolumeRequest { volume, id, ask } => {
+                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
             }
             Step::ListControllers { id, of } => {
                 let here: Vec<Vec<u16>> =
@@ -475,7 +475,7 @@ impl World {
         }
         let gate = &mut self.cores[shard].gates[at];
         while let Some((id, ask)) = gate.poll_ask() {
-            self.mail.push_back(Mail::Ask(VolumeId(at as u64), Shard(shard as u16), id, ask));
+            self.mail.push_back(Mail::VolumeRequest(VolumeId(at as u64), Shard(shard as u16), id, ask));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
@@ -493,7 +493,7 @@ impl World {
                 self.cores[shard].server.handle_queue_message(&mut cx, message);
                 self.steps(shard);
             }
-            Mail::Ask(volume, from, id, ask) => {
+            Mail::VolumeRequest(volume, from, id, ask) => {
                 self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
                 self.run_home(volume);
             }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use buf::Sg;
 use scsi::alua::{AccessState, Cause, PortGroup, PortGroups, SetList, States};
 use scsi::sense::Sense;
-use volume::{Access, Ask, PortId};
+use volume::{Access, PortId, VolumeRequest};
 
 use super::good;
 use super::mode::ask_all;
@@ -67,7 +67,7 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
             return ctx.check(slot, Sense::list_field(4 + 4 * index + 2, None));
         }
         let by = Some(nexus.nexus.identity.clone());
-        asks.push_back(Ask::SetAccess { ports: vec![PortId(wish.group)], to, by });
+        asks.push_back(VolumeRequest::SetAccess { ports: vec![PortId(wish.group)], to, by });
     }
     ask_all(ctx, slot, asks);
 }

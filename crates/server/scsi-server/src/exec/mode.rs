@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use buf::Sg;
 use scsi::cdb::{ModeSelect, ModeSense};
 use scsi::mode;
-use volume::Ask;
+use volume::VolumeRequest;
 
 use super::good;
 use super::parameter::contiguous;
@@ -44,18 +44,18 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &
     let by = ctx.nexus_of(slot).nexus.identity.clone();
     let mut asks = VecDeque::new();
     if new.write_protect != old.write_protect {
-        asks.push_back(Ask::WriteProtectByHost { by: by.clone(), on: new.write_protect });
+        asks.push_back(VolumeRequest::WriteProtectByHost { by: by.clone(), on: new.write_protect });
     }
     let unit = ctx.unit_of(slot);
     let bits = unit.host_settings(&new);
     if bits != unit.view.host_settings {
-        asks.push_back(Ask::HostSettings { by, bits });
+        asks.push_back(VolumeRequest::HostSettings { by, bits });
     }
     ask_all(ctx, slot, asks);
 }
 
 /// Asks one thing after the other; GOOD when all are done.
-pub(crate) fn ask_all(ctx: &mut ExecContext, slot: u32, mut asks: VecDeque<Ask>) {
+pub(crate) fn ask_all(ctx: &mut ExecContext, slot: u32, mut asks: VecDeque<VolumeRequest>) {
     match asks.pop_front() {
         None => good(ctx, slot),
         Some(ask) => {

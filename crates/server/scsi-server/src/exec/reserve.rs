@@ -10,7 +10,7 @@ use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveList, OutLis
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode, Registrant, Reservations};
-use volume::{Ask, Identity, Nexus, PortId, Uuid};
+use volume::{Identity, Nexus, PortId, Uuid, VolumeRequest};
 
 use super::parameter::contiguous;
 use crate::context::ExecContext;
@@ -25,7 +25,7 @@ pub(crate) fn legacy(ctx: &mut ExecContext, slot: u32, reserve: bool) {
 fn ask(ctx: &mut ExecContext, slot: u32, action: Action) {
     let read_only = ctx.tasks.get(slot).read_only;
     let who = Nexus { read_only, ..ctx.nexus_of(slot).nexus.clone() };
-    ctx.ask(slot, Ask::Reserve { who, action });
+    ctx.ask(slot, VolumeRequest::Reserve { who, action });
 }
 
 /// PERSISTENT RESERVE OUT.

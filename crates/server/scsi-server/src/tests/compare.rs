@@ -142,7 +142,10 @@ fn a_compare_and_write_whose_flush_fails_is_not_asked_for_again() {
     world.disks.hold_writes.set(true);
     let started = world.start(host, &stable, &data, 0);
     world.run();
-    world.ask(VolumeId(0), Ask::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None });
+    world.ask(
+        VolumeId(0),
+        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None },
+    );
     world.disks.hold_writes.set(false);
     world.run();
     assert_eq!(world.outcome(started).code(), 0x04_4400);

@@ -21,8 +21,8 @@ use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, Ask, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, Shard,
-    Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner,
+    Ack, Answer, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, Shard, Shared,
+    Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
@@ -74,7 +74,7 @@ struct Transfer {
 }
 
 enum Mail {
-    Ask(VolumeId, Shard, AskId, Ask),
+    VolumeRequest(VolumeId, Shard, AskId, VolumeRequest),
     Answer(Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -239,13 +239,13 @@ impl World {
         self.run();
         self.server(host).close_nexus(host.key);
         for entry in luns {
-            self.ask(entry.volume, Ask::NexusLost(identity.clone()));
+            self.ask(entry.volume, VolumeRequest::NexusLost(identity.clone()));
         }
     }
 
     /// Asks as the control plane does, and runs until all is quiet.
-    pub(super) fn ask(&mut self, volume: VolumeId, ask: Ask) {
-        self.mail.push_back(Mail::Ask(volume, Shard(0), AskId(u64::MAX), ask));
+    pub(super) fn ask(&mut self, volume: VolumeId, ask: VolumeRequest) {
+        self.mail.push_back(Mail::VolumeRequest(volume, Shard(0), AskId(u64::MAX), ask));
         self.run();
     }
 
@@ -411,8 +411,8 @@ impl World {
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
             Step::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
-            Step::Ask { volume, id, ask } => {
-                self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
+            Step::VolumeRequest { volume, id, ask } => {
+                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
             }
         }
     }
@@ -491,7 +491,7 @@ impl World {
 
     fn deliver(&mut self, mail: Mail) {
         match mail {
-            Mail::Ask(volume, from, id, ask) => {
+            Mail::VolumeRequest(volume, from, id, ask) => {
                 self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
                 self.run_home(volume);
             }

@@ -9,7 +9,7 @@ use endpoint::{Accepted, Departure, ShardId};
 use iscsi::login::AuthPolicy;
 use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
-use volume::{Answer, Ask, AskId, Refusal, Remark, VolumeId, Why};
+use volume::{Answer, AskId, Refusal, Remark, VolumeId, VolumeRequest, Why};
 
 use super::conns::{ConnKind, Session};
 use super::{LogLine, Shard};
@@ -82,7 +82,7 @@ impl Shard {
                 self.requests.drops.push((id, volume));
                 return;
             }
-            Control::Ask(volume, ask) => return self.control_ask(cx, id, volume, ask),
+            Control::VolumeRequest(volume, ask) => return self.control_ask(cx, id, volume, ask),
             Control::Exports(exports) => {
                 self.change_exports(cx, exports);
                 return self.report_when_applied(cx, id);
@@ -97,7 +97,7 @@ impl Shard {
         self.messages.push_back((CONTROL, Message::Report(id, report)));
     }
 
-    fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: Ask) {
+    fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
         if self.volumes.get(volume).is_none() {
             return self.report(id, Report::NoVolume);
         }
@@ -105,13 +105,13 @@ impl Shard {
     }
 
     /// Asks a volume's home for something that nobody waits for.
-    pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: Ask) {
+    pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: VolumeRequest) {
         let home = self.volumes.home_of(volume);
         if home == self.id {
             return self.ask_for(cx, None, volume, ask);
         }
         let number = self.number_ask(None);
-        self.post(home, Message::Ask(volume, self.id, number, ask));
+        self.post(home, Message::VolumeRequest(volume, self.id, number, ask));
     }
 
     fn number_ask(&mut self, request: Option<u64>) -> AskId {
@@ -121,7 +121,7 @@ impl Shard {
         number
     }
 
-    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: Ask) {
+    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: VolumeRequest) {
         let number = self.number_ask(request);
         if let Some(answer) = self.volumes.ask(cx, volume, self.id, number, ask) {
             self.control_answered(volume, &answer);

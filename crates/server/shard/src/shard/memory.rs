@@ -160,7 +160,7 @@ impl Shard {
                 self.run_step(cx, step);
                 None
             }
-            Step::Ask { .. } | Step::Managed { .. } => {
+            Step::VolumeRequest { .. } | Step::Managed { .. } => {
                 self.run_step(cx, step);
                 None
             }
@@ -202,7 +202,7 @@ impl Shard {
                 self.run_nvme_step(cx, step);
                 None
             }
-            Step::Ask { .. }
+            Step::VolumeRequest { .. }
             | Step::QueueMessage { .. }
             | Step::EndQueue { .. }
             | Step::ControllerGone { .. } => {

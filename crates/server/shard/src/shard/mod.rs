@@ -194,7 +194,7 @@ impl Shard {
             Message::Link(handoff) => self.handoff_without_link(cx, &handoff),
             Message::Nvme(message) => self.take_nvme(cx, message),
             Message::Computed(remote) => self.remotes.handle_worked(remote),
-            Message::Ask(volume, from, id, ask) => {
+            Message::VolumeRequest(volume, from, id, ask) => {
                 if let Some(answer) = self.volumes.ask(cx, volume, from, id, ask) {
                     self.post(from, Message::Answer(volume, answer));
                 }

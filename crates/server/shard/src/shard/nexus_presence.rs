@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buf::Cx;
 use endpoint::ShardId;
 use scsi_server::{LunEntry, NexusKey};
-use volume::{Answer, Ask, AskId, Identity, Shard as Core, VolumeId};
+use volume::{Answer, AskId, Identity, Shard as Core, VolumeId, VolumeRequest};
 
 use super::Shard;
 use crate::message::Message;
@@ -96,7 +96,7 @@ impl Shard {
             let answer = Answer { to: Core(from.0), id, result: Ok(()) };
             return self.post(from, Message::Answer(volume, answer));
         }
-        if let Some(answer) = self.volumes.ask(cx, volume, from, id, Ask::NexusLost(who)) {
+        if let Some(answer) = self.volumes.ask(cx, volume, from, id, VolumeRequest::NexusLost(who)) {
             self.post(from, Message::Answer(volume, answer));
         }
     }

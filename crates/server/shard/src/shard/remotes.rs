@@ -13,7 +13,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Time};
 use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers, earliest};
-use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId};
+use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId, VolumeRequest};
 
 use super::{LogLine, Shard, set_slot};
 use crate::message::{CONTROL, Message};
@@ -351,7 +351,7 @@ impl Shard {
         }
         // A far end tells a session only when that session does I/O: whichever shard hears first asks. What
         // the home knows already changes nothing there.
-        let asks = [resized.map(Ask::Resize), protected.map(Ask::BackingReadOnly)];
+        let asks = [resized.map(VolumeRequest::Resize), protected.map(VolumeRequest::BackingReadOnly)];
         asks.into_iter().flatten().for_each(|ask| self.ask_of_own(cx, volume, ask));
         again
     }

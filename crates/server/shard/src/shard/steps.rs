@@ -85,9 +85,9 @@ impl Shard {
                 }
                 Some(_) | None => self.volumes.cancel(volume, io),
             },
-            Step::Ask { volume, id, ask } => {
+            Step::VolumeRequest { volume, id, ask } => {
                 let home = self.volumes.home_of(volume);
-                self.post(home, Message::Ask(volume, self.id, id, ask));
+                self.post(home, Message::VolumeRequest(volume, self.id, id, ask));
             }
         }
     }

@@ -7,8 +7,8 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Answer, Ask, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op, Refusal,
-    Remark, Shard as Core, Span, StoreOp, View, ViewUpdate, VolumeId, VolumeOwner, Why,
+    Ack, Answer, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op, Refusal,
+    Remark, Shard as Core, Span, StoreOp, View, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest, Why,
 };
 
 use super::remotes::Remotes;
@@ -355,7 +355,7 @@ impl LocalVolumes {
         volume: VolumeId,
         from: ShardId,
         id: AskId,
-        ask: Ask,
+        ask: VolumeRequest,
     ) -> Option<Answer> {
         if let Some(local) = self.get_mut(volume)
             && let Some(home) = &mut local.home
@@ -495,7 +495,7 @@ impl Shard {
         }
         let home = self.volumes.home_of(volume);
         while let Some((id, ask)) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ask()) {
-            self.post(home, Message::Ask(volume, self.id, id, ask));
+            self.post(home, Message::VolumeRequest(volume, self.id, id, ask));
         }
         while let Some(ack) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
             self.acknowledge(cx, volume, ack);

@@ -8,7 +8,7 @@ use blockwire_shard::{Control, Message, Report, Shard};
 use endpoint::ShardId;
 use nvme::Status;
 use sim::{Config, Disk, DiskFaults, SimRng, World};
-use volume::{Access, Ask, DiskId, Geometry, PortId, VolumeId};
+use volume::{Access, DiskId, Geometry, PortId, VolumeId, VolumeRequest};
 use zerocopy::little_endian::U32;
 
 use crate::host::{Host, Wanted, heed, keys, reserve, sqe, transfer};
@@ -262,8 +262,8 @@ fn no_write_of_the_other_protocol_lands_after_preempt_and_abort() {
     assert!(refused > 20, "the change met hardly any write: {refused}");
 }
 
-fn tell(world: &mut World<Shard>, scsi: &mut Initiator, nvme: &mut Host, ask: Ask) {
-    world.tell(ShardId(0), Message::Control(5, Control::Ask(VolumeId(0), ask)));
+fn tell(world: &mut World<Shard>, scsi: &mut Initiator, nvme: &mut Host, ask: VolumeRequest) {
+    world.tell(ShardId(0), Message::Control(5, Control::VolumeRequest(VolumeId(0), ask)));
     let mut done = false;
     while !done {
         let reports = run(world, scsi, nvme, |_, _| true);
@@ -283,9 +283,13 @@ fn a_resize_and_a_path_state_are_told_to_both() {
     assert!(nvme.ask(&mut world, 0, features, &[], 0).status.is_success());
     let geometry = geometry();
     for (change, log, sense) in [
-        (Ask::Resize(Geometry { blocks: BLOCKS / 2, ..geometry }), 0x04, [0x2a, 0x09]),
+        (VolumeRequest::Resize(Geometry { blocks: BLOCKS / 2, ..geometry }), 0x04, [0x2a, 0x09]),
         (
-            Ask::SetAccess { ports: vec![PortId(1), PortId(2)], to: Access::NonOptimized, by: None },
+            VolumeRequest::SetAccess {
+                ports: vec![PortId(1), PortId(2)],
+                to: Access::NonOptimized,
+                by: None,
+            },
             0x0c,
             [0x2a, 0x06],
         ),

@@ -205,10 +205,11 @@ impl Alone {
 
     /// What was asked of the volume's home, which is the test.
     fn asked(&mut self) -> (VolumeId, AskId) {
-        let ask =
-            |(to, message): &mut (ShardId, Message)| *to == ShardId(0) && matches!(message, Message::Ask(..));
+        let ask = |(to, message): &mut (ShardId, Message)| {
+            *to == ShardId(0) && matches!(message, Message::VolumeRequest(..))
+        };
         match self.hands.posted.extract_if(.., ask).next() {
-            Some((_, Message::Ask(volume, from, id, _))) if from == SELF => (volume, id),
+            Some((_, Message::VolumeRequest(volume, from, id, _))) if from == SELF => (volume, id),
             other => panic!("nothing was asked: {other:?}"),
         }
     }

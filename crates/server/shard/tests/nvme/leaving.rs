@@ -9,7 +9,7 @@ use blockwire_shard::{CONTROL, Control, Exports, Message, NamespaceExport, Repor
 use endpoint::ShardId;
 use nvme::Status;
 use sim::{Config, Disk, DiskFaults, World};
-use volume::{Ask, DiskId, Refusal, VolumeId};
+use volume::{DiskId, Refusal, VolumeId, VolumeRequest};
 use zerocopy::little_endian::U32;
 
 use crate::host::{Host, Wanted, sqe, transfer, wait};
@@ -132,7 +132,10 @@ fn nobody_gets_the_place_of_a_volume_whose_operations_are_out() {
         }
         tell_all(&mut world, || Control::Exports(exports(&[new])));
         // What is late for the old volume: an ask, an adoption's like, and the end of a store.
-        world.tell(ShardId(0), Message::Ask(old, ShardId(1), volume::AskId(77), Ask::Remove));
+        world.tell(
+            ShardId(0),
+            Message::VolumeRequest(old, ShardId(1), volume::AskId(77), VolumeRequest::Remove),
+        );
         world.tell(ShardId(0), Message::Stored(old, 1, true));
         world.run_for(Duration::from_millis(20));
         host.settle(&mut world);

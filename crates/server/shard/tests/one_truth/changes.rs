@@ -9,7 +9,7 @@ use std::time::Duration;
 use blockwire_shard::{Control, Exports, Message, Report};
 use endpoint::ShardId;
 use nvme::{Opcode, Status};
-use volume::{Access, Ask, Geometry, PortId, VolumeId};
+use volume::{Access, Geometry, PortId, VolumeId, VolumeRequest};
 use zerocopy::little_endian::U32;
 
 use crate::command::sqe;
@@ -112,11 +112,11 @@ impl History {
     }
 
     /// Asks a volume's home for a change, and waits for it under load.
-    fn ask(&mut self, volume: usize, ask: Ask) {
+    fn ask(&mut self, volume: usize, ask: VolumeRequest) {
         self.reports.clear();
         let id = VolumeId(volume as u64);
         let home = ShardId(volume as u16 % self.plan.shards);
-        self.world.tell(home, Message::Control(5, Control::Ask(id, ask.clone())));
+        self.world.tell(home, Message::Control(5, Control::VolumeRequest(id, ask.clone())));
         self.wait("a change", |history| !history.reports.is_empty());
         assert!(
             matches!(self.reports[..], [Report::Done]),
@@ -224,7 +224,7 @@ impl History {
             self.forget_told();
             let grows = blocks == MOST as u64;
             assert!(!grows || self.rams[volume].resize(blocks));
-            self.ask(volume, Ask::Resize(Geometry { blocks, ..geometry }));
+            self.ask(volume, VolumeRequest::Resize(Geometry { blocks, ..geometry }));
             // Nothing is in flight behind the new end any more.
             assert!(grows || self.rams[volume].resize(blocks));
             self.work();
@@ -234,13 +234,13 @@ impl History {
 
     fn protect(&mut self, volume: usize) {
         self.forget_told();
-        self.ask(volume, Ask::WriteProtect(true));
+        self.ask(volume, VolumeRequest::WriteProtect(true));
         self.protected = Some((volume, self.tick()));
         self.work();
         self.all_are_told(volume, CHANGED_NAMESPACES, Some([0x2a, 0x01]));
         self.protected = None;
         self.forget_told();
-        self.ask(volume, Ask::WriteProtect(false));
+        self.ask(volume, VolumeRequest::WriteProtect(false));
         self.work();
         self.all_are_told(volume, CHANGED_NAMESPACES, Some([0x2a, 0x01]));
     }
@@ -249,7 +249,7 @@ impl History {
         let ports = vec![PortId(1), PortId(2)];
         for to in [to, Access::Optimized] {
             self.forget_told();
-            self.ask(volume, Ask::SetAccess { ports: ports.clone(), to, by: None });
+            self.ask(volume, VolumeRequest::SetAccess { ports: ports.clone(), to, by: None });
             if to == Access::Inaccessible {
                 self.protected = Some((volume, self.tick()));
             }

@@ -7,7 +7,7 @@ use backends::{File, FileDisk, FileFacts};
 use blockwire_shard::{Control, Message, Report, Shard};
 use endpoint::ShardId;
 use sim::{Config, Disk, DiskFaults, SimRng, World};
-use volume::{Ask, DiskId, Geometry, Ram, RamDisk, VolumeId};
+use volume::{DiskId, Geometry, Ram, RamDisk, VolumeId, VolumeRequest};
 
 use crate::model::{Value, fill, value_of};
 use testkit::iscsi_host::{Ended, Initiator};
@@ -199,8 +199,8 @@ fn attack_53_resized_during_io() {
             if blocks > BLOCKS as u64 {
                 assert!(disk.resize(blocks));
             }
-            let resize = Ask::Resize(Geometry { blocks, ..geometry });
-            world.tell(ShardId(0), Message::Control(5, Control::Ask(VolumeId(0), resize)));
+            let resize = VolumeRequest::Resize(Geometry { blocks, ..geometry });
+            world.tell(ShardId(0), Message::Control(5, Control::VolumeRequest(VolumeId(0), resize)));
             let mut done = false;
             while !done {
                 let reports = run(&mut world, &mut [&mut first, &mut second], |_| true);

@@ -11,8 +11,8 @@ use nvme_server::{
     Step, Subsystem, VolumeInfo,
 };
 use volume::{
-    Ack, Answer, Ask, AskId, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk,
-    Shard, Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner,
+    Ack, Answer, AskId, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, Shard,
+    Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 const SHARDS: usize = 2;
@@ -23,7 +23,7 @@ const ENTRIES: usize = 32;
 const CNTLID: u16 = 2;
 
 enum Mail {
-    Ask(VolumeId, Shard, AskId, Ask),
+    VolumeRequest(VolumeId, Shard, AskId, VolumeRequest),
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -243,8 +243,13 @@ impl Rig {
         self.steps();
     }
 
-    pub fn ask(&mut self, volume: u32, ask: Ask) {
-        self.mail.push_back(Mail::Ask(VolumeId((volume % VOLUMES).into()), Shard(0), AskId(1), ask));
+    pub fn ask(&mut self, volume: u32, ask: VolumeRequest) {
+        self.mail.push_back(Mail::VolumeRequest(
+            VolumeId((volume % VOLUMES).into()),
+            Shard(0),
+            AskId(1),
+            ask,
+        ));
     }
 
     pub fn change_namespaces(&mut self, namespaces: Vec<NamespaceEntry>) {
@@ -309,8 +314,8 @@ impl Rig {
                     None => self.cores[shard].gates[volume.0 as usize].cancel(io),
                 }
             }
-            Step::Ask { volume, id, ask } => {
-                self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask))
+            Step::VolumeRequest { volume, id, ask } => {
+                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask))
             }
             Step::ListControllers { id, of } => {
                 let here: Vec<Vec<u16>> =
@@ -378,7 +383,7 @@ impl Rig {
         }
         let gate = &mut self.cores[shard].gates[at];
         while let Some((id, ask)) = gate.poll_ask() {
-            self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
+            self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
@@ -396,7 +401,7 @@ impl Rig {
             Mail::Queue(to, message) => {
                 self.with(to.0.into(), |core, cx| core.server.handle_queue_message(cx, message))
             }
-            Mail::Ask(volume, from, id, ask) => {
+            Mail::VolumeRequest(volume, from, id, ask) => {
                 self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
                 self.run_home(volume);
             }
