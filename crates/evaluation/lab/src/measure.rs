@@ -11,7 +11,7 @@ use eval::fio::Job;
 use eval::record::{Run, Side};
 
 use crate::Failure;
-use crate::initiator::{Event, Figures, Initiator, Progress, Task, patience};
+use crate::initiator::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::place::Place;
 use crate::watch::{Look, Seen, Watch};
 
@@ -60,7 +60,7 @@ pub(crate) struct Pulse {
 /// What a thread of an initiator machine says.
 enum Said {
     Event(usize, Event, Instant),
-    Over(usize, Box<Result<Figures, Failure>>),
+    Over(usize, Box<Result<LoadResult, Failure>>),
 }
 
 /// Runs a load to its end. Gives its figures, and the commands that repeat it.
@@ -73,7 +73,7 @@ pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(R
     let mut window = Window::new(load);
     let longest = parts.iter().map(|part| patience(&part.job)).max().unwrap_or_default();
     let until = Instant::now() + longest + Duration::from_secs(30);
-    let mut all: Vec<Option<Result<Figures, Failure>>> = parts.iter().map(|_| None).collect();
+    let mut all: Vec<Option<Result<LoadResult, Failure>>> = parts.iter().map(|_| None).collect();
     std::thread::scope(|scope| {
         for (host, part) in parts.iter().enumerate() {
             let to = to.clone();
@@ -111,7 +111,7 @@ pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(R
             }
         }
     });
-    let mut figures = Figures::default();
+    let mut figures = LoadResult::default();
     let mut commands = Vec::new();
     for part in all {
         let part = part.ok_or_else(|| Failure::new("an initiator did not end in time"))??;
@@ -246,7 +246,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    fn run(self, figures: Figures) -> Run {
+    fn run(self, figures: LoadResult) -> Run {
         let (target, initiator) = self.seen.unwrap_or_default();
         let late = |late: f64| Some(late).filter(|late| *late > LATE.max(figures.seconds * LATE_PART));
         let late = (late(self.late.0), late(self.late.1));

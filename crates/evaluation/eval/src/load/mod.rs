@@ -82,7 +82,7 @@ impl std::error::Error for Unfit {}
 
 /// What one kind of I/O has come to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct LoadResult {
     /// I/Os that ended well.
     pub ios: u64,
     /// Their bytes.
@@ -93,9 +93,9 @@ pub struct Figures {
     pub latency: Histogram,
 }
 
-impl Figures {
+impl LoadResult {
     /// Adds another's.
-    pub fn merge(&mut self, other: &Figures) {
+    pub fn merge(&mut self, other: &LoadResult) {
         self.ios += other.ios;
         self.bytes += other.bytes;
         self.errors += other.errors;
@@ -107,13 +107,13 @@ impl Figures {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Reads.
-    pub read: Figures,
+    pub read: LoadResult,
     /// Writes.
-    pub write: Figures,
+    pub write: LoadResult,
     /// Deallocations.
-    pub trim: Figures,
+    pub trim: LoadResult,
     /// Flushes.
-    pub flush: Figures,
+    pub flush: LoadResult,
     /// When figures began to count, and when the last I/O ended.
     pub span: Option<(u64, u64)>,
     /// For how long I/Os that ended were followed by others while figures counted.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eval::preset::{HostCapacity, Load, Medium, Preset, Protocol, Scale, Wire, word};
-use eval::record::{Point, Record, Run as Figures, Side};
+use eval::record::{Point, Record, Run as LoadResult, Side};
 
 use crate::Failure;
 use crate::allowance::Allowance;
@@ -286,7 +286,7 @@ impl Guest<'_, '_> {
             let moment = self.moment(target, (machine * loads + at, machines * loads));
             self.runner.live.begins(&moment);
             let outcome = self.load(at, &mut qemu, &testbed.serving, front.as_ref());
-            let told = outcome.as_ref().map(Figures::iops).map_err(ToString::to_string);
+            let told = outcome.as_ref().map(LoadResult::iops).map_err(ToString::to_string);
             self.runner.live.ended(&moment, told.as_ref().copied().map_err(String::as_str));
             let Some(load) = self.size.loads.get(at) else { break };
             runner::join(record, self.point(target, load, outcome?));
@@ -369,7 +369,7 @@ impl Guest<'_, '_> {
         qemu: &mut Process,
         serving: &Serving,
         front: Option<&Front>,
-    ) -> Result<Figures, Failure> {
+    ) -> Result<LoadResult, Failure> {
         let name = format!("load{at}");
         let mut pids = vec![qemu.pid()];
         pids.extend(front.map(|front| front.attached.pid()));
@@ -392,7 +392,7 @@ impl Guest<'_, '_> {
             let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
             Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
         };
-        let run = Figures {
+        let run = LoadResult {
             seconds: told.seconds,
             ios: told.ios,
             moved: told.bytes,
@@ -401,7 +401,7 @@ impl Guest<'_, '_> {
             target: Some(scaled(seen.0.seconds, seen.0.side)),
             initiator: Some(scaled(seen.1.seconds, seen.1.side)),
             latency: told.latency,
-            ..Figures::default()
+            ..LoadResult::default()
         };
         run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
         Ok(run)
@@ -441,7 +441,7 @@ impl Guest<'_, '_> {
         }
     }
 
-    fn point(&self, target: &str, load: &Load, run: Figures) -> Point {
+    fn point(&self, target: &str, load: &Load, run: LoadResult) -> Point {
         let processor = if self.emulated { "emulated" } else { "kvm" };
         Point {
             target: target.to_owned(),

@@ -10,7 +10,7 @@ use eval::record::Refilled;
 use serde_json::Value;
 
 use super::words::fio_words;
-use super::{Event, Figures, Initiator, Progress, Task, patience};
+use super::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Late, Process, Run, Stream};
@@ -75,7 +75,7 @@ impl Initiator for Ours {
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
         let run = Run {
             name: &task.name,
             place: task.place,
@@ -143,10 +143,10 @@ fn event(line: &str, pid: u32) -> Option<Event> {
 }
 
 /// Figures of all jobs together.
-fn read(text: &str) -> Result<Figures, String> {
+fn read(text: &str) -> Result<LoadResult, String> {
     let value: Value = serde_json::from_str(text).map_err(|why| format!("its figures: {why}"))?;
     let jobs = value.get("jobs").and_then(Value::as_array).ok_or("its figures hold no jobs")?;
-    let mut all = Figures::default();
+    let mut all = LoadResult::default();
     for job in jobs {
         let seconds = job.get("seconds").and_then(Value::as_f64).ok_or("its figures hold no time")?;
         let errors =
@@ -156,7 +156,7 @@ fn read(text: &str) -> Result<Figures, String> {
         let polls = used("poll_seconds");
         let refilled = used("refilled_seconds").zip(used("latency_outside_seconds"));
         let refilled = refilled.map(|(seconds, outside)| Refilled { seconds, outside });
-        let mut figures = Figures { seconds, errors, refilled, cpu, polls, ..Figures::default() };
+        let mut figures = LoadResult { seconds, errors, refilled, cpu, polls, ..LoadResult::default() };
         for kind in ["read", "write", "trim"] {
             let Some(part) = job.get(kind) else { continue };
             figures.ios += part.get("ios").and_then(Value::as_u64).unwrap_or(0);

@@ -15,7 +15,7 @@ use eval::record::{Record, Run as Counted};
 
 use super::clock::tell_time;
 use super::words::fio_words;
-use super::{Event, Figures, Initiator, Task, patience};
+use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::attach::{Attached, Wanted, Way};
 use crate::place::Place;
@@ -115,7 +115,7 @@ impl Initiator for Fio {
         Duration::from_millis(1200)
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
         let way = self.way(task.place).map_err(Failure::new)?;
         let volumes = task.urls.len();
         if task.connections as usize > volumes {
@@ -182,7 +182,7 @@ pub(super) fn load(
     engine: Engine,
     workers: Workers,
     tell: &dyn Fn(Event),
-) -> Result<Figures, Failure> {
+) -> Result<LoadResult, Failure> {
     let words = words(task.job, opened, engine);
     let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
     let mut processes = [Process::start(run)?];
@@ -232,14 +232,14 @@ fn words(job: &Job, opened: &[String], engine: Engine) -> Vec<String> {
 }
 
 /// The figures between its lines for people: all its jobs together.
-fn read(text: &str) -> Result<Figures, String> {
+fn read(text: &str) -> Result<LoadResult, String> {
     let (_, text) = text.split_at(text.find('{').ok_or("it gives no figures")?);
     let mut record = Record::default();
     import(&mut record, &About::default(), text)?;
-    let mut all = Figures::default();
+    let mut all = LoadResult::default();
     for run in record.points.into_iter().flat_map(|point| point.runs) {
         let Counted { seconds, ios, moved, errors, latency, .. } = run;
-        all.merge(&Figures { seconds, ios, moved, errors, latency, ..Figures::default() });
+        all.merge(&LoadResult { seconds, ios, moved, errors, latency, ..LoadResult::default() });
     }
     if all.errors > 0 {
         return Err(format!("{} errors", all.errors));

@@ -12,7 +12,7 @@ use eval::fio::Job;
 use eval::preset::Protocol;
 
 use super::fio::{self, Engine, Workers};
-use super::{Event, Figures, Initiator, Task, sessions};
+use super::{Event, Initiator, LoadResult, Task, sessions};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
@@ -67,7 +67,7 @@ impl Initiator for Kernel {
         Duration::from_secs(2)
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
         let mut attached = Attached::new(task.place)?;
         let mut devices = Vec::new();
         let mut commands = Vec::new();

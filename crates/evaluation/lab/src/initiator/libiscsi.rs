@@ -10,7 +10,7 @@ use eval::fio::{Direction, Job};
 use eval::preset::Protocol;
 
 use super::clock::{tell_time, whole_seconds};
-use super::{Event, Figures, Initiator, Task, patience};
+use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -60,7 +60,7 @@ impl Initiator for Libiscsi {
         Duration::from_millis(1700)
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
         let sessions = task.connections.max(task.urls.len() as u32);
         let depth = task.job.depth * task.job.threads;
         if sessions > SESSIONS_MAX {
@@ -92,7 +92,7 @@ impl Initiator for Libiscsi {
         let none = || Failure::new("there is no session to be measured");
         let (first, last) = begun.iter().copied().min().zip(begun.iter().copied().max()).ok_or_else(none)?;
         tell_time(&mut processes, pids, (last, first + Duration::from_secs(seconds)), tell)?;
-        let mut figures = Figures { seconds: seconds as f64, ..Figures::default() };
+        let mut figures = LoadResult { seconds: seconds as f64, ..LoadResult::default() };
         for process in &mut processes {
             let text = process.finish(patience(task.job))?;
             let rate = last_average(&text).ok_or_else(|| process.failure("it gives no figure"))?;

@@ -54,7 +54,7 @@ pub trait Initiator: Sync {
     ///
     /// # Errors
     /// If it cannot be run, or I/Os fail: what it said.
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure>;
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure>;
 }
 
 /// What an initiator is to do.
@@ -102,7 +102,7 @@ pub struct Progress {
 
 /// What a load came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct LoadResult {
     /// How long figures counted.
     pub seconds: f64,
     /// I/Os that ended well.
@@ -123,10 +123,10 @@ pub struct Figures {
     pub command: String,
 }
 
-impl Figures {
+impl LoadResult {
     /// Adds what another machine did over the same time.
-    pub fn merge(&mut self, other: &Figures) {
-        let is_first = *self == Figures::default();
+    pub fn merge(&mut self, other: &LoadResult) {
+        let is_first = *self == LoadResult::default();
         self.seconds = self.seconds.max(other.seconds);
         self.ios += other.ios;
         self.moved += other.moved;
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn what_one_machine_does_not_tell_is_never_that_of_all() {
-        let tells = Figures { ios: 1, cpu: Some((1.0, 2.0)), polls: Some(0.5), ..Figures::default() };
-        let silent = Figures { ios: 1, ..Figures::default() };
+        let tells = LoadResult { ios: 1, cpu: Some((1.0, 2.0)), polls: Some(0.5), ..LoadResult::default() };
+        let silent = LoadResult { ios: 1, ..LoadResult::default() };
         for order in [[&tells, &silent], [&silent, &tells]] {
-            let mut all = Figures::default();
+            let mut all = LoadResult::default();
             order.into_iter().for_each(|one| all.merge(one));
             assert_eq!((all.ios, all.cpu, all.polls), (2, None, None));
         }

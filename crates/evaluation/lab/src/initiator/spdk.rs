@@ -11,7 +11,7 @@ use eval::fio::{Direction, Job};
 use eval::preset::{Protocol, word};
 
 use super::clock::{tell_time, whole_seconds};
-use super::{Event, Figures, Initiator, Task, patience};
+use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -59,7 +59,7 @@ impl Initiator for Spdk {
         Duration::from_secs(3)
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
         let ramp = Duration::from_secs(whole_seconds(task.job.ramp));
         let seconds = whole_seconds(task.job.runtime.unwrap_or_default()).max(1);
         let words = words(task, spdk::program(PROGRAM)?, ramp.as_secs(), seconds)?;
@@ -74,13 +74,13 @@ impl Initiator for Spdk {
         let text = process.finish(patience(task.job))?;
         let total = total(&text).ok_or_else(|| process.failure("it gives no figure"))?;
         let ios = (total.iops * seconds as f64) as u64;
-        Ok(Figures {
+        Ok(LoadResult {
             seconds: seconds as f64,
             ios,
             moved: ios * u64::from(task.job.block.0),
             latency: latencies(&text, &total).map_err(Failure::new)?,
             command: process.command().to_owned(),
-            ..Figures::default()
+            ..LoadResult::default()
         })
     }
 }

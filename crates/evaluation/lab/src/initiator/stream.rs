@@ -6,7 +6,7 @@ use eval::fio::Job;
 use eval::preset::Protocol;
 
 use super::blockwire::events;
-use super::{Event, Figures, Initiator, Task};
+use super::{Event, Initiator, LoadResult, Task};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -43,7 +43,7 @@ impl Initiator for Sender {
         None
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
         let url = task.urls.first().ok_or_else(|| Failure::new("nobody receives the stream"))?;
         let address = url.trim_start_matches("tcp://").to_owned();
         let ms = |time: std::time::Duration| time.as_millis().to_string();
@@ -57,12 +57,12 @@ impl Initiator for Sender {
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|why| process.failure(&format!("its figures: {why}")))?;
         let bytes = value.get("bytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        Ok(Figures {
+        Ok(LoadResult {
             seconds: value.get("seconds").and_then(serde_json::Value::as_f64).unwrap_or(0.0),
             ios: bytes / crate::stream::CHUNK as u64,
             moved: bytes,
             command: process.command().to_owned(),
-            ..Figures::default()
+            ..LoadResult::default()
         })
     }
 }
