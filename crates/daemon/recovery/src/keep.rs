@@ -310,14 +310,14 @@ impl FailingServer {
         // If the place is taken, somebody serves there.
         let (statistics, thread) = match charge {
             RecoveryState::Nbd { path, shape } => {
-                let mut front = nbd::Front::new(nbd::Settings::new(path)).ok()?;
+                let mut front = nbd::VolumeChannel::new(nbd::Settings::new(path)).ok()?;
                 let statistics = front.statistics();
                 let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
             RecoveryState::VhostUser { path, id, shape } => {
                 let settings = vhost::Settings { id, ..vhost::Settings::new(path) };
-                let mut front = vhost::Front::new(settings).ok()?;
+                let mut front = vhost::VolumeChannel::new(settings).ok()?;
                 let statistics = front.statistics();
                 let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))

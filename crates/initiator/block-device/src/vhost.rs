@@ -65,21 +65,21 @@ impl Settings {
 
 /// A back end that listens.
 #[derive(Debug)]
-pub struct Front {
+pub struct VolumeChannel {
     settings: Settings,
     socket: Listener,
     statistics: Arc<Statistics>,
 }
 
-impl Front {
-    /// Makes the socket: a machine may connect, and waits until [`Front::run`] serves it.
+impl VolumeChannel {
+    /// Makes the socket: a machine may connect, and waits until [`VolumeChannel::run`] serves it.
     ///
     /// # Errors
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
-    pub fn new(settings: Settings) -> io::Result<Front> {
+    pub fn new(settings: Settings) -> io::Result<VolumeChannel> {
         let socket = Listener::new(&settings.path, settings.mode)?;
-        Ok(Front { settings, socket, statistics: Arc::default() })
+        Ok(VolumeChannel { settings, socket, statistics: Arc::default() })
     }
 
     /// Counters, which go on while the front runs.

@@ -8,7 +8,7 @@ use volume::Geometry;
 
 use super::driver::{Came, Command, Driver};
 use super::wire::{self, Descriptor, op};
-use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
+use super::{IO_MAX, RANGE_MAX, Ready as Called, VolumeChannel, block_path};
 use crate::disk::Disk;
 use crate::requests::{Ended, Parts, Request, Requests, VolumeRequest};
 use crate::turn::{Face, Leave};
@@ -24,7 +24,7 @@ const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) struct Server<'a, D> {
-    front: &'a Front,
+    front: &'a VolumeChannel,
     ready: Option<Called<'a>>,
     /// Somebody was told that the device can be used.
     told: bool,
@@ -49,7 +49,7 @@ pub(super) struct Server<'a, D> {
 }
 
 impl<'a, D: Driver> Server<'a, D> {
-    pub(super) fn new(front: &'a Front, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
+    pub(super) fn new(front: &'a VolumeChannel, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
         let requests = Requests::new(disk, driver.depth(), front.statistics.clone());
         Server {
             front,

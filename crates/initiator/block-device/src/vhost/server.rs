@@ -16,7 +16,7 @@ use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use volume::Geometry;
 
-use super::Front;
+use super::VolumeChannel;
 use super::block::Status;
 use super::inflight::Inflight;
 use super::memory::Memory;
@@ -80,7 +80,7 @@ struct Peer {
 }
 
 pub(super) struct Server<'a> {
-    front: &'a Front,
+    front: &'a VolumeChannel,
     requests: Requests<Token>,
     geometry: Geometry,
     read_only: bool,
@@ -92,7 +92,7 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    pub(super) fn new(front: &'a Front, disk: &dyn Disk) -> Self {
+    pub(super) fn new(front: &'a VolumeChannel, disk: &dyn Disk) -> Self {
         let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
         Server {
             front,
