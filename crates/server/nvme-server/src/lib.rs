@@ -25,6 +25,7 @@
 
 mod admin;
 mod authentication;
+mod context;
 mod controller;
 pub mod discovery;
 mod exec;
@@ -41,11 +42,12 @@ mod task;
 mod tests;
 
 pub use authentication::Authentication;
+pub use context::VolumeInfo;
 pub use discovery::ADMIN_ENTRIES_MAX;
 pub use exec::fast_path::FastPath;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use queue_message::{ControllerEvent, Counters, FAILURES_MAX, Failure, QueueMessage, Report};
-pub use server::{Server, VolumeInfo};
+pub use server::Server;
 pub use spec::{
     ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, KeepAlive, NAMESPACES_MAX,
     NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,

@@ -41,7 +41,7 @@ pub enum ControllerEvent {
     Proven,
     /// To the controller: commands have come. At most one per [`traffic_ms`](crate::QueueSpec).
     Traffic,
-    /// To the controller: the answer to [`ControllerEvent::VolumeRequest`].
+    /// To the controller: the answer to [`ControllerEvent::RequestReport`].
     Report {
         /// The question's number.
         ticket: u64,
@@ -65,7 +65,7 @@ pub enum ControllerEvent {
         ticket: u64,
     },
     /// To the queue: report.
-    VolumeRequest {
+    RequestReport {
         /// The question's number.
         ticket: u64,
     },

@@ -3,7 +3,7 @@
 //! Do Not Retry is set where the same command would fail again. What another path could serve, or
 //! what passes by itself, leaves it clear; so multipath hosts turn to another path, and others try again.
 
-use nvme::Status;
+use nvme::{Completion, Status};
 use volume::{Access, Failure, Fault, Refusal, VolumeId, Why};
 
 /// How a command ends that the volume refused or failed.
@@ -26,6 +26,14 @@ pub(crate) fn of_pair(failure: Failure) -> Status {
 /// How both halves of a fused pair end whose flush (FUA) failed or was refused: the pair was done before.
 pub(crate) fn of_done_pair(failure: Failure) -> Status {
     of(failure).final_()
+}
+
+/// What passes by itself is to be tried again after a delay, by hosts that know of delays.
+pub(crate) fn delayed(completion: Completion, delays: impl FnOnce() -> bool) -> Completion {
+    if completion.status == Status::COMMAND_INTERRUPTED && delays() {
+        return Completion { status: completion.status.after_first_delay(), ..completion };
+    }
+    completion
 }
 
 /// How a command ends that the volume refused.

@@ -67,14 +67,14 @@ pub enum Step {
         /// be on its way there.
         to_host: bool,
     },
-    /// Ask that the operation end early; it still ends by `done`.
+    /// VolumeRequest that the operation end early; it still ends by `done`.
     Cancel {
         /// The volume.
         volume: VolumeId,
         /// The operation.
         io: IoId,
     },
-    /// Ask the volume's home; `Server::answered` follows.
+    /// VolumeRequest the volume's home; `Server::answered` follows.
     VolumeRequest {
         /// The volume.
         volume: VolumeId,
@@ -83,7 +83,7 @@ pub enum Step {
         /// What.
         ask: VolumeRequest,
     },
-    /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
+    /// VolumeRequest every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
     /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.
     ListControllers {
         /// The question's number.

@@ -37,6 +37,16 @@ pub(crate) enum Ending {
     Status(Status),
 }
 
+impl Task {
+    /// Where its operation is, if it has one.
+    pub(crate) fn volume_of_io(&self) -> VolumeId {
+        match &self.job {
+            Job::FlushAll(all) => all.at,
+            _ => self.volume,
+        }
+    }
+}
+
 /// How a command counts in its queue's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tally {

@@ -31,18 +31,18 @@ pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
 impl Server {
     /// Whether the host has still to prove to this queue who it is.
     pub fn must_prove(&self, key: QueueKey) -> bool {
-        self.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
+        self.context.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
     }
 
     /// By which hash and group the host of a queue has authenticated; `None`: it has not, or need not.
     pub fn proven_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
-        self.queue(key).guard.as_ref().and_then(|guard| guard.machine.method())
+        self.context.queue(key).guard.as_ref().and_then(|guard| guard.machine.method())
     }
 
     /// A queue has opened that must authenticate: it has until its deadline.
     pub(crate) fn guard(&mut self, key: QueueKey) {
-        let now = self.now;
-        if let Some(guard) = &mut self.queue_mut(key).guard {
+        let now = self.context.now;
+        if let Some(guard) = &mut self.context.queue_mut(key).guard {
             guard.watch(now);
         }
         self.arm_queue(key);
@@ -50,7 +50,7 @@ impl Server {
 
     /// A command has come to a queue with a guard: whether it was dealt with here.
     pub(crate) fn guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
-        let Some(guard) = &self.queue(key.queue).guard else { return false };
+        let Some(guard) = &self.context.queue(key.queue).guard else { return false };
         if is_authentication(sqe) {
             self.authenticate(cx, key, sqe, data_out);
             return true;
@@ -65,17 +65,24 @@ impl Server {
 
     fn answer_guarded(&mut self, command: CommandKey, cid: u16, completion: Completion) {
         if !completion.status.is_success() {
-            let failure = Failure { at: self.now, cid, status: completion.status, lba: 0, nsid: 0 };
+            let failure = Failure { at: self.context.now, cid, status: completion.status, lba: 0, nsid: 0 };
             self.note_failure(command.queue, failure);
         }
-        self.steps.push_back(Step::Respond { command, completion });
+        self.context.steps.push_back(Step::Respond { command, completion });
     }
 
     fn authenticate(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         let cid = sqe.cid.get();
         let refused = match transfer_len(sqe) {
             Err(status) => status,
-            Ok(_) if self.queue(key.queue).guard.as_ref().is_some_and(|guard| guard.waiting.is_some()) => {
+            Ok(_)
+                if self
+                    .context
+                    .queue(key.queue)
+                    .guard
+                    .as_ref()
+                    .is_some_and(|guard| guard.waiting.is_some()) =>
+            {
                 Status::COMMAND_SEQUENCE_ERROR.final_()
             }
             Ok(len) if sqe.fabrics_type() == FabricsType::AUTHENTICATION_RECEIVE => {
@@ -84,10 +91,10 @@ impl Server {
             Ok(len) if len as usize > MESSAGE_LEN_MAX => Status::INVALID_FIELD.final_(),
             Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.final_(),
             Ok(len) => {
-                if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+                if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, Wait::Data));
                 }
-                return self.steps.push_back(Step::Receive { command: key, at: 0, len });
+                return self.context.steps.push_back(Step::Receive { command: key, at: 0, len });
             }
         };
         self.answer_guarded(key, cid, refused.into());
@@ -95,15 +102,15 @@ impl Server {
 
     /// Authentication Receive.
     fn give(&mut self, cx: &mut Cx<'_>, key: CommandKey, cid: u16, len: u32, room: u32) {
-        let now = self.now;
-        let Some(guard) = &mut self.queue_mut(key.queue).guard else { return };
+        let now = self.context.now;
+        let Some(guard) = &mut self.context.queue_mut(key.queue).guard else { return };
         if room < len {
             return self.answer_guarded(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
         }
         let len = len.min(ROOM_MAX);
         if !super::has_room(cx.pool, len) {
             guard.waiting = Some((key, cid, Wait::Room { len, room }));
-            return self.ask_for_room(key, len);
+            return self.context.ask_for_room(key, len);
         }
         let given = guard.machine.receive(len).map(|mut given| {
             given.message.resize(len as usize, 0);
@@ -114,7 +121,7 @@ impl Server {
             Err(status) => (status.into(), AuthOutcome::End(nvme::auth::Explanation::PAYLOAD)),
             Ok(given) => match memory(cx.pool, &given.message) {
                 Some(data) => {
-                    self.steps.push_back(Step::Send { command: key, at: 0, data });
+                    self.context.steps.push_back(Step::Send { command: key, at: 0, data });
                     (Completion::SUCCESS, given.outcome)
                 }
                 // Memory was looked for before.
@@ -134,7 +141,8 @@ impl Server {
 
     /// There may be memory for an Authentication Receive. Whether it was one.
     pub(crate) fn retry_guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
-        let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
+        let Some(guard) = self.context.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut())
+        else {
             return false;
         };
         let waits = |(command, _, on): &mut (CommandKey, u16, Wait)| {
@@ -149,7 +157,7 @@ impl Server {
 
     /// The data of an Authentication Send is here. Whether it was one.
     pub(crate) fn guard_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
-        let Some(queue) = self.open_queue_mut(key.queue) else { return false };
+        let Some(queue) = self.context.open_queue_mut(key.queue) else { return false };
         let Some(guard) = &mut queue.guard else { return false };
         let Some((_, cid, _)) =
             guard.waiting.take_if(|(command, _, on)| *command == key && *on == Wait::Data)
@@ -166,9 +174,11 @@ impl Server {
 
     /// What [`Step::Compute`] gave out is done.
     pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: DhResult) {
-        self.now = cx.now;
+        self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
-        let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
+        let Some(guard) = self.context.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
+            return;
+        };
         let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
         let progress = guard.machine.computed(outcome);
         self.proceed(key, cid, progress);
@@ -177,9 +187,11 @@ impl Server {
     /// What [`Step::Compute`] gave out is not done, since too much else waits: the queue ends, and its host may
     /// come again.
     pub fn not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
-        self.now = cx.now;
+        self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
-        let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
+        let Some(guard) = self.context.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
+            return;
+        };
         let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
         // Nobody is to be blamed for what was not done.
         guard.cost = false;
@@ -188,8 +200,8 @@ impl Server {
     }
 
     fn proceed(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
-        let now = self.now;
-        if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+        let now = self.context.now;
+        if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
             guard.watch(now);
         }
         match progress {
@@ -201,11 +213,11 @@ impl Server {
                 self.computations += 1;
                 let id = ComputeId(self.computations);
                 self.computing.insert(id, key.queue);
-                if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+                if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, Wait::Work(id)));
                     guard.cost = true;
                 }
-                self.steps.push_back(Step::Compute { queue: key.queue, id, work });
+                self.context.steps.push_back(Step::Compute { queue: key.queue, id, work });
             }
             ControllerProgress::Authenticated => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
@@ -220,16 +232,16 @@ impl Server {
 
     /// The host has authenticated.
     fn let_in(&mut self, key: QueueKey) {
-        let now = self.now;
-        let queue = self.queue_mut(key);
+        let now = self.context.now;
+        let queue = self.context.queue_mut(key);
         if let Some(guard) = &mut queue.guard {
             guard.watch(now);
             guard.proven = true;
         }
         self.arm_queue(key);
-        self.steps.push_back(Step::Proven { queue: key });
-        if self.queue(key).spec.qid != 0 {
-            self.tell_controller(key, ControllerEvent::Proven);
+        self.context.steps.push_back(Step::Proven { queue: key });
+        if self.context.queue(key).spec.qid != 0 {
+            self.context.tell_controller(key, ControllerEvent::Proven);
         }
     }
 
@@ -239,44 +251,45 @@ impl Server {
     }
 
     fn end_guarded(&mut self, key: QueueKey, why: Gone) {
-        let spec = &self.queue(key).spec;
+        let spec = &self.context.queue(key).spec;
         if spec.qid == 0 {
             return self.end_association(spec.cntlid, why);
         }
-        if !std::mem::replace(&mut self.queue_mut(key).told_away, true) {
-            self.steps.push_back(Step::EndQueue { queue: key });
+        if !std::mem::replace(&mut self.context.queue_mut(key).told_away, true) {
+            self.context.steps.push_back(Step::EndQueue { queue: key });
         }
     }
 
     /// A command of authentication that waits must end without an answer. Whether it was one.
     pub(crate) fn retire_guarded(&mut self, key: CommandKey) -> bool {
-        let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
+        let Some(guard) = self.context.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut())
+        else {
             return false;
         };
         let Some((_, _, on)) = guard.waiting.take_if(|(command, _, _)| *command == key) else { return false };
         if let Wait::Work(id) = on {
             self.forget(id);
         }
-        self.steps.push_back(Step::Retire { command: key });
+        self.context.steps.push_back(Step::Retire { command: key });
         true
     }
 
     /// A queue with a guard closes: what waits there ends.
     pub(crate) fn unguard(&mut self, key: QueueKey) {
-        let queue = self.queue_mut(key);
+        let queue = self.context.queue_mut(key);
         let Some(Guard { machine, waiting, proven, cost, .. }) = queue.guard.take() else { return };
         // Of whom it is not proved that the queue is theirs, they cannot end an association by losing it.
         queue.ended |= !proven;
         // Who lets powers be computed and goes has failed as much as who sends a wrong answer; else it would be
         // the cheaper way to keep us busy.
         if machine.state() == AuthState::Failed || (cost && !proven) {
-            self.steps.push_back(Step::Unproven { queue: key });
+            self.context.steps.push_back(Step::Unproven { queue: key });
         }
         if let Some((command, _, on)) = waiting {
             if let Wait::Work(id) = on {
                 self.forget(id);
             }
-            self.steps.push_back(Step::Retire { command });
+            self.context.steps.push_back(Step::Retire { command });
         }
         self.arm_queue(key);
     }
@@ -284,13 +297,13 @@ impl Server {
     /// What was to be computed is of no use any more.
     fn forget(&mut self, id: ComputeId) {
         if self.computing.remove(&id).is_some() {
-            self.steps.push_back(Step::Forget { id });
+            self.context.steps.push_back(Step::Forget { id });
         }
     }
 
     /// Puts a queue's deadline among the timers.
     fn arm_queue(&mut self, key: QueueKey) {
-        let queue = self.queue_mut(key);
+        let queue = self.context.queue_mut(key);
         let deadline = queue.guard.as_ref().and_then(Guard::deadline);
         let old = std::mem::replace(&mut queue.armed, deadline);
         self.controllers.rearm(Due::Queue(key), old, deadline);

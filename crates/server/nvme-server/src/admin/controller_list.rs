@@ -43,7 +43,7 @@ pub(super) fn call(
     if let Some(controller) = server.controllers.find_mut(cntlid) {
         controller.waiting.push(Waiting { key, cid, on });
     }
-    server.steps.push_back(Step::ListControllers { id, of });
+    server.context.steps.push_back(Step::ListControllers { id, of });
     Ok(Outcome::Later)
 }
 

@@ -1,14 +1,13 @@
 //! Fabrics commands behind the Connect: properties on the admin queue, Disconnect on I/O queues
 //! (NVMe Base §6.4 to §6.6).
 
-use nvme::fabrics::{Property, PropertyAccess, disconnect_is_valid};
+use nvme::fabrics::{Property, PropertyAccess};
 use nvme::property::{Capabilities, Configuration, VERSION};
 use nvme::{Completion, FabricsType, Sqe, Status};
 
 use super::Outcome;
 use crate::controller::Controller;
 use crate::server::Server;
-use crate::step::{CommandKey, Step};
 
 /// How long a controller may take to be ready or reset, in units of 500 ms: what is in flight on its
 /// I/O queues ends first, and a disk may be slow.
@@ -56,26 +55,5 @@ fn property(controller: &Controller, access: PropertyAccess) -> Option<u64> {
         (Property::CSTS, 4) => Some(controller.status.word().into()),
         (Property::CRTO, 4) => Some(capabilities.ready_timeouts().into()),
         _ => None,
-    }
-}
-
-/// A fabrics command of an I/O queue.
-pub(crate) fn on_io_queue(server: &mut Server, command: CommandKey, sqe: &Sqe) -> Result<(), Status> {
-    match sqe.fabrics_type() {
-        FabricsType::DISCONNECT if !disconnect_is_valid(sqe) => {
-            Err(Status::CONNECT_INCOMPATIBLE_FORMAT.final_())
-        }
-        FabricsType::DISCONNECT => {
-            let queue = server.queue_mut(command.queue);
-            queue.ended = true;
-            server.steps.push_back(Step::Respond { command, completion: Completion::SUCCESS });
-            server.steps.push_back(Step::EndQueue { queue: command.queue });
-            Ok(())
-        }
-        FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Err(Status::INVALID_QUEUE_TYPE.final_()),
-        FabricsType::CONNECT | FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
-            Err(Status::COMMAND_SEQUENCE_ERROR.final_())
-        }
-        _ => Err(Status::INVALID_FIELD.final_()),
     }
 }

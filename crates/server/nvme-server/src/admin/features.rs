@@ -245,7 +245,7 @@ fn of_volume(
     what: impl Fn(&volume::View) -> u32,
 ) -> Result<u32, Status> {
     let entry = controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     Ok(what(&volume.view))
 }
 
@@ -297,7 +297,7 @@ pub(super) fn set(
     let outcome = controller.set(now, set);
     if set.fid == Fid::KEEP_ALIVE_TIMER {
         let words = controller.listen();
-        server.steps.extend(words);
+        server.context.steps.extend(words);
     }
     server.tell_events(cntlid);
     server.arm(cntlid);
@@ -372,7 +372,7 @@ fn receive(
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
     wait(server, cntlid, Waiting { key, cid, on: Wait::Feature(set) });
-    server.steps.push_back(Step::Receive { command: key, at: 0, len: data_out });
+    server.context.steps.push_back(Step::Receive { command: key, at: 0, len: data_out });
     Ok(Outcome::Later)
 }
 
@@ -406,7 +406,7 @@ pub(super) fn data(
         }
         controller.features.behavior = bytes;
         let words = controller.listen();
-        server.steps.extend(words);
+        server.context.steps.extend(words);
     }
     Ok(Outcome::SUCCESS)
 }
@@ -426,7 +426,7 @@ fn protect(
     };
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     // What the operator or the backing protects no host opens, and who may only read changes nothing for others.
     if entry.read_only || (!on && volume.view.is_protected()) {
         return if on { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
@@ -434,7 +434,7 @@ fn protect(
     let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());
     let id = server.controllers.next_ask();
     wait(server, cntlid, Waiting { key, cid, on: Wait::VolumeRequest(id) });
-    server.steps.push_back(Step::VolumeRequest {
+    server.context.steps.push_back(Step::VolumeRequest {
         volume,
         id,
         ask: VolumeRequest::WriteProtectByHost { by, on },
@@ -453,7 +453,7 @@ fn persist(
     let on = set.value & 1 == 1;
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     let reservations = &volume.view.reservations;
     if reservations.persists() == on {
         return Ok(Outcome::SUCCESS);
@@ -466,6 +466,10 @@ fn persist(
     let id = server.controllers.next_ask();
     wait(server, cntlid, Waiting { key, cid, on: Wait::VolumeRequest(id) });
     let action = Action::Persist { on };
-    server.steps.push_back(Step::VolumeRequest { volume, id, ask: VolumeRequest::Reserve { who, action } });
+    server.context.steps.push_back(Step::VolumeRequest {
+        volume,
+        id,
+        ask: VolumeRequest::Reserve { who, action },
+    });
     Ok(Outcome::Later)
 }

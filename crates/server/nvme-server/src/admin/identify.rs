@@ -13,9 +13,10 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::Outcome;
+use crate::context::Volume;
 use crate::controller::{Controller, RETRY_DELAY, abort, ana, errors, events};
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
-use crate::server::{Server, Volume};
+use crate::server::Server;
 use crate::spec::{KAS, NamespaceEntry, namespaces_max};
 use crate::status;
 
@@ -103,7 +104,7 @@ fn place<'a>(
         return Err(Status::INVALID_NAMESPACE.final_());
     }
     let Some(entry) = controller.namespace(nsid) else { return Ok(None) };
-    match server.volume(entry.volume) {
+    match server.context.volume(entry.volume) {
         Some(volume) => Ok(Some((entry, volume))),
         None if entry.volume == VolumeId::AWAY => Err(status::not_here(entry.volume)),
         None => Ok(None),
@@ -123,8 +124,9 @@ fn list(server: &Server, controller: &Controller, after: u32) -> Result<[u8; ide
         return Err(Status::INVALID_NAMESPACE.final_());
     }
     // One whose volume is away is active all the same, or hosts would drop their disk.
-    let is_active =
-        |entry: &&NamespaceEntry| entry.volume == VolumeId::AWAY || server.volume(entry.volume).is_some();
+    let is_active = |entry: &&NamespaceEntry| {
+        entry.volume == VolumeId::AWAY || server.context.volume(entry.volume).is_some()
+    };
     let active = controller.namespaces.iter().filter(is_active);
     Ok(identify::namespace_list(active.map(|entry| entry.nsid), after))
 }
@@ -195,7 +197,7 @@ fn io(server: &Server, controller: &Controller) -> Data {
     // without one say so themselves (VWCNP).
     data.vwc = Data::VWC_PRESENT | Data::VWC_FLUSH_ALL;
     data.nwpc = Data::NWPC_WRITE_PROTECT;
-    let volumes = controller.namespaces.iter().filter_map(|entry| server.volume(entry.volume));
+    let volumes = controller.namespaces.iter().filter_map(|entry| server.context.volume(entry.volume));
     let least = volumes.map(|volume| Atomics::of(&volume.view.geometry)).reduce(Atomics::least);
     let atomics = least.unwrap_or_default();
     data.awun = U16::new(atomics.normal);

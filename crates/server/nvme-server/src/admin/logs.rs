@@ -74,7 +74,7 @@ pub(super) fn execute(
     let gathers = matches!(page.lid, Lid::SMART | Lid::ERROR);
     if gathers && controller.members.iter().any(|member| member.open) {
         let messages = ask(controller, key, cid, page);
-        server.steps.extend(messages);
+        server.context.steps.extend(messages);
         return Ok(Outcome::Later);
     }
     answer(server, cntlid, page)
@@ -92,7 +92,7 @@ fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage)
         cntlid,
         association,
         queue_slot,
-        event: ControllerEvent::VolumeRequest { ticket },
+        event: ControllerEvent::RequestReport { ticket },
     };
     open.iter()
         .map(|member| Step::QueueMessage { to: member.shard, message: message(member.queue_slot) })
@@ -118,7 +118,7 @@ pub(crate) fn gathered(
 }
 
 fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<Outcome, Status> {
-    let now = server.now;
+    let now = server.context.now;
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let outcome = match page.lid {
         Lid::SUPPORTED_PAGES => cut(&log::supported_pages(&PAGES), page),

@@ -18,6 +18,7 @@ use nvme::log::GetLogPage;
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{AskId, Refusal};
 
+use crate::context::class_of;
 use crate::controller::events::EVENTS_MAX;
 use crate::controller::{Wait, Waiting};
 use crate::queue_message::Failure;
@@ -51,7 +52,7 @@ impl Outcome {
 
 /// A command of an admin queue has come.
 pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
-    let cntlid = server.queue(key.queue).spec.cntlid;
+    let cntlid = server.context.queue(key.queue).spec.cntlid;
     server.hear(cntlid, cx.now);
     begin(server, cx, cntlid, key, sqe, Some(data_out));
 }
@@ -106,7 +107,7 @@ pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: Waiting, 
     let command = waiting.key;
     let Some(controller) = server.controllers.find_mut(cntlid) else { return };
     controller.waiting.push(waiting);
-    server.ask_for_room(command, len);
+    server.context.ask_for_room(command, len);
 }
 
 /// There may be memory for a command that waits for it.
@@ -151,7 +152,7 @@ pub(crate) fn conclude(
         Ok(Outcome::Done(completion)) => completion,
         Ok(Outcome::Data(bytes, completion)) => match memory(pool, &bytes) {
             Some(data) => {
-                server.steps.push_back(Step::Send { command, at: 0, data });
+                server.context.steps.push_back(Step::Send { command, at: 0, data });
                 completion
             }
             // Who answers with data has looked for memory before.
@@ -160,16 +161,11 @@ pub(crate) fn conclude(
         Err(status) => status.into(),
     };
     if !completion.status.is_success() {
-        let at = server.now;
+        let at = server.context.now;
         server.note_failure(command.queue, Failure { at, cid, status: completion.status, lba: 0, nsid: 0 });
     }
-    let completion = server.delayed(command.queue, completion);
-    server.steps.push_back(Step::Respond { command, completion });
-}
-
-/// Structures of a page may use what is kept for small replies.
-pub(crate) fn class_of(len: usize) -> Class {
-    if len <= nvme::identify::LEN { Class::Wire } else { Class::Solicited }
+    let completion = status::delayed(completion, || server.delays_retries(command.queue));
+    server.context.steps.push_back(Step::Respond { command, completion });
 }
 
 /// Bytes in memory that can be sent.
@@ -265,7 +261,7 @@ pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
         return true;
     }
     let Some((_, waiting)) = take(server, |waiting| waiting.key == key) else { return false };
-    server.steps.push_back(Step::Retire { command: waiting.key });
+    server.context.steps.push_back(Step::Retire { command: waiting.key });
     true
 }
 

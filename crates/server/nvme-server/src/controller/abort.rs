@@ -7,7 +7,7 @@ use nvme::{Completion, Status};
 use super::{Controller, Wait, Waiting};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
-use crate::step::{CommandKey, QueueKey, Step};
+use crate::step::{CommandKey, Step};
 
 /// How many aborts wait at a time (ACL + 1).
 pub(crate) const ABORTS_MAX: usize = 8;
@@ -37,7 +37,7 @@ impl Server {
             let done = aborted.is_some();
             if let Some(waiting) = aborted {
                 let completion = Status::ABORT_REQUESTED.into();
-                self.steps.push_back(Step::Respond { command: waiting.key, completion });
+                self.context.steps.push_back(Step::Respond { command: waiting.key, completion });
             }
             return Ok(Some(answer(done)));
         }
@@ -56,7 +56,7 @@ impl Server {
             queue_slot,
             event: ControllerEvent::Abort { cid: victim, ticket },
         };
-        self.steps.push_back(Step::QueueMessage { to, message });
+        self.context.steps.push_back(Step::QueueMessage { to, message });
         Ok(None)
     }
 
@@ -67,32 +67,12 @@ impl Server {
             |waiting: &Waiting| matches!(waiting.on, Wait::Abort { ticket: asked } if asked == ticket);
         if let Some(at) = controller.waiting.iter().position(asked) {
             let command = controller.waiting.remove(at).key;
-            self.steps.push_back(Step::Respond { command, completion: answer(aborted) });
-        }
-    }
-
-    /// On the queue's shard: the command ends, and then its controller is told.
-    pub(super) fn abort_on_queue(&mut self, key: QueueKey, cid: u16, ticket: u64) {
-        // Noted first, since the command may end at once.
-        self.queue_mut(key).aborting.push((cid, ticket));
-        if !self.abort_cid(key, cid) {
-            self.queue_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
-            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: false });
+            self.context.steps.push_back(Step::Respond { command, completion: answer(aborted) });
         }
     }
 }
 
-impl Server {
-    /// A command of a queue with aborts under way has ended.
-    pub(crate) fn note_aborted(&mut self, key: QueueKey, cid: u16) {
-        let queue = self.queue_mut(key);
-        let tickets: Vec<u64> =
-            queue.aborting.extract_if(.., |(victim, _)| *victim == cid).map(|(_, ticket)| ticket).collect();
-        for ticket in tickets {
-            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: true });
-        }
-    }
-}
+impl Server {}
 
 impl Controller {
     /// An admin command of this identifier that can be aborted. A volume's home cannot be stopped,

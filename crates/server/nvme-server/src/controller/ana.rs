@@ -71,7 +71,7 @@ impl Server {
     pub(super) fn ana_states(&self, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for entry in namespaces {
-            let state = match self.volume(entry.volume) {
+            let state = match self.context.volume(entry.volume) {
                 Some(volume) => state(volume.view.access(port)),
                 // The path is not to blame, nor are others of its group.
                 None if entry.volume == VolumeId::AWAY => State::Optimized,

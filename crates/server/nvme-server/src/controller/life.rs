@@ -87,7 +87,7 @@ impl Controller {
 impl Server {
     /// The host writes CC.
     pub(crate) fn configure(&mut self, cntlid: u16, to: Configuration) {
-        let now = self.now;
+        let now = self.context.now;
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         let from = std::mem::replace(&mut controller.configuration, to);
         let starts = !from.is_enabled() && to.is_enabled();
@@ -108,11 +108,11 @@ impl Server {
         }
         if stops || shuts {
             controller.lost = None;
-            controller.end_members(&mut self.steps);
+            controller.end_members(&mut self.context.steps);
             let waiting = std::mem::take(&mut controller.waiting);
             for waiting in waiting {
                 let completion = Status::ABORTED_SQ_DELETION.into();
-                self.steps.push_back(Step::Respond { command: waiting.key, completion });
+                self.context.steps.push_back(Step::Respond { command: waiting.key, completion });
             }
             if stops {
                 controller.forget();
@@ -141,7 +141,7 @@ impl Server {
             let armed = controller.armed;
             self.controllers.rearm(Due::Controller(cntlid), armed, None);
             self.controllers.here.remove(&cntlid);
-            self.steps.push_back(Step::ControllerGone { cntlid, why });
+            self.context.steps.push_back(Step::ControllerGone { cntlid, why });
         }
     }
 
@@ -160,9 +160,9 @@ impl Server {
         controller.ending = Some(why);
         controller.status.fatal = true;
         (controller.patience, controller.lost) = (None, None);
-        controller.end_members(&mut self.steps);
+        controller.end_members(&mut self.context.steps);
         if !controller.admin_gone {
-            self.steps.push_back(Step::EndQueue { queue: controller.admin });
+            self.context.steps.push_back(Step::EndQueue { queue: controller.admin });
         }
         self.arm(cntlid);
         self.end_if_queues_gone(cntlid);
@@ -176,7 +176,7 @@ impl Server {
         }
         controller.admin_gone = true;
         let retired = std::mem::take(&mut controller.waiting);
-        self.steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
+        self.context.steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
         self.end_association(cntlid, Gone::Closed);
         self.end_if_queues_gone(cntlid);
     }
@@ -205,7 +205,7 @@ impl Server {
 
     /// The time that [`Server::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.now = cx.now;
+        self.context.now = cx.now;
         while let Some(&(time, due)) = self.controllers.timers.first() {
             if time > cx.now {
                 return;
@@ -214,7 +214,7 @@ impl Server {
                 Due::Controller(cntlid) => cntlid,
                 Due::Queue(key) => {
                     self.controllers.rearm(due, Some(time), None);
-                    self.queue_mut(key).armed = None;
+                    self.context.queue_mut(key).armed = None;
                     self.turn_away(key);
                     continue;
                 }

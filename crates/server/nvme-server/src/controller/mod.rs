@@ -133,13 +133,10 @@ pub(crate) enum Wait {
     RoomForList(Vec<u16>, u16),
 }
 
-/// The controllers of a shard, and the queues of this shard that belong to any.
+/// The controllers of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Controllers {
     here: HashMap<u16, Controller>,
-    /// I/O queues of this shard, by controller and queue slot. A queue whose association has ended
-    /// stands here until it is gone, or until one of a newer association takes its place.
-    pub(crate) queues: HashMap<(u16, u16), QueueKey>,
     timers: BTreeSet<(Time, Due)>,
     associations: u64,
     asks: u64,
@@ -296,7 +293,12 @@ impl Server {
         let cntlid = controller.spec.cntlid;
         let admin = self.open_queue(
             cx,
-            controller.queue_spec(self.shard, 0, controller.spec.entries, controller.spec.flow_control),
+            controller.queue_spec(
+                self.context.shard,
+                0,
+                controller.spec.entries,
+                controller.spec.flow_control,
+            ),
         );
         controller.admin = admin;
         let states = self.ana_states(&controller.namespaces, controller.spec.nexus.port);
@@ -310,7 +312,7 @@ impl Server {
     /// Lets an I/O queue in, or says why not (NVMe Base §6.3, in the order of its checks). The queue
     /// counts from now on: it is to be opened on `join.shard`, or given up there.
     pub fn join(&mut self, cntlid: u16, join: &Join) -> Result<QueueSpec, ConnectRefusal> {
-        let shard = self.shard;
+        let shard = self.context.shard;
         let controller = self.controllers.find_mut(cntlid).ok_or(ConnectRefusal::CNTLID)?;
         if controller.ending.is_some() || controller.is_discovery() {
             return Err(ConnectRefusal::CNTLID);
@@ -367,7 +369,7 @@ impl Server {
 
     /// How the Connect that made this queue is answered, once it is open.
     pub fn connected(&self, key: QueueKey) -> Completion {
-        self.queue(key).spec.connected()
+        self.context.queue(key).spec.connected()
     }
 
     /// Whether a controller has neither I/O queues nor anything to do but to wait for events, and is not

@@ -176,7 +176,7 @@ impl Server {
             let Some(event) = controller.events.next() else { return };
             let command = controller.waiting.remove(at).key;
             let completion = Completion { result: event.dword().into(), ..Completion::SUCCESS };
-            self.steps.push_back(Step::Respond { command, completion });
+            self.context.steps.push_back(Step::Respond { command, completion });
         }
     }
 }

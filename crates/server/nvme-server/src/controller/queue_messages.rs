@@ -10,13 +10,13 @@ use super::{Controller, Member, Wait};
 use crate::admin;
 use crate::queue_message::{ControllerEvent, QueueMessage, Report};
 use crate::server::Server;
-use crate::spec::{NamespaceEntry, QueueSpec, ordered};
-use crate::step::{CommandKey, QueueKey, Step};
+use crate::spec::{NamespaceEntry, ordered};
+use crate::step::{CommandKey, Step};
 
 impl Server {
     /// A message has come to this shard.
     pub fn handle_queue_message(&mut self, cx: &mut Cx<'_>, message: QueueMessage) {
-        self.now = cx.now;
+        self.context.now = cx.now;
         match message.event {
             ControllerEvent::Opened { .. }
             | ControllerEvent::Gone { .. }
@@ -26,9 +26,9 @@ impl Server {
             | ControllerEvent::Aborted { .. } => self.hear_queue(cx, message),
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
-            | ControllerEvent::VolumeRequest { .. }
+            | ControllerEvent::RequestReport { .. }
             | ControllerEvent::Listen { .. }
-            | ControllerEvent::Namespaces(_) => self.hear_controller(message),
+            | ControllerEvent::Namespaces(_) => self.context.hear_controller(message),
         }
     }
 
@@ -39,7 +39,7 @@ impl Server {
             if let ControllerEvent::Opened { at } = event {
                 // Its controller ended while it was on its way.
                 let message = QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End };
-                self.steps.push_back(Step::QueueMessage { to: at, message });
+                self.context.steps.push_back(Step::QueueMessage { to: at, message });
             }
             return;
         };
@@ -54,14 +54,14 @@ impl Server {
                     // Both may have changed while it was on its way.
                     for event in [listen, ControllerEvent::Namespaces(controller.namespaces.clone())] {
                         let message = QueueMessage { cntlid, association, queue_slot, event };
-                        self.steps.push_back(Step::QueueMessage { to: at, message });
+                        self.context.steps.push_back(Step::QueueMessage { to: at, message });
                     }
                 }
                 if !stays {
                     // The end was told to its shard before it was there.
                     let message =
                         QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End };
-                    self.steps.push_back(Step::QueueMessage { to: at, message });
+                    self.context.steps.push_back(Step::QueueMessage { to: at, message });
                 }
             }
             ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, queue_slot, lost, *report),
@@ -74,7 +74,7 @@ impl Server {
             ControllerEvent::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
-            | ControllerEvent::VolumeRequest { .. }
+            | ControllerEvent::RequestReport { .. }
             | ControllerEvent::Listen { .. }
             // The caller gives these to the queue.
             | ControllerEvent::Namespaces(_) => {}
@@ -105,7 +105,7 @@ impl Server {
         {
             member.proven = true;
         }
-        self.steps.extend(ends.into_iter().map(|(to, queue_slot)| Step::QueueMessage {
+        self.context.steps.extend(ends.into_iter().map(|(to, queue_slot)| Step::QueueMessage {
             to,
             message: QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End },
         }));
@@ -163,104 +163,20 @@ impl Server {
         }
     }
 
-    fn hear_controller(&mut self, message: QueueMessage) {
-        let QueueMessage { cntlid, association, queue_slot, event } = message;
-        let Some(key) = self.joined(cntlid, association, queue_slot) else {
-            // It is gone, and has said so.
-            return;
-        };
-        match event {
-            ControllerEvent::End => self.told_to_end(key),
-            ControllerEvent::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
-            ControllerEvent::VolumeRequest { ticket } => {
-                let report = Box::new(self.report(key));
-                self.tell_controller(key, ControllerEvent::Report { ticket, report });
-            }
-            ControllerEvent::Listen { traffic_ms, delays_retries } => {
-                let queue = self.queue_mut(key);
-                queue.spec.delays_retries = delays_retries;
-                queue.listen(traffic_ms);
-            }
-            ControllerEvent::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
-            ControllerEvent::Opened { .. }
-            | ControllerEvent::Gone { .. }
-            | ControllerEvent::Proven
-            | ControllerEvent::Traffic
-            | ControllerEvent::Report { .. }
-            // The caller gives these to the controller.
-            | ControllerEvent::Aborted { .. } => {}
-        }
-    }
-
-    /// The open queue of this shard that a message means.
-    fn joined(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
-        let key = *self.controllers.queues.get(&(cntlid, queue_slot))?;
-        (self.queue(key).spec.association == association).then_some(key)
-    }
-
-    /// Says something to the controller of a queue.
-    pub(crate) fn tell_controller(&mut self, key: QueueKey, event: ControllerEvent) {
-        let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queue(key).spec;
-        self.steps.push_back(Step::QueueMessage {
-            to: home,
-            message: QueueMessage { cntlid, association, queue_slot, event },
-        });
-    }
-
     /// A command that wants more than to be executed has come. Whether that is all it wants.
     pub(crate) fn attend(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
         if self.guarded(cx, key, sqe, data_out) {
             return true;
         }
-        let queue = self.queue_mut(key.queue);
+        let queue = self.context.queue_mut(key.queue);
         if queue.spec.qid == 0 {
             admin::start(self, cx, key, sqe, data_out);
             return true;
         }
         if queue.told(cx.now) {
-            self.tell_controller(key.queue, ControllerEvent::Traffic);
+            self.context.tell_controller(key.queue, ControllerEvent::Traffic);
         }
         false
-    }
-
-    fn told_to_end(&mut self, key: QueueKey) {
-        let queue = self.queue_mut(key);
-        if !queue.closing && !std::mem::replace(&mut queue.ended, true) {
-            self.steps.push_back(Step::EndQueue { queue: key });
-        }
-    }
-
-    /// An I/O queue has opened on this shard.
-    pub(crate) fn note_opened(&mut self, key: QueueKey) {
-        let QueueSpec { cntlid, queue_slot, .. } = self.queue(key).spec;
-        self.controllers.queues.insert((cntlid, queue_slot), key);
-        let at = self.shard;
-        self.tell_controller(key, ControllerEvent::Opened { at });
-    }
-
-    /// An I/O queue of this shard is gone, with all its commands.
-    pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: Report) {
-        if self.controllers.queues.get(&(spec.cntlid, spec.queue_slot)) == Some(&key) {
-            self.controllers.queues.remove(&(spec.cntlid, spec.queue_slot));
-        }
-        self.tell_gone(spec, lost, report);
-    }
-
-    /// Gives a queue up that was let in by [`Server::join`] and never opened: its link was lost on
-    /// the way, or there was no memory for it. On any shard.
-    pub fn give_up(&mut self, spec: &QueueSpec) {
-        self.tell_gone(spec, false, Report::default());
-    }
-
-    fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
-        let event = ControllerEvent::Gone { lost, report: Box::new(report) };
-        let message = QueueMessage {
-            cntlid: spec.cntlid,
-            association: spec.association,
-            queue_slot: spec.queue_slot,
-            event,
-        };
-        self.steps.push_back(Step::QueueMessage { to: spec.home, message });
     }
 
     /// Changes which namespaces a controller of this shard reaches: its host is told what changed,
@@ -283,9 +199,9 @@ impl Server {
                 event: ControllerEvent::Namespaces(fresh.clone()),
             },
         });
-        self.steps.extend(messages);
+        self.context.steps.extend(messages);
         if !controller.admin_gone {
-            self.queue_mut(admin).spec.namespaces = fresh;
+            self.context.queue_mut(admin).spec.namespaces = fresh;
         }
         self.namespaces_changed(cntlid, &changed);
         self.follow_ana(cntlid);

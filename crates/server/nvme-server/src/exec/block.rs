@@ -11,8 +11,8 @@ use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Op, Refusal, Span};
 
 use super::{place, submit};
+use crate::context::{ExecContext, Volume};
 use crate::job::Job;
-use crate::server::{Server, Volume};
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
@@ -39,7 +39,7 @@ pub(super) fn durability(transfer: Transfer) -> Durability {
 /// How many bytes a transfer moves, if it may be so long, and if the SGL agrees: `offered` bytes.
 #[inline]
 pub(super) fn measure(
-    server: &Server,
+    ctx: &ExecContext,
     key: CommandKey,
     volume: &Volume,
     transfer: Transfer,
@@ -50,7 +50,7 @@ pub(super) fn measure(
     }
     let geometry = &volume.view.geometry;
     let bytes = u64::from(transfer.blocks) * u64::from(geometry.logical);
-    let max = server.queue(key.queue).spec.transfer_max.min(geometry.max_io);
+    let max = ctx.queue(key.queue).spec.transfer_max.min(geometry.max_io);
     if bytes > u64::from(max) {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -63,7 +63,7 @@ pub(super) fn measure(
 /// Asks the view, on arrival, whether the operation may go on: so that no data is solicited for one
 /// that may not. The gate asks again, bindingly.
 pub(super) fn admit(
-    server: &Server,
+    ctx: &ExecContext,
     key: CommandKey,
     entry: &NamespaceEntry,
     volume: &Volume,
@@ -72,121 +72,126 @@ pub(super) fn admit(
     if entry.read_only && op.is_write() {
         return Err(status::refused(Refusal::ReadOnly));
     }
-    volume.view.admit(server.nexus(key.queue), op).map_err(status::refused)
+    volume.view.admit(ctx.nexus(key.queue), op).map_err(status::refused)
 }
 
 /// Read.
 #[inline]
-pub(super) fn read(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn read(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
-    let bytes = measure(server, key, volume, transfer, sqe.dptr.length.get())?;
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
+    let bytes = measure(ctx, key, volume, transfer, sqe.dptr.length.get())?;
     let want = if volume.view.geometry.lends { 0 } else { bytes };
     let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
     let job = if stable { Job::ReadStable(None) } else { Job::Read };
-    let slot = server.open(key, sqe, &entry, bytes, job)?;
-    server.tasks.get_mut(slot).tally = Tally::Read;
-    server.submit(slot, Op::Read(span(transfer)), Payload::None, want);
+    let slot = ctx.open(key, sqe, &entry, bytes, job)?;
+    ctx.tasks.get_mut(slot).tally = Tally::Read;
+    ctx.submit(slot, Op::Read(span(transfer)), Payload::None, want);
     Ok(())
 }
 
 /// Read has read.
 #[inline]
-pub(super) fn finish_read(server: &mut Server, slot: u32, payload: Payload) {
-    let command = server.tasks.get(slot).key;
-    server.steps.push_back(Step::Send { command, at: 0, data: payload.into_sg() });
-    server.complete(slot, Completion::SUCCESS);
+pub(super) fn finish_read(ctx: &mut ExecContext, slot: u32, payload: Payload) {
+    let command = ctx.tasks.get(slot).key;
+    ctx.steps.push_back(Step::Send { command, at: 0, data: payload.into_sg() });
+    ctx.complete(slot, Completion::SUCCESS);
 }
 
 /// Read with FUA has read, or made stable what it has read: that may have stood in the cache only, and must
 /// be stable before anybody is told of it (NVM command set §3.2.4). Who may not flush, because another has
 /// reserved writing, is told what is there.
-pub(super) fn finish_stable_read(server: &mut Server, slot: u32, payload: Payload) {
-    let task = server.tasks.get_mut(slot);
+pub(super) fn finish_stable_read(ctx: &mut ExecContext, slot: u32, payload: Payload) {
+    let task = ctx.tasks.get_mut(slot);
     let (id, queue) = (task.volume, task.key.queue);
     if let Job::ReadStable(data @ Some(_)) = &mut task.job {
         let data = data.take().map(|data| *data).unwrap_or_default();
-        return finish_read(server, slot, Payload::Out(data));
+        return finish_read(ctx, slot, Payload::Out(data));
     }
-    let admitted = |volume: &Volume| volume.view.admit(server.nexus(queue), &Op::Flush).is_ok();
-    if server.volume(id).is_some_and(admitted) {
-        server.tasks.get_mut(slot).job = Job::ReadStable(Some(Box::new(payload.into_sg())));
-        return server.submit(slot, Op::Flush, Payload::None, 0);
+    let admitted = |volume: &Volume| volume.view.admit(ctx.nexus(queue), &Op::Flush).is_ok();
+    if ctx.volume(id).is_some_and(admitted) {
+        ctx.tasks.get_mut(slot).job = Job::ReadStable(Some(Box::new(payload.into_sg())));
+        return ctx.submit(slot, Op::Flush, Payload::None, 0);
     }
-    finish_read(server, slot, payload);
+    finish_read(ctx, slot, payload);
 }
 
 /// Write: payload first.
 #[inline]
-pub(super) fn write(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+pub(super) fn write(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
     let op = Op::Write(span(transfer), durability(transfer));
-    solicit(server, key, sqe, data_out, op, Tally::Write)
+    solicit(ctx, key, sqe, data_out, op, Tally::Write)
 }
 
 /// Compare: payload first.
-pub(super) fn compare(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+pub(super) fn compare(
+    ctx: &mut ExecContext,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: u32,
+) -> Result<(), Status> {
     let op = Op::Compare(span(Transfer::of(sqe)));
-    solicit(server, key, sqe, data_out, op, Tally::Read)
+    solicit(ctx, key, sqe, data_out, op, Tally::Read)
 }
 
 #[inline]
 fn solicit(
-    server: &mut Server,
+    ctx: &mut ExecContext,
     key: CommandKey,
     sqe: &Sqe,
     data_out: u32,
     op: Op,
     tally: Tally,
 ) -> Result<(), Status> {
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
-    let bytes = measure(server, key, volume, Transfer::of(sqe), data_out)?;
-    admit(server, key, &entry, volume, &op)?;
-    let slot = server.open(key, sqe, &entry, bytes, Job::Payload(op, false))?;
-    server.tasks.get_mut(slot).tally = tally;
-    server.receive(slot, bytes);
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
+    let bytes = measure(ctx, key, volume, Transfer::of(sqe), data_out)?;
+    admit(ctx, key, &entry, volume, &op)?;
+    let slot = ctx.open(key, sqe, &entry, bytes, Job::Payload(op, false))?;
+    ctx.tasks.get_mut(slot).tally = tally;
+    ctx.receive(slot, bytes);
     Ok(())
 }
 
 /// Write Zeroes. Its length is not bound by the longest transfer: the gate goes in steps.
-pub(super) fn write_zeroes(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn write_zeroes(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
     let op = Op::WriteZeroes { span: span(transfer), unmap: transfer.has(Transfer::DEALLOCATE) };
     // DEAC stands where other commands have no storage tag check; bit 24 is that check here too.
-    bare(server, key, sqe, op, transfer.has(Transfer::FUA))
+    bare(ctx, key, sqe, op, transfer.has(Transfer::FUA))
 }
 
 /// Verify. It reads in steps, as Write Zeroes writes.
-pub(super) fn verify(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn verify(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     if planted(Bug::VerifyBlind) {
-        server.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
+        ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
         return Ok(());
     }
-    bare(server, key, sqe, Op::Verify(span(Transfer::of(sqe))), false)
+    bare(ctx, key, sqe, Op::Verify(span(Transfer::of(sqe))), false)
 }
 
 /// Write Uncorrectable.
-pub(super) fn write_uncorrectable(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn write_uncorrectable(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     let span = span(Transfer::of(sqe));
-    let (_, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let (_, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     if span.blocks * u64::from(volume.view.geometry.logical) > 4096 << UNCORRECTABLE_MAX_POWER {
         return Err(Status::INVALID_FIELD.final_());
     }
-    bare(server, key, sqe, Op::MarkBad(span), false)
+    bare(ctx, key, sqe, Op::MarkBad(span), false)
 }
 
 /// An operation without payload.
-fn bare(server: &mut Server, key: CommandKey, sqe: &Sqe, op: Op, stable: bool) -> Result<(), Status> {
+fn bare(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, op: Op, stable: bool) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     if transfer.protects() && !matches!(op, Op::MarkBad(_)) {
         return Err(Status::INVALID_PROTECTION_INFO.final_());
     }
     let bytes = u64::from(transfer.blocks) * u64::from(volume.view.geometry.logical);
     let tally = if matches!(op, Op::Verify(_)) { Tally::Read } else { Tally::No };
     // At most 65536 blocks of 4096 bytes.
-    let slot = server.open(key, sqe, &entry, bytes as u32, Job::Plain)?;
-    server.tasks.get_mut(slot).tally = tally;
-    submit(server, slot, op, stable);
+    let slot = ctx.open(key, sqe, &entry, bytes as u32, Job::Plain)?;
+    ctx.tasks.get_mut(slot).tally = tally;
+    submit(ctx, slot, op, stable);
     Ok(())
 }

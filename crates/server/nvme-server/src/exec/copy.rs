@@ -10,8 +10,8 @@ use zerocopy::FromBytes;
 
 use super::block::admit;
 use super::{flush, list, place};
+use crate::context::ExecContext;
 use crate::job::{Copying, Job};
-use crate::server::Server;
 use crate::status;
 use crate::step::CommandKey;
 
@@ -24,9 +24,9 @@ pub const COPY_BLOCKS_MAX: u32 = 65_536;
 /// How much is copied at a time, in bytes.
 const PIECE: u32 = 256 << 10;
 
-pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let words = Copy::of(sqe);
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     if words.format != 0 {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -41,23 +41,23 @@ pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
     }
     // At least one block is written.
     let least = Span { lba: words.lba, blocks: 1 };
-    admit(server, key, &entry, volume, &Op::Write(least, Durability::Cached))?;
-    list::receive(server, key, sqe, &entry, data_out)
+    admit(ctx, key, &entry, volume, &Op::Write(least, Durability::Cached))?;
+    list::receive(ctx, key, sqe, &entry, data_out)
 }
 
 /// The source ranges are here.
-pub(super) fn ranges(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
-    match judge(server, slot, Copy::of(sqe), data) {
+pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
+    match judge(ctx, slot, Copy::of(sqe), data) {
         Ok(copying) => {
-            server.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
-            read(server, slot);
+            ctx.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
+            read(ctx, slot);
         }
-        Err(status) => server.complete(slot, status.into()),
+        Err(status) => ctx.complete(slot, status.into()),
     }
 }
 
-fn judge(server: &Server, slot: u32, words: Copy, data: &Sg) -> Result<Copying, Status> {
-    let volume = server.volume(server.tasks.get(slot).volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+fn judge(ctx: &ExecContext, slot: u32, words: Copy, data: &Sg) -> Result<Copying, Status> {
+    let volume = ctx.volume(ctx.tasks.get(slot).volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
     let bytes = list::bytes::<{ list::LIST_MAX }>(data);
     let ranges = bytes.chunks_exact(size_of::<CopyRange>()).take(words.ranges.into());
     let sources: Vec<Span> = ranges
@@ -82,25 +82,25 @@ fn judge(server: &Server, slot: u32, words: Copy, data: &Sg) -> Result<Copying, 
 }
 
 #[expect(clippy::unreachable, reason = "only Copy's own steps ask, and a Copy stays one until it ends")]
-fn copying(server: &mut Server, slot: u32) -> &mut Copying {
-    match &mut server.tasks.get_mut(slot).job {
+fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
+    match &mut ctx.tasks.get_mut(slot).job {
         Job::Copy(copying) => copying,
         job => unreachable!("{job:?} is no Copy"),
     }
 }
 
 /// Reads the next piece, or ends.
-fn read(server: &mut Server, slot: u32) {
-    let Some(volume) = server.volume(server.tasks.get(slot).volume) else {
-        return server.complete(slot, Status::INVALID_NAMESPACE.final_().into());
+fn read(ctx: &mut ExecContext, slot: u32) {
+    let Some(volume) = ctx.volume(ctx.tasks.get(slot).volume) else {
+        return ctx.complete(slot, Status::INVALID_NAMESPACE.final_().into());
     };
     let logical = volume.view.geometry.logical;
-    let copy = copying(server, slot);
+    let copy = copying(ctx, slot);
     let Some(source) = copy.sources.get(copy.at) else {
         if copy.stable {
-            return flush::make_stable(server, slot);
+            return flush::make_stable(ctx, slot);
         }
-        return server.complete(slot, Completion::SUCCESS);
+        return ctx.complete(slot, Completion::SUCCESS);
     };
     let blocks = (source.blocks - copy.copied).min(u64::from(PIECE / logical));
     let source = if planted(Bug::CopyShifted) { copy.sources.first().unwrap_or(source) } else { source };
@@ -108,27 +108,27 @@ fn read(server: &mut Server, slot: u32) {
     (copy.piece, copy.writing) = (blocks, false);
     // At most `PIECE`.
     let want = blocks as u32 * logical;
-    server.submit(slot, Op::Read(span), Payload::None, want);
+    ctx.submit(slot, Op::Read(span), Payload::None, want);
 }
 
 /// A piece was read, or written.
-pub(super) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
-    let copy = copying(server, slot);
+pub(super) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+    let copy = copying(ctx, slot);
     if let Err(failure) = result {
         // Which source range was the first that is not copied.
         let completion = Completion { result: copy.at as u64, status: status::of(failure) };
-        return server.complete(slot, completion);
+        return ctx.complete(slot, completion);
     }
     let piece = copy.piece;
     if !copy.writing {
         copy.writing = true;
         let op = Op::Write(Span { lba: copy.to, blocks: piece }, Durability::Cached);
-        return server.submit(slot, op, Payload::Out(payload.into_sg()), 0);
+        return ctx.submit(slot, op, Payload::Out(payload.into_sg()), 0);
     }
     copy.to += piece;
     copy.copied += piece;
     if copy.sources.get(copy.at).is_none_or(|source| copy.copied == source.blocks) {
         (copy.at, copy.copied) = (copy.at + 1, 0);
     }
-    read(server, slot);
+    read(ctx, slot);
 }

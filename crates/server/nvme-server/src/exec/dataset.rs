@@ -10,37 +10,37 @@ use zerocopy::FromBytes;
 
 use super::block::admit;
 use super::{list, place};
+use crate::context::ExecContext;
 use crate::job::Job;
-use crate::server::Server;
 use crate::status;
 use crate::step::CommandKey;
 
 /// The longest list in bytes: 256 ranges.
 const RANGES_LEN: usize = 256 * size_of::<DatasetRange>();
 
-pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let words = DatasetManagement::of(sqe);
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     // Hosts may offer room for more ranges than they name.
     let needed = usize::from(words.ranges) * size_of::<DatasetRange>();
     if !(needed..=RANGES_LEN).contains(&(data_out as usize)) {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
     if words.deallocate {
-        admit(server, key, &entry, volume, &Op::Unmap(Vec::new()))?;
+        admit(ctx, key, &entry, volume, &Op::Unmap(Vec::new()))?;
     } else {
-        let who = server.nexus(key.queue);
+        let who = ctx.nexus(key.queue);
         volume.view.admit_class(who, Class::Write).map_err(status::refused)?;
         volume.view.admit_medium().map_err(status::refused)?;
     }
-    list::receive(server, key, sqe, &entry, data_out)
+    list::receive(ctx, key, sqe, &entry, data_out)
 }
 
 /// The ranges are here.
-pub(super) fn ranges(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
+pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     let words = DatasetManagement::of(sqe);
-    let Some(volume) = server.volume(server.tasks.get(slot).volume) else {
-        return server.complete(slot, Status::INVALID_NAMESPACE.final_().into());
+    let Some(volume) = ctx.volume(ctx.tasks.get(slot).volume) else {
+        return ctx.complete(slot, Status::INVALID_NAMESPACE.final_().into());
     };
     let geometry = volume.view.geometry;
     let bytes = list::bytes::<RANGES_LEN>(data);
@@ -49,7 +49,7 @@ pub(super) fn ranges(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
         let Ok(range) = DatasetRange::ref_from_bytes(range) else { continue };
         let span = Span { lba: range.lba.get(), blocks: range.blocks.get().into() };
         if span.end().is_none_or(|end| end > geometry.blocks) {
-            return server.complete(slot, status::refused(Refusal::OutOfRange).into());
+            return ctx.complete(slot, status::refused(Refusal::OutOfRange).into());
         }
         if span.blocks > 0 {
             spans.push(span);
@@ -57,9 +57,9 @@ pub(super) fn ranges(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
     }
     // Where no space can be given back, there is nothing to do: deallocation is a wish.
     if words.deallocate && geometry.thin && !spans.is_empty() {
-        server.tasks.get_mut(slot).job = Job::Plain;
-        server.submit(slot, Op::Unmap(spans), Payload::None, 0);
+        ctx.tasks.get_mut(slot).job = Job::Plain;
+        ctx.submit(slot, Op::Unmap(spans), Payload::None, 0);
     } else {
-        server.complete(slot, Completion::SUCCESS);
+        ctx.complete(slot, Completion::SUCCESS);
     }
 }

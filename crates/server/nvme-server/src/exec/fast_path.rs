@@ -1,6 +1,6 @@
 //! Reads and writes that need not become tasks: whose end is known before anything else can happen.
 //!
-//! Invariant: what is not plain in every respect is left to [`Server::start`], which judges it again and
+//! Invariant: what is not plain in every respect is left to `Server::start`, which judges it again and
 //! says what is wrong.
 
 use nvme::io::Transfer;
@@ -8,7 +8,7 @@ use nvme::{Opcode, Sqe};
 use volume::{Durability, Span, Time, VolumeId};
 
 use super::{block, place};
-use crate::server::Server;
+use crate::context::ExecContext;
 use crate::step::{CommandKey, QueueKey};
 
 /// A command that may be carried out at once, if the volume's gate can. It ends with success and has
@@ -25,13 +25,9 @@ pub struct FastPath {
     pub write: Option<Durability>,
 }
 
-impl Server {
-    /// Whether a command is a plain read or write that needs no task. If the gate can carry it
-    /// out ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended: say so
-    /// with [`Server::count_fast_path`], and answer it with success. If not, [`Server::start`] it.
-    #[must_use]
+impl ExecContext {
     #[inline]
-    pub fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<FastPath> {
+    pub(crate) fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<FastPath> {
         let queue = self.queue(key.queue);
         let heard = now < queue.attention || queue.needs_no_ear(now);
         let free = heard && queue.half.is_none() && queue.aborting.is_empty();
@@ -53,9 +49,8 @@ impl Server {
         may.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
     }
 
-    /// A command was carried out at once.
     #[inline]
-    pub fn count_fast_path(&mut self, queue: QueueKey, what: &FastPath) {
+    pub(crate) fn count_fast_path(&mut self, queue: QueueKey, what: &FastPath) {
         let counters = &mut self.queue_mut(queue).counters;
         match what.write {
             None => {

@@ -7,46 +7,46 @@ use nvme::{Completion, Sqe, Status};
 use volume::{Failure, Op, Outcome, Refusal, VolumeId, Why};
 
 use super::place;
+use crate::context::ExecContext;
 use crate::job::{FlushAll, Job};
-use crate::server::Server;
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
 
-pub(super) fn flush(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn flush(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     if sqe.nsid.get() == NSID_ALL {
-        return flush_all(server, key, sqe);
+        return flush_all(ctx, key, sqe);
     }
-    let (entry, _) = place(server, key.queue, sqe.nsid.get())?;
-    let slot = server.open(key, sqe, &entry, 0, Job::Plain)?;
+    let (entry, _) = place(ctx, key.queue, sqe.nsid.get())?;
+    let slot = ctx.open(key, sqe, &entry, 0, Job::Plain)?;
     if planted(Bug::FlushForgotten) {
-        server.complete(slot, Completion::SUCCESS);
+        ctx.complete(slot, Completion::SUCCESS);
         return Ok(());
     }
-    server.submit(slot, Op::Flush, Payload::None, 0);
+    ctx.submit(slot, Op::Flush, Payload::None, 0);
     Ok(())
 }
 
-fn flush_all(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
-    let entries = server.queue(key.queue).spec.namespaces.iter();
+fn flush_all(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    let entries = ctx.queue(key.queue).spec.namespaces.iter();
     let mut rest: Vec<VolumeId> = entries.map(|entry| entry.volume).collect();
-    rest.retain(|volume| server.volume(*volume).is_some());
+    rest.retain(|volume| ctx.volume(*volume).is_some());
     let Some(at) = rest.pop() else {
-        server.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
+        ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
         return Ok(());
     };
     // It is on no namespace: that one goes does not end it.
     let nowhere = NamespaceEntry { nsid: 0, volume: at, read_only: false, ana_group: 0 };
     let all = Box::new(FlushAll { at, rest, failed: None });
-    let slot = server.open(key, sqe, &nowhere, 0, Job::FlushAll(all))?;
-    server.submit_on(slot, at, Op::Flush, Payload::None, 0, false);
+    let slot = ctx.open(key, sqe, &nowhere, 0, Job::FlushAll(all))?;
+    ctx.submit_on(slot, at, Op::Flush, Payload::None, 0, false);
     Ok(())
 }
 
 /// One volume of a Flush of all is flushed.
-pub(super) fn next(server: &mut Server, slot: u32, result: Result<Outcome, Failure>) {
-    let Job::FlushAll(all) = &mut server.tasks.get_mut(slot).job else {
-        return server.complete(slot, Status::INTERNAL_ERROR.into());
+pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
+    let Job::FlushAll(all) = &mut ctx.tasks.get_mut(slot).job else {
+        return ctx.complete(slot, Status::INTERNAL_ERROR.into());
     };
     match result {
         // It went while its turn had not come: there is nothing to flush any more.
@@ -58,17 +58,17 @@ pub(super) fn next(server: &mut Server, slot: u32, result: Result<Outcome, Failu
     match all.rest.pop() {
         Some(volume) => {
             all.at = volume;
-            server.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
+            ctx.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
         }
         None => {
             let completion = all.failed.map_or(Completion::SUCCESS, |failure| status::of(failure).into());
-            server.complete(slot, completion);
+            ctx.complete(slot, completion);
         }
     }
 }
 
 /// What a command wrote must be stable before it is answered (FUA).
-pub(super) fn make_stable(server: &mut Server, slot: u32) {
-    server.tasks.get_mut(slot).job = Job::Plain;
-    server.submit(slot, Op::Flush, Payload::None, 0);
+pub(super) fn make_stable(ctx: &mut ExecContext, slot: u32) {
+    ctx.tasks.get_mut(slot).job = Job::Plain;
+    ctx.submit(slot, Op::Flush, Payload::None, 0);
 }

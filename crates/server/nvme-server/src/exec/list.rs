@@ -3,8 +3,8 @@
 use buf::Sg;
 use nvme::{Sqe, Status};
 
+use crate::context::ExecContext;
 use crate::job::Job;
-use crate::server::Server;
 use crate::spec::NamespaceEntry;
 use crate::step::CommandKey;
 
@@ -13,7 +13,7 @@ pub(super) const LIST_MAX: usize = 8192;
 
 /// Asks for the list of a command: all of the `len` bytes that its SGL has.
 pub(super) fn receive(
-    server: &mut Server,
+    ctx: &mut ExecContext,
     key: CommandKey,
     sqe: &Sqe,
     entry: &NamespaceEntry,
@@ -22,8 +22,8 @@ pub(super) fn receive(
     if len == 0 || len as usize > LIST_MAX {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    let slot = server.open(key, sqe, entry, len, Job::List(Box::new(*sqe)))?;
-    server.receive(slot, len);
+    let slot = ctx.open(key, sqe, entry, len, Job::List(Box::new(*sqe)))?;
+    ctx.receive(slot, len);
     Ok(())
 }
 

@@ -17,14 +17,14 @@ use volume::{Identity, Nexus, Refusal, VolumeId, VolumeRequest};
 use zerocopy::FromBytes;
 
 use super::{list, place};
+use crate::context::ExecContext;
 use crate::job::Job;
-use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
 
 /// Register, Acquire and Release: their keys first.
-pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     let len = match sqe.opcode {
         Opcode::RESERVATION_REGISTER => Register::of(sqe).map(|_| size_of::<RegisterKeys>()),
         // The existing key can only be ignored where one is registered.
@@ -39,14 +39,14 @@ pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
     if (data_out as usize) < len {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    volume.view.admit_class(server.nexus(key.queue), reservation::Class::Status).map_err(status::refused)?;
-    list::receive(server, key, sqe, &entry, data_out)
+    volume.view.admit_class(ctx.nexus(key.queue), reservation::Class::Status).map_err(status::refused)?;
+    list::receive(ctx, key, sqe, &entry, data_out)
 }
 
 /// The keys are here.
-pub(super) fn keys(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
+pub(super) fn keys(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     let bytes = list::bytes::<16>(data);
-    let queue = &server.queue(server.tasks.get(slot).key.queue).spec;
+    let queue = &ctx.queue(ctx.tasks.get(slot).key.queue).spec;
     let action = match sqe.opcode {
         Opcode::RESERVATION_REGISTER => {
             Register::of(sqe).and_then(|words| register(words, &bytes, queue.host.nqn.as_str()))
@@ -55,12 +55,12 @@ pub(super) fn keys(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
         _ => Release::of(sqe).and_then(|words| release(words, &bytes)),
     };
     let Some(action) = action else {
-        return server.complete(slot, Status::INVALID_FIELD.final_().into());
+        return ctx.complete(slot, Status::INVALID_FIELD.final_().into());
     };
-    let read_only = server.tasks.get(slot).read_only;
+    let read_only = ctx.tasks.get(slot).read_only;
     let who = Nexus { read_only, ..queue.nexus.clone() };
-    server.tasks.get_mut(slot).job = Job::Plain;
-    server.ask(slot, VolumeRequest::Reserve { who, action });
+    ctx.tasks.get_mut(slot).job = Job::Plain;
+    ctx.ask(slot, VolumeRequest::Reserve { who, action });
 }
 
 fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {
@@ -108,13 +108,13 @@ fn release(words: Release, list: &[u8; 16]) -> Option<Action> {
 }
 
 /// Report. Host identifiers have 128 bits on fabrics, so only the extended structure can show them.
-pub(super) fn report(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn report(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     let words = Report::of(sqe);
-    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     if !words.extended {
         return Err(Status::HOST_ID_INCONSISTENT.final_());
     }
-    let queue = &server.queue(key.queue).spec;
+    let queue = &ctx.queue(key.queue).spec;
     if words.len > u64::from(queue.transfer_max) {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -126,32 +126,32 @@ pub(super) fn report(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<
     if !access.serves() {
         return Err(status::refused(Refusal::Inaccessible(access)));
     }
-    let slot = server.open(key, sqe, &entry, words.len as u32, Job::Report)?;
-    give(server, slot);
+    let slot = ctx.open(key, sqe, &entry, words.len as u32, Job::Report)?;
+    give(ctx, slot);
     Ok(())
 }
 
 /// Gives the report, or waits for memory to make it in.
-pub(super) fn give(server: &mut Server, slot: u32) {
-    let task = server.tasks.get(slot);
+pub(super) fn give(ctx: &mut ExecContext, slot: u32) {
+    let task = ctx.tasks.get(slot);
     let (command, id, len) = (task.key, task.volume, task.bytes as usize);
-    let Some(volume) = server.volume(id) else {
-        return server.complete(slot, Status::INVALID_NAMESPACE.final_().into());
+    let Some(volume) = ctx.volume(id) else {
+        return ctx.complete(slot, Status::INVALID_NAMESPACE.final_().into());
     };
     let whole = match &volume.report {
         Some(whole) => whole.clone(),
         None => {
             let bytes = shown(&volume.view.reservations);
-            match make_report(server, id, &bytes) {
+            match make_report(ctx, id, &bytes) {
                 Some(whole) => whole,
                 // The most that one transfer takes is less than u32::MAX.
-                None => return server.ask_for_room(command, (bytes.len() + FILL) as u32),
+                None => return ctx.ask_for_room(command, (bytes.len() + FILL) as u32),
             }
         }
     };
     let data = cut(&whole, len);
-    server.steps.push_back(Step::Send { command, at: 0, data });
-    server.complete(slot, Completion::SUCCESS);
+    ctx.steps.push_back(Step::Send { command, at: 0, data });
+    ctx.complete(slot, Completion::SUCCESS);
 }
 
 /// Zeroes that stand behind a report, for hosts that take more than it has.
@@ -159,13 +159,13 @@ const FILL: usize = 16 << 10;
 
 /// Makes the report of a volume, and keeps it while nothing changes: so however many are on their way,
 /// they share one memory.
-fn make_report(server: &mut Server, volume: VolumeId, bytes: &[u8]) -> Option<Sg> {
+fn make_report(ctx: &mut ExecContext, volume: VolumeId, bytes: &[u8]) -> Option<Sg> {
     let len = bytes.len() + FILL;
-    let mut memory = server.pool().take_sg(Class::Solicited, len)?;
+    let mut memory = ctx.pool().take_sg(Class::Solicited, len)?;
     memory.copy_from(0, bytes);
     memory.zero(bytes.len()..len);
     let whole = memory.freeze();
-    server.keep_report(volume, Some(whole.clone()));
+    ctx.keep_report(volume, Some(whole.clone()));
     Some(whole)
 }
 

@@ -11,7 +11,7 @@ fn what_is_written_is_read() {
     assert_eq!(world.read(host, 99, 1), block(0));
     world.good(host, &sqe(Opcode::FLUSH), &[]);
     assert!(world.disks.kinds.borrow().contains(&volume::Op::Flush));
-    let counters = world.server(host).report(host.key).counters;
+    let counters = world.server(host).context.report(host.key).counters;
     assert_eq!((counters.reads, counters.read_bytes), (2, 9 * 512));
     assert_eq!((counters.writes, counters.written_bytes), (1, 8 * 512));
     assert_eq!(world.lent(), 0);
@@ -136,7 +136,7 @@ fn compare_and_verify() {
         Status::COMPARE_FAILURE.final_()
     );
     world.good(host, &transfer(Opcode::VERIFY, 0, 32768), &[]);
-    let counters = world.server(host).report(host.key).counters;
+    let counters = world.server(host).context.report(host.key).counters;
     assert_eq!((counters.reads, counters.read_bytes), (2, 32769 * 512));
 }
 
@@ -180,7 +180,7 @@ fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     world.run();
     world.now = Time(1500);
     world.start(host, &with_cid(on(transfer(Opcode::READ, 3, 1), 9), 7), &[]);
-    let report = world.server(host).report(host.key);
+    let report = world.server(host).context.report(host.key);
     assert_eq!(report.counters.busy_ns, 500);
     let status = Status::INVALID_NAMESPACE.final_();
     let failure = crate::Failure { at: Time(1500), cid: 7, status, lba: 3, nsid: 9 };
@@ -190,7 +190,7 @@ fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     world.run();
     assert_eq!(world.status(read), Status::SUCCESS);
     world.now = Time(9000);
-    let report = world.server(host).report(host.key);
+    let report = world.server(host).context.report(host.key);
     assert_eq!((report.counters.busy_ns, report.failed), (700, 0));
     // The medium's failures are counted, a comparison's are not; the latest are kept.
     world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 5, 1), &[]);
@@ -198,7 +198,7 @@ fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     for lba in 0..100 {
         world.command(host, &transfer(Opcode::READ, lba / 100 + 5, 1), &[]);
     }
-    let report = world.server(host).report(host.key);
+    let report = world.server(host).context.report(host.key);
     assert_eq!((report.counters.media_errors, report.failed), (100, 101));
     assert_eq!(report.failures.len(), crate::FAILURES_MAX);
 }
@@ -220,7 +220,7 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     for what in [plain, plain_write] {
         world.server(host).count_fast_path(host.key, &what);
     }
-    let counters = world.server(host).report(host.key).counters;
+    let counters = world.server(host).context.report(host.key).counters;
     assert_eq!(
         (counters.reads, counters.read_bytes, counters.writes, counters.written_bytes),
         (1, 1024, 1, 1024)

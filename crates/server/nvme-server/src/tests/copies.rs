@@ -29,7 +29,7 @@ fn ranges_become_one() {
     assert_eq!(run(&mut world, host, 100, &[(6, 2), (0, 1), (3, 2)]), Status::SUCCESS);
     let expected = [7, 8, 1, 4, 5, 0].map(block).concat();
     assert_eq!(world.read(host, 100, 6), expected);
-    let counters = world.server(host).report(host.key).counters;
+    let counters = world.server(host).context.report(host.key).counters;
     assert_eq!((counters.reads, counters.writes), (1, 8), "a copy moves nothing of the host's");
     assert_eq!(world.lent(), 0);
 }
@@ -144,7 +144,7 @@ fn a_copy_ends_when_it_is_aborted() {
     world.disks.hold.set(true);
     let started = world.start(host, &with_cid(copy(10_000, 1), 3), &list(&[(0, 4096)]));
     world.run();
-    assert!(world.server(host).abort_cid(host.key, 3));
+    assert!(world.server(host).context.abort_cid(host.key, 3));
     world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(started), Status::ABORT_REQUESTED);

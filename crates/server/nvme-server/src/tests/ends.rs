@@ -8,11 +8,11 @@ fn an_abort_ends_what_waits_for_data() {
     world.withhold = true;
     let write = world.start(host, &with_cid(transfer(Opcode::WRITE, 0, 1), 77), &block(1));
     let other = world.start(host, &with_cid(transfer(Opcode::WRITE, 8, 1), 78), &block(1));
-    assert!(!world.server(host).abort_cid(host.key, 79));
-    assert!(world.server(host).abort_cid(host.key, 77));
+    assert!(!world.server(host).context.abort_cid(host.key, 79));
+    assert!(world.server(host).context.abort_cid(host.key, 77));
     world.run();
     assert_eq!(world.status(write), Status::ABORT_REQUESTED);
-    assert!(!world.server(host).abort_cid(host.key, 77));
+    assert!(!world.server(host).context.abort_cid(host.key, 77));
     world.feed(other);
     assert_eq!(world.status(other), Status::SUCCESS);
     // Data that comes too late finds nobody.
@@ -27,7 +27,7 @@ fn an_abort_of_what_is_on_the_disk_waits_for_it() {
     world.disks.hold.set(true);
     let read = world.start(host, &with_cid(transfer(Opcode::READ, 0, 8), 5), &[]);
     world.run();
-    assert!(world.server(host).abort_cid(host.key, 5));
+    assert!(world.server(host).context.abort_cid(host.key, 5));
     world.run();
     assert_eq!(world.end(read), None);
     world.disks.hold.set(false);
@@ -81,7 +81,7 @@ fn namespaces_go_and_turn_read_only() {
     let stays = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
     let goes = world.start(host, &on(transfer(Opcode::WRITE, 0, 1), 2), &block(1));
     let key = host.key;
-    world.server(host).change_queue_namespaces(key, [entry(0, true)].into());
+    world.server(host).context.change_queue_namespaces(key, [entry(0, true)].into());
     world.run();
     assert_eq!((world.status(goes), world.end(stays)), (Status::INVALID_NAMESPACE.final_(), None));
     world.feed(stays);

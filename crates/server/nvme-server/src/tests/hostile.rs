@@ -107,7 +107,7 @@ proptest! {
                 world.run();
             }
             if abort && at % 5 == 0 {
-                world.server(host).abort_cid(host.key, (at / 2) as u16);
+                world.server(host).context.abort_cid(host.key, (at / 2) as u16);
             }
         }
         world.close(host);

@@ -110,7 +110,7 @@ fn a_reservation_report_waits_for_memory() {
     let reports = [1, 2, 3].map(|cid| world.start(host, &with_cid(sqe, cid), &[]));
     world.run();
     assert!(reports.iter().all(|one| world.end(*one).is_none()));
-    assert!(world.server(host).abort_cid(host.key, 2));
+    assert!(world.server(host).context.abort_cid(host.key, 2));
     drop(all);
     world.run();
     let ends = reports.map(|one| world.status(one));

@@ -541,7 +541,7 @@ impl World {
     pub(super) fn lent(&mut self) -> usize {
         for core in &mut self.cores {
             for home in &self.homes {
-                core.server.keep_report(home.facts().id, None);
+                core.server.context.keep_report(home.facts().id, None);
             }
         }
         self.pool.usage().lent

@@ -224,7 +224,7 @@ fn a_half_that_is_aborted_takes_the_other_along() {
             let b = world.start(host, &second(3, 1), &block(1));
             world.run();
             assert_eq!((world.end(a), world.end(b)), (None, None));
-            assert!(world.server(host).abort_cid(host.key, cid));
+            assert!(world.server(host).context.abort_cid(host.key, cid));
             world.run();
             world.disks.hold.set(false);
             world.run();
@@ -238,7 +238,7 @@ fn a_half_that_is_aborted_takes_the_other_along() {
 fn a_lone_half_can_be_aborted_and_its_queue_closed() {
     let (mut world, host) = disk();
     let a = world.start(host, &first(3, 1), &block(0));
-    assert!(world.server(host).abort_cid(host.key, 1));
+    assert!(world.server(host).context.abort_cid(host.key, 1));
     world.run();
     assert_eq!(world.status(a), Status::ABORT_REQUESTED);
     let b = world.start(host, &second(3, 1), &block(1));
@@ -264,7 +264,7 @@ fn a_pair_writes_only_what_may_be_written() {
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start(host, &second(3, 1), &block(1));
     let key = host.key;
-    world.server(host).change_queue_namespaces(key, [entry(0, true)].into());
+    world.server(host).context.change_queue_namespaces(key, [entry(0, true)].into());
     world.feed(b);
     world.feed(a);
     assert_eq!((world.status(a), world.status(b)), (protected, protected));

@@ -498,7 +498,7 @@ fn what_the_home_has_is_not_aborted() {
     let mut sqe = with_cid(sqe(Opcode::RESERVATION_REGISTER), 9);
     Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut sqe);
     let started = world.start(a, &sqe, RegisterKeys { current: U64::ZERO, new: U64::new(1) }.as_bytes());
-    assert!(!world.server(a).abort_cid(a.key, 9));
+    assert!(!world.server(a).context.abort_cid(a.key, 9));
     world.hold_mail = false;
     world.run();
     assert_eq!(world.status(started), Status::SUCCESS);

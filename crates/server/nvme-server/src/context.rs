@@ -1,0 +1,503 @@
+//! The volumes, queues and commands of a shard, and the life of a command.
+//!
+//! A command waits for payload, for an operation, for the volume's home, or for the other half of
+//! its pair: for exactly one of them. Whatever brings it on ends in another wait or in its one
+//! ending step. An aborted command ends when what it waits for is back, because memory that is out
+//! cannot be taken back by force.
+
+mod messages;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use buf::{Class, Payload, Pool, Sg};
+use nvme::{Completion, Opcode, Sqe, Status};
+use volume::{
+    Abort, AskId, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
+    ViewUpdate, VolumeId, VolumeRequest,
+};
+
+use crate::job::{Half, Job};
+use crate::queue::Queue;
+use crate::queue_message::{Counters, Failure, Report};
+use crate::spec::{NamespaceEntry, QueueSpec};
+use crate::status;
+use crate::step::{CommandKey, QueueKey, Step};
+use crate::task::{Ending, Phase, Tally, Task, Tasks};
+
+/// What a volume is, beyond its view.
+#[derive(Clone, Debug)]
+pub struct VolumeInfo {
+    /// What it says of itself.
+    pub facts: Arc<Facts>,
+    /// What its gates share.
+    pub shared: Shared,
+}
+
+/// A volume on this shard.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) info: VolumeInfo,
+    pub(crate) view: View,
+    /// The reservation report of this view, once it was asked for.
+    pub(crate) report: Option<Sg>,
+}
+
+/// What executes the commands of I/O queues. It knows no controller: a queue tells its own by messages.
+#[derive(Debug)]
+pub(crate) struct ExecContext {
+    pub(crate) shard: Shard,
+    volumes: ByVolume<Volume>,
+    queues: Vec<Option<Queue>>,
+    /// I/O queues of this shard, by controller and queue slot. A queue whose association has ended
+    /// stands here until it is gone, or until one of a newer association takes its place.
+    joined: HashMap<(u16, u16), QueueKey>,
+    pub(crate) tasks: Tasks,
+    pub(crate) steps: VecDeque<Step>,
+    /// When the current call came.
+    pub(crate) now: Time,
+    /// The shard's memory, from the first queue on.
+    pool: Option<Pool>,
+}
+
+impl ExecContext {
+    pub(crate) fn new(shard: Shard) -> Self {
+        ExecContext {
+            shard,
+            volumes: ByVolume::default(),
+            queues: Vec::new(),
+            joined: HashMap::new(),
+            tasks: Tasks::default(),
+            steps: VecDeque::new(),
+            now: Time(0),
+            pool: None,
+        }
+    }
+
+    /// Makes room for a queue. Its controller does not know yet.
+    pub(crate) fn insert_queue(&mut self, pool: &Pool, spec: QueueSpec) -> QueueKey {
+        self.pool.get_or_insert_with(|| pool.clone());
+        let index = match self.queues.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.queues.push(None);
+                self.queues.len() - 1
+            }
+        };
+        if let Some(place) = self.queues.get_mut(index) {
+            *place = Some(Queue::new(spec));
+        }
+        QueueKey(index as u32)
+    }
+
+    /// The volume has changed: takes the new view over, and ends the commands that the change ends.
+    pub(crate) fn update_view(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
+        if let Some(known) = self.volumes.get_mut(volume) {
+            known.view = adoption.view.clone();
+            known.report = None;
+        }
+        let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
+        let none = adoption.abort == Abort::Nobody;
+        let victims = self.tasks.select_unless(none, |slot, task| {
+            let asks = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
+            task.volume_of_io() == volume && !asks && adoption.aborts(&self.nexus(task.key.queue).identity)
+        });
+        self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
+    }
+
+    /// The volume's home has answered a command's [`Step::VolumeRequest`].
+    pub(crate) fn answered(&mut self, slot: u32, result: Result<(), Refusal>) {
+        match (self.tasks.get(slot).ending, result) {
+            (Ending::No, Ok(())) => self.complete(slot, Completion::SUCCESS),
+            (Ending::No, Err(refusal)) => self.complete(slot, status::refused(refusal).into()),
+            (Ending::Silent | Ending::Status(_), _) => self.end(slot),
+        }
+    }
+
+    /// Makes a volume known to this shard. One that is known already stays as it is.
+    pub(crate) fn add_volume(&mut self, info: VolumeInfo, view: View) {
+        let volume = info.facts.id;
+        let _ = self.volumes.insert(volume, Volume { info, view, report: None });
+    }
+
+    /// Serves a volume no more: commands on it end, its namespaces are not there.
+    pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
+        self.volumes.remove(volume);
+        let victims = self.tasks.select(|_, task| task.volume == volume && task.nsid != 0);
+        self.stop_all(&victims, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+    }
+
+    /// What is known of a volume of this shard.
+    pub(crate) fn volume_info(&self, volume: VolumeId) -> Option<&VolumeInfo> {
+        Some(&self.volume(volume)?.info)
+    }
+
+    #[inline]
+    pub(crate) fn volume(&self, volume: VolumeId) -> Option<&Volume> {
+        self.volumes.get(volume)
+    }
+
+    /// Keeps a volume's reservation report until the volume changes, or no report.
+    pub(crate) fn keep_report(&mut self, volume: VolumeId, report: Option<Sg>) {
+        if let Some(known) = self.volumes.get_mut(volume) {
+            known.report = report;
+        }
+    }
+
+    pub(crate) fn forget_if_done(&mut self, key: QueueKey) {
+        let done = |queue: &mut Queue| queue.closing && queue.live == 0;
+        let place = self.queues.get_mut(key.0 as usize);
+        let Some(mut queue) = place.and_then(|place| place.take_if(done)) else { return };
+        if queue.spec.qid != 0 {
+            let report = queue.report(self.now);
+            self.note_gone(key, &queue.spec, !queue.ended, report);
+        }
+    }
+
+    /// Who sends by a queue.
+    #[inline]
+    pub(crate) fn nexus(&self, key: QueueKey) -> &Nexus {
+        &self.queue(key).spec.nexus
+    }
+
+    /// Whether a queue's controller has a namespace that is this volume.
+    pub(crate) fn reaches(&self, key: QueueKey, volume: VolumeId) -> bool {
+        self.queue(key).spec.namespaces.iter().any(|entry| entry.volume == volume)
+    }
+
+    /// What a queue has done since it was opened; zeroes if it is gone.
+    pub(crate) fn counters(&self, key: QueueKey) -> Counters {
+        let queue = self.queues.get(key.0 as usize).and_then(Option::as_ref);
+        queue.map_or_else(Counters::default, |queue| queue.counters)
+    }
+
+    /// What a queue has done so far, and what failed since it was asked last.
+    pub(crate) fn report(&mut self, key: QueueKey) -> Report {
+        let now = self.now;
+        self.queue_mut(key).report(now)
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
+    pub(crate) fn queue(&self, key: QueueKey) -> &Queue {
+        self.queues
+            .get(key.0 as usize)
+            .and_then(Option::as_ref)
+            .expect("a queue key is used while the queue is open")
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
+    pub(crate) fn queue_mut(&mut self, key: QueueKey) -> &mut Queue {
+        self.queues
+            .get_mut(key.0 as usize)
+            .and_then(Option::as_mut)
+            .expect("a queue key is used while the queue is open")
+    }
+
+    /// A queue, if it is open.
+    pub(crate) fn open_queue_mut(&mut self, key: QueueKey) -> Option<&mut Queue> {
+        self.queues.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    /// Changes which namespaces a queue reaches: commands on those that are gone end.
+    pub(crate) fn change_queue_namespaces(&mut self, key: QueueKey, namespaces: Arc<[NamespaceEntry]>) {
+        let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
+        queue.spec.namespaces = namespaces;
+        let mut gone = Vec::new();
+        for (slot, command) in self.commands_of(key, |task| task.nsid != 0) {
+            let (nsid, volume) = (self.tasks.get(slot).nsid, self.tasks.get(slot).volume);
+            match self.queue(key).spec.namespace(nsid) {
+                Some(entry) if entry.volume == volume => self.tasks.get_mut(slot).read_only = entry.read_only,
+                Some(_) | None => gone.push((slot, command)),
+            }
+        }
+        self.stop_all(&gone, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+    }
+
+    /// The shard's memory.
+    #[expect(
+        clippy::expect_used,
+        reason = "every queue is opened with the memory, and commands come by queues"
+    )]
+    pub(crate) fn pool(&self) -> &Pool {
+        self.pool.as_ref().expect("a queue was opened with the memory")
+    }
+
+    pub(crate) fn ask_for_room(&mut self, command: CommandKey, len: u32) {
+        let class = class_of(len as usize);
+        self.steps.push_back(Step::Room { command, class, len });
+    }
+
+    /// Ends a queue's command of this CID with Command Abort Requested, for the host's Abort. False:
+    /// there is none, or it is ending already, or the volume's home has it, which carries it out.
+    pub(crate) fn abort_cid(&mut self, queue: QueueKey, cid: u16) -> bool {
+        let victims = self.commands_of(queue, |task| {
+            task.cid == cid && task.ending == Ending::No && task.phase != Phase::VolumeRequest
+        });
+        self.stop_all(&victims, Ending::Status(Status::ABORT_REQUESTED));
+        !victims.is_empty()
+    }
+
+    /// The commands of a queue of which `which` holds, by slot and name. As many are looked at as the queue has
+    /// entries, however many others the shard executes: a host may abort commands without end.
+    pub(crate) fn commands_of(&self, key: QueueKey, which: impl Fn(&Task) -> bool) -> Vec<(u32, CommandKey)> {
+        let Some(queue) = self.queues.get(key.0 as usize).and_then(Option::as_ref) else { return Vec::new() };
+        let mut found: Vec<(u32, CommandKey)> = queue
+            .slots()
+            .filter_map(|slot| Some((slot, self.tasks.holds(slot)?)))
+            .filter(|(_, task)| task.key.queue == key && which(task))
+            .map(|(slot, task)| (slot, task.key))
+            .collect();
+        found.sort_unstable_by_key(|(slot, _)| *slot);
+        // Where a command stood before may be another of the same queue's place now.
+        found.dedup();
+        found
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, key: CommandKey) -> Option<u32> {
+        let slot = self.queues.get(key.queue.0 as usize)?.as_ref()?.recall(key)?;
+        self.tasks.check(slot, key)
+    }
+
+    /// Tells commands to end: those that wait for nothing that is out end now.
+    pub(crate) fn stop_all(&mut self, victims: &[(u32, CommandKey)], how: Ending) {
+        // All are told before one ends, since the end of one half of a pair is the other's.
+        let mut told = Vec::with_capacity(victims.len());
+        for &(slot, key) in victims {
+            let task = self.tasks.get_mut(slot);
+            if task.ending == Ending::No {
+                task.ending = how;
+                told.push((slot, key));
+            }
+        }
+        for (slot, key) in told {
+            if self.tasks.check(slot, key).is_some() {
+                self.stop(slot);
+            }
+        }
+    }
+
+    /// Brings a command that was told to end to its end, if nothing of it is out.
+    pub(crate) fn stop(&mut self, slot: u32) {
+        match self.tasks.get(slot).phase {
+            Phase::Data => self.end(slot),
+            Phase::Mate => self.stop_half(slot),
+            Phase::Io => {
+                let io = self.tasks.io_id(slot);
+                let volume = self.tasks.get(slot).volume_of_io();
+                self.steps.push_back(Step::Cancel { volume, io });
+            }
+            Phase::VolumeRequest => {}
+        }
+    }
+
+    /// Ends a command that was told to.
+    pub(crate) fn end(&mut self, slot: u32) {
+        self.part_halves(slot);
+        match self.tasks.get(slot).ending {
+            Ending::Status(status) => self.complete(slot, status.into()),
+            Ending::No | Ending::Silent => {
+                let command = self.tasks.get(slot).key;
+                self.remove(slot);
+                self.steps.push_back(Step::Retire { command });
+                self.forget_if_done(command.queue);
+            }
+        }
+    }
+
+    /// Makes a command a task. `Err`: it is one too many.
+    #[inline]
+    pub(crate) fn open(
+        &mut self,
+        key: CommandKey,
+        sqe: &Sqe,
+        entry: &NamespaceEntry,
+        bytes: u32,
+        job: Job,
+    ) -> Result<u32, Status> {
+        let task = Task {
+            key,
+            volume: entry.volume,
+            nsid: entry.nsid,
+            lba: first_block(sqe),
+            bytes,
+            cid: sqe.cid.get(),
+            phase: Phase::Data,
+            tally: Tally::No,
+            read_only: entry.read_only,
+            ending: Ending::No,
+            job,
+        };
+        let slot = self.tasks.insert(task).ok_or(Status::COMMAND_INTERRUPTED)?;
+        let now = self.now;
+        self.queue_mut(key.queue).remember(now, key, slot);
+        Ok(slot)
+    }
+
+    /// Takes a command out. It is not given back, since it is large to move.
+    #[inline]
+    fn remove(&mut self, slot: u32) {
+        let Task { key, cid, .. } = *self.tasks.get(slot);
+        self.tasks.remove(slot);
+        let now = self.now;
+        let queue = self.queue_mut(key.queue);
+        queue.forget(now);
+        if !queue.aborting.is_empty() {
+            self.note_aborted(key.queue, cid);
+        }
+    }
+
+    /// Ends a command with an answer.
+    #[inline]
+    pub(crate) fn complete(&mut self, slot: u32, completion: Completion) {
+        let task = self.tasks.get(slot);
+        let command = task.key;
+        // A command's queue is open: this is `queue_mut`, which would borrow the task too.
+        if let Some(queue) = self.queues.get_mut(command.queue.0 as usize).and_then(Option::as_mut) {
+            queue.count(self.now, task, completion);
+        }
+        self.remove(slot);
+        let completion = status::delayed(completion, || self.queue(command.queue).spec.delays_retries);
+        self.steps.push_back(Step::Respond { command, completion });
+        if self.queue(command.queue).closing {
+            self.forget_if_done(command.queue);
+        }
+    }
+
+    /// Answers a command that never became a task.
+    pub(crate) fn refuse(&mut self, command: CommandKey, sqe: &Sqe, status: Status) {
+        let (nsid, lba) = (sqe.nsid.get(), first_block(sqe));
+        let failure = Failure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
+        self.queue_mut(command.queue).fail(failure);
+        let completion = status::delayed(status.into(), || self.queue(command.queue).spec.delays_retries);
+        self.steps.push_back(Step::Respond { command, completion });
+    }
+
+    /// Asks the host for all of a command's payload: `len` bytes.
+    #[inline]
+    pub(crate) fn receive(&mut self, slot: u32, len: u32) {
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Data;
+        self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
+    }
+
+    /// Starts an operation for a command on its own volume.
+    #[inline]
+    pub(crate) fn submit(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
+        let task = self.tasks.get(slot);
+        if task.read_only && op.is_write() {
+            return self.complete(slot, status::refused(Refusal::ReadOnly).into());
+        }
+        let (volume, to_host) = (task.volume, task.job.reads_for_host());
+        self.submit_on(slot, volume, op, payload, want, to_host);
+    }
+
+    /// Starts an operation for a command on any volume.
+    #[inline]
+    pub(crate) fn submit_on(
+        &mut self,
+        slot: u32,
+        volume: VolumeId,
+        op: Op,
+        payload: Payload,
+        want: u32,
+        to_host: bool,
+    ) {
+        let id = self.tasks.io_id(slot);
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Io;
+        let io = Io { id, epoch: Epoch::default(), op, payload };
+        self.steps.push_back(Step::Io { command: task.key, volume, io, want, to_host });
+    }
+
+    /// Asks the home of a command's volume.
+    pub(crate) fn ask(&mut self, slot: u32, ask: VolumeRequest) {
+        let id = AskId(self.tasks.io_id(slot).0);
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::VolumeRequest;
+        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, ask });
+    }
+}
+
+/// The halves of a fused pair end together.
+impl ExecContext {
+    #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
+    pub(crate) fn half(&self, slot: u32) -> &Half {
+        match &self.tasks.get(slot).job {
+            Job::Half(half) => half,
+            job => unreachable!("{job:?} is no half of a pair"),
+        }
+    }
+
+    #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
+    pub(crate) fn half_mut(&mut self, slot: u32) -> &mut Half {
+        match &mut self.tasks.get_mut(slot).job {
+            Job::Half(half) => half,
+            job => unreachable!("{job:?} is no half of a pair"),
+        }
+    }
+
+    /// A half that waits for its mate was told to end.
+    fn stop_half(&mut self, slot: u32) {
+        match self.half(slot).mate {
+            Some(mate) if self.half(mate).running => {
+                // The operation runs under the mate's name; both end with it.
+                let (key, failed) = (self.tasks.get(mate).key, Status::ABORTED_FAILED_FUSED.final_());
+                self.stop_all(&[(mate, key)], Ending::Status(failed));
+            }
+            Some(_) | None => self.end(slot),
+        }
+    }
+
+    /// A command is about to end that was told to. If it is half of a pair, so is the other half. A pair whose
+    /// operation was on its way may have been done: neither half may be sent again.
+    fn part_halves(&mut self, slot: u32) {
+        let Job::Half(half_here) = &mut self.tasks.get_mut(slot).job else { return };
+        let (mate, ran) = (half_here.mate.take(), half_here.running);
+        if ran {
+            forbid_retry(self.tasks.get_mut(slot));
+        }
+        let queue = self.tasks.get(slot).key.queue;
+        let queue = self.queue_mut(queue);
+        if queue.half == Some(slot) {
+            queue.half = None;
+        }
+        let Some(mate) = mate else { return };
+        self.half_mut(mate).mate = None;
+        let task = self.tasks.get_mut(mate);
+        match task.ending {
+            Ending::No => task.ending = Ending::Status(Status::ABORTED_FAILED_FUSED.final_()),
+            Ending::Silent | Ending::Status(_) => {}
+        }
+        if ran {
+            forbid_retry(task);
+        }
+        self.end(mate);
+    }
+}
+
+fn forbid_retry(task: &mut Task) {
+    if let Ending::Status(status) = task.ending {
+        task.ending = Ending::Status(status.final_());
+    }
+}
+
+/// The first block that a command names; 0 if it names none.
+#[inline]
+fn first_block(sqe: &Sqe) -> u64 {
+    const NAMING: u32 = 1 << Opcode::WRITE.0
+        | 1 << Opcode::READ.0
+        | 1 << Opcode::WRITE_UNCORRECTABLE.0
+        | 1 << Opcode::COMPARE.0
+        | 1 << Opcode::WRITE_ZEROES.0
+        | 1 << Opcode::VERIFY.0
+        | 1 << Opcode::COPY.0;
+    if sqe.opcode.0 < 32 && NAMING >> sqe.opcode.0 & 1 == 1 { sqe.cdw_pair(10) } else { 0 }
+}
+
+/// Structures of a page may use what is kept for small replies.
+pub(crate) fn class_of(len: usize) -> Class {
+    if len <= nvme::identify::LEN { Class::Wire } else { Class::Solicited }
+}

@@ -1,0 +1,113 @@
+//! The end of the messages with a controller that a queue has.
+
+use super::ExecContext;
+use crate::queue_message::{ControllerEvent, QueueMessage, Report};
+use crate::spec::QueueSpec;
+use crate::step::{QueueKey, Step};
+
+impl ExecContext {
+    /// A controller has said something to a queue of this shard.
+    pub(crate) fn hear_controller(&mut self, message: QueueMessage) {
+        let QueueMessage { cntlid, association, queue_slot, event } = message;
+        let Some(key) = self.find_joined(cntlid, association, queue_slot) else {
+            // It is gone, and has said so.
+            return;
+        };
+        match event {
+            ControllerEvent::End => self.told_to_end(key),
+            ControllerEvent::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
+            ControllerEvent::RequestReport { ticket } => {
+                let report = Box::new(self.report(key));
+                self.tell_controller(key, ControllerEvent::Report { ticket, report });
+            }
+            ControllerEvent::Listen { traffic_ms, delays_retries } => {
+                let queue = self.queue_mut(key);
+                queue.spec.delays_retries = delays_retries;
+                queue.listen(traffic_ms);
+            }
+            ControllerEvent::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
+            ControllerEvent::Opened { .. }
+            | ControllerEvent::Gone { .. }
+            | ControllerEvent::Proven
+            | ControllerEvent::Traffic
+            | ControllerEvent::Report { .. }
+            // The caller gives these to the controller.
+            | ControllerEvent::Aborted { .. } => {}
+        }
+    }
+
+    /// The open queue of this shard that a message means.
+    fn find_joined(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
+        let key = *self.joined.get(&(cntlid, queue_slot))?;
+        (self.queue(key).spec.association == association).then_some(key)
+    }
+
+    /// Says something to the controller of a queue.
+    pub(crate) fn tell_controller(&mut self, key: QueueKey, event: ControllerEvent) {
+        let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queue(key).spec;
+        self.steps.push_back(Step::QueueMessage {
+            to: home,
+            message: QueueMessage { cntlid, association, queue_slot, event },
+        });
+    }
+
+    fn told_to_end(&mut self, key: QueueKey) {
+        let queue = self.queue_mut(key);
+        if !queue.closing && !std::mem::replace(&mut queue.ended, true) {
+            self.steps.push_back(Step::EndQueue { queue: key });
+        }
+    }
+
+    /// An I/O queue has opened on this shard.
+    pub(crate) fn note_opened(&mut self, key: QueueKey) {
+        let QueueSpec { cntlid, queue_slot, .. } = self.queue(key).spec;
+        self.joined.insert((cntlid, queue_slot), key);
+        let at = self.shard;
+        self.tell_controller(key, ControllerEvent::Opened { at });
+    }
+
+    /// An I/O queue of this shard is gone, with all its commands.
+    pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: Report) {
+        if self.joined.get(&(spec.cntlid, spec.queue_slot)) == Some(&key) {
+            self.joined.remove(&(spec.cntlid, spec.queue_slot));
+        }
+        self.tell_gone(spec, lost, report);
+    }
+
+    /// Gives a queue up that was let in by [`Server::join`] and never opened: its link was lost on
+    /// the way, or there was no memory for it. On any shard.
+    pub(crate) fn give_up(&mut self, spec: &QueueSpec) {
+        self.tell_gone(spec, false, Report::default());
+    }
+
+    fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
+        let event = ControllerEvent::Gone { lost, report: Box::new(report) };
+        let message = QueueMessage {
+            cntlid: spec.cntlid,
+            association: spec.association,
+            queue_slot: spec.queue_slot,
+            event,
+        };
+        self.steps.push_back(Step::QueueMessage { to: spec.home, message });
+    }
+
+    /// On the queue's shard: the command ends, and then its controller is told.
+    fn abort_on_queue(&mut self, key: QueueKey, cid: u16, ticket: u64) {
+        // Noted first, since the command may end at once.
+        self.queue_mut(key).aborting.push((cid, ticket));
+        if !self.abort_cid(key, cid) {
+            self.queue_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
+            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: false });
+        }
+    }
+
+    /// A command of a queue with aborts under way has ended.
+    pub(crate) fn note_aborted(&mut self, key: QueueKey, cid: u16) {
+        let queue = self.queue_mut(key);
+        let tickets: Vec<u64> =
+            queue.aborting.extract_if(.., |(victim, _)| *victim == cid).map(|(_, ticket)| ticket).collect();
+        for ticket in tickets {
+            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: true });
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Fabrics commands of an I/O queue behind its Connect (NVMe Base §6.4).
+
+use nvme::fabrics::disconnect_is_valid;
+use nvme::{Completion, FabricsType, Sqe, Status};
+
+use crate::context::ExecContext;
+use crate::step::{CommandKey, Step};
+
+/// A fabrics command of an I/O queue.
+pub(super) fn on_io_queue(ctx: &mut ExecContext, command: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    match sqe.fabrics_type() {
+        FabricsType::DISCONNECT if !disconnect_is_valid(sqe) => {
+            Err(Status::CONNECT_INCOMPATIBLE_FORMAT.final_())
+        }
+        FabricsType::DISCONNECT => {
+            let queue = ctx.queue_mut(command.queue);
+            queue.ended = true;
+            ctx.steps.push_back(Step::Respond { command, completion: Completion::SUCCESS });
+            ctx.steps.push_back(Step::EndQueue { queue: command.queue });
+            Ok(())
+        }
+        FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Err(Status::INVALID_QUEUE_TYPE.final_()),
+        FabricsType::CONNECT | FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
+            Err(Status::COMMAND_SEQUENCE_ERROR.final_())
+        }
+        _ => Err(Status::INVALID_FIELD.final_()),
+    }
+}
