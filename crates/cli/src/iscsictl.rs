@@ -174,13 +174,13 @@ fn not_built(args: &IscsictlArgs) -> Result<(), Failure> {
     Err(Failure::usage(why))
 }
 
-type VolumeRequest<'a> = dyn Fn(Request) -> Result<Answer, Failure> + 'a;
+type ControlCall<'a> = dyn Fn(Request) -> Result<Answer, Failure> + 'a;
 
 fn shown(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
     Ok(if args.daemon.json { output::json(answer) } else { output::text(answer) })
 }
 
-fn started(args: &IscsictlArgs, meant: Meant, ask: &VolumeRequest<'_>) -> Result<String, Failure> {
+fn started(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<String, Failure> {
     if let Some(file) = &args.file {
         let Answer::Lines(lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
         let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
@@ -205,7 +205,7 @@ fn started(args: &IscsictlArgs, meant: Meant, ask: &VolumeRequest<'_>) -> Result
     shown(args, &ask(Request::TargetStart { names })?)
 }
 
-fn configured(args: &IscsictlArgs, meant: Meant, ask: &VolumeRequest<'_>) -> Result<String, Failure> {
+fn configured(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<String, Failure> {
     let (names, is_brief) = match meant {
         Meant::Nothing | Meant::All => (Vec::new(), true),
         Meant::Named(names) => (names, false),
@@ -235,7 +235,7 @@ fn shorten(one: &mut SettingsReport) {
     });
 }
 
-fn sessions(args: &IscsictlArgs, meant: Meant, ask: &VolumeRequest<'_>) -> Result<String, Failure> {
+fn sessions(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<String, Failure> {
     let Meant::Named(names) = meant else {
         return Err(Failure::usage("-r needs the name of one target: target=NAME"));
     };
@@ -274,7 +274,7 @@ fn session_lines(target: &str, all: &[SessionReport]) -> String {
     format!("{target}\n{}", all.iter().map(line).collect::<String>())
 }
 
-fn lines(args: &IscsictlArgs, ask: &VolumeRequest<'_>) -> Result<String, Failure> {
+fn lines(args: &IscsictlArgs, ask: &ControlCall<'_>) -> Result<String, Failure> {
     let Answer::Lines(mut lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
     if lines.is_empty() {
         let why = "the daemon was started with no --chiscsi and no --policy; `blockwire target list` shows its targets";

@@ -82,13 +82,11 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
         (None, None) => records.stranded().map(ublk_number).transpose()?,
     };
     let front = match (records.options.recover, number) {
-        (true, Some(number)) => ublk::VolumeChannel::recover(number, disk),
+        (true, Some(number)) => ublk::Front::recover(number, disk),
         (true, None) => {
             return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to go on with"));
         }
-        (false, number) => {
-            ublk::VolumeChannel::new(ublk::Settings { number, ..ublk::Settings::default() }, disk)
-        }
+        (false, number) => ublk::Front::new(ublk::Settings { number, ..ublk::Settings::default() }, disk),
     };
     let front = front.map_err(&failed)?;
     let number = front.number();
@@ -105,7 +103,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
         if ran.is_ok() || !told.is_told() || end.stop.times() > 0 {
             break;
         }
-        let Ok(front) = ublk::VolumeChannel::recover(number, disk) else { break };
+        let Ok(front) = ublk::Front::recover(number, disk) else { break };
         ran = front.run(disk, &end.stop, &mut |_: &Path| Ok(()));
     }
     // One that nobody asked to end is left to its guardian, which takes the device away when nobody goes on with it in
@@ -153,7 +151,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
             if records.options.recover {
                 fuse::clean(&dir).map_err(&failed)?;
             }
-            fuse::VolumeChannel::new(settings)
+            fuse::Front::new(settings)
         }
     };
     let mut told = Told::new();
@@ -178,14 +176,10 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
 }
 
 /// A front over the descriptors that a guardian held.
-fn go_on(
-    settings: fuse::Settings,
-    facts: fuse::Facts,
-    files: Vec<OwnedFd>,
-) -> io::Result<fuse::VolumeChannel> {
+fn go_on(settings: fuse::Settings, facts: fuse::Facts, files: Vec<OwnedFd>) -> io::Result<fuse::Front> {
     let mut files = files.into_iter();
     let fuse = files.next().ok_or_else(|| io::Error::other("the guardian holds nothing"))?;
-    fuse::VolumeChannel::recover(settings, fuse::Kept { fuse, device: files.next(), facts })
+    fuse::Front::recover(settings, fuse::Kept { fuse, device: files.next(), facts })
 }
 
 fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (RecoveryState, Vec<std::os::fd::BorrowedFd<'a>>) {
@@ -209,7 +203,7 @@ fn serve_nbd(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result
     let Attachment { disk, records, .. } = attachment;
     let path = records.place(was.as_deref(), "nbd");
     let failed = at(&path);
-    let mut front = nbd::VolumeChannel::new(nbd::Settings::new(&path)).map_err(&failed)?;
+    let mut front = nbd::Front::new(nbd::Settings::new(&path)).map_err(&failed)?;
     let opened = Opened {
         ways: vec![("socket", path.display().to_string()), ("url", front.url())],
         remarks: Vec::new(),
@@ -228,7 +222,7 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
     let portrait = disk.initiator.portrait(disk.volume);
     let id = portrait.map(|portrait| portrait.serial.clone()).unwrap_or_default();
     let settings = vhost::Settings { id: id.clone(), ..vhost::Settings::new(&path) };
-    let mut front = vhost::VolumeChannel::new(settings).map_err(&failed)?;
+    let mut front = vhost::Front::new(settings).map_err(&failed)?;
     let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
     records.record_and_hold(

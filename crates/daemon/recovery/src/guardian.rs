@@ -163,7 +163,7 @@ fn exchange(
 /// # Errors
 /// If the guardian has ended, or its holder lives.
 pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
-    match exchange((kept, owner), &Word::VolumeRequest, SOON)? {
+    match exchange((kept, owner), &Word::Ask, SOON)? {
         (_, Answer::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }

@@ -175,7 +175,7 @@ impl Guardian {
                 Then::GoOn
             }
             Ok(Some((Word::Leave, _))) => Then::Leave,
-            Ok(Some((Word::Take | Word::End | Word::VolumeRequest, _))) => Then::GoOn,
+            Ok(Some((Word::Take | Word::End | Word::Ask, _))) => Then::GoOn,
             // What cannot be understood comes from no holder of ours: it counts as its end.
             Ok(None) | Err(_) => self.lose(),
         }
@@ -212,7 +212,7 @@ impl Guardian {
             return Then::GoOn;
         };
         match word {
-            Word::VolumeRequest => {
+            Word::Ask => {
                 let left = held.timeout.saturating_sub(dead.elapsed());
                 let left_ms = self.failing.is_none().then(|| millis(left));
                 let _ = send(&peer, &Answer::Waiting { left_ms }, &[]);
@@ -310,14 +310,14 @@ impl FailingServer {
         // If the place is taken, somebody serves there.
         let (statistics, thread) = match charge {
             RecoveryState::Nbd { path, shape } => {
-                let mut front = nbd::VolumeChannel::new(nbd::Settings::new(path)).ok()?;
+                let mut front = nbd::Front::new(nbd::Settings::new(path)).ok()?;
                 let statistics = front.statistics();
                 let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
             RecoveryState::VhostUser { path, id, shape } => {
                 let settings = vhost::Settings { id, ..vhost::Settings::new(path) };
-                let mut front = vhost::VolumeChannel::new(settings).ok()?;
+                let mut front = vhost::Front::new(settings).ok()?;
                 let statistics = front.statistics();
                 let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))

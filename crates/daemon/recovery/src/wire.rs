@@ -117,7 +117,7 @@ pub(super) enum Word {
     /// From who wants no more waiting: I/O shall fail now.
     End,
     /// How it stands?
-    VolumeRequest,
+    Ask,
 }
 
 /// From the guardian.

@@ -30,24 +30,22 @@ fn main() -> std::io::Result<()> {
     unsafe { libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t) };
     match front.as_str() {
         "nbd" => {
-            let mut front = nbd::VolumeChannel::new(nbd::Settings::new(place))?;
+            let mut front = nbd::Front::new(nbd::Settings::new(place))?;
             println!("{}", front.url());
             front.run(&mut volume, &stop)
         }
         "vhost" => {
             let settings = vhost::Settings { id: "local".into(), ..vhost::Settings::new(place) };
-            vhost::VolumeChannel::new(settings)?.run(&mut volume, &stop)
+            vhost::Front::new(settings)?.run(&mut volume, &stop)
         }
-        "fuse" => {
-            fuse::VolumeChannel::new(fuse::Settings::new(place))?.run(&mut volume, &stop, &mut |place| {
-                println!("{} {:?}", place.file.display(), place.device);
-                Ok(())
-            })
-        }
+        "fuse" => fuse::Front::new(fuse::Settings::new(place))?.run(&mut volume, &stop, &mut |place| {
+            println!("{} {:?}", place.file.display(), place.device);
+            Ok(())
+        }),
         "ublk" => {
             let front = match place.as_str() {
-                "new" => ublk::VolumeChannel::new(ublk::Settings::default(), &volume)?,
-                number => ublk::VolumeChannel::recover(number.parse().map_err(|_| usage())?, &volume)?,
+                "new" => ublk::Front::new(ublk::Settings::default(), &volume)?,
+                number => ublk::Front::recover(number.parse().map_err(|_| usage())?, &volume)?,
             };
             front.run(&mut volume, &stop, &mut |device| {
                 println!("{}", device.display());

@@ -11,9 +11,9 @@
 //!
 //! # Recovery
 //! If the process is killed and nobody else holds the kernel's end, the kernel answers everything with
-//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`VolumeChannel::new`] calls for its own
+//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`Front::new`] calls for its own
 //! place) takes it away; the loop device goes with its last user. But if another process holds the
-//! descriptors of [`Place::kept`], users wait, and [`VolumeChannel::recover`] serves them again from [`Kept`]: what
+//! descriptors of [`Place::kept`], users wait, and [`Front::recover`] serves them again from [`Kept`]: what
 //! was in flight is asked again (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes them, the
 //! waiting ends with errors.
 //!
@@ -134,7 +134,7 @@ pub struct Kept {
 
 /// A mounted file that waits to be served.
 #[derive(Debug)]
-pub struct VolumeChannel {
+pub struct Front {
     settings: Settings,
     mount: Mount,
     fuse: OwnedFd,
@@ -143,29 +143,29 @@ pub struct VolumeChannel {
     statistics: Arc<Statistics>,
 }
 
-impl VolumeChannel {
-    /// Mounts. Who opens the file waits until [`VolumeChannel::run`] serves it.
+impl Front {
+    /// Mounts. Who opens the file waits until [`Front::run`] serves it.
     ///
     /// # Errors
     /// What the system says: there is no /dev/fuse, the directory cannot be made, or neither this process
     /// nor the program `fusermount3` may mount.
-    pub fn new(settings: Settings) -> io::Result<VolumeChannel> {
+    pub fn new(settings: Settings) -> io::Result<Front> {
         let (mount, fuse) = Mount::new(&settings.dir, settings.allow_other)?;
-        Ok(VolumeChannel { settings, mount, fuse, inherited: None, statistics: Arc::default() })
+        Ok(Front { settings, mount, fuse, inherited: None, statistics: Arc::default() })
     }
 
-    /// Goes on where a front ended whose process was killed; [`VolumeChannel::run`] then serves its users, and is
+    /// Goes on where a front ended whose process was killed; [`Front::run`] then serves its users, and is
     /// asked again what was in flight. The disk must be of the same volume, and nothing that the killed
     /// process had sent may reach it any more: who calls this sees to both.
     ///
     /// # Errors
     /// What the system says of the descriptors; `BrokenPipe` if the kernel has ended the connection.
-    pub fn recover(settings: Settings, kept: Kept) -> io::Result<VolumeChannel> {
+    pub fn recover(settings: Settings, kept: Kept) -> io::Result<Front> {
         let Kept { fuse, device, facts } = kept;
         let mount = Mount::inherited(&settings.dir, &facts)?;
         rustix::io::ioctl_fionbio(&fuse, true)?;
         let inherited = Some((device, facts.write_max));
-        Ok(VolumeChannel { settings, mount, fuse, inherited, statistics: Arc::default() })
+        Ok(Front { settings, mount, fuse, inherited, statistics: Arc::default() })
     }
 
     /// Counters, which go on while the front runs.
@@ -195,7 +195,7 @@ impl VolumeChannel {
     }
 }
 
-impl Drop for VolumeChannel {
+impl Drop for Front {
     fn drop(&mut self) {
         self.mount.part(&self.fuse);
     }

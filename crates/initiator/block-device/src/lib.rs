@@ -4,9 +4,9 @@
 //! [`Disk`]; it knows neither protocols nor where the volume is. Invariant: every request that a front
 //! took is answered exactly once, also when the disk goes away.
 //!
-//! All fronts are used alike: `VolumeChannel::new` makes what the system sees and says what is in the way;
-//! `VolumeChannel::run` serves a disk on the calling thread until a [`Stop`] is asked, from any thread or from a
-//! signal's handler; `VolumeChannel::statistics` are counters that any thread may read meanwhile. One front serves
+//! All fronts are used alike: `Front::new` makes what the system sees and says what is in the way;
+//! `Front::run` serves a disk on the calling thread until a [`Stop`] is asked, from any thread or from a
+//! signal's handler; `Front::statistics` are counters that any thread may read meanwhile. One front serves
 //! one disk. [`best`] chooses a front.
 //!
 //! ```no_run

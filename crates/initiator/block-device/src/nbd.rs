@@ -76,21 +76,21 @@ impl Settings {
 
 /// An NBD server that listens.
 #[derive(Debug)]
-pub struct VolumeChannel {
+pub struct Front {
     settings: Settings,
     socket: Listener,
     statistics: Arc<Statistics>,
 }
 
-impl VolumeChannel {
-    /// Makes the socket: clients may connect, and wait until [`VolumeChannel::run`] serves them.
+impl Front {
+    /// Makes the socket: clients may connect, and wait until [`Front::run`] serves them.
     ///
     /// # Errors
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
-    pub fn new(settings: Settings) -> io::Result<VolumeChannel> {
+    pub fn new(settings: Settings) -> io::Result<Front> {
         let socket = Listener::new(&settings.path, settings.mode)?;
-        Ok(VolumeChannel { settings, socket, statistics: Arc::default() })
+        Ok(Front { settings, socket, statistics: Arc::default() })
     }
 
     /// Counters, which go on while the front runs.
@@ -156,7 +156,7 @@ const LISTENER: Key = Key(u64::MAX >> 1);
 
 /// A front at work.
 struct Server<'a> {
-    front: &'a VolumeChannel,
+    front: &'a Front,
     export: Export,
     requests: Requests<Token>,
     clients: Vec<Option<Client>>,

@@ -52,7 +52,7 @@ impl Name {
 
 /// What a request wants. Positions and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum VolumeRequest {
+pub(crate) enum RequestKind {
     Read,
     Write { stable: bool },
     Flush,
@@ -62,9 +62,9 @@ pub(crate) enum VolumeRequest {
     Extents,
 }
 
-impl VolumeRequest {
+impl RequestKind {
     fn is_write(self) -> bool {
-        matches!(self, VolumeRequest::Write { .. } | VolumeRequest::Zero { .. } | VolumeRequest::Unmap { .. })
+        matches!(self, RequestKind::Write { .. } | RequestKind::Zero { .. } | RequestKind::Unmap { .. })
     }
 }
 
@@ -72,7 +72,7 @@ impl VolumeRequest {
 #[derive(Debug)]
 pub(crate) struct Request<T> {
     pub(crate) token: T,
-    pub(crate) ask: VolumeRequest,
+    pub(crate) ask: RequestKind,
     pub(crate) at: u64,
     pub(crate) len: u64,
     /// Of a write: memory from [`Requests::memory`] for this very place, its bytes put where
@@ -85,13 +85,13 @@ pub(crate) struct Request<T> {
 
 impl<T> Request<T> {
     /// A request without payload of its own.
-    pub(crate) fn new(token: T, ask: VolumeRequest, at: u64, len: u64) -> Self {
+    pub(crate) fn new(token: T, ask: RequestKind, at: u64, len: u64) -> Self {
         Request { token, ask, at, len, data: Parts::new(), lent: Sg::new() }
     }
 
     /// A write.
     pub(crate) fn write(token: T, stable: bool, at: u64, len: u64, data: Parts) -> Self {
-        Request { data, ..Request::new(token, VolumeRequest::Write { stable }, at, len) }
+        Request { data, ..Request::new(token, RequestKind::Write { stable }, at, len) }
     }
 }
 
@@ -99,7 +99,7 @@ impl<T> Request<T> {
 #[derive(Debug)]
 pub(crate) struct Ended<T> {
     pub(crate) token: T,
-    pub(crate) ask: VolumeRequest,
+    pub(crate) ask: RequestKind,
     pub(crate) at: u64,
     pub(crate) len: u64,
     pub(crate) result: Result<(), Trouble>,
@@ -132,7 +132,7 @@ enum Phase {
 #[derive(Debug)]
 struct Task<T> {
     token: T,
-    ask: VolumeRequest,
+    ask: RequestKind,
     at: u64,
     len: u64,
     /// The blocks it touches.
@@ -210,7 +210,7 @@ impl<T> Requests<T> {
             return Ok(());
         }
         let Request { ask, at, len, .. } = request;
-        if len == 0 && ask != VolumeRequest::Flush {
+        if len == 0 && ask != RequestKind::Flush {
             self.end_at_once(request, Ok(()));
             return Ok(());
         }
@@ -230,17 +230,16 @@ impl<T> Requests<T> {
             extents: SmallVec::new(),
         };
         let ready = match ask {
-            VolumeRequest::Read => self.prepare_read(disk, &mut task),
-            VolumeRequest::Write { .. } if !request.lent.is_empty() => {
+            RequestKind::Read => self.prepare_read(disk, &mut task),
+            RequestKind::Write { .. } if !request.lent.is_empty() => {
                 task.lent = request.lent;
                 Ok(())
             }
-            VolumeRequest::Write { .. } => self.prepare_write(disk, &mut task, request.data),
-            VolumeRequest::Zero { .. } => self.prepare_zero(disk, &mut task),
-            VolumeRequest::Flush
-            | VolumeRequest::Unmap { .. }
-            | VolumeRequest::Prefetch
-            | VolumeRequest::Extents => Ok(()),
+            RequestKind::Write { .. } => self.prepare_write(disk, &mut task, request.data),
+            RequestKind::Zero { .. } => self.prepare_zero(disk, &mut task),
+            RequestKind::Flush | RequestKind::Unmap { .. } | RequestKind::Prefetch | RequestKind::Extents => {
+                Ok(())
+            }
         };
         if let Err(data) = ready {
             return Err(Request { token: task.token, ask, at, len, data, lent: Sg::new() });
@@ -259,28 +258,21 @@ impl<T> Requests<T> {
 
     /// Whether the volume, as it is now, takes such a request. A front asks before it looks for a write's
     /// memory, and [`Requests::start`] asks again: nobody keeps an answer, for protection and size change.
-    pub(crate) fn judge(
-        &self,
-        disk: &dyn Disk,
-        ask: VolumeRequest,
-        at: u64,
-        len: u64,
-    ) -> Result<(), Trouble> {
+    pub(crate) fn judge(&self, disk: &dyn Disk, ask: RequestKind, at: u64, len: u64) -> Result<(), Trouble> {
         let end = at.checked_add(len).ok_or(Trouble::Invalid)?;
         if ask.is_write() && disk.is_read_only() {
             return Err(Trouble::ReadOnly);
         }
-        let has_parts = matches!(ask, VolumeRequest::Read | VolumeRequest::Write { .. });
+        let has_parts = matches!(ask, RequestKind::Read | RequestKind::Write { .. });
         match ask {
-            VolumeRequest::Flush => Ok(()),
+            RequestKind::Flush => Ok(()),
             // Of one more part than blocks, where both ends are ragged.
             _ if has_parts && len / self.block + 2 > PARTS_MAX.into() => Err(Trouble::Invalid),
             _ if end <= disk.geometry().bytes() => Ok(()),
-            VolumeRequest::Write { .. } | VolumeRequest::Zero { .. } => Err(Trouble::NoSpace),
-            VolumeRequest::Read
-            | VolumeRequest::Unmap { .. }
-            | VolumeRequest::Prefetch
-            | VolumeRequest::Extents => Err(Trouble::Invalid),
+            RequestKind::Write { .. } | RequestKind::Zero { .. } => Err(Trouble::NoSpace),
+            RequestKind::Read | RequestKind::Unmap { .. } | RequestKind::Prefetch | RequestKind::Extents => {
+                Err(Trouble::Invalid)
+            }
         }
     }
 
@@ -288,7 +280,7 @@ impl<T> Requests<T> {
     /// none, and must not end as if it had been written.
     fn check_payload(&self, request: &Request<T>) -> Result<(), Trouble> {
         let &Request { ask, at, len, .. } = request;
-        if !matches!(ask, VolumeRequest::Write { .. }) || len == 0 {
+        if !matches!(ask, RequestKind::Write { .. }) || len == 0 {
             return Ok(());
         }
         let (span, lent) = (self.span(at, len), request.lent.len() as u64);
@@ -369,7 +361,7 @@ impl<T> Requests<T> {
         task.phase = Phase::Body;
         let (ask, span, at, end) = (task.ask, task.span, task.at, task.at + task.len);
         match ask {
-            VolumeRequest::Read => {
+            RequestKind::Read => {
                 for part in 0..task.back.len() {
                     let lba = span.lba + part as u64 * part_max;
                     let blocks = part_max.min(span.lba + span.blocks - lba);
@@ -377,25 +369,25 @@ impl<T> Requests<T> {
                     self.submit(disk, index, part, Op::Read(Span { lba, blocks }), memory);
                 }
             }
-            VolumeRequest::Write { stable } => {
+            RequestKind::Write { stable } => {
                 let durability = if stable { Durability::Stable } else { Durability::Cached };
                 self.write_data(disk, index, durability);
                 self.write_lent(disk, index, durability, part_max);
             }
-            VolumeRequest::Zero { unmap, .. } => {
+            RequestKind::Zero { unmap, .. } => {
                 self.write_data(disk, index, Durability::Cached);
                 if let Some(span) = inner(at, end, block) {
                     self.submit(disk, index, 0, Op::WriteZeroes { span, unmap }, Payload::None);
                 }
             }
-            VolumeRequest::Unmap { .. } => {
+            RequestKind::Unmap { .. } => {
                 if let Some(span) = inner(at, end, block) {
                     self.submit(disk, index, 0, Op::Unmap(vec![span]), Payload::None);
                 }
             }
-            VolumeRequest::Flush => self.submit(disk, index, 0, Op::Flush, Payload::None),
-            VolumeRequest::Prefetch => self.submit(disk, index, 0, Op::Prefetch(span), Payload::None),
-            VolumeRequest::Extents => self.submit(disk, index, 0, Op::Extents(span), Payload::None),
+            RequestKind::Flush => self.submit(disk, index, 0, Op::Flush, Payload::None),
+            RequestKind::Prefetch => self.submit(disk, index, 0, Op::Prefetch(span), Payload::None),
+            RequestKind::Extents => self.submit(disk, index, 0, Op::Extents(span), Payload::None),
         }
         if self.task(index).out == 0 {
             self.next(disk, index);
@@ -451,8 +443,8 @@ impl<T> Requests<T> {
                 (Phase::Edges, _) => {
                     task.trouble.get_or_insert(Trouble::Io);
                 }
-                (Phase::Body, VolumeRequest::Read) => task.back[part] = done.payload,
-                (Phase::Body, VolumeRequest::Extents) => {
+                (Phase::Body, RequestKind::Read) => task.back[part] = done.payload,
+                (Phase::Body, RequestKind::Extents) => {
                     if let Outcome::Extents(extents) = outcome {
                         task.extents.extend(extents);
                     }
@@ -481,7 +473,7 @@ impl<T> Requests<T> {
                 }
                 (
                     Phase::Body,
-                    VolumeRequest::Zero { stable: true, .. } | VolumeRequest::Unmap { stable: true },
+                    RequestKind::Zero { stable: true, .. } | RequestKind::Unmap { stable: true },
                 ) => {
                     task.phase = Phase::Stable;
                     self.submit(disk, index, 0, Op::Flush, Payload::None);
@@ -504,7 +496,7 @@ impl<T> Requests<T> {
         }
         let mut result = task.trouble.map_or(Ok(()), Err);
         let mut data = Sg::new();
-        if task.ask == VolumeRequest::Read && result.is_ok() {
+        if task.ask == RequestKind::Read && result.is_ok() {
             for payload in task.back.drain(..) {
                 data.append(payload.into_sg());
             }
@@ -544,14 +536,14 @@ impl<T> Requests<T> {
         }
     }
 
-    fn count(&self, ask: VolumeRequest, len: u64, result: Result<(), Trouble>) {
+    fn count(&self, ask: RequestKind, len: u64, result: Result<(), Trouble>) {
         self.statistics.count(match (result, ask) {
             (Err(_), _) => Counted::Failure,
-            (Ok(()), VolumeRequest::Read) => Counted::Read(len),
-            (Ok(()), VolumeRequest::Write { .. }) => Counted::Written(len),
-            (Ok(()), VolumeRequest::Flush) => Counted::Flush,
-            (Ok(()), VolumeRequest::Zero { .. } | VolumeRequest::Unmap { .. }) => Counted::Discard,
-            (Ok(()), VolumeRequest::Prefetch | VolumeRequest::Extents) => Counted::Other,
+            (Ok(()), RequestKind::Read) => Counted::Read(len),
+            (Ok(()), RequestKind::Write { .. }) => Counted::Written(len),
+            (Ok(()), RequestKind::Flush) => Counted::Flush,
+            (Ok(()), RequestKind::Zero { .. } | RequestKind::Unmap { .. }) => Counted::Discard,
+            (Ok(()), RequestKind::Prefetch | RequestKind::Extents) => Counted::Other,
         });
     }
 

@@ -6,7 +6,7 @@
 //!
 //! # Recovery
 //! When the server is killed the device stays. Its users wait: what was in flight is issued again once
-//! [`VolumeChannel::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
+//! [`Front::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
 //! that or [`delete`]; who wants a time limit calls `delete` when it is over.
 //!
 //! # The end
@@ -67,7 +67,7 @@ impl Default for Settings {
 
 /// A device that is to be served.
 #[derive(Debug)]
-pub struct VolumeChannel {
+pub struct Front {
     info: DeviceInfo,
     features: u64,
     /// Whether the device was there before.
@@ -175,13 +175,13 @@ fn is_of_another(info: &DeviceInfo, process: u32) -> bool {
     info.server > 0 && i32::try_from(process) != Ok(info.server)
 }
 
-impl VolumeChannel {
-    /// Makes a device; it can be used when [`VolumeChannel::run`] serves it.
+impl Front {
+    /// Makes a device; it can be used when [`Front::run`] serves it.
     ///
     /// # Errors
     /// What the system says: no /dev/ublk-control (no driver, or `modprobe ublk_drv`), no leave
     /// (CAP_SYS_ADMIN), a number that is taken.
-    pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<VolumeChannel> {
+    pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<Front> {
         let mut control = Channel::open()?;
         let features = control.features()?;
         let geometry = disk.geometry();
@@ -201,7 +201,7 @@ impl VolumeChannel {
         // From here on it is there, and 64 of them are all that a machine has.
         let device = Device { number: info.device, stays: false, delete: delete_own };
         control.set_parameters(info.device, parameters(disk, &info))?;
-        Ok(VolumeChannel { info, features, recovers: false, statistics: Arc::default(), device })
+        Ok(Front { info, features, recovers: false, statistics: Arc::default(), device })
     }
 
     /// Takes over a device whose server is gone.
@@ -209,7 +209,7 @@ impl VolumeChannel {
     /// # Errors
     /// What the driver says; `ResourceBusy` if its server is still there, `InvalidInput` if it is of
     /// another size than the disk.
-    pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<VolumeChannel> {
+    pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<Front> {
         let mut control = Channel::open()?;
         let features = control.features()?;
         let begin = std::time::Instant::now();
@@ -229,7 +229,7 @@ impl VolumeChannel {
         }
         control.call(wire::START_USER_RECOVERY, number, &[], 0)?;
         let device = Device { number, stays: true, delete: delete_own };
-        Ok(VolumeChannel { info, features, recovers: true, statistics: Arc::default(), device })
+        Ok(Front { info, features, recovers: true, statistics: Arc::default(), device })
     }
 
     /// The device's number: the N of `/dev/ublkbN`.
@@ -251,7 +251,7 @@ impl VolumeChannel {
     /// # Errors
     /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error, and the
     /// device is taken away. Of the driver or the system: a device that is in use stays, and its users wait until
-    /// it is recovered ([`VolumeChannel::recover`]) or taken away ([`delete_left`]): who called this sees to that.
+    /// it is recovered ([`Front::recover`]) or taken away ([`delete_left`]): who called this sees to that.
     pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
         let mut settled = !self.recovers;
         let mut tell = |device: &Path| {

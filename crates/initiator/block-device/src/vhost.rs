@@ -65,21 +65,21 @@ impl Settings {
 
 /// A back end that listens.
 #[derive(Debug)]
-pub struct VolumeChannel {
+pub struct Front {
     settings: Settings,
     socket: Listener,
     statistics: Arc<Statistics>,
 }
 
-impl VolumeChannel {
-    /// Makes the socket: a machine may connect, and waits until [`VolumeChannel::run`] serves it.
+impl Front {
+    /// Makes the socket: a machine may connect, and waits until [`Front::run`] serves it.
     ///
     /// # Errors
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
-    pub fn new(settings: Settings) -> io::Result<VolumeChannel> {
+    pub fn new(settings: Settings) -> io::Result<Front> {
         let socket = Listener::new(&settings.path, settings.mode)?;
-        Ok(VolumeChannel { settings, socket, statistics: Arc::default() })
+        Ok(Front { settings, socket, statistics: Arc::default() })
     }
 
     /// Counters, which go on while the front runs.

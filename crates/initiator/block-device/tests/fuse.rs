@@ -44,7 +44,7 @@ impl Server {
         let stop = Stop::new().unwrap();
         let settings = fuse::Settings { loop_devices, ..fuse::Settings::new(&dir) };
         let watch = Watch::new();
-        let mut front = match fuse::VolumeChannel::new(settings) {
+        let mut front = match fuse::Front::new(settings) {
             Ok(front) => front,
             Err(error) => {
                 eprintln!("not tried: {error}");
@@ -372,7 +372,7 @@ fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
     let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
-    let mut front = fuse::VolumeChannel::new(settings).unwrap();
+    let mut front = fuse::Front::new(settings).unwrap();
     let mut volume = RamVolume::new(disk, Mood::default());
     front.run(&mut volume, &Stop::new().unwrap(), &mut |_| Ok(())).unwrap();
 }
@@ -389,8 +389,8 @@ impl Drop for Killed {
 #[test]
 fn what_a_killed_process_left_is_cleaned() {
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-killed", std::process::id()));
-    let place = |front: &std::io::Result<fuse::VolumeChannel>| front.as_ref().err().map(ToString::to_string);
-    let probe = fuse::VolumeChannel::new(fuse::Settings::new(&dir));
+    let place = |front: &std::io::Result<fuse::Front>| front.as_ref().err().map(ToString::to_string);
+    let probe = fuse::Front::new(fuse::Settings::new(&dir));
     if let Some(error) = place(&probe) {
         eprintln!("not tried: {error}");
         return;
@@ -469,7 +469,7 @@ fn the_end_does_not_unmount_what_others_mounted_in_its_place() {
     let dir = server.dir.clone();
     let open = File::open(&server.file).unwrap();
     run("umount", &["-l", text(&dir)]);
-    let second = fuse::VolumeChannel::new(fuse::Settings::new(&dir)).unwrap();
+    let second = fuse::Front::new(fuse::Settings::new(&dir)).unwrap();
     let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
     assert!(is_mounted());
     drop(open);
@@ -505,7 +505,7 @@ fn nothing_is_mounted_through_a_link() {
     std::fs::create_dir(&dir).unwrap();
     let link = dir.with_extension("link");
     std::os::unix::fs::symlink(&dir, &link).unwrap();
-    assert!(fuse::VolumeChannel::new(fuse::Settings::new(&link)).is_err());
+    assert!(fuse::Front::new(fuse::Settings::new(&link)).is_err());
     std::fs::remove_file(&link).unwrap();
     std::fs::remove_dir(&dir).unwrap();
 }
@@ -513,7 +513,7 @@ fn nothing_is_mounted_through_a_link() {
 /// A process that is gone, whose descriptors somebody holds.
 fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::Facts)> {
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
-    let front = Box::leak(Box::new(fuse::VolumeChannel::new(settings).unwrap()));
+    let front = Box::leak(Box::new(fuse::Front::new(settings).unwrap()));
     let mut kept = None;
     let mut volume = RamVolume::new(disk.clone(), Mood::default());
     let stop = Stop::new().unwrap();
@@ -545,7 +545,7 @@ fn a_recovery_that_fails_takes_nothing_away() {
         let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
         let kept = fuse::Kept { fuse: fuse.try_clone().unwrap(), device: None, facts };
         let mut volume = RamVolume::new(disk.clone(), Mood::default());
-        fuse::VolumeChannel::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
+        fuse::Front::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
     };
     let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
     let stop = Stop::new().unwrap();
@@ -613,7 +613,7 @@ fn who_serves_a_disk_is_not_made_to_wait_for_dirty_pages() {
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-flusher", std::process::id()));
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
-    let Ok(mut front) = fuse::VolumeChannel::new(settings) else { return };
+    let Ok(mut front) = fuse::Front::new(settings) else { return };
     let watch = Watch::new();
     watch.mount(&dir);
     let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default());
@@ -635,7 +635,7 @@ fn the_loop_device_is_never_one_over_a_file_of_others() {
         return;
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-over", std::process::id()));
-    let Ok(mut front) = fuse::VolumeChannel::new(fuse::Settings::new(&dir)) else { return };
+    let Ok(mut front) = fuse::Front::new(fuse::Settings::new(&dir)) else { return };
     let watch = Watch::new();
     watch.mount(&dir);
     let theirs = mount_tmpfs(&dir);

@@ -36,7 +36,7 @@ impl Server {
         std::fs::create_dir(&dir).unwrap();
         let socket = dir.join("sock");
         let settings = nbd::Settings { stall: Duration::from_secs(2), ..nbd::Settings::new(&socket) };
-        let mut front = nbd::VolumeChannel::new(settings).unwrap();
+        let mut front = nbd::Front::new(settings).unwrap();
         let (stop, statistics) = (Stop::new().unwrap(), front.statistics());
         let its_stop = stop.clone();
         let thread = std::thread::spawn(move || {

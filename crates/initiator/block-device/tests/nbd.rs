@@ -52,7 +52,7 @@ impl Server {
         let stop = Stop::new().unwrap();
         let mut settings = nbd::Settings::new(&socket);
         change(&mut settings);
-        let mut front = nbd::VolumeChannel::new(settings).unwrap();
+        let mut front = nbd::Front::new(settings).unwrap();
         let (statistics, url) = (front.statistics(), front.url());
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
@@ -624,14 +624,14 @@ fn the_socket_is_private_replaced_and_removed() {
     let mut server = Server::start(1, 512, Mood::default());
     let mode = std::fs::metadata(&server.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let taken = nbd::VolumeChannel::new(nbd::Settings::new(&server.socket)).unwrap_err();
+    let taken = nbd::Front::new(nbd::Settings::new(&server.socket)).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
     server.end().unwrap();
     assert!(!server.socket.exists());
     // What a killed server left is no obstacle; a file that is no socket is.
     drop(std::os::unix::net::UnixListener::bind(&server.socket).unwrap());
-    drop(nbd::VolumeChannel::new(nbd::Settings::new(&server.socket)).unwrap());
+    drop(nbd::Front::new(nbd::Settings::new(&server.socket)).unwrap());
     std::fs::write(&server.socket, b"precious").unwrap();
-    assert!(nbd::VolumeChannel::new(nbd::Settings::new(&server.socket)).is_err());
+    assert!(nbd::Front::new(nbd::Settings::new(&server.socket)).is_err());
     assert_eq!(std::fs::read(&server.socket).unwrap(), b"precious");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use buf::{Payload, Sg, SgMut};
 use client::{Durability, Initiator, Io, IoChoice, IoId, Op, Settings, Span};
 use eval::fio::{Direction, Job};
-use eval::load::{Kind, Poll, Shape, Tally, VolumeRequest, Worker, fill, verify};
+use eval::load::{IoRequest, Kind, Poll, Shape, Tally, Worker, fill, verify};
 use volume::Epoch;
 
 use super::BenchArgs;
@@ -186,7 +186,7 @@ fn seat(
 }
 
 /// The name of an I/O: which seat, which slot, and what it was.
-fn io_id(seat: usize, ask: &VolumeRequest) -> IoId {
+fn io_id(seat: usize, ask: &IoRequest) -> IoId {
     IoId((seat as u64) << 32 | u64::from(ask.slot) << 1 | u64::from(ask.kind == Kind::Verify))
 }
 
@@ -284,13 +284,7 @@ fn publish(seats: &[Seat], cell: &Cell) {
 }
 
 /// Starts an I/O; `false`: it could not be started and counts as failed.
-fn begin(
-    volumes: &mut Volumes,
-    seat: &mut Seat,
-    at: usize,
-    ask: &VolumeRequest,
-    now: &impl Fn() -> u64,
-) -> bool {
+fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now: &impl Fn() -> u64) -> bool {
     let block = u64::from(seat.shapes[ask.volume].block);
     let span = Span { lba: ask.offset / block, blocks: u64::from(ask.len) / block };
     let (op, payload) = match ask.kind {

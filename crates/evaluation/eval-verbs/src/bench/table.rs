@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use eval::Histogram;
 use eval::fio::Job;
-use eval::load::{LoadResult, Tally};
+use eval::load::{IoTotals, Tally};
 use eval::preset::word;
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ fn latencies(latency: &Histogram) -> Value {
     })
 }
 
-fn kinds(outcome: &Outcome) -> [(&'static str, &LoadResult); 4] {
+fn kinds(outcome: &Outcome) -> [(&'static str, &IoTotals); 4] {
     let tally = &outcome.tally;
     [("read", &tally.read), ("write", &tally.write), ("trim", &tally.trim), ("flush", &tally.flush)]
 }

@@ -44,7 +44,7 @@ pub enum Kind {
 
 /// An I/O to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeRequest {
+pub struct IoRequest {
     /// Names it among those that are out: below the job's depth.
     pub slot: u32,
     /// Which of the worker's volumes.
@@ -61,7 +61,7 @@ pub struct VolumeRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// Start this.
-    Start(VolumeRequest),
+    Start(IoRequest),
     /// Nothing until something is done, or until this time.
     Wait(Option<u64>),
     /// Nothing any more; nothing is out.
@@ -82,7 +82,7 @@ impl std::error::Error for Unfit {}
 
 /// What one kind of I/O has come to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LoadResult {
+pub struct IoTotals {
     /// I/Os that ended well.
     pub ios: u64,
     /// Their bytes.
@@ -93,9 +93,9 @@ pub struct LoadResult {
     pub latency: Histogram,
 }
 
-impl LoadResult {
+impl IoTotals {
     /// Adds another's.
-    pub fn merge(&mut self, other: &LoadResult) {
+    pub fn merge(&mut self, other: &IoTotals) {
         self.ios += other.ios;
         self.bytes += other.bytes;
         self.errors += other.errors;
@@ -107,13 +107,13 @@ impl LoadResult {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Reads.
-    pub read: LoadResult,
+    pub read: IoTotals,
     /// Writes.
-    pub write: LoadResult,
+    pub write: IoTotals,
     /// Deallocations.
-    pub trim: LoadResult,
+    pub trim: IoTotals,
     /// Flushes.
-    pub flush: LoadResult,
+    pub flush: IoTotals,
     /// When figures began to count, and when the last I/O ended.
     pub span: Option<(u64, u64)>,
     /// For how long I/Os that ended were followed by others while figures counted.
@@ -446,7 +446,7 @@ impl Worker {
         if let Some(out) = self.out.get_mut(slot as usize) {
             *out = Some(Out { kind, len, from });
         }
-        Poll::Start(VolumeRequest { slot, volume, kind, offset, len })
+        Poll::Start(IoRequest { slot, volume, kind, offset, len })
     }
 
     /// An I/O has ended, well or not. Of a slot that is not out nothing has, and nothing is counted.

@@ -9,7 +9,7 @@ fn job() -> Job {
 }
 
 /// Runs a worker to its end; each I/O takes `latency` of its number. Returns what was started and when.
-fn run(worker: &mut Worker, latency: impl Fn(u64) -> u64) -> Vec<(VolumeRequest, u64)> {
+fn run(worker: &mut Worker, latency: impl Fn(u64) -> u64) -> Vec<(IoRequest, u64)> {
     let (mut now, mut asks) = (0, Vec::new());
     let mut out: Vec<(u64, u32)> = Vec::new();
     loop {

@@ -257,7 +257,7 @@ impl Guest<'_, '_> {
         let url = testbed.serving.urls(&testbed.link.address(0)).swap_remove(0);
         let front = match self.way {
             Way::Tcp => None,
-            Way::SharedMemory => Some(VolumeChannel::start(self.runner, &url)?),
+            Way::SharedMemory => Some(Front::start(self.runner, &url)?),
         };
         let (mut qemu, _initramfs) = self.boot(&url, front.as_ref())?;
         let commands = [
@@ -295,7 +295,7 @@ impl Guest<'_, '_> {
     }
 
     /// Starts the machine; it runs all loads by itself and says when each begins and ends.
-    fn boot(&self, url: &str, front: Option<&VolumeChannel>) -> Result<(Process, Gone), Failure> {
+    fn boot(&self, url: &str, front: Option<&Front>) -> Result<(Process, Gone), Failure> {
         let initramfs = self.runner.dir.join(format!("guest-{}.cpio", self.way.name()));
         let loads: Vec<(String, Vec<String>)> = self
             .size
@@ -368,7 +368,7 @@ impl Guest<'_, '_> {
         at: usize,
         qemu: &mut Process,
         serving: &Serving,
-        front: Option<&VolumeChannel>,
+        front: Option<&Front>,
     ) -> Result<LoadResult, Failure> {
         let name = format!("load{at}");
         let mut pids = vec![qemu.pid()];
@@ -464,7 +464,7 @@ impl Guest<'_, '_> {
 }
 
 /// The words for the machine's disk.
-fn disk(url: &str, front: Option<&VolumeChannel>) -> Vec<String> {
+fn disk(url: &str, front: Option<&Front>) -> Vec<String> {
     let words = match front {
         None => [
             "-drive".to_owned(),
@@ -492,15 +492,15 @@ impl Drop for Gone {
 }
 
 /// What serves a machine's queues.
-struct VolumeChannel {
+struct Front {
     attached: Attached,
     socket: PathBuf,
     // Its directory lies in the run's, and goes with it.
     _scratch: Arc<Scratch>,
 }
 
-impl VolumeChannel {
-    fn start(runner: &Runner<'_>, url: &str) -> Result<VolumeChannel, Failure> {
+impl Front {
+    fn start(runner: &Runner<'_>, url: &str) -> Result<Front, Failure> {
         let scratch = Scratch::current()?;
         let dir = scratch.directory("vm")?;
         let binary = std::env::current_exe().map_err(Failure::new)?;
@@ -517,6 +517,6 @@ impl VolumeChannel {
         let socket = attached.said("socket").map(PathBuf::from);
         let socket =
             socket.ok_or_else(|| Failure::new(format!("{url}: it does not say where its socket is")))?;
-        Ok(VolumeChannel { attached, socket, _scratch: scratch })
+        Ok(Front { attached, socket, _scratch: scratch })
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Stand {
     pub(super) mounted: Mounted,
     pub(super) disk: Disk,
     raid: Option<Raid>,
-    _home: VolumeOwner,
+    _home: ShortDirectory,
 }
 
 /// A target and the databases on its volumes.
@@ -45,15 +45,15 @@ pub(super) struct Environment {
 }
 
 /// A directory with a short name: the path of a socket has room for a hundred bytes.
-struct VolumeOwner {
+struct ShortDirectory {
     dir: PathBuf,
     scratch: Arc<Scratch>,
 }
 
-impl VolumeOwner {
-    fn make(engine: Engine) -> Result<VolumeOwner, Failure> {
+impl ShortDirectory {
+    fn make(engine: Engine) -> Result<ShortDirectory, Failure> {
         let scratch = Scratch::current()?;
-        let home = VolumeOwner { dir: scratch.directory("db")?, scratch };
+        let home = ShortDirectory { dir: scratch.directory("db")?, scratch };
         let run = home.run();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&run);
         made.map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
@@ -70,7 +70,7 @@ impl VolumeOwner {
     }
 }
 
-impl Drop for VolumeOwner {
+impl Drop for ShortDirectory {
     fn drop(&mut self) {
         // Never what may still be mounted. What stays goes with the directory of the run.
         if let Some(name) = self.dir.file_name().and_then(|name| name.to_str()) {
@@ -186,7 +186,7 @@ impl Stand {
             }
         };
         let url = raid.as_ref().map_or(first, Raid::url);
-        let home = VolumeOwner::make(engine)?;
+        let home = ShortDirectory::make(engine)?;
         home.scratch.note_mount(&home.dir.join(format!("attach-{at}.fuse")), Disk::KIND)?;
         let disk = Disk::start(&binary, place, cores, url, (dir, &home.dir), &format!("attach-{at}"))?;
         home.scratch.note_mount(&home.mount(), Mounted::KIND)?;

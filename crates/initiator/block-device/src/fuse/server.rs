@@ -18,7 +18,7 @@ use volume::Geometry;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::{self, opcode};
-use super::{FILE, Keep, LoopDevices, Place, Ready as Called, VolumeChannel};
+use super::{FILE, Front, Keep, LoopDevices, Place, Ready as Called};
 use crate::disk::Disk;
 use crate::loop_device::LoopDevice;
 use crate::requests::{Ended, Parts, Request, Requests, read_parts};
@@ -100,7 +100,7 @@ struct LoopThread {
 }
 
 pub(super) struct Server<'a> {
-    front: &'a mut VolumeChannel,
+    front: &'a mut Front,
     ready: Option<Called<'a>>,
     /// Somebody knows of the place, and sees to who serves it next.
     told: bool,
@@ -148,7 +148,7 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    pub(super) fn new(front: &'a mut VolumeChannel, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
+    pub(super) fn new(front: &'a mut Front, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
         let geometry = disk.geometry();
         let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
         let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());

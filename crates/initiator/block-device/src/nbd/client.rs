@@ -13,7 +13,7 @@ use super::replies::{Reply, Token, chunk_data, chunk_error, chunk_status, number
 use super::session::{Export, Kind, OPTION_MAX, Request, Session, Step};
 use super::wire::error;
 use crate::disk::{Disk, REQUEST_MAX};
-use crate::requests::{Ended, Parts, Requests, VolumeRequest};
+use crate::requests::{Ended, Parts, RequestKind, Requests};
 use crate::trouble::Trouble;
 use crate::vectors::{Vectors, receive, send};
 use crate::wait::{Key, Ready, Waiter, now};
@@ -279,12 +279,12 @@ impl Client {
                 self.parked = Some(Parked::Write(request));
                 return;
             }
-            Ok(Kind::Read) => VolumeRequest::Read,
-            Ok(Kind::Flush) => VolumeRequest::Flush,
-            Ok(Kind::Trim { fua }) => VolumeRequest::Unmap { stable: fua },
-            Ok(Kind::Cache) => VolumeRequest::Prefetch,
-            Ok(Kind::WriteZeroes { fua, may_punch }) => VolumeRequest::Zero { unmap: may_punch, stable: fua },
-            Ok(Kind::BlockStatus { .. }) => VolumeRequest::Extents,
+            Ok(Kind::Read) => RequestKind::Read,
+            Ok(Kind::Flush) => RequestKind::Flush,
+            Ok(Kind::Trim { fua }) => RequestKind::Unmap { stable: fua },
+            Ok(Kind::Cache) => RequestKind::Prefetch,
+            Ok(Kind::WriteZeroes { fua, may_punch }) => RequestKind::Zero { unmap: may_punch, stable: fua },
+            Ok(Kind::BlockStatus { .. }) => RequestKind::Extents,
         };
         let request = crate::requests::Request::new(token, ask, request.at, request.len.into());
         self.parked = Some(Parked::Ready(request));
@@ -313,8 +313,8 @@ impl Client {
                 true
             }
             Parked::Ready(request) => {
-                let is_held = matches!(request.ask, VolumeRequest::Write { .. });
-                let adds = if matches!(request.ask, VolumeRequest::Read) { request.len } else { 0 };
+                let is_held = matches!(request.ask, RequestKind::Write { .. });
+                let adds = if matches!(request.ask, RequestKind::Read) { request.len } else { 0 };
                 if !is_held && !self.may_take(adds) {
                     self.parked = Some(Parked::Ready(request));
                     return false;
@@ -389,18 +389,18 @@ impl Client {
         // cannot fail, here and with `held`: each request that was started ends once, and what was held for it
         // was counted by the same length.
         self.in_flight -= 1;
-        if matches!(ended.ask, VolumeRequest::Write { .. })
-            || (ended.ask == VolumeRequest::Read && ended.result.is_err())
+        if matches!(ended.ask, RequestKind::Write { .. })
+            || (ended.ask == RequestKind::Read && ended.result.is_err())
         {
             self.held -= ended.len;
         }
         if self.broken {
-            if ended.ask == VolumeRequest::Read && ended.result.is_ok() {
+            if ended.ask == RequestKind::Read && ended.result.is_ok() {
                 self.held -= ended.len;
             }
             return;
         }
-        if ended.ask == VolumeRequest::Extents && ended.result == Err(Trouble::Unsupported) {
+        if ended.ask == RequestKind::Extents && ended.result == Err(Trouble::Unsupported) {
             // Nothing is known, so all of it counts as data.
             ended.result = Ok(());
         }
@@ -408,10 +408,8 @@ impl Client {
         let reply = match (ended.result, ended.ask) {
             (Err(trouble), _) if ended.token.structured => chunk_error(cookie, number(trouble)),
             (Err(trouble), _) => simple(cookie, number(trouble), Sg::new()),
-            (Ok(()), VolumeRequest::Read) if ended.token.structured => {
-                chunk_data(cookie, ended.at, ended.data)
-            }
-            (Ok(()), VolumeRequest::Extents) => chunk_status(&ended, export),
+            (Ok(()), RequestKind::Read) if ended.token.structured => chunk_data(cookie, ended.at, ended.data),
+            (Ok(()), RequestKind::Extents) => chunk_status(&ended, export),
             (Ok(()), _) => simple(cookie, 0, ended.data),
         };
         self.push(reply);

@@ -10,25 +10,25 @@ const SIZE: u64 = 64 << 10;
 
 #[derive(Clone, Debug)]
 enum Step {
-    VolumeRequest(VolumeRequest, u64, u64),
+    RequestKind(RequestKind, u64, u64),
     Drive,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let ask = prop_oneof![
-        4 => Just(VolumeRequest::Write { stable: false }),
-        1 => Just(VolumeRequest::Write { stable: true }),
-        4 => Just(VolumeRequest::Read),
-        1 => Just(VolumeRequest::Flush),
-        1 => Just(VolumeRequest::Zero { unmap: false, stable: true }),
-        1 => Just(VolumeRequest::Zero { unmap: true, stable: false }),
-        1 => Just(VolumeRequest::Unmap { stable: true }),
-        1 => Just(VolumeRequest::Prefetch),
-        1 => Just(VolumeRequest::Extents),
+        4 => Just(RequestKind::Write { stable: false }),
+        1 => Just(RequestKind::Write { stable: true }),
+        4 => Just(RequestKind::Read),
+        1 => Just(RequestKind::Flush),
+        1 => Just(RequestKind::Zero { unmap: false, stable: true }),
+        1 => Just(RequestKind::Zero { unmap: true, stable: false }),
+        1 => Just(RequestKind::Unmap { stable: true }),
+        1 => Just(RequestKind::Prefetch),
+        1 => Just(RequestKind::Extents),
     ];
     let place =
         prop_oneof![(0..SIZE, 0..9000_u64), (0..SIZE / 512, 0..20_u64).prop_map(|(a, b)| (a * 512, b * 512))];
-    prop_oneof![3 => (ask, place).prop_map(|(ask, (at, len))| Step::VolumeRequest(ask, at, len)), 1 => Just(Step::Drive)]
+    prop_oneof![3 => (ask, place).prop_map(|(ask, (at, len))| Step::RequestKind(ask, at, len)), 1 => Just(Step::Drive)]
 }
 
 fn turn<T>(disk: &mut RamVolume, requests: &mut Requests<T>) {
@@ -80,14 +80,14 @@ proptest! {
         let mut asked = vec![false; steps.len()];
         let idle = std::iter::repeat_n(&Step::Drive, 3000);
         for (n, step) in steps.iter().chain(idle).enumerate() {
-            if let &Step::VolumeRequest(ask, at, len) = step {
+            if let &Step::RequestKind(ask, at, len) = step {
                 let overlaps = model.open.iter().any(|&(_, from, other, _)| from < at + len && at < from + other);
                 // Overlapping writes in flight may land in any order: not what this is about.
-                let skip = matches!(ask, VolumeRequest::Unmap { .. }) || (ask.is_write() && overlaps);
+                let skip = matches!(ask, RequestKind::Unmap { .. }) || (ask.is_write() && overlaps);
                 if !skip {
-                    let byte = if matches!(ask, VolumeRequest::Zero { .. }) { 0 } else { (n % 255) as u8 + 1 };
+                    let byte = if matches!(ask, RequestKind::Zero { .. }) { 0 } else { (n % 255) as u8 + 1 };
                     let mut data = Parts::new();
-                    if matches!(ask, VolumeRequest::Write { .. }) && at + len <= SIZE && len > 0 {
+                    if matches!(ask, RequestKind::Write { .. }) && at + len <= SIZE && len > 0 {
                         data = requests.memory(&mut disk, at, len).unwrap();
                         requests.slices(&mut data, at, 0, len, |slice| slice.fill(byte));
                     }
@@ -97,7 +97,7 @@ proptest! {
                         if ask.is_write() && at + len <= SIZE {
                             model.open.push((n, at, len, byte));
                             reads.iter_mut().for_each(|(_, also)| also.push((at, len, byte)));
-                        } else if ask == VolumeRequest::Read {
+                        } else if ask == RequestKind::Read {
                             let open = model.open.iter().map(|&(_, at, len, byte)| (at, len, byte));
                             reads.push((n, open.collect()));
                         }
@@ -108,7 +108,7 @@ proptest! {
             }
             while let Some(ended) = requests.poll_ended() {
                 ends[ended.token] += 1;
-                let fits = ended.at + ended.len <= SIZE || ended.ask == VolumeRequest::Flush;
+                let fits = ended.at + ended.len <= SIZE || ended.ask == RequestKind::Flush;
                 prop_assert_eq!(ended.result.is_ok(), fits, "{:?}", ended);
                 if let Some(place) = model.open.iter().position(|open| open.0 == ended.token) {
                     let (_, at, len, byte) = model.open.swap_remove(place);
@@ -128,7 +128,7 @@ proptest! {
                         }
                     }
                 }
-                if ended.ask == VolumeRequest::Extents && fits && ended.len > 0 {
+                if ended.ask == RequestKind::Extents && fits && ended.len > 0 {
                     prop_assert!(!ended.extents.is_empty());
                 }
             }
@@ -141,7 +141,7 @@ proptest! {
         }
         // In the end, all of it.
         requests
-            .start(&mut disk, Request::new(0, VolumeRequest::Read, 0, SIZE))
+            .start(&mut disk, Request::new(0, RequestKind::Read, 0, SIZE))
             .unwrap();
         let ended = loop {
             turn(&mut disk, &mut requests);
@@ -161,9 +161,9 @@ fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     let mut disk = RamVolume::new(ram, Mood { shuffle: Some(1), ..Mood::default() });
     let mut requests = Requests::new(&disk, 4, Arc::default());
     for token in 0..4 {
-        requests.start(&mut disk, Request::new(token, VolumeRequest::Read, 0, 512)).unwrap();
+        requests.start(&mut disk, Request::new(token, RequestKind::Read, 0, 512)).unwrap();
     }
-    let full = Request::new(4, VolumeRequest::Flush, 0, 0);
+    let full = Request::new(4, RequestKind::Flush, 0, 0);
     assert!(requests.start(&mut disk, full).is_err());
     requests.give_up();
     let mut ends: Vec<_> = std::iter::from_fn(|| requests.poll_ended()).collect();
@@ -188,7 +188,7 @@ fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
     let len = (BLOCKS - 2) * 512;
     for token in 0..2 {
         // Ragged at both ends: one more block than 16 bits have numbers.
-        requests.start(&mut disk, Request::new(token, VolumeRequest::Read, 100, len)).unwrap();
+        requests.start(&mut disk, Request::new(token, RequestKind::Read, 100, len)).unwrap();
     }
     let mut ends = Vec::new();
     for _ in 0..1000 {
@@ -217,7 +217,7 @@ fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
     let mut disk = RamVolume::new(ram, Mood::default());
     let mut requests = Requests::new(&disk, 4, Arc::default());
     for (at, len) in [(0, 4096), (0, 8192), (1, 4096), (512, 512), (4095, 2)] {
-        let ask = VolumeRequest::Write { stable: false };
+        let ask = RequestKind::Write { stable: false };
         requests.start(&mut disk, Request::new((), ask, at, len)).unwrap();
         // Of another request, which is shorter.
         let some = requests.memory(&mut disk, 0, len).unwrap();
@@ -240,12 +240,12 @@ fn protection_is_looked_at_for_each_request() {
     for protected in [true, false, true] {
         mood.protected.store(protected, std::sync::atomic::Ordering::Relaxed);
         for ask in [
-            VolumeRequest::Write { stable: true },
-            VolumeRequest::Zero { unmap: true, stable: false },
-            VolumeRequest::Unmap { stable: false },
+            RequestKind::Write { stable: true },
+            RequestKind::Zero { unmap: true, stable: false },
+            RequestKind::Unmap { stable: false },
         ] {
             let data = match ask {
-                VolumeRequest::Write { .. } => requests.memory(&mut disk, 0, 512).unwrap(),
+                RequestKind::Write { .. } => requests.memory(&mut disk, 0, 512).unwrap(),
                 _ => Parts::new(),
             };
             requests.start(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();

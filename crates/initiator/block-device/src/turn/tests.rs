@@ -4,7 +4,7 @@ use std::time::Instant;
 use volume::RamDisk;
 
 use super::*;
-use crate::requests::{Request, VolumeRequest};
+use crate::requests::{Request, RequestKind};
 use crate::test_disk::{Mood, RamVolume};
 
 /// A front of one request, which is refused at once, and that ends when it was told so; or one that waits for memory.
@@ -39,7 +39,7 @@ impl Face for Played {
     fn settle(&mut self, disk: &mut dyn Disk, _: &Waiter) -> io::Result<bool> {
         self.settled += 1;
         if self.settled == 1 && !self.short {
-            self.requests.start(disk, Request::new((), VolumeRequest::Read, u64::MAX, 1)).unwrap();
+            self.requests.start(disk, Request::new((), RequestKind::Read, u64::MAX, 1)).unwrap();
         }
         Ok(false)
     }

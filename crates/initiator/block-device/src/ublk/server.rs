@@ -8,9 +8,9 @@ use volume::Geometry;
 
 use super::driver::{Came, Command, Driver};
 use super::wire::{self, Descriptor, op};
-use super::{IO_MAX, RANGE_MAX, Ready as Called, VolumeChannel, block_path};
+use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
 use crate::disk::Disk;
-use crate::requests::{Ended, Parts, Request, Requests, VolumeRequest};
+use crate::requests::{Ended, Parts, Request, RequestKind, Requests};
 use crate::turn::{Face, Leave};
 use crate::vectors::Vectors;
 use crate::wait::{Key, Ready, Waiter, now};
@@ -24,7 +24,7 @@ const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) struct Server<'a, D> {
-    front: &'a VolumeChannel,
+    front: &'a Front,
     ready: Option<Called<'a>>,
     /// Somebody was told that the device can be used.
     told: bool,
@@ -49,7 +49,7 @@ pub(super) struct Server<'a, D> {
 }
 
 impl<'a, D: Driver> Server<'a, D> {
-    pub(super) fn new(front: &'a VolumeChannel, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
+    pub(super) fn new(front: &'a Front, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
         let requests = Requests::new(disk, driver.depth(), front.statistics.clone());
         Server {
             front,
@@ -114,7 +114,7 @@ impl<'a, D: Driver> Server<'a, D> {
         };
         let mut data = Parts::new();
         // What is refused anyhow needs no memory: `start` refuses it by the same facts.
-        if matches!(ask, VolumeRequest::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
+        if matches!(ask, RequestKind::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
             let Some(memory) = self.requests.memory(disk, at, len) else {
                 return self.parked.push((tag, descriptor));
             };
@@ -161,25 +161,25 @@ impl<'a, D: Driver> Server<'a, D> {
 ///
 /// # Errors
 /// The error number that it is answered with.
-fn understood(descriptor: &Descriptor) -> Result<(VolumeRequest, u64, u64), i32> {
+fn understood(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
     let Descriptor { op_flags, sectors, sector, .. } = *descriptor;
     let stable = op_flags & wire::IO_FUA != 0;
     let ask = match op_flags as u8 {
-        op::READ => VolumeRequest::Read,
-        op::WRITE => VolumeRequest::Write { stable },
-        op::FLUSH => VolumeRequest::Flush,
-        op::DISCARD => VolumeRequest::Unmap { stable },
-        op::WRITE_ZEROES => VolumeRequest::Zero { unmap: op_flags & wire::IO_NOUNMAP == 0, stable },
+        op::READ => RequestKind::Read,
+        op::WRITE => RequestKind::Write { stable },
+        op::FLUSH => RequestKind::Flush,
+        op::DISCARD => RequestKind::Unmap { stable },
+        op::WRITE_ZEROES => RequestKind::Zero { unmap: op_flags & wire::IO_NOUNMAP == 0, stable },
         _ => return Err(libc::EOPNOTSUPP),
     };
     // Of a flush the place means nothing: the driver sends the number that no sector has.
-    if ask == VolumeRequest::Flush {
+    if ask == RequestKind::Flush {
         return Ok((ask, 0, 0));
     }
     let at = sector.checked_mul(SECTOR).ok_or(libc::EIO)?;
     let len = u64::from(sectors) * SECTOR;
     // The kernel asks for no more than it was told; what nobody can have memory for would wait for ever.
-    let most = if matches!(ask, VolumeRequest::Read | VolumeRequest::Write { .. }) {
+    let most = if matches!(ask, RequestKind::Read | RequestKind::Write { .. }) {
         IO_MAX.into()
     } else {
         RANGE_MAX_BYTES
@@ -214,7 +214,7 @@ impl<D: Driver> Face for Server<'_, D> {
     fn handle_ended(&mut self, ended: Ended<u16>) -> io::Result<()> {
         let result = match ended.result {
             Err(trouble) => -trouble.errno(),
-            Ok(()) if ended.ask == VolumeRequest::Read => {
+            Ok(()) if ended.ask == RequestKind::Read => {
                 match self.driver.write_data(ended.token, &ended.data, &mut self.vectors) {
                     Ok(()) => ended.len as i32,
                     Err(_) => -libc::EIO,

@@ -4,7 +4,7 @@ use volume::Geometry;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::requests::VolumeRequest;
+use crate::requests::RequestKind;
 
 pub(super) mod feature {
     pub(in crate::vhost) const SIZE_MAX: u64 = 1 << 1;
@@ -127,7 +127,7 @@ const RANGE_UNMAP: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// A transfer, a flush: what, first byte, bytes.
-    Do(VolumeRequest, u64, u64),
+    Do(RequestKind, u64, u64),
     /// A range stands behind the header.
     Discard,
     WriteZeroes,
@@ -146,11 +146,11 @@ impl RequestHeader {
         };
         match self.kind.get() {
             0 => at(room)
-                .map_or(Wish::Refuse(Status::Failed), |(at, len)| Wish::Do(VolumeRequest::Read, at, len)),
+                .map_or(Wish::Refuse(Status::Failed), |(at, len)| Wish::Do(RequestKind::Read, at, len)),
             1 => at(payload).map_or(Wish::Refuse(Status::Failed), |(at, len)| {
-                Wish::Do(VolumeRequest::Write { stable }, at, len)
+                Wish::Do(RequestKind::Write { stable }, at, len)
             }),
-            4 => Wish::Do(VolumeRequest::Flush, 0, 0),
+            4 => Wish::Do(RequestKind::Flush, 0, 0),
             8 => Wish::Identify,
             11 if payload == RANGE => Wish::Discard,
             13 if payload == RANGE => Wish::WriteZeroes,
@@ -162,7 +162,7 @@ impl RequestHeader {
 
 impl Range {
     /// `None`: flags that mean nothing here (virtio 1.2 §5.2.6.2).
-    pub(super) fn ask(&self, discard: bool, stable: bool) -> Result<(VolumeRequest, u64, u64), Status> {
+    pub(super) fn ask(&self, discard: bool, stable: bool) -> Result<(RequestKind, u64, u64), Status> {
         let flags = self.flags.get();
         if flags & !RANGE_UNMAP != 0 || (discard && flags != 0) {
             return Err(Status::Unsupported);
@@ -173,9 +173,9 @@ impl Range {
         }
         let len = u64::from(self.sectors.get()) * SECTOR;
         let ask = if discard {
-            VolumeRequest::Unmap { stable }
+            RequestKind::Unmap { stable }
         } else {
-            VolumeRequest::Zero { unmap: flags & RANGE_UNMAP != 0, stable }
+            RequestKind::Zero { unmap: flags & RANGE_UNMAP != 0, stable }
         };
         Ok((ask, at, len))
     }

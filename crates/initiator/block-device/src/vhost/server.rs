@@ -16,14 +16,14 @@ use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use volume::Geometry;
 
-use super::VolumeChannel;
+use super::Front;
 use super::block::Status;
 use super::inflight::Inflight;
 use super::memory::Memory;
 use super::message::{self, PAYLOAD_MAX};
 use super::ring::Ring;
 use crate::disk::Disk;
-use crate::requests::{Ended, Requests, VolumeRequest};
+use crate::requests::{Ended, RequestKind, Requests};
 use crate::socket::Gate;
 use crate::turn::{Face, Leave};
 use crate::wait::{Key, Ready, Waiter};
@@ -80,7 +80,7 @@ struct Peer {
 }
 
 pub(super) struct Server<'a> {
-    front: &'a VolumeChannel,
+    front: &'a Front,
     requests: Requests<Token>,
     geometry: Geometry,
     read_only: bool,
@@ -92,7 +92,7 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    pub(super) fn new(front: &'a VolumeChannel, disk: &dyn Disk) -> Self {
+    pub(super) fn new(front: &'a Front, disk: &dyn Disk) -> Self {
         let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
         Server {
             front,
@@ -202,7 +202,7 @@ impl Face for Server<'_> {
             Err(_) => Status::Failed,
         };
         let mut written = 0;
-        if status == Status::Ok && ended.ask == VolumeRequest::Read {
+        if status == Status::Ok && ended.ask == RequestKind::Read {
             let chain = queue.ring.chain(head).ok();
             match chain.map(|chain| chain.writable.write_sg(&peer.memory, 0, &ended.data)) {
                 Some(Ok(())) => written = ended.data.len(),

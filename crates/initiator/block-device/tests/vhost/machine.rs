@@ -68,7 +68,7 @@ impl Server {
         let stop = Stop::new().unwrap();
         let settings =
             vhost::Settings { id: "a-serial-number-too-long".into(), ..vhost::Settings::new(&socket) };
-        let mut front = vhost::VolumeChannel::new(settings).unwrap();
+        let mut front = vhost::Front::new(settings).unwrap();
         let statistics = front.statistics();
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let thread = std::thread::spawn(move || {

@@ -11,7 +11,7 @@ use super::{COPY_MAX, HEAD, PAGE, Parked, SEEK_DATA, SEEK_HOLE, Server, Then, To
 use crate::disk::Disk;
 use crate::fuse::FILE;
 use crate::fuse::wire::{self, init, opcode};
-use crate::requests::{Ended, Request, VolumeRequest, read_parts, truncate_parts};
+use crate::requests::{Ended, Request, RequestKind, read_parts, truncate_parts};
 
 impl Server<'_> {
     pub(super) fn dispatch(
@@ -42,7 +42,7 @@ impl Server<'_> {
             opcode::FLUSH if self.changing == 0 && self.flushed == self.changed => self.answer(unique, &[]),
             opcode::FLUSH | opcode::FSYNC => {
                 // What ends later may not be in it.
-                self.start(disk, unique, Then::Flushed(self.changed), VolumeRequest::Flush, 0, 0)
+                self.start(disk, unique, Then::Flushed(self.changed), RequestKind::Flush, 0, 0)
             }
             opcode::FALLOCATE => self.fallocate(disk, unique, arguments),
             opcode::LSEEK => self.seek(disk, unique, arguments),
@@ -204,7 +204,7 @@ impl Server<'_> {
             if len == 0 {
                 return self.answer(unique, &[]);
             }
-            return self.start(disk, unique, Then::Data, VolumeRequest::Read, asked.offset, len.into());
+            return self.start(disk, unique, Then::Data, RequestKind::Read, asked.offset, len.into());
         }
         let came = (header.len as usize).saturating_sub(HEAD);
         if asked.size as usize > self.write_max || came < asked.size as usize {
@@ -272,7 +272,7 @@ impl Server<'_> {
             return self.answer(unique, &[]);
         }
         self.changing += 1;
-        self.start(disk, unique, Then::Zeroed, VolumeRequest::Zero { unmap, stable: false }, at, len)
+        self.start(disk, unique, Then::Zeroed, RequestKind::Zero { unmap, stable: false }, at, len)
     }
 
     fn seek(&mut self, disk: &mut dyn Disk, unique: u64, arguments: &[u8]) -> io::Result<()> {
@@ -287,14 +287,7 @@ impl Server<'_> {
         if asked.offset >= size {
             return self.refuse(unique, libc::ENXIO);
         }
-        self.start(
-            disk,
-            unique,
-            Then::Seek { hole },
-            VolumeRequest::Extents,
-            asked.offset,
-            size - asked.offset,
-        )
+        self.start(disk, unique, Then::Seek { hole }, RequestKind::Extents, asked.offset, size - asked.offset)
     }
 
     /// Whose user was killed need not wait for its data. Writes go on: nobody knows how far they are.
@@ -320,7 +313,7 @@ impl Server<'_> {
         disk: &mut dyn Disk,
         unique: u64,
         then: Then,
-        ask: VolumeRequest,
+        ask: RequestKind,
         at: u64,
         len: u64,
     ) -> io::Result<()> {
@@ -365,7 +358,7 @@ impl Server<'_> {
         match self.sought(ended, hole) {
             Ok(at) => self.answer(unique, wire::LseekOut { offset: at }.as_bytes()),
             Err(at) if at < size => {
-                self.later.push(Request::new(ended.token, VolumeRequest::Extents, at, size - at));
+                self.later.push(Request::new(ended.token, RequestKind::Extents, at, size - at));
                 Ok(())
             }
             Err(_) if hole => self.answer(unique, wire::LseekOut { offset: size }.as_bytes()),

@@ -6,17 +6,13 @@ use crate::test_disk::{Mood, Noise, RamVolume, seeds};
 use crate::wait::Stop;
 
 /// A front whose kernel is a socket that we have the other end of.
-fn front(dir: &std::path::Path, write_max: u32) -> (VolumeChannel, OwnedFd) {
+fn front(dir: &std::path::Path, write_max: u32) -> (Front, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let facts = Facts { write_max, name: Name(1), made: None, by_program: false };
     let kept = Kept { fuse: theirs, device: None, facts };
-    (
-        VolumeChannel::recover(Settings { loop_devices: LoopDevices::Never, ..Settings::new(dir) }, kept)
-            .unwrap(),
-        ours,
-    )
+    (Front::recover(Settings { loop_devices: LoopDevices::Never, ..Settings::new(dir) }, kept).unwrap(), ours)
 }
 
 fn processor_time() -> Duration {
@@ -98,7 +94,7 @@ fn asked_twice_it_ends_under_load() {
 fn a_polite_stop_does_not_cut_users_when_something_is_mounted_over_it() {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-over", std::process::id()));
-    let Ok(mut front) = VolumeChannel::new(Settings::new(&dir)) else { return };
+    let Ok(mut front) = Front::new(Settings::new(&dir)) else { return };
     if mount("none", &dir, "tmpfs", MountFlags::empty(), None).is_err() {
         return;
     }
@@ -174,7 +170,7 @@ fn a_program_that_takes_the_place_away_is_not_waited_for_by_who_must_answer_it()
     for times in [1, 2] {
         let dir = std::env::temp_dir().join(format!("attach-fuse-{}-program-{times}", std::process::id()));
         let settings = Settings { loop_devices: LoopDevices::Never, ..Settings::new(&dir) };
-        let Ok(mut front) = VolumeChannel::new(settings) else { return };
+        let Ok(mut front) = Front::new(settings) else { return };
         if front.mount.is_by_program() {
             return;
         }

@@ -135,10 +135,10 @@ impl Driver for Played {
     }
 }
 
-fn front() -> VolumeChannel {
+fn front() -> Front {
     let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
     let device = Device { number: 0, stays: true, delete: |_| Ok(()) };
-    VolumeChannel { info, features: 0, recovers: false, statistics: Arc::default(), device }
+    Front { info, features: 0, recovers: false, statistics: Arc::default(), device }
 }
 
 fn disk() -> RamVolume {
@@ -240,8 +240,7 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
 fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
     for fails in [true, false] {
         let heard = Rc::new(RefCell::new(Heard::default()));
-        let (front, mut disk, stop) =
-            (VolumeChannel { recovers: true, ..front() }, disk(), Stop::new().unwrap());
+        let (front, mut disk, stop) = (Front { recovers: true, ..front() }, disk(), Stop::new().unwrap());
         heard.borrow_mut().to_come.push_back(Ok(Came::Request(0, request(op::FLUSH.into(), 0, 0))));
         let its_heard = heard.clone();
         let mut ready = |_: &std::path::Path| {
@@ -275,9 +274,9 @@ fn a_device_that_never_came_to_be_served_is_deleted() {
         DELETED.fetch_add(number, Ordering::Relaxed);
         Ok(())
     };
-    drop(VolumeChannel { device: Device { number: 1, stays: false, delete }, ..front() });
+    drop(Front { device: Device { number: 1, stays: false, delete }, ..front() });
     assert_eq!(DELETED.load(Ordering::Relaxed), 1);
-    drop(VolumeChannel { device: Device { number: 10, stays: true, delete }, ..front() });
+    drop(Front { device: Device { number: 10, stays: true, delete }, ..front() });
     Device { number: 100, stays: false, delete }.delete().unwrap();
     assert_eq!(DELETED.load(Ordering::Relaxed), 101, "once, and not what is to stay");
 }

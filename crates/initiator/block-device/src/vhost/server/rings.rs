@@ -12,7 +12,7 @@ use volume::Geometry;
 
 use super::{Queue, Server, Token};
 use crate::disk::Disk;
-use crate::requests::{Parts, Request, Requests, VolumeRequest};
+use crate::requests::{Parts, Request, RequestKind, Requests};
 use crate::vhost::ID_MAX;
 use crate::vhost::block::{self, HEADER, RANGE, Range, RequestHeader, Status, Wish};
 use crate::vhost::memory::Memory;
@@ -118,7 +118,7 @@ impl Server<'_> {
         let token = Token { session: self.session, queue: index, head };
         let mut request = Request::new(token, ask, at, len);
         // What is refused anyhow needs no memory: `start` refuses it by the same facts.
-        if matches!(ask, VolumeRequest::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
+        if matches!(ask, RequestKind::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
             match payload_of(&peer.memory, &self.geometry, chain, at, len)? {
                 Some(lent) => request.lent = lent,
                 None => match self.requests.memory(disk, at, len) {
