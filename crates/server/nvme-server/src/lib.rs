@@ -28,6 +28,7 @@ mod authentication;
 mod context;
 mod controller;
 pub mod discovery;
+mod dispatch;
 mod exec;
 mod job;
 mod key;

@@ -6,7 +6,6 @@
 use buf::{Sg, Time};
 use nvme::feature::{Capabilities, Fid, GetFeatures, Select, SetFeatures};
 use nvme::identify::NSID_ALL;
-use nvme::log::ReservationNotice;
 use nvme::log::effects::Scope;
 use nvme::{Completion, Status};
 use volume::VolumeRequest;
@@ -14,6 +13,7 @@ use volume::reservation::Action;
 
 use super::Outcome;
 use super::identify::names_no_namespace;
+use crate::controller::features::{Features, HOST_BEHAVIOR_LEN, TIMESTAMP_LEN};
 use crate::controller::{Controller, Wait, Waiting};
 use crate::server::Server;
 use crate::status;
@@ -56,94 +56,14 @@ pub(super) const TABLE: [Feature; 16] = [
     feature(Fid::NAMESPACE_WRITE_PROTECTION, Scope::Namespace, true, false),
 ];
 
-const HOST_BEHAVIOR_LEN: usize = 512;
 /// The longest data of a feature.
 pub(super) const DATA_LEN_MAX: usize = HOST_BEHAVIOR_LEN;
 /// The longest data that is taken for a feature: hosts may send a page where less means something.
 const DATA_OUT_MAX: usize = 4096;
-const TIMESTAMP_LEN: usize = 8;
 /// The write protection states of feature 84h: none, and until it is taken back.
 const PROTECTED: u32 = 1;
 /// Bits of feature 82h that mean something.
 const MASKS: u8 = 0b1110;
-/// The composite temperature: no other is measured.
-const THRESHOLD_OVER: u32 = 0xffff;
-
-/// The values of a controller's features, as a reset leaves them at first.
-#[derive(Debug)]
-pub(crate) struct Features {
-    arbitration: u32,
-    power: u32,
-    /// Over and under.
-    thresholds: [u32; 2],
-    error_recovery: u32,
-    atomicity: u32,
-    /// Milliseconds since 1970 as the host said, and when; else since the controller opened.
-    timestamp: Option<(u64, Time)>,
-    behavior: Vec<u8>,
-    /// Feature 82h by namespace, ascending; those that mask nothing are not there.
-    masks: Vec<(u32, u8)>,
-}
-
-impl Default for Features {
-    fn default() -> Self {
-        Features {
-            arbitration: 0,
-            power: 0,
-            thresholds: [THRESHOLD_OVER, 0],
-            error_recovery: 0,
-            atomicity: 0,
-            timestamp: None,
-            behavior: vec![0; HOST_BEHAVIOR_LEN],
-            masks: Vec::new(),
-        }
-    }
-}
-
-impl Features {
-    /// Whether this temperature, in kelvins, is at or beyond a threshold.
-    pub(crate) fn warns_of(&self, kelvins: u16) -> bool {
-        let [over, under] = self.thresholds;
-        u32::from(kelvins) >= over || u32::from(kelvins) <= under
-    }
-
-    /// Whether the host wants not to hear of such a notice.
-    pub(crate) fn masks(&self, nsid: u32, what: ReservationNotice) -> bool {
-        self.mask(nsid) >> (what as u8) & 1 != 0
-    }
-
-    /// Whether the host waits before it tries a command again for as long as its status says (ACRE).
-    pub(crate) fn delays_retries(&self) -> bool {
-        self.behavior.first() == Some(&1)
-    }
-
-    fn mask(&self, nsid: u32) -> u8 {
-        let place = self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid);
-        place.ok().and_then(|at| self.masks.get(at)).map_or(0, |(_, mask)| *mask)
-    }
-
-    fn set_mask(&mut self, nsid: u32, mask: u8) {
-        match self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid) {
-            Ok(at) => {
-                if let Some((_, known)) = self.masks.get_mut(at) {
-                    *known = mask;
-                }
-            }
-            Err(at) => self.masks.insert(at, (nsid, mask)),
-        }
-    }
-
-    /// The value of feature 0Eh: 48 bits of milliseconds, and who said them.
-    fn timestamp(&self, opened: Time, now: Time) -> [u8; TIMESTAMP_LEN] {
-        let (base, since, origin) = match self.timestamp {
-            Some((base, at)) => (base, now.since(at), 1 << 1),
-            None => (0, now.since(opened), 0),
-        };
-        let mut bytes = base.wrapping_add(since.as_millis() as u64).to_le_bytes();
-        (bytes[6], bytes[7]) = (origin, 0);
-        bytes
-    }
-}
 
 fn find(controller: &Controller, fid: Fid) -> Result<&'static Feature, Status> {
     let known = TABLE.iter().find(|feature| feature.fid == fid);

@@ -3,8 +3,6 @@
 //! Health and errors are gathered from all queues first; all other pages are made at once. A page is
 //! made whole, then a piece of it is cut; what is wanted beyond its end is zero.
 
-use std::sync::Arc;
-
 use buf::{Cx, Time};
 use nvme::log::effects::{self, Effects};
 use nvme::log::health::{Health, data_units};
@@ -18,7 +16,6 @@ use super::identify::names_no_namespace;
 use super::{Outcome, conclude, has_room, wait_for_room};
 use crate::controller::events::Kind;
 use crate::controller::{Controller, Wait, Waiting};
-use crate::discovery::Book;
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
 use crate::step::{CommandKey, Step};
@@ -36,12 +33,6 @@ const PAGES: [Lid; 10] = [
     Lid::MANAGEMENT_EFFECTS,
     Lid::RESERVATION,
 ];
-
-/// The discovery log as it was when a host began to read it.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    book: Arc<Book>,
-}
 
 /// Get Log Page.
 pub(super) fn execute(
@@ -176,9 +167,9 @@ fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<Outcome, S
         return Err(Status::INVALID_LOG_PAGE.final_());
     };
     if page.offset == 0 || controller.snapshot.is_none() {
-        controller.snapshot = Some(Snapshot { book: discovery.book.clone() });
+        controller.snapshot = Some(discovery.book.clone());
     }
-    let book = controller.snapshot.as_ref().map_or(&discovery.book, |snapshot| &snapshot.book);
+    let book = controller.snapshot.as_ref().unwrap_or(&discovery.book);
     let (host, local) = (&controller.spec.host.nqn, discovery.local);
     if page.offset > book.log_len(host, local) {
         return Err(Status::INVALID_FIELD.final_());

@@ -208,7 +208,7 @@ fn execute(
             features::set(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out)
         }
         Opcode::ABORT if !controller.is_discovery() => {
-            let done = server.start_abort(cntlid, key, cid, sqe.cdw(10))?;
+            let done = controller.start_abort(&mut server.context.steps, key, cid, sqe.cdw(10))?;
             Ok(done.map_or(Outcome::Later, Outcome::Done))
         }
         Opcode::ASYNC_EVENT_REQUEST => {

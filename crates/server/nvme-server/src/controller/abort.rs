@@ -2,11 +2,12 @@
 //! Requested, and Abort is answered once it has; or with bit 0 of dword 0 set if there is no such
 //! command any more.
 
+use std::collections::VecDeque;
+
 use nvme::{Completion, Status};
 
 use super::{Controller, Wait, Waiting};
 use crate::queue_message::{ControllerEvent, QueueMessage};
-use crate::server::Server;
 use crate::step::{CommandKey, Step};
 
 /// How many aborts wait at a time (ACL + 1).
@@ -15,66 +16,58 @@ pub(crate) const ABORTS_MAX: usize = 8;
 /// Dword 0 if nothing was aborted.
 const NOT_ABORTED: u64 = 1;
 
-impl Server {
+impl Controller {
     /// The host asks for it. `Ok(None)`: the answer follows.
     pub(crate) fn start_abort(
         &mut self,
-        cntlid: u16,
+        steps: &mut VecDeque<Step>,
         key: CommandKey,
         cid: u16,
         argument: u32,
     ) -> Result<Option<Completion>, Status> {
-        let Some(controller) = self.controllers.find_mut(cntlid) else {
-            return Err(Status::INTERNAL_ERROR);
-        };
         let aborts = |waiting: &&Waiting| matches!(waiting.on, Wait::Abort { .. });
-        if controller.waiting.iter().filter(aborts).count() >= ABORTS_MAX {
+        if self.waiting.iter().filter(aborts).count() >= ABORTS_MAX {
             return Err(Status::ABORT_LIMIT_EXCEEDED);
         }
         let (qid, victim) = (argument as u16, (argument >> 16) as u16);
         if qid == 0 {
-            let aborted = controller.take_waiting(victim);
+            let aborted = self.take_waiting(victim);
             let done = aborted.is_some();
             if let Some(waiting) = aborted {
                 let completion = Status::ABORT_REQUESTED.into();
-                self.context.steps.push_back(Step::Respond { command: waiting.key, completion });
+                steps.push_back(Step::Respond { command: waiting.key, completion });
             }
             return Ok(Some(answer(done)));
         }
         let Some(member) =
-            controller.members.iter().find(|member| member.qid == qid && member.open && member.proven)
+            self.members.iter().find(|member| member.qid == qid && member.open && member.proven)
         else {
             return Ok(Some(answer(false)));
         };
         let (to, queue_slot) = (member.shard, member.queue_slot);
         // Its queue slot rides along, so that its end answers for it.
-        let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(queue_slot) << 48;
-        controller.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
+        let ticket = (self.next_ticket() & ((1 << 48) - 1)) | u64::from(queue_slot) << 48;
+        self.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
         let message = QueueMessage {
-            cntlid,
-            association: controller.association,
+            cntlid: self.spec.cntlid,
+            association: self.association,
             queue_slot,
             event: ControllerEvent::Abort { cid: victim, ticket },
         };
-        self.context.steps.push_back(Step::QueueMessage { to, message });
+        steps.push_back(Step::QueueMessage { to, message });
         Ok(None)
     }
 
     /// A queue has answered.
-    pub(super) fn abort_answered(&mut self, cntlid: u16, ticket: u64, aborted: bool) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+    pub(super) fn abort_answered(&mut self, steps: &mut VecDeque<Step>, ticket: u64, aborted: bool) {
         let asked =
             |waiting: &Waiting| matches!(waiting.on, Wait::Abort { ticket: asked } if asked == ticket);
-        if let Some(at) = controller.waiting.iter().position(asked) {
-            let command = controller.waiting.remove(at).key;
-            self.context.steps.push_back(Step::Respond { command, completion: answer(aborted) });
+        if let Some(at) = self.waiting.iter().position(asked) {
+            let command = self.waiting.remove(at).key;
+            steps.push_back(Step::Respond { command, completion: answer(aborted) });
         }
     }
-}
 
-impl Server {}
-
-impl Controller {
     /// An admin command of this identifier that can be aborted. A volume's home cannot be stopped,
     /// and an Abort is not aborted.
     fn take_waiting(&mut self, cid: u16) -> Option<Waiting> {

@@ -6,7 +6,7 @@
 use nvme::log::ana::{Group, State};
 use volume::{Access, PortId, VolumeId};
 
-use crate::server::Server;
+use crate::context::ExecContext;
 use crate::spec::NamespaceEntry;
 
 /// How long the state Change may last, in seconds (ANATT).
@@ -66,30 +66,28 @@ fn together(one: State, other: State) -> State {
     }
 }
 
-impl Server {
-    /// The groups of these namespaces as they are seen by a port, ascending.
-    pub(super) fn ana_states(&self, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        for entry in namespaces {
-            let state = match self.context.volume(entry.volume) {
-                Some(volume) => state(volume.view.access(port)),
-                // The path is not to blame, nor are others of its group.
-                None if entry.volume == VolumeId::AWAY => State::Optimized,
-                None => continue,
-            };
-            match groups.binary_search_by_key(&entry.ana_group, |group| group.id) {
-                Ok(at) => {
-                    if let Some(group) = groups.get_mut(at) {
-                        group.state = together(group.state, state);
-                        group.nsids.push(entry.nsid);
-                    }
-                }
-                Err(at) => {
-                    let group = Group { id: entry.ana_group, changes: 0, state, nsids: vec![entry.nsid] };
-                    groups.insert(at, group);
+/// The groups of these namespaces as they are seen by a port, ascending.
+pub(super) fn groups_of(context: &ExecContext, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for entry in namespaces {
+        let state = match context.volume(entry.volume) {
+            Some(volume) => state(volume.view.access(port)),
+            // The path is not to blame, nor are others of its group.
+            None if entry.volume == VolumeId::AWAY => State::Optimized,
+            None => continue,
+        };
+        match groups.binary_search_by_key(&entry.ana_group, |group| group.id) {
+            Ok(at) => {
+                if let Some(group) = groups.get_mut(at) {
+                    group.state = together(group.state, state);
+                    group.nsids.push(entry.nsid);
                 }
             }
+            Err(at) => {
+                let group = Group { id: entry.ana_group, changes: 0, state, nsids: vec![entry.nsid] };
+                groups.insert(at, group);
+            }
         }
-        groups
     }
+    groups
 }

@@ -8,7 +8,7 @@ use nvme::log::ReservationNotice;
 use volume::{Cause, ViewUpdate, VolumeId};
 
 use super::events::Kind;
-use super::{Controller, Wait};
+use super::{Controller, Wait, ana};
 use crate::discovery::Book;
 use crate::server::Server;
 use crate::step::Step;
@@ -140,7 +140,7 @@ impl Server {
     /// Looks whether the path states that a controller shows have changed.
     pub(super) fn follow_ana(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.find(cntlid) else { return };
-        let states = self.ana_states(&controller.namespaces, controller.spec.nexus.port);
+        let states = ana::groups_of(&self.context, &controller.namespaces, controller.spec.nexus.port);
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         if controller.ana.follow(states) {
             controller.events.raise(Kind::Ana);

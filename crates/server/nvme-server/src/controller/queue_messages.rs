@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use buf::Cx;
-use nvme::Sqe;
 use volume::Shard;
 
 use super::{Controller, Member, Wait};
@@ -11,7 +10,7 @@ use crate::admin;
 use crate::queue_message::{ControllerEvent, QueueMessage, Report};
 use crate::server::Server;
 use crate::spec::{NamespaceEntry, ordered};
-use crate::step::{CommandKey, Step};
+use crate::step::Step;
 
 impl Server {
     /// A message has come to this shard.
@@ -71,7 +70,9 @@ impl Server {
                 controller.absorb(queue_slot, *report);
                 self.reported(cx, cntlid, queue_slot, Some(ticket));
             }
-            ControllerEvent::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
+            ControllerEvent::Aborted { ticket, aborted } => {
+                controller.abort_answered(&mut self.context.steps, ticket, aborted);
+            },
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
             | ControllerEvent::RequestReport { .. }
@@ -132,7 +133,7 @@ impl Server {
             })
             .collect();
         for ticket in orphans {
-            self.abort_answered(cntlid, ticket, false);
+            controller.abort_answered(&mut self.context.steps, ticket, false);
         }
         self.reported(cx, cntlid, queue_slot, None);
         self.arm(cntlid);
@@ -161,22 +162,6 @@ impl Server {
                 admin::logs::gathered(self, cx, cntlid, waiting.key, waiting.cid, page);
             }
         }
-    }
-
-    /// A command that wants more than to be executed has come. Whether that is all it wants.
-    pub(crate) fn attend(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
-        if self.guarded(cx, key, sqe, data_out) {
-            return true;
-        }
-        let queue = self.context.queue_mut(key.queue);
-        if queue.spec.qid == 0 {
-            admin::start(self, cx, key, sqe, data_out);
-            return true;
-        }
-        if queue.told(cx.now) {
-            self.context.tell_controller(key.queue, ControllerEvent::Traffic);
-        }
-        false
     }
 
     /// Changes which namespaces a controller of this shard reaches: its host is told what changed,

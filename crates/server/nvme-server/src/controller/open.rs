@@ -1,0 +1,175 @@
+//! How controllers open and I/O queues join them (NVMe Base §6.3), and what the composition asks of them.
+
+use std::sync::Arc;
+
+use buf::Cx;
+use nvme::Completion;
+use nvme::fabrics::ConnectRefusal;
+use nvme::property::{Configuration, ControllerStatus, Shutdown};
+use volume::Shard;
+
+use super::ana::Ana;
+use super::errors::Errors;
+use super::events::Events;
+use super::features::Features;
+use super::{Controller, Member, Wait, Waiting, ana, notices};
+use crate::authentication::Authentication;
+use crate::queue_message::Counters;
+use crate::server::Server;
+use crate::spec::{ControllerSpec, Join, QUEUES_MAX, QueueSpec, ordered};
+use crate::step::QueueKey;
+
+impl Server {
+    /// Opens a controller on this shard, with its admin queue, whose Connect [`Server::connected`]
+    /// answers.
+    ///
+    /// # Panics
+    /// If there is a controller of this number here: a number is given again only after
+    /// [`Step::ControllerGone`](crate::Step::ControllerGone). If the keep-alive timeout is none that is
+    /// granted ([`KeepAlive::granted`](crate::KeepAlive::granted)).
+    pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
+        self.controllers.associations += 1;
+        let association = self.controllers.associations;
+        let namespaces = ordered(spec.namespaces.clone());
+        let mut controller = Controller {
+            association,
+            admin: QueueKey(u32::MAX),
+            namespaces,
+            configuration: Configuration::default(),
+            status: ControllerStatus::default(),
+            granted: spec.limits.queues,
+            members: Vec::new(),
+            last_queue_slot: QUEUES_MAX,
+            waiting: Vec::new(),
+            tickets: 0,
+            past: Counters::default(),
+            opened: cx.now,
+            patience: None,
+            heard: cx.now,
+            lost: None,
+            armed: None,
+            ending: None,
+            admin_gone: false,
+            events: Events::default(),
+            errors: Errors::default(),
+            features: Features::default(),
+            ana: Ana::default(),
+            notices: notices::Notices::default(),
+            snapshot: None,
+            spec,
+        };
+        let fits = controller.set_kato(cx.now, controller.spec.kato_ms);
+        assert!(fits, "a Connect was refused whose keep-alive timeout is not granted");
+        let cntlid = controller.spec.cntlid;
+        let admin = self.open_queue(
+            cx,
+            controller.queue_spec(
+                self.context.shard,
+                0,
+                controller.spec.entries,
+                controller.spec.flow_control,
+            ),
+        );
+        controller.admin = admin;
+        let states = ana::groups_of(&self.context, &controller.namespaces, controller.spec.nexus.port);
+        controller.ana.follow(states);
+        let old = self.controllers.here.insert(cntlid, controller);
+        assert!(old.is_none(), "a controller's number is given again only after it is gone");
+        self.arm(cntlid);
+        admin
+    }
+
+    /// Lets an I/O queue in, or says why not (NVMe Base §6.3, in the order of its checks). The queue
+    /// counts from now on: it is to be opened on `join.shard`, or given up there.
+    pub fn join(&mut self, cntlid: u16, join: &Join) -> Result<QueueSpec, ConnectRefusal> {
+        let shard = self.context.shard;
+        let controller = self.controllers.find_mut(cntlid).ok_or(ConnectRefusal::CNTLID)?;
+        if controller.ending.is_some() || controller.is_discovery() {
+            return Err(ConnectRefusal::CNTLID);
+        }
+        if controller.spec.subsystem.nqn != join.subsystem {
+            return Err(ConnectRefusal::SUBNQN);
+        }
+        if controller.spec.host.nqn != join.host.nqn {
+            return Err(ConnectRefusal::HOSTNQN);
+        }
+        if controller.spec.host.id != join.host.id {
+            return Err(ConnectRefusal::HOSTID);
+        }
+        let status = &controller.status;
+        if !controller.configuration.is_enabled() || !status.ready || status.shutdown != Shutdown::No {
+            return Err(ConnectRefusal::Sequence);
+        }
+        if join.qid == 0 || join.qid > controller.granted {
+            return Err(ConnectRefusal::QID);
+        }
+        // A queue that has proved nothing keeps nobody out: who proves first has the identifier.
+        if controller.members.iter().any(|member| member.qid == join.qid && member.proven) {
+            return Err(ConnectRefusal::Sequence);
+        }
+        if join.entries < 2 || join.entries > controller.spec.limits.entries {
+            return Err(ConnectRefusal::SQSIZE);
+        }
+        let proven = controller.spec.auth.is_none();
+        let queue_slot = if proven { Some(join.qid) } else { controller.free_queue_slot() };
+        let queue_slot = queue_slot.ok_or(ConnectRefusal::Busy)?;
+        controller.members.push(Member {
+            qid: join.qid,
+            queue_slot,
+            proven,
+            shard: join.shard,
+            open: false,
+            counters: Counters::default(),
+        });
+        let spec = controller.queue_spec(shard, join.qid, join.entries, join.flow_control);
+        Ok(QueueSpec { queue_slot, ..spec })
+    }
+
+    /// The shard of each I/O queue that a controller has, or has let in.
+    pub fn queue_shards(&self, cntlid: u16) -> impl Iterator<Item = Shard> + '_ {
+        let controller = self.controllers.find(cntlid);
+        controller.into_iter().flat_map(|controller| controller.members.iter().map(|member| member.shard))
+    }
+
+    /// Whether the controller has a queue of this number that has proved what it must.
+    pub fn holds(&self, cntlid: u16, qid: u16) -> bool {
+        let controller = self.controllers.find(cntlid).filter(|controller| controller.ending.is_none());
+        controller.is_some_and(|it| it.members.iter().any(|member| member.qid == qid && member.proven))
+    }
+
+    /// How the Connect that made this queue is answered, once it is open.
+    pub fn connected(&self, key: QueueKey) -> Completion {
+        self.context.queue(key).spec.connected()
+    }
+
+    /// Whether a controller has neither I/O queues nor anything to do but to wait for events, and is not
+    /// ending.
+    pub fn is_at_rest(&self, cntlid: u16) -> bool {
+        self.controllers.find(cntlid).is_some_and(|controller| {
+            let waits = |waiting: &Waiting| matches!(waiting.on, Wait::Event);
+            let stays = controller.ending.is_none() && !controller.admin_gone;
+            stays && controller.members.is_empty() && controller.waiting.iter().all(waits)
+        })
+    }
+
+    /// What a controller's host must prove changes, for queues that connect from now on; what is served
+    /// goes on. False, and the controller is to be ended: the host has not proved who it is, and has to.
+    #[must_use]
+    pub fn change_authentication(&mut self, cntlid: u16, auth: &Option<Arc<Authentication>>) -> bool {
+        let Some(controller) = self.controllers.find(cntlid) else { return true };
+        let admin = controller.admin;
+        let unproven = !controller.admin_gone && self.must_prove(admin);
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return true };
+        if unproven || (auth.is_some() && controller.spec.auth.is_none()) {
+            return false;
+        }
+        controller.spec.auth.clone_from(auth);
+        true
+    }
+
+    /// The I/O queues that this host holds, and what its controller is: for those who look on.
+    pub fn controller_queues(&self, cntlid: u16) -> Option<(&ControllerSpec, usize)> {
+        let controller = self.controllers.find(cntlid)?;
+        Some((&controller.spec, controller.members.len()))
+    }
+}
