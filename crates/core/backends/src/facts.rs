@@ -39,7 +39,7 @@ pub struct FileFacts {
 
 /// Why a file cannot be a volume as the configuration wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum UnsuitableFile {
     /// Not a whole block long.
     Empty,
     /// Block sizes that no host knows, or that contradict each other.
@@ -48,35 +48,35 @@ pub enum Unfit {
     NoDirect,
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for UnsuitableFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unfit::Empty => write!(f, "it is shorter than a block"),
-            Unfit::BlockSize(size) => write!(f, "blocks of {size} bytes are not possible"),
-            Unfit::NoDirect => write!(f, "its file system does not support O_DIRECT"),
+            UnsuitableFile::Empty => write!(f, "it is shorter than a block"),
+            UnsuitableFile::BlockSize(size) => write!(f, "blocks of {size} bytes are not possible"),
+            UnsuitableFile::NoDirect => write!(f, "its file system does not support O_DIRECT"),
         }
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for UnsuitableFile {}
 
 impl FileFacts {
     /// What the volume's blocks are like. A rest that fills no block (for O_DIRECT: no aligned unit)
     /// is left out.
-    pub fn geometry(&self) -> Result<Geometry, Unfit> {
+    pub fn geometry(&self) -> Result<Geometry, UnsuitableFile> {
         let logical = self.logical;
         if logical != 512 && logical != 4096 {
-            return Err(Unfit::BlockSize(logical));
+            return Err(UnsuitableFile::BlockSize(logical));
         }
         let dio_align = self.dio_align()?;
         let physical = self.physical.unwrap_or_else(|| self.physical_default(dio_align));
         if !physical.is_power_of_two() || physical < logical || physical > IO_MAX {
-            return Err(Unfit::BlockSize(physical));
+            return Err(UnsuitableFile::BlockSize(physical));
         }
         let unit = u64::from(logical.max(dio_align));
         let blocks = self.bytes / unit * (unit / u64::from(logical));
         if blocks == 0 {
-            return Err(Unfit::Empty);
+            return Err(UnsuitableFile::Empty);
         }
         Ok(Geometry {
             blocks,
@@ -96,13 +96,13 @@ impl FileFacts {
         })
     }
 
-    fn dio_align(&self) -> Result<u32, Unfit> {
+    fn dio_align(&self) -> Result<u32, UnsuitableFile> {
         if !self.direct {
             return Ok(self.logical);
         }
         let aligned = self.offset_align.is_power_of_two() && self.memory_align.is_power_of_two();
         if !aligned || self.offset_align > IO_MAX / 4 {
-            return Err(Unfit::NoDirect);
+            return Err(UnsuitableFile::NoDirect);
         }
         Ok(self.offset_align.max(self.logical))
     }
@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_named() {
-        assert_eq!(FileFacts { bytes: 511, ..FILE }.geometry(), Err(Unfit::Empty));
-        assert_eq!(FileFacts { logical: 520, ..FILE }.geometry(), Err(Unfit::BlockSize(520)));
-        assert_eq!(FileFacts { physical: Some(256), ..FILE }.geometry(), Err(Unfit::BlockSize(256)));
-        assert_eq!(FileFacts { offset_align: 0, ..FILE }.geometry(), Err(Unfit::NoDirect));
+        assert_eq!(FileFacts { bytes: 511, ..FILE }.geometry(), Err(UnsuitableFile::Empty));
+        assert_eq!(FileFacts { logical: 520, ..FILE }.geometry(), Err(UnsuitableFile::BlockSize(520)));
+        assert_eq!(FileFacts { physical: Some(256), ..FILE }.geometry(), Err(UnsuitableFile::BlockSize(256)));
+        assert_eq!(FileFacts { offset_align: 0, ..FILE }.geometry(), Err(UnsuitableFile::NoDirect));
     }
 }

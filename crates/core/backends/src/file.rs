@@ -25,7 +25,7 @@ use volume::{
 
 use crate::dirty::Dirty;
 use crate::doubt::{Doubt, Keeper};
-use crate::facts::{FileFacts, IO_MAX, Unfit};
+use crate::facts::{FileFacts, IO_MAX, UnsuitableFile};
 use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_of_blocks, is_own, is_transient};
 use sync::Sync;
 
@@ -46,7 +46,7 @@ pub struct FileDisk {
 
 impl FileDisk {
     /// A disk that the world has opened as `disk` on each of `shards` shards.
-    pub fn new(disk: DiskId, facts: &FileFacts, shards: u16) -> Result<Self, Unfit> {
+    pub fn new(disk: DiskId, facts: &FileFacts, shards: u16) -> Result<Self, UnsuitableFile> {
         let geometry = facts.geometry()?;
         Ok(FileDisk {
             disk,

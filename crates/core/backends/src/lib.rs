@@ -27,7 +27,7 @@ mod null;
 pub mod stripe;
 
 pub use doubt::{Doubt, Keeper};
-pub use facts::{FileFacts, Unfit};
+pub use facts::{FileFacts, UnsuitableFile};
 pub use file::{File, FileDisk};
 pub use leg::AnyLeg;
 pub use null::Null;

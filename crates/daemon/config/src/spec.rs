@@ -342,7 +342,7 @@ pub enum SpecError {
     /// A URL with a password in it.
     Password,
     /// A stripe that is not written as it must be.
-    BadStripe(backends::stripe::Miswritten),
+    BadStripe(backends::stripe::StripeSyntaxError),
     /// What is wrong with a leg of a stripe, counted from 1.
     BadLeg(usize, Box<SpecError>),
     /// `/dev/...` was expected where another absolute path stands.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backends::Stripe;
-use backends::stripe::Misfit;
+use backends::stripe::StripeMismatch;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
@@ -238,7 +238,7 @@ impl<P: Path> Client<P> {
     }
 
     /// Why the legs of a stripe, as far as they are known, make none.
-    pub fn misfit(&self, volume: Handle) -> Option<Misfit> {
+    pub fn misfit(&self, volume: Handle) -> Option<StripeMismatch> {
         match &self.slots.get(volume.0)?.kind {
             Kind::Stripe(striped) => striped.stripe.misfit(),
             Kind::Remote(_) | Kind::Local(..) => None,

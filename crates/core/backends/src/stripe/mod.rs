@@ -31,7 +31,7 @@ use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId, Shard};
 use layout::Layout;
 use work::Task;
 
-pub use text::{Miswritten, Written, cut, is_meant, written};
+pub use text::{StripeSyntaxError, Written, cut, is_meant, written};
 
 /// Most legs: a bit of a `u64` each.
 pub const LEGS_MAX: usize = 64;
@@ -89,7 +89,7 @@ struct Leg<L> {
 
 /// Why these legs make no stripe. Legs are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum StripeMismatch {
     /// The blocks of a leg are not as long as those of the first.
     Blocks {
         /// Which leg.
@@ -113,18 +113,18 @@ pub enum Misfit {
     },
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for StripeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Misfit::Blocks { leg, has, first } => write!(
+            StripeMismatch::Blocks { leg, has, first } => write!(
                 f,
                 "leg {leg} of the stripe has blocks of {has} bytes, leg 1 of {first}: all must be the same"
             ),
-            Misfit::Chunk { leg, needs } => write!(
+            StripeMismatch::Chunk { leg, needs } => write!(
                 f,
                 "leg {leg} of the stripe takes {needs} bytes at a time: choose a chunk= of at least so many"
             ),
-            Misfit::Small { leg } => {
+            StripeMismatch::Small { leg } => {
                 write!(
                     f,
                     "leg {leg} of the stripe has not room for one chunk: make it larger, or chunk= smaller"
@@ -138,20 +138,20 @@ impl fmt::Display for Misfit {
 ///
 /// # Errors
 /// Why they make no stripe.
-pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry, Misfit> {
+pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry, StripeMismatch> {
     let known = || legs.iter().enumerate().filter(|(_, leg)| leg.blocks > 0);
     let Some((_, first)) = known().next() else { return Ok(nothing()) };
     let mut all = Geometry { lends: false, ..*first };
     for (at, leg) in known() {
         if leg.logical != first.logical {
-            return Err(Misfit::Blocks { leg: at + 1, has: leg.logical, first: first.logical });
+            return Err(StripeMismatch::Blocks { leg: at + 1, has: leg.logical, first: first.logical });
         }
         let needs = leg.dio_align.max(leg.logical);
         if !chunk.is_multiple_of(needs) {
-            return Err(Misfit::Chunk { leg: at + 1, needs });
+            return Err(StripeMismatch::Chunk { leg: at + 1, needs });
         }
         if leg.bytes() < u64::from(chunk) {
-            return Err(Misfit::Small { leg: at + 1 });
+            return Err(StripeMismatch::Small { leg: at + 1 });
         }
         all.blocks = all.blocks.min(leg.blocks);
         all.physical = all.physical.max(leg.physical);
@@ -261,7 +261,7 @@ impl<L: Backend + Sockets> Stripe<L> {
     }
 
     /// Why the legs, as far as they are known, make no stripe.
-    pub fn misfit(&self) -> Option<Misfit> {
+    pub fn misfit(&self) -> Option<StripeMismatch> {
         fit(&self.known(), self.chunk, self.limit).err()
     }
 

@@ -428,11 +428,14 @@ fn the_geometry_promises_what_every_leg_holds() {
     assert_eq!((all.write_cache, all.caw_max, all.atomic), (true, 1, 1));
     assert_eq!(fit(&[one, other], 8 * 512, Some(40 * 512 + 100)).unwrap().blocks, 40);
     assert_eq!(fit(&[one, other], 8 * 512, Some(1 << 40)).unwrap().blocks, 96);
-    assert_eq!(fit(&[one, Geometry { blocks: 7, ..other }], 8 * 512, None), Err(Misfit::Small { leg: 2 }));
+    assert_eq!(
+        fit(&[one, Geometry { blocks: 7, ..other }], 8 * 512, None),
+        Err(StripeMismatch::Small { leg: 2 })
+    );
     let long = Geometry { logical: 4096, ..other };
-    assert_eq!(fit(&[one, long], 4096, None), Err(Misfit::Blocks { leg: 2, has: 4096, first: 512 }));
+    assert_eq!(fit(&[one, long], 4096, None), Err(StripeMismatch::Blocks { leg: 2, has: 4096, first: 512 }));
     let direct = Geometry { dio_align: 4096, ..other };
-    assert_eq!(fit(&[one, direct], 512, None), Err(Misfit::Chunk { leg: 2, needs: 4096 }));
+    assert_eq!(fit(&[one, direct], 512, None), Err(StripeMismatch::Chunk { leg: 2, needs: 4096 }));
     assert_eq!(fit(&[], 512, None), Ok(nothing()));
 }
 

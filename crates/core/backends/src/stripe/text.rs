@@ -24,7 +24,7 @@ pub struct Written {
 
 /// Why it is not written as it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miswritten {
+pub enum StripeSyntaxError {
     /// A backslash at the end, or before something that needs none.
     Escape,
     /// Nothing stands where this leg should, counted from 1.
@@ -35,24 +35,24 @@ pub enum Miswritten {
     TooMany,
 }
 
-impl fmt::Display for Miswritten {
+impl fmt::Display for StripeSyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Miswritten::Escape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
-            Miswritten::NoLeg(leg) => {
+            StripeSyntaxError::Escape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
+            StripeSyntaxError::NoLeg(leg) => {
                 write!(f, "stripe: leg {leg} is empty; a stripe is written stripe:VOLUME+VOLUME")
             }
-            Miswritten::OneLeg => write!(
+            StripeSyntaxError::OneLeg => write!(
                 f,
                 "stripe: needs two legs at least, as in stripe:/dev/sdb+/dev/sdc (a comma inside of a leg is \
                  written \\,)"
             ),
-            Miswritten::TooMany => write!(f, "stripe: has more than {LEGS_MAX} legs"),
+            StripeSyntaxError::TooMany => write!(f, "stripe: has more than {LEGS_MAX} legs"),
         }
     }
 }
 
-impl std::error::Error for Miswritten {}
+impl std::error::Error for StripeSyntaxError {}
 
 /// Whether a stripe is meant.
 pub fn is_meant(text: &str) -> bool {
@@ -63,7 +63,7 @@ pub fn is_meant(text: &str) -> bool {
 ///
 /// # Errors
 /// What is not written as it must be.
-pub fn cut(text: &str) -> Result<Written, Miswritten> {
+pub fn cut(text: &str) -> Result<Written, StripeSyntaxError> {
     let mut rest = text.strip_prefix(KIND).unwrap_or(text);
     let mut cut = Written { legs: vec![String::new()], fields: Vec::new() };
     loop {
@@ -81,7 +81,7 @@ pub fn cut(text: &str) -> Result<Written, Miswritten> {
                     last.push(escaped);
                     rest = behind.get(1..).unwrap_or_default();
                 }
-                _ => return Err(Miswritten::Escape),
+                _ => return Err(StripeSyntaxError::Escape),
             },
             ',' => cut.fields.push(String::new()),
             '+' if in_legs && !is_scheme(last, behind) => cut.legs.push(String::new()),
@@ -89,11 +89,11 @@ pub fn cut(text: &str) -> Result<Written, Miswritten> {
         }
     }
     match &cut.legs[..] {
-        legs if legs.len() > LEGS_MAX => Err(Miswritten::TooMany),
+        legs if legs.len() > LEGS_MAX => Err(StripeSyntaxError::TooMany),
         legs if legs.iter().any(|leg| leg.trim().is_empty()) => {
-            Err(Miswritten::NoLeg(1 + legs.iter().position(|leg| leg.trim().is_empty()).unwrap_or(0)))
+            Err(StripeSyntaxError::NoLeg(1 + legs.iter().position(|leg| leg.trim().is_empty()).unwrap_or(0)))
         }
-        [_] => Err(Miswritten::OneLeg),
+        [_] => Err(StripeSyntaxError::OneLeg),
         _ => Ok(cut),
     }
 }
@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn what_is_not_written_well_is_named() {
         let of = |text: &str| cut(text).unwrap_err();
-        assert_eq!(of("stripe:a"), Miswritten::OneLeg);
-        assert_eq!(of("stripe:a,b"), Miswritten::OneLeg);
-        assert_eq!(of("stripe:a++b"), Miswritten::NoLeg(2));
-        assert_eq!(of("stripe:"), Miswritten::NoLeg(1));
-        assert_eq!(of(r"stripe:a+b\"), Miswritten::Escape);
-        assert_eq!(of(r"stripe:a+\b"), Miswritten::Escape);
-        assert_eq!(of(&format!("stripe:a{}", "+a".repeat(LEGS_MAX))), Miswritten::TooMany);
+        assert_eq!(of("stripe:a"), StripeSyntaxError::OneLeg);
+        assert_eq!(of("stripe:a,b"), StripeSyntaxError::OneLeg);
+        assert_eq!(of("stripe:a++b"), StripeSyntaxError::NoLeg(2));
+        assert_eq!(of("stripe:"), StripeSyntaxError::NoLeg(1));
+        assert_eq!(of(r"stripe:a+b\"), StripeSyntaxError::Escape);
+        assert_eq!(of(r"stripe:a+\b"), StripeSyntaxError::Escape);
+        assert_eq!(of(&format!("stripe:a{}", "+a".repeat(LEGS_MAX))), StripeSyntaxError::TooMany);
         assert!(cut(&format!("stripe:a{}", "+a".repeat(LEGS_MAX - 1))).is_ok());
     }
 

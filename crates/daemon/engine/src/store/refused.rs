@@ -36,8 +36,8 @@ pub(super) enum Why {
     Leg(usize, Box<Why>),
     SameLeg(usize),
     Nested,
-    Misfit(backends::stripe::Misfit),
-    Unfit(backends::Unfit),
+    Misfit(backends::stripe::StripeMismatch),
+    Unfit(backends::UnsuitableFile),
     TooLarge(u64, u64),
 }
 

@@ -103,7 +103,7 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
 
 impl Store {
     /// What its blocks are like, as its backend will say.
-    fn shape(&self) -> Result<Geometry, backends::Unfit> {
+    fn shape(&self) -> Result<Geometry, backends::UnsuitableFile> {
         let (spec, blocks) = (&self.volume.spec, self.bytes / u64::from(self.volume.spec.block));
         Ok(match (&spec.source, &self.remote) {
             (Source::File(_) | Source::Device(_), _) => return self.facts().geometry(),
