@@ -27,7 +27,7 @@ use crate::truth::{Change, Volume};
 use crate::view::View;
 
 pub use asks::ASKS_MAX;
-use asks::{Asked, Asks};
+use asks::{QueuedRequest, RequestQueue};
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.
 const REMARKS_MAX: usize = 16;
@@ -56,7 +56,7 @@ const REMARKS_MAX: usize = 16;
 pub struct VolumeOwner {
     volume: Volume,
     fence_timeout: Duration,
-    queue: Asks,
+    queue: RequestQueue,
     current: Option<Pending>,
     change: ChangeId,
     /// What each shard has acknowledged.
@@ -66,7 +66,7 @@ pub struct VolumeOwner {
     /// What is known to be durable; `None` after a store that failed, which may have half happened.
     saved: Option<Vec<u8>>,
     /// The truth that stands is being written over what a failed store may have left.
-    amending: Option<Amending>,
+    amending: Option<StoreInFlight>,
     ticket: u64,
     stores: VecDeque<StoreOp>,
     adoptions: VecDeque<ViewUpdate>,
@@ -83,7 +83,7 @@ struct Pending {
 
 /// A store of the truth that stands.
 #[derive(Debug)]
-struct Amending {
+struct StoreInFlight {
     ticket: u64,
     bytes: Vec<u8>,
     /// When it is asked for again: it has failed, or nothing is heard of it, since the ask or its answer was lost.
@@ -136,7 +136,7 @@ impl VolumeOwner {
         Ok(VolumeOwner {
             volume: Volume::new(facts, geometry, kept),
             fence_timeout: Duration::from_secs(10),
-            queue: Asks::default(),
+            queue: RequestQueue::default(),
             current: None,
             change: ChangeId(0),
             acked: vec![ChangeId(0); usize::from(shards)],
@@ -183,7 +183,7 @@ impl VolumeOwner {
         {
             return self.answer(from, id, Ok(()));
         }
-        if let Some(Asked { from, id, .. }) = self.queue.push(Asked { from, id, ask }) {
+        if let Some(QueuedRequest { from, id, .. }) = self.queue.push(QueuedRequest { from, id, ask }) {
             self.answer(from, id, Err(Refusal::Busy));
         }
         self.turn(now);
@@ -213,7 +213,7 @@ impl VolumeOwner {
                 self.saved = Some(amending.bytes);
             } else {
                 let again = now + self.fence_timeout;
-                self.amending = Some(Amending { again, ..amending });
+                self.amending = Some(StoreInFlight { again, ..amending });
             }
         }
         match self.current.take() {
@@ -245,7 +245,7 @@ impl VolumeOwner {
         let bytes = record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
         self.saved = None;
         let ticket = self.store(bytes.clone());
-        self.amending = Some(Amending { ticket, bytes, again: now + self.fence_timeout });
+        self.amending = Some(StoreInFlight { ticket, bytes, again: now + self.fence_timeout });
     }
 
     /// By the same ticket: where the disk is slow, the answer to any of these asks will do.
@@ -332,7 +332,7 @@ impl VolumeOwner {
         if let Some(Pending { from, id, .. }) = self.current.take() {
             self.answer(from, id, gone);
         }
-        while let Some(Asked { from, id, .. }) = self.queue.pop() {
+        while let Some(QueuedRequest { from, id, .. }) = self.queue.pop() {
             self.answer(from, id, gone);
         }
         self.answers.into()
@@ -360,8 +360,8 @@ impl VolumeOwner {
         }
     }
 
-    fn begin(&mut self, now: Time, asked: Asked) {
-        let Asked { from, id, ask } = asked;
+    fn begin(&mut self, now: Time, asked: QueuedRequest) {
+        let QueuedRequest { from, id, ask } = asked;
         let change = match self.volume.change(&ask) {
             Ok(change) => change,
             Err(refusal) => return self.refuse(from, id, &ask, refusal),

@@ -75,7 +75,7 @@ pub use io::{
     Done, Durability, Epoch, Extent, Failure, Fault, Io, IoId, Op, Outcome, Refusal, SanitizeKind, Span, Why,
 };
 pub use nexus::{Identity, Nexus, PortId};
-pub use notice::{Cause, Notice, Receivers};
+pub use notice::{Cause, Notice, NoticeReceivers};
 pub use ram::{Ram, RamDisk};
 pub use shared::{Gauge, Shared};
 pub use truth::{Change, Volume};

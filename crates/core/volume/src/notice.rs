@@ -11,14 +11,14 @@ use crate::nexus::Identity;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// Who must hear.
-    pub to: Receivers,
+    pub to: NoticeReceivers,
     /// What happened.
     pub cause: Cause,
 }
 
 /// The receivers of a notice, connected or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Receivers {
+pub enum NoticeReceivers {
     /// Everyone who can see the volume, over either protocol.
     All,
     /// Everyone but this one, who did it.
@@ -67,11 +67,11 @@ impl Notice {
     /// Whether `who` must hear it.
     pub fn is_for(&self, who: &Identity) -> bool {
         match &self.to {
-            Receivers::All => true,
-            Receivers::AllBut(one) => **one != *who,
-            Receivers::Initiators => matches!(who, Identity::Initiator { .. }),
-            Receivers::InitiatorsBut(one) => matches!(who, Identity::Initiator { .. }) && **one != *who,
-            Receivers::These(these) => these.iter().any(|one| **one == *who),
+            NoticeReceivers::All => true,
+            NoticeReceivers::AllBut(one) => **one != *who,
+            NoticeReceivers::Initiators => matches!(who, Identity::Initiator { .. }),
+            NoticeReceivers::InitiatorsBut(one) => matches!(who, Identity::Initiator { .. }) && **one != *who,
+            NoticeReceivers::These(these) => these.iter().any(|one| **one == *who),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::change::{Abort, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, Why};
 use crate::nexus::{Identity, Nexus, PortId};
-use crate::notice::{Cause, Notice, Receivers};
+use crate::notice::{Cause, Notice, NoticeReceivers};
 use crate::record::Kept;
 use crate::reservation::Action;
 use crate::view::{Access, HostProtection, Standing, View};
@@ -339,12 +339,13 @@ impl Volume {
             }
         });
         change.preventing.clear();
-        let notices = vec![Notice { to: Receivers::Initiators, cause: Cause::Reset }];
+        let notices = vec![Notice { to: NoticeReceivers::Initiators, cause: Cause::Reset }];
         Change { drain: true, abort: Abort::Initiators, notices, ..change }
     }
 
     fn clear_tasks(&self, by: &Arc<Identity>) -> Change {
-        let notices = vec![Notice { to: Receivers::InitiatorsBut(by.clone()), cause: Cause::TasksCleared }];
+        let notices =
+            vec![Notice { to: NoticeReceivers::InitiatorsBut(by.clone()), cause: Cause::TasksCleared }];
         Change { drain: true, abort: Abort::Initiators, notices, ..self.same() }
     }
 
@@ -371,10 +372,10 @@ fn owing(change: Change, owes_sanitize: bool) -> Change {
 }
 
 fn to_all(cause: Cause) -> Notice {
-    Notice { to: Receivers::All, cause }
+    Notice { to: NoticeReceivers::All, cause }
 }
 
 fn to_others(by: Option<&Arc<Identity>>, cause: Cause) -> Notice {
-    let to = by.map_or(Receivers::All, |by| Receivers::AllBut(by.clone()));
+    let to = by.map_or(NoticeReceivers::All, |by| NoticeReceivers::AllBut(by.clone()));
     Notice { to, cause }
 }

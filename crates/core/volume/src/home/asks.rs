@@ -17,7 +17,7 @@ pub const ASKS_MAX: usize = 512;
 
 /// One ask.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct QueuedRequest {
     pub(super) from: Shard,
     pub(super) id: AskId,
     pub(super) ask: VolumeRequest,
@@ -25,30 +25,30 @@ pub(super) struct Asked {
 
 /// Whose share of the queue an ask is in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Asker {
+enum RequestSource {
     Nexus(Arc<Identity>),
     /// Asks that name nobody: resets, sanitizes, the operator.
     Shard(Shard),
 }
 
-impl Asked {
-    fn asker(&self) -> Asker {
-        self.ask.asker().map_or(Asker::Shard(self.from), |who| Asker::Nexus(who.clone()))
+impl QueuedRequest {
+    fn asker(&self) -> RequestSource {
+        self.ask.asker().map_or(RequestSource::Shard(self.from), |who| RequestSource::Nexus(who.clone()))
     }
 }
 
 /// Those that wait, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Asks {
-    queue: VecDeque<Asked>,
+pub(super) struct RequestQueue {
+    queue: VecDeque<QueuedRequest>,
 }
 
-impl Asks {
+impl RequestQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Asked> {
+    pub(super) fn pop(&mut self) -> Option<QueuedRequest> {
         self.queue.pop_front()
     }
 
@@ -59,7 +59,7 @@ impl Asks {
 
     /// Takes an ask on; gives the one that has to be refused for it, which may be itself.
     #[must_use]
-    pub(super) fn push(&mut self, asked: Asked) -> Option<Asked> {
+    pub(super) fn push(&mut self, asked: QueuedRequest) -> Option<QueuedRequest> {
         if asked.ask.must_be_done() {
             let replaced = self.replaced_by(&asked).and_then(|at| self.queue.remove(at));
             self.queue.push_back(asked);
@@ -76,7 +76,7 @@ impl Asks {
     }
 
     /// The one that says what a newer one says better: what the backing of a volume is like.
-    fn replaced_by(&self, newer: &Asked) -> Option<usize> {
+    fn replaced_by(&self, newer: &QueuedRequest) -> Option<usize> {
         self.queue.iter().position(|older| {
             let both = (&older.ask, &newer.ask);
             let same = matches!(
@@ -89,8 +89,8 @@ impl Asks {
     }
 
     /// The newest ask of the one that has most, if that is at least two more than this one has.
-    fn greedier_than(&self, asker: &Asker) -> Option<usize> {
-        let mut counts: HashMap<Asker, usize> = HashMap::new();
+    fn greedier_than(&self, asker: &RequestSource) -> Option<usize> {
+        let mut counts: HashMap<RequestSource, usize> = HashMap::new();
         for asked in self.queue.iter().filter(|asked| !asked.ask.must_be_done()) {
             *counts.entry(asked.asker()).or_default() += 1;
         }

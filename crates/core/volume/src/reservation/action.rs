@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Held, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
 use crate::io::Refusal;
 use crate::nexus::{Identity, Nexus, PortId};
-use crate::notice::{Cause, Notice, Receivers};
+use crate::notice::{Cause, Notice, NoticeReceivers};
 
 /// The longest iSCSI name, and the longest NVMe Qualified Name, in bytes (RFC 7143 §4.2.7.1; NVMe
 /// Base §4.5).
@@ -529,7 +529,7 @@ impl Effect {
     fn tell<'a>(&mut self, whom: impl Iterator<Item = &'a Arc<Identity>>, cause: Cause) {
         let whom: Arc<[_]> = whom.cloned().collect();
         if !whom.is_empty() {
-            self.notices.push(Notice { to: Receivers::These(whom), cause });
+            self.notices.push(Notice { to: NoticeReceivers::These(whom), cause });
         }
     }
 
