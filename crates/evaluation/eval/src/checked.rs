@@ -4,6 +4,8 @@
 //! Invariant: what is read or written passed [`Record::check`]: every figure is finite and not negative, and none
 //! is so large or so small that what is computed of several is not.
 
+use std::fmt;
+
 use crate::record::{Point, Record, Run, Side};
 
 /// Most of any time, in seconds: 30,000 years.
@@ -17,24 +19,49 @@ const COUNT_MAX: u64 = 1 << 56;
 /// Most runs of all points: their counts are summed up in 64 bits.
 const RUNS_MAX: usize = 200;
 
-/// Which figure cannot be.
-type Wrong = String;
+/// A figure that cannot be: its name, with the load and the run that it is of, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFigure {
+    /// Where in the record, from the outside: `load 1`, `run 2`.
+    places: Vec<String>,
+    /// Which figure, and what it can be.
+    text: String,
+}
 
-fn figure(name: &str, value: f64, most: f64) -> Result<(), Wrong> {
+impl BadFigure {
+    fn new(text: String) -> BadFigure {
+        BadFigure { places: Vec::new(), text }
+    }
+
+    fn within(mut self, place: impl Into<String>) -> BadFigure {
+        self.places.insert(0, place.into());
+        self
+    }
+}
+
+impl fmt::Display for BadFigure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.places.iter().try_for_each(|place| write!(f, "{place}: "))?;
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for BadFigure {}
+
+fn figure(name: &str, value: f64, most: f64) -> Result<(), BadFigure> {
     if value.is_finite() && (0.0..=most).contains(&value) {
         return Ok(());
     }
-    Err(format!("{name} is {value:e}, and from 0 to {most:e} can be"))
+    Err(BadFigure::new(format!("{name} is {value:e}, and from 0 to {most:e} can be")))
 }
 
-fn optional(name: &str, value: Option<f64>, most: f64) -> Result<(), Wrong> {
+fn optional(name: &str, value: Option<f64>, most: f64) -> Result<(), BadFigure> {
     value.map_or(Ok(()), |value| figure(name, value, most))
 }
 
-fn count(name: &str, value: u64) -> Result<(), Wrong> {
-    (value <= COUNT_MAX)
-        .then_some(())
-        .ok_or_else(|| format!("{name} is {value}, and at most {COUNT_MAX} can be"))
+fn count(name: &str, value: u64) -> Result<(), BadFigure> {
+    let bad = || BadFigure::new(format!("{name} is {value}, and at most {COUNT_MAX} can be"));
+    (value <= COUNT_MAX).then_some(()).ok_or_else(bad)
 }
 
 impl Record {
@@ -42,28 +69,31 @@ impl Record {
     ///
     /// # Errors
     /// Which cannot, and why.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), BadFigure> {
         figure("seconds", self.seconds, SECONDS_MAX)?;
         for (at, point) in self.points.iter().enumerate() {
-            point.check().map_err(|why| format!("load {}: {why}", at + 1))?;
+            point.check().map_err(|bad| bad.within(format!("load {}", at + 1)))?;
         }
         let runs: usize = self.points.iter().map(|point| point.runs.len()).sum();
         let errors = self.points.iter().flat_map(|point| &point.runs).map(|run| run.errors);
         if errors.fold(0_u64, u64::saturating_add) > COUNT_MAX {
-            return Err(format!("errors of its {runs} runs are more than {COUNT_MAX}"));
+            return Err(BadFigure::new(format!("errors of its {runs} runs are more than {COUNT_MAX}")));
         }
         Ok(())
     }
 }
 
 impl Point {
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), BadFigure> {
         count("bytes", self.bytes)?;
         count("work", self.work.unwrap_or(0))?;
         if self.runs.len() > RUNS_MAX {
-            return Err(format!("it has {} runs, and at most {RUNS_MAX} can be", self.runs.len()));
+            return Err(BadFigure::new(format!(
+                "it has {} runs, and at most {RUNS_MAX} can be",
+                self.runs.len()
+            )));
         }
-        let run = |(at, run): (usize, &Run)| run.check().map_err(|why| format!("run {}: {why}", at + 1));
+        let run = |(at, run): (usize, &Run)| run.check().map_err(|bad| bad.within(format!("run {}", at + 1)));
         self.runs.iter().enumerate().try_for_each(run)
     }
 }
@@ -73,10 +103,13 @@ impl Run {
     ///
     /// # Errors
     /// Which cannot, and why.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), BadFigure> {
         figure("seconds", self.seconds, SECONDS_MAX)?;
         if self.seconds > 0.0 && self.seconds < SECONDS_MIN {
-            return Err(format!("seconds is {:e}, and 0 or at least {SECONDS_MIN:e} can be", self.seconds));
+            return Err(BadFigure::new(format!(
+                "seconds is {:e}, and 0 or at least {SECONDS_MIN:e} can be",
+                self.seconds
+            )));
         }
         for (name, value) in [("ios", self.ios), ("moved", self.moved), ("errors", self.errors)] {
             count(name, value)?;
@@ -96,14 +129,14 @@ impl Run {
         }
         optional("io_latency_us", self.io_latency_us, NANOSECONDS_MAX)?;
         for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
-            side.as_ref().map_or(Ok(()), Side::check).map_err(|why| format!("{end}: {why}"))?;
+            side.as_ref().map_or(Ok(()), Side::check).map_err(|bad| bad.within(end))?;
         }
         Ok(())
     }
 }
 
 impl Side {
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), BadFigure> {
         for (_, kinds) in &self.cores.cores {
             let all =
                 [kinds.user, kinds.system, kinds.irq, kinds.softirq, kinds.idle, kinds.iowait, kinds.steal];
@@ -148,7 +181,7 @@ mod tests {
         ] {
             let read = Record::parse(&with(&format!("{latency}/{name}"), value.clone()));
             let why = read.expect_err(&format!("{name} {value}"));
-            assert!(why.starts_with("this is no record of a run: "), "{why}");
+            assert!(why.to_string().starts_with("this is no record of a run: "), "{why}");
         }
     }
 
@@ -163,10 +196,10 @@ mod tests {
             ("/points/0/runs/1/initiator/cores/cores/0/1/user", -1e9),
         ] {
             let why = Record::parse(&with(path, value.into())).expect_err(path);
-            assert!(why.contains(" is "), "{why}");
+            assert!(why.to_string().contains(" is "), "{why}");
         }
         let text = with("/points/0/runs/0/ios", u64::MAX.into());
-        assert!(Record::parse(&text).unwrap_err().contains("load 1: run 1: ios"), "{text}");
+        assert!(Record::parse(&text).unwrap_err().to_string().contains("load 1: run 1: ios"), "{text}");
         assert_eq!(Record::parse(&record().to_text().unwrap()).unwrap(), record());
     }
 
@@ -179,7 +212,7 @@ mod tests {
             run.latency = Histogram::default();
             run.latency_summary = Some(Summary { mean: figure, deviation: 1.0, max: 1.0 });
             let why = record.to_text().unwrap_err();
-            assert!(why.contains("load 1: run 1: mean"), "{why}");
+            assert!(why.to_string().contains("load 1: run 1: mean"), "{why}");
         }
     }
 

@@ -37,5 +37,6 @@ pub mod record;
 pub mod report;
 pub mod steady;
 
+pub use checked::BadFigure;
 pub use histogram::Histogram;
 pub use interval::Interval;

@@ -3,8 +3,11 @@
 //! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only
 //! raw figures are kept; all that follows from them ([`Point`]'s methods) is computed when it is shown.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
+use crate::checked::BadFigure;
 use crate::compare::Spread;
 use crate::cpu::Usage;
 use crate::derived::{self, Discord, Edges, Raw};
@@ -342,18 +345,50 @@ impl Point {
     }
 }
 
+/// Why a text is no record, or a record cannot be a text.
+#[derive(Debug)]
+pub enum RecordError {
+    /// It is not the JSON of a record.
+    Json(serde_json::Error),
+    /// It is of another version.
+    Version(u32),
+    /// It was read and has a figure that cannot be.
+    Read(BadFigure),
+    /// It is not written, for the same reason.
+    Unwritten(BadFigure),
+    /// It has no JSON.
+    NotJson(serde_json::Error),
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordError::Json(why) => write!(f, "this is no record of a run: {why}"),
+            RecordError::Version(version) => {
+                write!(f, "this record is of version {version}, and {SCHEMA} is known here")
+            }
+            RecordError::Read(why) => write!(f, "this is no record of a run: {why}"),
+            RecordError::Unwritten(why) => {
+                write!(f, "the record is not written, since it could not be read again: {why}")
+            }
+            RecordError::NotJson(why) => why.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RecordError {}
+
 impl Record {
     /// Reads a record.
     ///
     /// # Errors
     /// If it is no record, of another version, or has figures that cannot be.
-    pub fn parse(text: &str) -> Result<Record, String> {
-        let record: Record =
-            serde_json::from_str(text).map_err(|why| format!("this is no record of a run: {why}"))?;
+    pub fn parse(text: &str) -> Result<Record, RecordError> {
+        let record: Record = serde_json::from_str(text).map_err(RecordError::Json)?;
         if record.schema != SCHEMA {
-            return Err(format!("this record is of version {}, and {SCHEMA} is known here", record.schema));
+            return Err(RecordError::Version(record.schema));
         }
-        record.check().map_err(|why| format!("this is no record of a run: {why}"))?;
+        record.check().map_err(RecordError::Read)?;
         Ok(record)
     }
 
@@ -361,10 +396,9 @@ impl Record {
     ///
     /// # Errors
     /// If it has figures that cannot be: which.
-    pub fn to_text(&self) -> Result<String, String> {
-        self.check()
-            .map_err(|why| format!("the record is not written, since it could not be read again: {why}"))?;
-        serde_json::to_string(self).map_err(|why| why.to_string())
+    pub fn to_text(&self) -> Result<String, RecordError> {
+        self.check().map_err(RecordError::Unwritten)?;
+        serde_json::to_string(self).map_err(RecordError::NotJson)
     }
 
     /// Whether it says that both ends ran on one machine: of an end alone the other's is not known.
@@ -488,7 +522,10 @@ pub(crate) mod tests {
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(Record::parse(&text).unwrap(), record);
         assert!(
-            Record::parse(&text.replace("\"schema\":1", "\"schema\":9")).unwrap_err().contains("version 9")
+            Record::parse(&text.replace("\"schema\":1", "\"schema\":9"))
+                .unwrap_err()
+                .to_string()
+                .contains("version 9")
         );
         assert!(Record::parse("{}").is_err());
     }

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use eval::preset::Wire;
+use eval::preset::{NoNamespaces, Wire};
 
 use crate::Failure;
 use crate::place::Place;
@@ -201,12 +201,12 @@ fn numeric(address: &str) -> String {
 ///
 /// # Errors
 /// Why not.
-pub fn namespaces() -> Result<(), String> {
+pub fn namespaces() -> Result<(), NoNamespaces> {
     if !Place::Here.has("ip") {
-        return Err("ip(8) is missing: apt install iproute2".to_owned());
+        return Err(NoNamespaces::NoIp);
     }
     let tried = Link::make(Wire::Veth { mtu: 1500 }, 1);
-    tried.map(drop).map_err(|why| format!("{why}; it takes root"))
+    tried.map(drop).map_err(|why| NoNamespaces::Refused(why.to_string()))
 }
 
 fn ip(words: &[&str]) -> Result<String, Failure> {

@@ -3,6 +3,7 @@
 //! Invariant: a process does not outlive its [`Process`]; nothing else is ever ended.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -192,7 +193,7 @@ impl Process {
                 }
                 Ok(None) => return Err(self.failure("it ended before it was ready")),
                 Err(Late) => {
-                    return Err(self.failure(&format!("it was not ready within {} s", within.as_secs())));
+                    return Err(self.failure(format!("it was not ready within {} s", within.as_secs())));
                 }
             }
         }
@@ -220,18 +221,18 @@ impl Process {
                 Ok(None) => break,
                 Err(Late) => {
                     self.stop();
-                    return Err(self.failure(&format!("it did not end within {} s", within.as_secs())));
+                    return Err(self.failure(format!("it did not end within {} s", within.as_secs())));
                 }
             }
         }
         // Its output may be closed long before its end.
         match self.ended(until.saturating_duration_since(Instant::now()).max(GRACE)) {
             Some(status) if status.success() => Ok(text),
-            Some(status) => Err(self.failure(&status.to_string())),
+            Some(status) => Err(self.failure(status)),
             None => {
                 self.stop();
                 Err(self
-                    .failure(&format!("it closed its output and did not end within {} s", within.as_secs())))
+                    .failure(format!("it closed its output and did not end within {} s", within.as_secs())))
             }
         }
     }
@@ -251,7 +252,7 @@ impl Process {
     }
 
     /// A failure of this process, with the last that it said; if all was told to end, this.
-    pub fn failure(&mut self, why: &str) -> Failure {
+    pub fn failure(&mut self, why: impl fmt::Display) -> Failure {
         if let Err(told) = ending::check() {
             return told.during(&self.name);
         }

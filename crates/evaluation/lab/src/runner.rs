@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use eval::fio::Amount;
-use eval::preset::{LeftOut, Medium, Plan, Preset, Protocol, Step, Timing, Wire, word};
+use eval::preset::{LeftOut, Medium, Plan, PlanError, Preset, Protocol, Step, Timing, Wire, word};
 use eval::record::{Machine, Point, Record, Run, SCHEMA};
 use eval::steady;
 
@@ -133,7 +133,7 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If nothing at all could be measured: why.
-    pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, String>) -> Result<Record, Failure> {
+    pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, PlanError>) -> Result<Record, Failure> {
         let mut progress =
             Progress { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
         let rough = plan_of(&self.pace()).map_err(Failure::new)?;

@@ -83,13 +83,13 @@ pub struct BenchArgs {
     pub words: Vec<String>,
 }
 
-fn mapped(text: &str) -> Result<(String, Called), String> {
-    let (name, url) = text.split_once('=').ok_or("NAME=URL is expected")?;
+fn mapped(text: &str) -> Result<(String, Called), Failure> {
+    let (name, url) = text.split_once('=').ok_or_else(|| Failure::usage("NAME=URL is expected"))?;
     Ok((name.to_owned(), url.into()))
 }
 
 fn script(args: &BenchArgs) -> Result<Script, Failure> {
-    let refused = |wrong: Vec<eval::fio::Wrong>| {
+    let refused = |wrong: Vec<eval::fio::ScriptError>| {
         Failure::usage(wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
     let map: Vec<(String, String)> =

@@ -333,7 +333,7 @@ fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) -
     let mut is_good = true;
     if let Err(why) = done.result {
         is_good = false;
-        seat.why.get_or_insert(why);
+        seat.why.get_or_insert(why.message);
     }
     if let Payload::In(mut memory) = done.payload {
         if is_good && is_look {

@@ -59,7 +59,7 @@ pub(super) struct Ended {
     /// Its id.
     pub(super) id: IoId,
     /// Why it failed.
-    pub(super) result: Result<(), String>,
+    pub(super) result: Result<(), Failure>,
     /// The memory that was lent with it.
     pub(super) payload: Payload,
 }
@@ -220,7 +220,7 @@ impl Volumes {
     /// The next operation of any volume that has ended.
     pub(super) fn poll_done(&mut self) -> Option<Ended> {
         if let Some(io) = self.refused.pop_front() {
-            let result = Err("the volume takes no more operations".to_owned());
+            let result = Err(Failure::failed("the volume takes no more operations"));
             return Some(Ended { id: io.id, result, payload: io.payload });
         }
         self.poll_remote().or_else(|| self.poll_near())
@@ -293,7 +293,7 @@ impl Volumes {
 }
 
 fn ended(done: client::Done) -> Ended {
-    let why = |failure| client::Error::of(failure, "an I/O failed").message;
+    let why = |failure| client::Error::of(failure, "an I/O failed").into();
     Ended { id: done.id, result: done.result.map(drop).map_err(why), payload: done.payload }
 }
 

@@ -40,10 +40,10 @@ pub struct CompareArgs {
 }
 
 /// `5%` or `5`: as a part.
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, Failure> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
     let fits = number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0);
-    fits.ok_or_else(|| format!("\"{text}\" is no part: write 0% to 100%"))
+    fits.ok_or_else(|| Failure::usage(format!("\"{text}\" is no part: write 0% to 100%")))
 }
 
 /// Holds B against A.

@@ -65,10 +65,11 @@ pub struct ExportArgs {
     out: Option<PathBuf>,
 }
 
-fn mapped(text: &str) -> Result<(String, String), String> {
-    let (name, to) = text.split_once('=').ok_or("write NAME=DEVICE, for example v0=/dev/sdb")?;
+fn mapped(text: &str) -> Result<(String, String), Failure> {
+    let (name, to) =
+        text.split_once('=').ok_or_else(|| Failure::usage("write NAME=DEVICE, for example v0=/dev/sdb"))?;
     if to.is_empty() || to.contains(['\n', '\r']) {
-        return Err(format!("\"{text}\": a device or a URL is expected behind the ="));
+        return Err(Failure::usage(format!("\"{text}\": a device or a URL is expected behind the =")));
     }
     Ok((name.to_owned(), to.to_owned()))
 }

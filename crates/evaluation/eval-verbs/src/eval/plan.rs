@@ -72,8 +72,8 @@ pub struct PlanArgs {
 }
 
 /// `2.9M`, `100G`, `700k`: decimal.
-fn decimal(text: &str) -> Result<f64, String> {
-    let wrong = || format!("\"{text}\" is no rate: write for example 100G or 2.9M (decimal)");
+fn decimal(text: &str) -> Result<f64, Failure> {
+    let wrong = || Failure::usage(format!("\"{text}\" is no rate: write for example 100G or 2.9M (decimal)"));
     let text = text.trim();
     let (number, factor) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
@@ -86,10 +86,10 @@ fn decimal(text: &str) -> Result<f64, String> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(wrong()) }
 }
 
-fn part(text: &str) -> Result<f64, String> {
+fn part(text: &str) -> Result<f64, Failure> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
     let fits = number.filter(|number| *number >= 1.0 && *number <= 100.0).map(|number| number / 100.0);
-    fits.ok_or_else(|| format!("\"{text}\" is no part of a core: write 1% to 100%"))
+    fits.ok_or_else(|| Failure::usage(format!("\"{text}\" is no part of a core: write 1% to 100%")))
 }
 
 /// Computes it.

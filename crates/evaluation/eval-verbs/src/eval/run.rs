@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use eval::preset::{HostCapacity, Kind, Pairing, Preset, Scale, Timing, Wire, plan};
+use eval::preset::{HostCapacity, Kind, NoNamespaces, Pairing, Preset, Scale, Timing, Wire, plan};
 use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
@@ -81,15 +81,15 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-fn wire(text: &str) -> Result<Wire, String> {
+fn wire(text: &str) -> Result<Wire, Failure> {
     match (text, text.parse()) {
         ("loopback", _) => Ok(Wire::Loopback),
         (_, Ok(mtu)) if (576..=65_535).contains(&mtu) => Ok(Wire::Veth { mtu }),
-        _ => Err("loopback, or an MTU from 576 to 65535 is expected".to_owned()),
+        _ => Err(Failure::usage("loopback, or an MTU from 576 to 65535 is expected")),
     }
 }
 
-fn scale(text: &str) -> Result<Scale, String> {
+fn scale(text: &str) -> Result<Scale, Failure> {
     if text == "auto" {
         return Ok(Scale::Auto);
     }
@@ -98,7 +98,7 @@ fn scale(text: &str) -> Result<Scale, String> {
     }
     match text.parse::<f64>() {
         Ok(part) if part > 0.0 && part <= 1.0 => Ok(Scale::Part(part)),
-        _ => Err("auto, smallest, or a number above 0 and at most 1 is expected".to_owned()),
+        _ => Err(Failure::usage("auto, smallest, or a number above 0 and at most 1 is expected")),
     }
 }
 
@@ -227,17 +227,18 @@ fn experiment(
     preset: &'static Preset,
     room: &HostCapacity,
     runner: &mut Runner<'_>,
-) -> Result<Record, String> {
+) -> Result<Record, lab::Failure> {
     let (targets, initiators) = systems(args, preset, room);
     let is_elsewhere = runner.machines.is_some();
     if !args.wire.is_empty() && (is_elsewhere || preset.kind != Kind::Block) {
-        return Err("--wire is for loads on volumes between ends on this machine".to_owned());
+        return Err(lab::Failure::new("--wire is for loads on volumes between ends on this machine"));
     }
     if is_elsewhere && preset.kind != Kind::Block {
-        return Err(format!("{} runs on this machine alone: leave --target-address away", preset.id));
+        let why = format!("{} runs on this machine alone: leave --target-address away", preset.id);
+        return Err(lab::Failure::new(why));
     }
     // Other machines have the network that is there, and no other is made for them.
-    let theirs = HostCapacity { namespaces: Err("other machines are named".to_owned()), ..room.clone() };
+    let theirs = HostCapacity { namespaces: Err(NoNamespaces::OtherMachines), ..room.clone() };
     let room = if is_elsewhere { &theirs } else { room };
     match preset.kind {
         Kind::Block => {
@@ -245,18 +246,15 @@ fn experiment(
                 let room = HostCapacity { pace: pace.clone(), ..room.clone() };
                 plan(preset, &room, args.scale, &targets, &initiators)
             };
-            runner.run(&plan_of).map_err(|why| why.to_string())
+            runner.run(&plan_of)
         }
         Kind::Together => {
-            let shape = eval::preset::shape(preset, room, args.scale)?;
+            let shape = eval::preset::shape(preset, room, args.scale).map_err(lab::Failure::new)?;
             let time = (args.scale == Scale::Auto).then_some(room.time);
-            runner.run_together(preset, &shape, time).map_err(|why| why.to_string())
+            runner.run_together(preset, &shape, time)
         }
-        Kind::Oltp { .. } => lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators)
-            .map_err(|why| why.to_string()),
-        Kind::Machine => {
-            lab::guest::run(runner, preset, room, args.scale, &targets).map_err(|why| why.to_string())
-        }
+        Kind::Oltp { .. } => lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators),
+        Kind::Machine => lab::guest::run(runner, preset, room, args.scale, &targets),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Map, Share, device, heading};
+use super::{ExportError, Map, Share, device, heading};
 use crate::fio::Direction;
 use crate::preset::{Kind, Preset, word};
 
@@ -11,19 +11,22 @@ fn name(volume: &str) -> String {
     volume.replace(':', "\\:")
 }
 
-pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, String> {
+pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
     let share = Share::of(preset, map, device)?;
     let is_url = |volume: &String| volume.contains("://");
     let engine = match (share.volumes.iter().all(is_url), share.volumes.iter().any(is_url)) {
         (_, false) => "libaio",
         (true, _) if share.volumes.iter().all(|volume| volume.starts_with("iscsi://")) => "libiscsi",
         (true, _) => {
-            return Err("fio reaches NVMe/TCP by an attached device only: attach the volume (blockwire attach, or nvme \
-                connect) and map it to that, or run the file with `blockwire bench --job FILE --map`"
-                .to_owned());
+            return Err(ExportError::UnusableMap(
+                "fio reaches NVMe/TCP by an attached device only: attach the volume (blockwire attach, or nvme \
+                connect) and map it to that, or run the file with `blockwire bench --job FILE --map`",
+            ));
         }
         (false, true) => {
-            return Err("map all volumes to URLs, or all to devices: fio has one engine for all".to_owned());
+            return Err(ExportError::UnusableMap(
+                "map all volumes to URLs, or all to devices: fio has one engine for all",
+            ));
         }
     };
     let mut text = String::new();
@@ -128,6 +131,6 @@ mod tests {
             text.contains("ioengine=libiscsi") && text.contains(r"iscsi\://127.0.0.1\:3260/iqn.x\:y/0"),
             "{text}"
         );
-        assert!(jobs(quick, &map("nvme+tcp://h/n/1")).unwrap_err().contains("attached device"));
+        assert!(jobs(quick, &map("nvme+tcp://h/n/1")).unwrap_err().to_string().contains("attached device"));
     }
 }

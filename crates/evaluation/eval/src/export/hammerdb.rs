@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::heading;
+use super::{ExportError, heading};
 use crate::preset::{Kind, Preset};
 
 /// Databases that a script is written for.
@@ -20,9 +20,9 @@ pub enum Database {
 /// Warehouses: the paper's databases were 260 GB, a warehouse takes about 100 MB.
 const WAREHOUSES: u32 = 2600;
 
-pub(super) fn script(preset: &Preset, database: Database) -> Result<String, String> {
+pub(super) fn script(preset: &Preset, database: Database) -> Result<String, ExportError> {
     let Kind::Oltp { users, transactions, databases } = preset.kind else {
-        return Err(format!("{} is no load of a database: write it for fio, vdbench or iometer", preset.id));
+        return Err(ExportError::NoDatabase(preset.id));
     };
     let mut text = String::new();
     for line in heading(preset, "A script of HammerDB") {

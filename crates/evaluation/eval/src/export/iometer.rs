@@ -3,17 +3,17 @@
 
 use std::fmt::Write;
 
-use super::{Map, Share, heading};
+use super::{ExportError, Map, Share, heading};
 use crate::fio::Direction;
 use crate::preset::{Preset, word};
 
-pub(super) fn configuration(preset: &Preset, map: &Map) -> Result<String, String> {
+pub(super) fn configuration(preset: &Preset, map: &Map) -> Result<String, ExportError> {
     // Drives without a partition, as Iometer lists them: their number and what they say they are.
     let share = Share::of(preset, map, |at| format!("{}: \"BLKWIRE VIRTUAL DISK\"", at + 1))?;
     if let Some(volume) = share.volumes.iter().find(|volume| volume.contains("://")) {
-        return Err(format!(
+        return Err(ExportError::UnusableVolume(format!(
             "Iometer knows the drives of its machine, not {volume}: attach it and map it to its name there"
-        ));
+        )));
     }
     let per_volume = (preset.depth * preset.threads).div_ceil(share.volumes.len() as u32).max(1);
     let mut text = "Version 1.1.0 \n".to_owned();

@@ -9,6 +9,8 @@ mod hammerdb;
 mod iometer;
 mod vdbench;
 
+use std::fmt;
+
 use crate::preset::{Kind, Preset};
 
 pub use hammerdb::Database;
@@ -29,6 +31,55 @@ pub enum Tool {
 /// How volumes are called where the tool runs: a name of the preset's (`v0`, `v1` …) and what stands for it.
 pub type Map = [(String, String)];
 
+/// Why a tool gets no file of a preset. Its text says what to do instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExportError {
+    /// A name of the map is none of the preset's volumes.
+    UnknownVolume {
+        /// The name.
+        name: String,
+        /// The preset.
+        preset: &'static str,
+        /// Number of its last volume.
+        last: usize,
+    },
+    /// Volumes stand for nothing: the preset, and arguments that would name them.
+    UnnamedVolumes(&'static str, String),
+    /// The preset is the load of a database, which this tool does not do.
+    Database(&'static str),
+    /// The preset is no load of a database, and the tool does nothing else.
+    NoDatabase(&'static str),
+    /// The tool cannot use a volume by this name.
+    UnusableVolume(String),
+    /// The tool cannot use volumes that are named so: why.
+    UnusableMap(&'static str),
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExportError::UnknownVolume { name, preset, last } => {
+                write!(f, "{name} is no volume of {preset}: an initiator has v0 to v{last}")
+            }
+            ExportError::UnnamedVolumes(preset, arguments) => write!(
+                f,
+                "{preset} writes to its volumes, so each is named as it is called there, for example {arguments}"
+            ),
+            ExportError::Database(preset) => write!(
+                f,
+                "{preset} is the load of a database: write it for hammerdb, or run it with `blockwire eval run`"
+            ),
+            ExportError::NoDatabase(preset) => {
+                write!(f, "{preset} is no load of a database: write it for fio, vdbench or iometer")
+            }
+            ExportError::UnusableVolume(why) => f.write_str(why),
+            ExportError::UnusableMap(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for ExportError {}
+
 /// What one initiator machine does of a preset.
 struct Share {
     /// Its volumes, as they are called there.
@@ -41,17 +92,17 @@ struct Share {
 
 impl Share {
     /// A name that was guessed would be a disk that somebody uses: each volume is named.
-    fn of(preset: &Preset, map: &Map, example: impl Fn(usize) -> String) -> Result<Share, String> {
+    fn of(preset: &Preset, map: &Map, example: impl Fn(usize) -> String) -> Result<Share, ExportError> {
         let count = (preset.volumes.0 / preset.hosts).max(1) as usize;
         let known = |name: &str| {
             name.strip_prefix('v').and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n < count)
         };
         if let Some((name, _)) = map.iter().find(|(name, _)| !known(name)) {
-            return Err(format!(
-                "{name} is no volume of {}: an initiator has v0 to v{}",
-                preset.id,
-                count - 1
-            ));
+            return Err(ExportError::UnknownVolume {
+                name: name.clone(),
+                preset: preset.id,
+                last: count - 1,
+            });
         }
         let named = |at: usize| {
             let name = format!("v{at}");
@@ -60,11 +111,7 @@ impl Share {
         let lacking = (0..count).filter(|at| named(*at).is_none());
         let lacking: Vec<String> = lacking.map(|at| format!("--map 'v{at}={}'", example(at))).collect();
         if !lacking.is_empty() {
-            return Err(format!(
-                "{} writes to its volumes, so each is named as it is called there, for example {}",
-                preset.id,
-                lacking.join(" ")
-            ));
+            return Err(ExportError::UnnamedVolumes(preset.id, lacking.join(" ")));
         }
         Ok(Share {
             volumes: (0..count).filter_map(named).collect(),
@@ -114,14 +161,11 @@ fn device(at: usize) -> String {
 ///
 /// # Errors
 /// If the tool cannot do what the preset is about, or a name of `map` is no volume of it.
-pub fn export(preset: &Preset, tool: Tool, map: &Map, database: Database) -> Result<String, String> {
+pub fn export(preset: &Preset, tool: Tool, map: &Map, database: Database) -> Result<String, ExportError> {
     let is_database = matches!(preset.kind, Kind::Oltp { .. });
     match tool {
         Tool::HammerDb => hammerdb::script(preset, database),
-        _ if is_database => Err(format!(
-            "{} is the load of a database: write it for hammerdb, or run it with `blockwire eval run`",
-            preset.id
-        )),
+        _ if is_database => Err(ExportError::Database(preset.id)),
         Tool::Fio => fio::jobs(preset, map),
         Tool::Vdbench => vdbench::parameters(preset, map),
         Tool::Iometer => iometer::configuration(preset, map),
@@ -146,7 +190,7 @@ mod tests {
             for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
                 let mut map = all(preset);
                 map.pop();
-                let why = export(preset, tool, &map, Database::Mysql).unwrap_err();
+                let why = export(preset, tool, &map, Database::Mysql).unwrap_err().to_string();
                 assert!(why.contains("--map") && why.contains(&format!("v{}", map.len())), "{why}");
             }
         }
@@ -167,7 +211,7 @@ mod tests {
                 );
                 match written {
                     Ok(text) => assert!(text.contains(preset.id) && text.ends_with('\n'), "{text}"),
-                    Err(why) => assert!(why.contains(preset.id), "{why}"),
+                    Err(why) => assert!(why.to_string().contains(preset.id), "{why}"),
                 }
             }
         }
@@ -177,7 +221,9 @@ mod tests {
     fn a_wrong_name_is_refused() {
         let quick = Preset::find("quick").unwrap();
         let wrong = [("v1".to_owned(), "/dev/x".to_owned())];
-        assert!(export(quick, Tool::Fio, &wrong, Database::Mysql).unwrap_err().contains("v0 to v0"));
+        assert!(
+            export(quick, Tool::Fio, &wrong, Database::Mysql).unwrap_err().to_string().contains("v0 to v0")
+        );
         let right = [("v0".to_owned(), "/dev/x".to_owned())];
         for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
             assert!(export(quick, tool, &right, Database::Mysql).unwrap().contains("/dev/x"));

@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use super::{Map, Share, device, heading};
+use super::{ExportError, Map, Share, device, heading};
 use crate::fio::Direction;
 use crate::preset::{Preset, word};
 
-pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, String> {
+pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, ExportError> {
     let share = Share::of(preset, map, device)?;
     let mut text = String::new();
     for line in heading(preset, "A parameter file of vdbench") {
@@ -26,14 +26,14 @@ pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, String> {
     text.push_str("\nsd=default,openflags=o_direct\n");
     for (at, volume) in share.volumes.iter().enumerate() {
         if volume.contains("://") {
-            return Err(format!(
+            return Err(ExportError::UnusableVolume(format!(
                 "vdbench knows devices and files, not {volume}: attach it and map it to its device"
-            ));
+            )));
         }
         if volume.contains([',', '=', '(', ')', ' ']) {
-            return Err(format!(
+            return Err(ExportError::UnusableVolume(format!(
                 "vdbench cannot take \"{volume}\" as a name: it has a comma, \"=\", a bracket or a blank"
-            ));
+            )));
         }
         let _ = writeln!(text, "sd=sd{},lun={volume},size={}m,threads={threads}", at + 1, share.bytes >> 20);
     }
@@ -150,7 +150,7 @@ mod tests {
     fn names_that_vdbench_cannot_read_are_refused() {
         let quick = Preset::find("quick").unwrap();
         for name in ["iscsi://h/t/0", "/dev/a,b"] {
-            assert!(parameters(quick, &[("v0".into(), name.into())]).unwrap_err().contains(name));
+            assert!(parameters(quick, &[("v0".into(), name.into())]).unwrap_err().to_string().contains(name));
         }
     }
 }

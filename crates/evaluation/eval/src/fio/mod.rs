@@ -1,14 +1,16 @@
 //! fio's words: job files and command lines, as they stand in papers and in users' scripts.
 //!
 //! What a word asks for is done, or noted as without meaning here ([`Note`]), or refused with its place
-//! ([`Wrong`]); nothing is ignored in silence. Invariant: a [`Script`] can be run as it stands.
+//! ([`ScriptError`]); nothing is ignored in silence. Invariant: a [`Script`] can be run as it stands.
 
+mod error;
 mod read;
 mod value;
 mod word;
 
 use std::time::Duration;
 
+pub use error::{Reason, ScriptError};
 pub use read::{parse_args, parse_file};
 pub(crate) use value::bytes;
 
@@ -154,34 +156,10 @@ pub struct Script {
     pub notes: Vec<Note>,
 }
 
-/// Why a script is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    /// Which file; `None`: the command line.
-    pub file: Option<String>,
-    /// Which line, or argument, from 1; 0: the whole.
-    pub at: usize,
-    /// What is wrong, and what would be right.
-    pub why: String,
-}
-
-impl std::fmt::Display for Wrong {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.file, self.at) {
-            (Some(file), 0) => write!(f, "{file}: {}", self.why),
-            (Some(file), line) => write!(f, "{file}:{line}: {}", self.why),
-            (None, 0) => f.write_str(&self.why),
-            (None, at) => write!(f, "argument {at}: {}", self.why),
-        }
-    }
-}
-
-impl std::error::Error for Wrong {}
-
 impl Script {
     /// Puts what `map` says in the place of file names. URLs stand for themselves; any other name that is
     /// not mapped is refused.
-    pub fn map_files(&mut self, map: &[(String, String)]) -> Result<(), Wrong> {
+    pub fn map_files(&mut self, map: &[(String, String)]) -> Result<(), ScriptError> {
         for job in &mut self.jobs {
             for file in &mut job.files {
                 let found = map.iter().find(|(from, _)| from == file).map(|(_, to)| to.clone());
@@ -189,11 +167,8 @@ impl Script {
                     Some(to) => to,
                     None if file.contains("://") => continue,
                     None => {
-                        let why = format!(
-                            "job \"{}\" uses {file}: say which volume it is with --map {file}=URL",
-                            job.name
-                        );
-                        return Err(Wrong { file: None, at: 0, why });
+                        let reason = Reason::NotMapped { job: job.name.clone(), file: file.clone() };
+                        return Err(ScriptError { file: None, position: 0, reason });
                     }
                 };
             }

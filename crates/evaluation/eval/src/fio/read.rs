@@ -1,7 +1,7 @@
 //! Job files and command lines, word by word.
 
 use super::word::{Taken, apply};
-use super::{Direction, Job, Note, Script, Wrong};
+use super::{Direction, Job, Note, Reason, Script, ScriptError};
 
 /// What is read so far.
 struct Reader {
@@ -9,12 +9,15 @@ struct Reader {
     /// What `[global]` sections, or options before the first `--name`, have set.
     global: Vec<(usize, String, Option<String>)>,
     script: Script,
-    wrong: Vec<Wrong>,
+    errors: Vec<ScriptError>,
 }
 
 impl Reader {
-    fn refuse(&mut self, at: usize, why: impl Into<String>) {
-        self.wrong.push(Wrong { file: self.file.clone(), at, why: why.into() });
+    fn refuse(&mut self, position: usize, reason: Reason) {
+        let error = ScriptError { file: self.file.clone(), position, reason };
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
     }
 
     /// A job of the words of the globals and its own. `rwmixread` counts wherever it stands.
@@ -31,39 +34,34 @@ impl Reader {
                         self.script.notes.push(note);
                     }
                 }
-                Err(why) => {
-                    let wrong = Wrong { file: self.file.clone(), at, why };
-                    if !self.wrong.contains(&wrong) {
-                        self.wrong.push(wrong);
-                    }
-                }
+                Err(reason) => self.refuse(at, reason),
             }
         }
         let name = job.name.clone();
         if job.files.is_empty() {
-            self.refuse(at, format!("job \"{name}\" names no volume: write filename="));
+            self.refuse(at, Reason::BadJob(name.clone(), "names no volume: write filename="));
         }
         if job.is_time_based && job.runtime.is_none() {
-            self.refuse(at, format!("job \"{name}\" is time_based without a runtime"));
+            self.refuse(at, Reason::BadJob(name.clone(), "is time_based without a runtime"));
         }
         if job.verifies && job.direction == Direction::Trim {
-            self.refuse(at, format!("job \"{name}\" trims: there is nothing to verify"));
+            self.refuse(at, Reason::BadJob(name.clone(), "trims: there is nothing to verify"));
         }
         self.script.jobs.push(job);
     }
 
-    fn end(mut self) -> Result<Script, Vec<Wrong>> {
-        if self.script.jobs.is_empty() && self.wrong.is_empty() {
-            self.refuse(0, "there is no job in it");
+    fn end(mut self) -> Result<Script, Vec<ScriptError>> {
+        if self.script.jobs.is_empty() && self.errors.is_empty() {
+            self.refuse(0, Reason::NoJob("there is no job in it"));
         }
-        if self.wrong.is_empty() { Ok(self.script) } else { Err(self.wrong) }
+        if self.errors.is_empty() { Ok(self.script) } else { Err(self.errors) }
     }
 }
 
 /// Reads a job file. `name` is for messages.
-pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<Wrong>> {
+pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<ScriptError>> {
     let file = Some(name.to_owned());
-    let mut reader = Reader { file, global: Vec::new(), script: Script::default(), wrong: Vec::new() };
+    let mut reader = Reader { file, global: Vec::new(), script: Script::default(), errors: Vec::new() };
     let mut section: Option<(String, usize, Vec<_>)> = None;
     for (at, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
         if line.is_empty() || line.starts_with(['#', ';']) {
@@ -71,7 +69,7 @@ pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<Wrong>> {
         }
         if let Some(name) = line.strip_prefix('[') {
             let Some((name, _)) = name.split_once(']') else {
-                reader.refuse(at, "a section's name ends with \"]\"");
+                reader.refuse(at, Reason::BadLine("a section's name ends with \"]\""));
                 continue;
             };
             if let Some((name, at, words)) = section.replace((name.trim().to_owned(), at, Vec::new())) {
@@ -80,7 +78,7 @@ pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<Wrong>> {
             continue;
         }
         if line.starts_with("include ") {
-            reader.refuse(at, "include is not supported: put the files together");
+            reader.refuse(at, Reason::BadLine("include is not supported: put the files together"));
             continue;
         }
         let (word, value) = match line.split_once('=') {
@@ -89,7 +87,7 @@ pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<Wrong>> {
         };
         match &mut section {
             Some((_, _, words)) => words.push((at, word.to_owned(), value)),
-            None => reader.refuse(at, "a word before the first [section]"),
+            None => reader.refuse(at, Reason::BadLine("a word before the first [section]")),
         }
     }
     if let Some((name, at, words)) = section {
@@ -108,14 +106,14 @@ fn close(reader: &mut Reader, name: String, at: usize, words: Vec<(usize, String
 
 /// Reads a command line, without the program's name: options before the first `--name` are for all jobs,
 /// each `--name` begins a job. `--section=` and job files beside options are refused.
-pub fn parse_args<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Script, Vec<Wrong>> {
-    let mut reader = Reader { file: None, global: Vec::new(), script: Script::default(), wrong: Vec::new() };
+pub fn parse_args<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Script, Vec<ScriptError>> {
+    let mut reader = Reader { file: None, global: Vec::new(), script: Script::default(), errors: Vec::new() };
     let mut job: Option<(String, usize, Vec<_>)> = None;
     let mut args = args.into_iter().enumerate().map(|(at, arg)| (at + 1, arg)).peekable();
     let mut before: Vec<(usize, String, Option<String>)> = Vec::new();
     while let Some((at, arg)) = args.next() {
         let Some(option) = arg.strip_prefix("--") else {
-            reader.refuse(at, format!("\"{arg}\": options begin with --; a job file stands alone"));
+            reader.refuse(at, Reason::NotAnOption(arg.to_owned()));
             continue;
         };
         let (word, value) = match option.split_once('=') {
@@ -142,7 +140,9 @@ pub fn parse_args<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Script,
     }
     match job {
         Some((name, at, words)) => reader.job(name, at, words),
-        None if !before.is_empty() => reader.refuse(0, "there is no --name, so there is no job"),
+        None if !before.is_empty() => {
+            reader.refuse(0, Reason::NoJob("there is no --name, so there is no job"))
+        }
         None => {}
     }
     reader.end()
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!((job.cores.as_slice(), job.is_walled, job.is_grouped), ([0, 1].as_slice(), true, true));
         let noted: Vec<&str> = script.notes.iter().map(|note| note.word.as_str()).collect();
         assert_eq!(noted, ["ioengine", "direct", "ioscheduler"]);
-        assert!(script.map_files(&[]).unwrap_err().why.contains("--map /dev/sdb=URL"));
+        assert!(script.map_files(&[]).unwrap_err().to_string().contains("--map /dev/sdb=URL"));
         script.map_files(&[("/dev/sdb".into(), "iscsi://h/t/0".into())]).unwrap();
         assert_eq!(script.jobs[0].files, ["iscsi://h/t/0"]);
     }
@@ -216,12 +216,14 @@ mod tests {
         assert!(said[1].contains("did you mean \"blocksize\""), "{}", said[1]);
         assert!(said[2].contains("from 1 to 65536"));
         assert!(said[3].contains("page cache"));
-        assert!(parse_file("f", "").unwrap_err()[0].why.contains("no job"));
-        assert!(parse_file("f", "[a]\nrw=read").unwrap_err()[0].why.contains("names no volume"));
+        assert!(parse_file("f", "").unwrap_err()[0].to_string().contains("no job"));
+        assert!(parse_file("f", "[a]\nrw=read").unwrap_err()[0].to_string().contains("names no volume"));
         assert!(
-            parse_file("f", "[a]\nfilename=x\ntime_based").unwrap_err()[0].why.contains("without a runtime")
+            parse_file("f", "[a]\nfilename=x\ntime_based").unwrap_err()[0]
+                .to_string()
+                .contains("without a runtime")
         );
-        assert!(parse_args(["job.fio"]).unwrap_err()[0].why.contains("begin with --"));
-        assert!(parse_args(["--rw=read"]).unwrap_err()[0].why.contains("no --name"));
+        assert!(parse_args(["job.fio"]).unwrap_err()[0].to_string().contains("begin with --"));
+        assert!(parse_args(["--rw=read"]).unwrap_err()[0].to_string().contains("no --name"));
     }
 }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::Amount;
+use super::{Amount, Reason};
 
 /// `4k`, `400m`, `1g`, `512`: K is 1024, as fio's default has it.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, Reason> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
+    let bad = |expected| Reason::BadValue(text.to_owned(), expected);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
@@ -16,26 +17,28 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
         "p" | "pb" | "pib" => 50,
-        _ => return Err(format!("\"{text}\" is no size; write for example 4k or 512m")),
+        _ => return Err(bad("is no size; write for example 4k or 512m")),
     };
-    let number: u64 = number.parse().map_err(|_| format!("\"{text}\" is no size; write for example 4k"))?;
+    let number: u64 = number.parse().map_err(|_| bad("is no size; write for example 4k"))?;
     let fits = number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64);
-    fits.ok_or_else(|| format!("\"{text}\" is more than 2^63 - 1 bytes"))
+    fits.ok_or_else(|| bad("is more than 2^63 - 1 bytes"))
 }
 
 /// A size, or `20%`.
-pub(super) fn amount(text: &str) -> Result<Amount, String> {
+pub(super) fn amount(text: &str) -> Result<Amount, Reason> {
     let Some(percent) = text.trim().strip_suffix('%') else { return bytes(text).map(Amount::Bytes) };
     let percent = percent.parse().ok().filter(|percent| (1..=100).contains(percent));
-    percent.map(Amount::Percent).ok_or_else(|| format!("\"{text}\" is no part; write 1% to 100%"))
+    percent
+        .map(Amount::Percent)
+        .ok_or_else(|| Reason::BadValue(text.to_owned(), "is no part; write 1% to 100%"))
 }
 
 /// `60`, `60s`, `2m`, `1h`, `1d`, `500ms`, `20us`. Without a unit, multiples of `unit`.
-pub(super) fn time(text: &str, unit: Duration) -> Result<Duration, String> {
+pub(super) fn time(text: &str, unit: Duration) -> Result<Duration, Reason> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at(digits);
-    let wrong = || format!("\"{text}\" is no time; write for example 60, 60s, 500ms or 2m");
+    let wrong = || Reason::BadValue(text.to_owned(), "is no time; write for example 60, 60s, 500ms or 2m");
     let number: u32 = number.parse().map_err(|_| wrong())?;
     let each = match suffix.to_ascii_lowercase().as_str() {
         "" => unit,
@@ -51,7 +54,7 @@ pub(super) fn time(text: &str, unit: Duration) -> Result<Duration, String> {
 }
 
 /// One value for reads and writes, or two with a comma between.
-pub(super) fn pair<T: Copy>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<(T, T), String> {
+pub(super) fn pair<T: Copy>(text: &str, one: impl Fn(&str) -> Result<T, Reason>) -> Result<(T, T), Reason> {
     let mut parts = text.split(',');
     let first = one(parts.next().unwrap_or_default())?;
     let second = match parts.next() {
@@ -60,13 +63,13 @@ pub(super) fn pair<T: Copy>(text: &str, one: impl Fn(&str) -> Result<T, String>)
     };
     match parts.next() {
         None | Some("") => Ok((first, second)),
-        Some(_) => Err("a third value is for trims, which have the writes' here".to_owned()),
+        Some(_) => Err(Reason::ThirdValue),
     }
 }
 
 /// `0,1`, `0-3`, `0,4-7`.
-pub(super) fn cores(text: &str) -> Result<Vec<usize>, String> {
-    let wrong = || format!("\"{text}\" is no list of processors; write for example 0,2-3");
+pub(super) fn cores(text: &str) -> Result<Vec<usize>, Reason> {
+    let wrong = || Reason::BadValue(text.to_owned(), "is no list of processors; write for example 0,2-3");
     let mut all = Vec::new();
     for part in text.split(',') {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -82,7 +85,7 @@ pub(super) fn cores(text: &str) -> Result<Vec<usize>, String> {
 
 /// `a:b:c`; a colon of a name is written `\:`. A URL's own colons need no mark. `...` between two names
 /// stands for those between them: `/dev/sdx:...:/dev/sdz` as papers print it.
-pub(super) fn files(text: &str) -> Result<Vec<String>, String> {
+pub(super) fn files(text: &str) -> Result<Vec<String>, Reason> {
     let mut names: Vec<String> = vec![String::new()];
     let mut chars = text.chars();
     while let (Some(char), Some(name)) = (chars.next(), names.last_mut()) {
@@ -98,13 +101,11 @@ pub(super) fn files(text: &str) -> Result<Vec<String>, String> {
         }
     }
     if names.iter().any(String::is_empty) {
-        return Err(format!("\"{text}\" has an empty name in it"));
+        return Err(Reason::BadValue(text.to_owned(), "has an empty name in it"));
     }
     while let Some(at) = names.iter().position(|name| name == "...") {
         let between = at.checked_sub(1).and_then(|before| between(names.get(before)?, names.get(at + 1)?));
-        let between = between.ok_or_else(|| {
-            format!("\"...\" in \"{text}\" must stand between two names that differ in their last letter")
-        })?;
+        let between = between.ok_or_else(|| Reason::BadRange(text.to_owned()))?;
         names.splice(at..=at, between);
     }
     Ok(names)

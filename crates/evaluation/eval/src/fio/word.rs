@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::value::{amount, bytes, cores, files, pair, time};
-use super::{Direction, Job, Rate};
+use super::{Direction, Job, Rate, Reason};
 
 /// What became of a word.
 pub(super) enum Taken {
@@ -85,30 +85,35 @@ pub(super) const WORDS: &[&str] = &[
     "minimal",
 ];
 
-fn flag(value: Option<&str>) -> Result<bool, String> {
+fn flag(value: Option<&str>) -> Result<bool, Reason> {
     match value.map(str::trim) {
         None | Some("" | "1" | "true") => Ok(true),
         Some("0" | "false") => Ok(false),
-        Some(other) => Err(format!("\"{other}\" is neither 0 nor 1")),
+        Some(other) => Err(Reason::BadValue(other.to_owned(), "is neither 0 nor 1")),
     }
 }
 
-fn number<T>(text: &str, least: T, most: T) -> Result<T, String>
+fn number<T>(text: &str, least: T, most: T) -> Result<T, Reason>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {
     let number = text.trim().parse().ok().filter(|number| *number >= least && *number <= most);
-    number.ok_or_else(|| format!("\"{text}\" is no number from {least} to {most}"))
+    number.ok_or_else(|| Reason::OutOfRange {
+        text: text.to_owned(),
+        least: least.to_string(),
+        most: most.to_string(),
+    })
 }
 
-fn block(text: &str) -> Result<u32, String> {
+fn block(text: &str) -> Result<u32, Reason> {
     let size = bytes(text)?;
     let fits = u32::try_from(size).ok().filter(|size| *size >= 512 && size.is_multiple_of(512));
-    fits.filter(|size| *size <= 64 << 20)
-        .ok_or_else(|| format!("\"{text}\" is no block size here: a multiple of 512 bytes, 64m at most"))
+    fits.filter(|size| *size <= 64 << 20).ok_or_else(|| {
+        Reason::BadValue(text.to_owned(), "is no block size here: a multiple of 512 bytes, 64m at most")
+    })
 }
 
-fn direction(text: &str, mix: u8) -> Result<(Direction, bool), String> {
+fn direction(text: &str, mix: u8) -> Result<(Direction, bool), Reason> {
     // "randread:8" repeats offsets, "rw:4k" skips: neither is in the papers.
     Ok(match text.trim() {
         "read" => (Direction::Read, false),
@@ -120,20 +125,21 @@ fn direction(text: &str, mix: u8) -> Result<(Direction, bool), String> {
         "trim" => (Direction::Trim, false),
         "randtrim" => (Direction::Trim, true),
         other => {
-            return Err(format!(
-                "\"{other}\" is not supported; known: read, write, randread, randwrite, rw, randrw, trim, randtrim"
+            return Err(Reason::BadValue(
+                other.to_owned(),
+                "is not supported; known: read, write, randread, randwrite, rw, randrw, trim, randtrim",
             ));
         }
     })
 }
 
 /// `500`: of both; `500,`: of reads alone; `,500`: of writes alone. What is not named keeps the limit that it has.
-fn limit(of: &mut (Option<Rate>, Option<Rate>), text: &str, make: fn(u64) -> Rate) -> Result<(), String> {
+fn limit(of: &mut (Option<Rate>, Option<Rate>), text: &str, make: fn(u64) -> Rate) -> Result<(), Reason> {
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     let (read, write) = match parts[..] {
         [both] => (both, both),
         [read, write] | [read, write, ""] => (read, write),
-        _ => return Err("a third value is for trims, which have the writes' here".to_owned()),
+        _ => return Err(Reason::ThirdValue),
     };
     for (limit, text) in [(&mut of.0, read), (&mut of.1, write)] {
         if !text.is_empty() {
@@ -144,8 +150,8 @@ fn limit(of: &mut (Option<Rate>, Option<Rate>), text: &str, make: fn(u64) -> Rat
 }
 
 /// Does what a word says to a job, or says why not.
-pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Taken, String> {
-    let needed = || value.filter(|v| !v.trim().is_empty()).ok_or_else(|| format!("\"{word}\" needs a value"));
+pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Taken, Reason> {
+    let needed = || value.filter(|v| !v.trim().is_empty()).ok_or_else(|| Reason::NoValue(word.to_owned()));
     let second = Duration::from_secs(1);
     match word {
         "name" => job.name = needed()?.trim().to_owned(),
@@ -182,7 +188,7 @@ pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Ta
             "crc32c" | "crc32c-intel" | "crc32" | "crc64" | "md5" | "sha1" | "sha256" | "sha512"
             | "xxhash" | "meta" | "pattern" => job.verifies = true,
             "null" => return Ok(Taken::Noted("nothing is verified by it")),
-            other => return Err(format!("verify={other} is not supported; write verify=crc32c")),
+            other => return Err(Reason::UnknownVerify(other.to_owned())),
         },
         "stonewall" | "wait_for_previous" => job.is_walled = flag(value)?,
         "exitall" => job.exits_all = flag(value)?,
@@ -192,9 +198,9 @@ pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Ta
         "randseed" => job.seed = number(needed()?, 0, u64::MAX)?,
         "group_reporting" => job.is_grouped = flag(value)?,
         "randrepeat" | "allrandrepeat" if !flag(value)? => {
-            return Err(
-                "runs are to be repeated with the same offsets here; give a randseed instead".to_owned()
-            );
+            return Err(Reason::Unsupported(
+                "runs are to be repeated with the same offsets here; give a randseed instead",
+            ));
         }
         _ => return noted(word, value),
     }
@@ -202,15 +208,15 @@ pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Ta
 }
 
 /// Words that are understood and change nothing here.
-fn noted(word: &str, value: Option<&str>) -> Result<Taken, String> {
+fn noted(word: &str, value: Option<&str>) -> Result<Taken, Reason> {
     Ok(Taken::Noted(match word {
         "ioengine" => "the initiator is chosen by --initiator",
         "direct" if flag(value)? => "no page cache is in the way here",
         "buffered" if !flag(value)? => "no page cache is in the way here",
         "direct" | "buffered" => {
-            return Err(
-                "I/O through a page cache is not supported: attach the volume and use fio itself".to_owned()
-            );
+            return Err(Reason::Unsupported(
+                "I/O through a page cache is not supported: attach the volume and use fio itself",
+            ));
         }
         "invalidate" => "no page cache is in the way here",
         "ioscheduler" => "no I/O scheduler is in the way here",
@@ -246,14 +252,11 @@ fn noted(word: &str, value: Option<&str>) -> Result<Taken, String> {
     }))
 }
 
-fn unknown(word: &str) -> String {
+fn unknown(word: &str) -> Reason {
     let near = WORDS
         .iter()
         .map(|known| (strsim::jaro_winkler(word, known), *known))
         .filter(|(score, _)| *score >= 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0));
-    match near {
-        Some((_, known)) => format!("fio's \"{word}\" is not supported; did you mean \"{known}\"?"),
-        None => format!("fio's \"{word}\" is not supported"),
-    }
+    Reason::UnknownOption(word.to_owned(), near.map(|(_, known)| known))
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::About;
+use super::{About, ImportError};
 use crate::Histogram;
 use crate::record::{Point, Run, Side};
 
@@ -107,14 +107,15 @@ impl Latency {
 }
 
 /// The loads of an output, and what is to be said of them.
-pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), String> {
+pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), ImportError> {
     // fio writes warnings of its own before the JSON, and may write more behind it.
-    let (_, text) = text.split_at(text.find('{').ok_or("this is no JSON of fio")?);
+    let (_, text) = text.split_at(text.find('{').ok_or(ImportError::NotJson(None))?);
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Output>();
     let output = stream
         .next()
-        .ok_or("this is no JSON of fio")?
-        .map_err(|why| format!("this is no JSON of fio: {why}"))?;
+        .ok_or(ImportError::NotJson(None))?
+        .map_err(|why| ImportError::NotJson(Some(why.to_string())))?;
+    let damaged = |job: &str, why: &str| ImportError::Damaged(Some(format!("job \"{job}\"")), why.to_owned());
     let mut loads: Vec<((String, u64), Load)> = Vec::new();
     for job in &output.jobs {
         let key = (job.jobname.clone(), job.groupid);
@@ -124,11 +125,11 @@ pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), 
         });
         let Some((_, load)) = loads.get_mut(at) else { continue };
         let taken = load.take(job, &output.global);
-        taken.map_err(|why| format!("job \"{}\": {why}", job.jobname))?;
+        taken.map_err(|why| damaged(&job.jobname, why))?;
     }
     // Of what took no whole millisecond no rate is known, which is another thing than none.
     if let Some(((name, _), _)) = loads.iter().find(|(_, load)| load.run.ios > 0 && load.run.seconds <= 0.0) {
-        return Err(format!("job \"{name}\": it tells no time for its I/Os: let it run for longer"));
+        return Err(damaged(name, "it tells no time for its I/Os: let it run for longer"));
     }
     let is_completion = loads.iter().any(|(_, load)| load.is_completion);
     let points: Vec<Point> = loads.into_iter().filter_map(|(_, load)| load.point(about)).collect();
@@ -263,7 +264,7 @@ mod tests {
     fn what_tells_no_time_is_never_a_rate_of_zero() {
         let text = "{ \"fio version\": \"fio-3.33\", \"jobs\": [ { \"jobname\": \"x\", \"read\": { \"total_ios\": 4, \
                     \"io_bytes\": 16384, \"runtime\": 0 } } ] }";
-        assert!(points(&about(), text).unwrap_err().contains("let it run for longer"));
+        assert!(points(&about(), text).unwrap_err().to_string().contains("let it run for longer"));
         assert!(points(&about(), &text.replace("\"runtime\": 0", "\"runtime\": 1")).is_ok());
     }
 

@@ -5,6 +5,9 @@
 mod fio;
 mod vdbench;
 
+use std::fmt;
+
+use crate::checked::BadFigure;
 use crate::record::{Point, Record};
 
 /// What a file does not say itself.
@@ -22,11 +25,45 @@ pub struct About {
     pub mtu: u32,
 }
 
+/// Why another tool's results are not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImportError {
+    /// It is of none of the known forms.
+    UnknownForm,
+    /// It is said to be fio's JSON and is not, with what the parser says.
+    NotJson(Option<String>),
+    /// A part of it, named first, does not tell what is needed, or not as the tool writes it.
+    Damaged(Option<String>, String),
+    /// Nothing in it did any I/O.
+    NoRun,
+    /// It has a figure that cannot be.
+    BadFigure(BadFigure),
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ImportError::UnknownForm => f.write_str(
+                "this is neither fio's JSON (--output-format=json or json+) nor vdbench's flatfile.html or \
+                 summary.html",
+            ),
+            ImportError::NotJson(None) => f.write_str("this is no JSON of fio"),
+            ImportError::NotJson(Some(why)) => write!(f, "this is no JSON of fio: {why}"),
+            ImportError::Damaged(None, why) => f.write_str(why),
+            ImportError::Damaged(Some(place), why) => write!(f, "{place}: {why}"),
+            ImportError::NoRun => f.write_str("it holds no run that did any I/O"),
+            ImportError::BadFigure(why) => write!(f, "its figures cannot be: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
 /// Adds what a file holds to a record: further runs of loads that it has already, or new loads.
 ///
 /// # Errors
 /// If the text is of none of the known forms, or breaks off; with the line where that can be said.
-pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), String> {
+pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), ImportError> {
     let start = text.trim_start();
     let (points, note) = if start.starts_with('{') || start.starts_with("fio:") {
         fio::points(about, start)?
@@ -35,18 +72,14 @@ pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), Stri
     } else if vdbench::is_summary(text) {
         vdbench::summary(about, text)?
     } else {
-        return Err(
-            "this is neither fio's JSON (--output-format=json or json+) nor vdbench's flatfile.html or \
-            summary.html"
-                .to_owned(),
-        );
+        return Err(ImportError::UnknownForm);
     };
     if points.is_empty() {
-        return Err("it holds no run that did any I/O".to_owned());
+        return Err(ImportError::NoRun);
     }
     // Nothing of it is taken unless all of it can be written down.
     let all = Record { points, ..Record::default() };
-    all.check().map_err(|why| format!("its figures cannot be: {why}"))?;
+    all.check().map_err(ImportError::BadFigure)?;
     for point in all.points {
         add(record, point);
     }
@@ -152,7 +185,7 @@ mod tests {
     fn what_is_no_result_is_refused() {
         let mut record = Record::default();
         for (text, word) in [("", "neither"), ("hello", "neither"), ("{\"a\":1}", "fio"), ("{", "fio")] {
-            assert!(import(&mut record, &about(), text).unwrap_err().contains(word), "{text}");
+            assert!(import(&mut record, &about(), text).unwrap_err().to_string().contains(word), "{text}");
         }
         assert!(record.points.is_empty());
     }

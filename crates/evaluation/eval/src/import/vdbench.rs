@@ -3,7 +3,7 @@
 //! Both give means, standard deviation and maximum of response times, in milliseconds, and no percentiles. A
 //! run's averages leave its first interval out (`avg_2-60`).
 
-use super::About;
+use super::{About, ImportError};
 use crate::preset::word;
 use crate::record::{Point, Run, Summary};
 
@@ -110,12 +110,21 @@ fn step(times: &[f64]) -> f64 {
     steps.get(steps.len() / 2).map_or(1.0, |step| step.round().max(1.0))
 }
 
+fn lacks(what: &str) -> ImportError {
+    ImportError::Damaged(None, format!("vdbench's flat file has no {what}"))
+}
+
+/// `index`: of the line, from 0.
+fn bad_line(index: usize, why: String) -> ImportError {
+    ImportError::Damaged(Some(format!("line {}", index + 1)), why)
+}
+
 /// The runs of a flat file.
-pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String), String> {
-    let (head, names) = columns(text).ok_or("vdbench's flat file has no line of column names")?;
+pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String), ImportError> {
+    let (head, names) = columns(text).ok_or_else(|| lacks("line of column names"))?;
     let place = |name: &str| names.iter().position(|known| *known == name);
     let run_at = place("Run").unwrap_or(0);
-    let interval_at = place("Interval").ok_or("vdbench's flat file has no column \"Interval\"")?;
+    let interval_at = place("Interval").ok_or_else(|| lacks("column \"Interval\""))?;
     let (mut points, mut times) = (Vec::new(), Vec::new());
     for (at, line) in text.lines().enumerate().skip(head + 1) {
         let cells: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -124,11 +133,11 @@ pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String
             times.extend(cells.first().and_then(|tod| clock(tod)));
             continue;
         };
-        let figure = |name: &str| -> Result<f64, String> {
+        let figure = |name: &str| -> Result<f64, ImportError> {
             let cell = place(name).and_then(|at| cells.get(at));
-            let cell = cell.ok_or_else(|| format!("vdbench's flat file has no column \"{name}\""))?;
+            let cell = cell.ok_or_else(|| lacks(&format!("column \"{name}\"")))?;
             let figure = cell.parse().ok().filter(|figure: &f64| figure.is_finite());
-            figure.ok_or_else(|| format!("line {}: \"{cell}\" is no figure of {name}", at + 1))
+            figure.ok_or_else(|| bad_line(at, format!("\"{cell}\" is no figure of {name}")))
         };
         let averages = Averages {
             label: cells.get(run_at).copied().unwrap_or_default().to_owned(),
@@ -152,7 +161,7 @@ pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String
 
 /// The runs of a summary: columns as they have stood since 5.04, behind the time of day and the interval: rate,
 /// MB/s, bytes, read %, response, read and write response, their maxima, deviation, queue depth, processor.
-pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String), String> {
+pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String), ImportError> {
     let (mut points, mut times, mut name) = (Vec::new(), Vec::new(), String::new());
     for (at, line) in text.lines().enumerate() {
         if let Some((_, rest)) = line.split_once("Starting RD=") {
@@ -168,9 +177,9 @@ pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String),
             }
             continue;
         };
-        let figure = |place: usize| -> Result<f64, String> {
-            let cell = cells.get(place).ok_or_else(|| format!("line {}: it breaks off", at + 1))?;
-            cell.parse().map_err(|_| format!("line {}: \"{cell}\" is no figure", at + 1))
+        let figure = |place: usize| -> Result<f64, ImportError> {
+            let cell = cells.get(place).ok_or_else(|| bad_line(at, "it breaks off".to_owned()))?;
+            cell.parse().map_err(|_| bad_line(at, format!("\"{cell}\" is no figure")))
         };
         let averages = Averages {
             label: name.clone(),
@@ -232,7 +241,7 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
             let text = FLAT.replace("100 0.320 0.320", &format!("100 {figure} 0.320"));
             let mut record = Record::default();
             let why = super::super::import(&mut record, &about(), &text).unwrap_err();
-            assert!(why.contains("figure") && record.points.is_empty(), "{figure}: {why}");
+            assert!(why.to_string().contains("figure") && record.points.is_empty(), "{figure}: {why}");
         }
         for word in ["avg_-9223372036854775808-9223372036854775807", "avg_4-2", "avg_", "avg_0-4294967295"] {
             let _ = flat_file(&about(), &FLAT.replace("avg_2-2", word));
@@ -243,16 +252,16 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
     fn a_figure_that_is_not_there_is_never_zero() {
         for (name, cells) in [("resp_std", " 0.25 0.25 0 4096"), ("resp_max", " 12.5 12.5 0 0.25")] {
             let damaged = FLAT.replace(cells, &cells.replacen(['0', '1'], "x", 1));
-            assert!(flat_file(&about(), &damaged).unwrap_err().contains(name), "{name}");
+            assert!(flat_file(&about(), &damaged).unwrap_err().to_string().contains(name), "{name}");
             let absent = FLAT.replace(name, "another");
-            assert!(flat_file(&about(), &absent).unwrap_err().contains(name), "{name}");
+            assert!(flat_file(&about(), &absent).unwrap_err().to_string().contains(name), "{name}");
         }
     }
 
     #[test]
     fn a_damaged_figure_is_named_by_line() {
         let damaged = FLAT.replace("avg_2-2 9999988 100000.0", "avg_2-2 9999988 many");
-        assert!(flat_file(&about(), &damaged).unwrap_err().contains("line 6: \"many\""));
+        assert!(flat_file(&about(), &damaged).unwrap_err().to_string().contains("line 6: \"many\""));
     }
 
     #[test]

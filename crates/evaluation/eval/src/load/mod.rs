@@ -70,15 +70,41 @@ pub enum Poll {
 
 /// Why a job cannot be run on its volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit(pub String);
+pub enum JobError {
+    /// The volume of this name has blocks of so many bytes, which do not divide the job's.
+    Block(String, u32),
+    /// The part of the volume that is used holds no I/O.
+    TooSmall {
+        /// Its name.
+        volume: String,
+        /// Bytes of that part.
+        bytes: u64,
+        /// Where it begins.
+        offset: u64,
+        /// Bytes of the largest I/O.
+        largest: u32,
+    },
+    /// So many writes would have to be remembered to be verified.
+    TooMuchVerified(u64),
+}
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for JobError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            JobError::Block(volume, block) => {
+                write!(f, "{volume} has blocks of {block} bytes, which do not divide the job's")
+            }
+            JobError::TooSmall { volume, bytes, offset, largest } => {
+                write!(f, "{volume}: {bytes} bytes from offset {offset} hold no I/O of {largest}")
+            }
+            JobError::TooMuchVerified(writes) => {
+                write!(f, "it would verify {writes} writes; at most {WRITTEN_MAX}: give a smaller size")
+            }
+        }
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for JobError {}
 
 /// What one kind of I/O has come to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -231,23 +257,18 @@ impl Worker {
     /// # Errors
     /// If a volume is smaller than a block of the job, its blocks do not divide the job's, or it would
     /// verify more than 4 Mi writes.
-    pub fn new(job: &Job, number: u32, volumes: &[Shape], now: u64) -> Result<Worker, Unfit> {
+    pub fn new(job: &Job, number: u32, volumes: &[Shape], now: u64) -> Result<Worker, JobError> {
         let largest = job.block.0.max(job.block.1);
         let mut offsets = Vec::with_capacity(volumes.len());
         let mut whole = 0u64;
         for (at, shape) in volumes.iter().enumerate() {
-            let name = job.files.get(at).map_or("volume", String::as_str);
+            let name = || job.files.get(at).map_or("volume", String::as_str).to_owned();
             if !job.block.0.is_multiple_of(shape.block) || !job.block.1.is_multiple_of(shape.block) {
-                let why =
-                    format!("{name} has blocks of {} bytes, which do not divide the job's", shape.block);
-                return Err(Unfit(why));
+                return Err(JobError::Block(name(), shape.block));
             }
             let bytes = span(job, shape.bytes, volumes.len() as u64);
             if bytes < u64::from(largest) {
-                return Err(Unfit(format!(
-                    "{name}: {bytes} bytes from offset {} hold no I/O of {largest}",
-                    job.offset
-                )));
+                return Err(JobError::TooSmall { volume: name(), bytes, offset: job.offset, largest });
             }
             whole += bytes;
             let seed = job.seed ^ (u64::from(number) << 32) ^ at as u64;
@@ -260,8 +281,7 @@ impl Worker {
         let left = (!job.is_time_based).then_some(left);
         let moved = left.unwrap_or(whole) / u64::from(job.block.1);
         if job.verifies && moved > WRITTEN_MAX {
-            let why = format!("it would verify {moved} writes; at most {WRITTEN_MAX}: give a smaller size");
-            return Err(Unfit(why));
+            return Err(JobError::TooMuchVerified(moved));
         }
         let start = now + job.delay.as_nanos() as u64;
         let counts_from = start + job.ramp.as_nanos() as u64;

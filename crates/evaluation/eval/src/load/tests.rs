@@ -164,10 +164,10 @@ fn writes_are_flushed_and_read_again() {
 #[test]
 fn a_job_that_does_not_fit_is_refused_in_words() {
     let big = Job { block: (4 << 20, 4 << 20), ..job() };
-    assert!(Worker::new(&big, 0, &[SHAPE], 0).unwrap_err().0.contains("hold no I/O"));
+    assert!(Worker::new(&big, 0, &[SHAPE], 0).unwrap_err().to_string().contains("hold no I/O"));
     let small = Job { block: (512, 512), ..job() };
     let shape = Shape { block: 4096, ..SHAPE };
-    assert!(Worker::new(&small, 0, &[shape], 0).unwrap_err().0.contains("do not divide"));
+    assert!(Worker::new(&small, 0, &[shape], 0).unwrap_err().to_string().contains("do not divide"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::error::{NoNamespaces, PlanError};
 use super::timing::{Meeting, Timing, Turns, around, ramp, round, thinned};
 use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
@@ -18,7 +19,7 @@ pub struct HostCapacity {
     /// Ports that connections to one address and port may come from.
     pub ports: u64,
     /// Whether network namespaces can be made; else why not.
-    pub namespaces: Result<(), String>,
+    pub namespaces: Result<(), NoNamespaces>,
     /// Targets that can be started, and initiators.
     pub targets: Vec<String>,
     /// Initiators that are installed.
@@ -104,9 +105,9 @@ pub fn plan(
     scale: Scale,
     targets: &[String],
     initiators: &[String],
-) -> Result<Plan, String> {
+) -> Result<Plan, PlanError> {
     if preset.kind != Kind::Block {
-        return Err(format!("{} is not a load on volumes alone: it has a runner of its own", preset.id));
+        return Err(PlanError::OtherRunner(preset.id));
     }
     let mut fitting = Fitting { notes: Vec::new() };
     let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
@@ -199,7 +200,7 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
 ///
 /// # Errors
 /// If none of its links can be had here: why.
-pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Result<Shape, String> {
+pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Result<Shape, PlanError> {
     let mut fitting = Fitting { notes: Vec::new() };
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let loads = loads(preset, scale, &mut fitting);
@@ -371,7 +372,7 @@ fn pairs(
     targets: &[String],
     initiators: &[String],
     fitting: &mut Fitting,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<Vec<(String, String)>, PlanError> {
     let mut known = |wanted: &[String], there: &[String], what: &str| -> Vec<String> {
         let missing = wanted.iter().filter(|name| !there.contains(name));
         for name in missing {
@@ -404,17 +405,16 @@ fn pairs(
         }
     };
     if pairs.is_empty() {
-        let here =
-            format!("targets: {}; initiators: {}", room.targets.join(", "), room.initiators.join(", "));
-        return Err(format!("none of the systems that were named is here ({here})"));
+        let (targets, initiators) = (room.targets.clone(), room.initiators.clone());
+        return Err(PlanError::NoSystems { targets, initiators });
     }
     Ok(pairs)
 }
 
-fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<Vec<Wire>, String> {
+fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<Vec<Wire>, PlanError> {
     let is_held = |wire: &Wire| matches!(wire, Wire::Limited { .. } | Wire::Congested { .. });
     if !room.wires.is_empty() && preset.wires.iter().any(is_held) {
-        return Err(format!("{} is about links that are held to a speed: it has its own", preset.id));
+        return Err(PlanError::OwnLinks(preset.id));
     }
     let wanted = if room.wires.is_empty() { preset.wires } else { &room.wires };
     if wanted != preset.wires {
@@ -427,10 +427,7 @@ fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<
     }
     if left.is_empty() {
         if preset.wires.iter().any(|wire| matches!(wire, Wire::Congested { .. })) {
-            return Err(format!(
-                "{} needs a link that can be congested, and network namespaces: {why}",
-                preset.id
-            ));
+            return Err(PlanError::NoLinks(preset.id, why.clone()));
         }
         fitting.note("it runs over loopback instead".to_owned());
         return Ok(vec![Wire::Loopback]);

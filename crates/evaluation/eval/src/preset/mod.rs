@@ -4,6 +4,7 @@
 //! change that it made; nothing is made smaller in silence. Invariant: a plan's steps name the same load
 //! for every pair of systems, in an order in which the systems take turns.
 
+mod error;
 mod fit;
 mod table;
 mod timing;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
+pub use error::{NoNamespaces, PlanError};
 pub use fit::{HostCapacity, Scale, Shape, plan, shape, takes};
 pub use table::PRESETS;
 pub use timing::{LeftOut, Timing, thinned};

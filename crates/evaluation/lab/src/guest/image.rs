@@ -50,15 +50,15 @@ pub(super) struct Kernel {
 
 impl Kernel {
     /// The kernel of this machine's packages, or of the directory that the environment names.
-    pub(super) fn find() -> Result<Kernel, String> {
+    pub(super) fn find() -> Result<Kernel, Failure> {
         let root = std::env::var_os(ROOT).map_or(PathBuf::from("/"), PathBuf::from);
         Kernel::under(&root).ok_or_else(|| {
-            format!(
+            Failure::new(format!(
                 "{} holds no kernel for a guest: apt install linux-image-cloud-amd64; or, without installing it, \
                  apt-get download the package that this one depends on, dpkg-deb -x it to a directory, and \
                  name that directory by {ROOT}=DIR",
                 root.display()
-            )
+            ))
         })
     }
 
@@ -100,7 +100,7 @@ impl Kernel {
             }
         };
         let builtin = read("modules.builtin")?;
-        let names = needed(&index, &builtin, &MODULES).map_err(Failure::new)?;
+        let names = needed(&index, &builtin, &MODULES)?;
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 }
@@ -119,7 +119,7 @@ fn module(file: &str) -> String {
 }
 
 /// Modules with all that they need, in the order in which they are loaded; those in the kernel are left out.
-fn needed(index: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>, String> {
+fn needed(index: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>, Failure> {
     let mut order: Vec<String> = Vec::new();
     for name in wanted {
         if builtin.lines().any(|line| module(line) == *name) {
@@ -127,8 +127,9 @@ fn needed(index: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>, St
         }
         let line =
             index.lines().find(|line| line.split_once(':').is_some_and(|(file, _)| module(file) == *name));
-        let (file, needs) =
-            line.and_then(|line| line.split_once(':')).ok_or(format!("the kernel has no {name}"))?;
+        let (file, needs) = line
+            .and_then(|line| line.split_once(':'))
+            .ok_or_else(|| Failure::new(format!("the kernel has no {name}")))?;
         // depmod lists what is loaded first last.
         let needs = needs.split_ascii_whitespace().rev().chain([file]);
         for file in needs {
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(names, ["virtio", "virtio_ring", "virtio_pci", "virtio_blk"]);
         let got = needed(index, "kernel/v/virtio_pci.ko\n", &["virtio_pci"]).unwrap();
         assert_eq!(got, Vec::<String>::new());
-        assert!(needed(index, "", &["nvme"]).unwrap_err().contains("nvme"));
+        assert!(needed(index, "", &["nvme"]).unwrap_err().to_string().contains("nvme"));
     }
 
     /// Where there is no depmod it fails before that.

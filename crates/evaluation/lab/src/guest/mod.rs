@@ -8,7 +8,6 @@
 
 mod image;
 mod scale;
-mod told;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use crate::attach::{self, Attached, Wanted};
 use crate::block;
 use crate::ending;
 use crate::environment::machine;
+use crate::initiator::fio;
 use crate::link::Link;
 use crate::live::Moment;
 use crate::place::Place;
@@ -79,7 +79,7 @@ pub fn missing() -> Option<String> {
     if !Place::Here.has(QEMU) {
         return Some(format!("{QEMU} is missing: apt install --no-install-recommends qemu-system-x86"));
     }
-    image::missing().or_else(|| Kernel::find().err())
+    image::missing().or_else(|| Kernel::find().err().map(|why| why.to_string()))
 }
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -106,9 +106,9 @@ pub fn run(
     scale: Scale,
     targets: &[String],
 ) -> Result<Record, Failure> {
-    let cannot = |why: String| Failure::new(format!("{} cannot be run here: {why}", preset.id));
+    let cannot = |why: Failure| why.during(format!("{} cannot be run here", preset.id));
     if let Some(why) = missing() {
-        return Err(cannot(why));
+        return Err(cannot(Failure::new(why)));
     }
     let kernel = Kernel::find().map_err(cannot)?;
     let allowance = Allowance::begin((scale == Scale::Auto).then_some(room.time));
@@ -272,7 +272,7 @@ impl Guest<'_, '_> {
             Some((_, said)) => said.strip_prefix("failed ").map(|why| Err(why.to_owned())),
             None => None,
         };
-        qemu.wait_for(PATIENCE, ready)?.map_err(|why| qemu.failure(&format!("the guest: {why}")))?;
+        qemu.wait_for(PATIENCE, ready)?.map_err(|why| qemu.failure(format!("the guest: {why}")))?;
         let loads = self.size.loads.len();
         for at in 0..loads {
             if at > 0 && self.allowance.is_over() {
@@ -387,7 +387,7 @@ impl Guest<'_, '_> {
         if !end.ends_with(" 0") {
             return Err(Failure::new(format!("fio in the guest ended with {end}: {}", text.trim())));
         }
-        let told = told::read(&text).map_err(Failure::new)?;
+        let told = fio::results(&text).map_err(|why| why.during("fio in the guest"))?;
         let scaled = |seconds: f64, side: Side| {
             let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
             Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
@@ -395,7 +395,7 @@ impl Guest<'_, '_> {
         let run = LoadResult {
             seconds: told.seconds,
             ios: told.ios,
-            moved: told.bytes,
+            moved: told.moved,
             errors: told.errors,
             retransmits: seen.0.retransmits,
             target: Some(scaled(seen.0.seconds, seen.0.side)),
@@ -419,7 +419,7 @@ impl Guest<'_, '_> {
                     text.push('\n');
                 }
                 Ok(None) => return Err(qemu.failure("the machine ended")),
-                Err(Late) => return Err(qemu.failure(&format!("the guest did not come to {mark}"))),
+                Err(Late) => return Err(qemu.failure(format!("the guest did not come to {mark}"))),
             }
         }
     }

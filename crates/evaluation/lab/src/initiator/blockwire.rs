@@ -85,7 +85,7 @@ impl Initiator for Ours {
         };
         let mut process = Process::start(run)?;
         let text = events(&mut process, task.job, tell)?;
-        let mut figures = read(&text).map_err(|why| process.failure(&why))?;
+        let mut figures = read(&text).map_err(|why| process.failure(why))?;
         process.command().clone_into(&mut figures.command);
         Ok(figures)
     }
@@ -143,14 +143,23 @@ fn event(line: &str, pid: u32) -> Option<Event> {
 }
 
 /// Figures of all jobs together.
-fn read(text: &str) -> Result<LoadResult, String> {
-    let value: Value = serde_json::from_str(text).map_err(|why| format!("its figures: {why}"))?;
-    let jobs = value.get("jobs").and_then(Value::as_array).ok_or("its figures hold no jobs")?;
+fn read(text: &str) -> Result<LoadResult, Failure> {
+    let value: Value =
+        serde_json::from_str(text).map_err(|why| Failure::new(format!("its figures: {why}")))?;
+    let jobs = value
+        .get("jobs")
+        .and_then(Value::as_array)
+        .ok_or_else(|| Failure::new("its figures hold no jobs"))?;
     let mut all = LoadResult::default();
     for job in jobs {
-        let seconds = job.get("seconds").and_then(Value::as_f64).ok_or("its figures hold no time")?;
-        let errors =
-            job.get("errors").and_then(Value::as_u64).ok_or("its figures hold no count of errors")?;
+        let seconds = job
+            .get("seconds")
+            .and_then(Value::as_f64)
+            .ok_or_else(|| Failure::new("its figures hold no time"))?;
+        let errors = job
+            .get("errors")
+            .and_then(Value::as_u64)
+            .ok_or_else(|| Failure::new("its figures hold no count of errors"))?;
         let used = |name: &str| job.get(name).and_then(Value::as_f64);
         let cpu = used("cpu_user_seconds").zip(used("cpu_system_seconds"));
         let polls = used("poll_seconds");
@@ -187,7 +196,8 @@ mod tests {
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
         assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
         assert!(
-            read("{}").is_err() && read("{\"jobs\":[{\"seconds\":1.0}]}").unwrap_err().contains("errors")
+            read("{}").is_err()
+                && read("{\"jobs\":[{\"seconds\":1.0}]}").unwrap_err().to_string().contains("errors")
         );
     }
 

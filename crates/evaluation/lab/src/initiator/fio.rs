@@ -62,12 +62,14 @@ impl Fio {
         ways.into_iter().map(move |(name, way)| Fio { binary: binary.clone(), name, way })
     }
 
-    fn way(&self, place: &Place) -> Result<Way, String> {
+    fn way(&self, place: &Place) -> Result<Way, Failure> {
         if let Some(way) = self.way {
-            return way_missing(way, place).map_or(Ok(way), Err);
+            return way_missing(way, place).map_or(Ok(way), |why| Err(Failure::new(why)));
         }
         let missing: Vec<String> = WAYS.iter().filter_map(|way| way_missing(*way, place)).collect();
-        WAYS.into_iter().find(|way| way_missing(*way, place).is_none()).ok_or_else(|| missing.join("; "))
+        WAYS.into_iter()
+            .find(|way| way_missing(*way, place).is_none())
+            .ok_or_else(|| Failure::new(missing.join("; ")))
     }
 
     /// Makes a volume local, and gives what fio is to open.
@@ -99,7 +101,9 @@ impl Initiator for Fio {
     }
 
     fn missing(&self, place: &Place) -> Option<String> {
-        missing(place).or_else(|| place.lacks_binary(&self.binary)).or_else(|| self.way(place).err())
+        missing(place)
+            .or_else(|| place.lacks_binary(&self.binary))
+            .or_else(|| self.way(place).err().map(|why| why.to_string()))
     }
 
     fn lacks(&self, job: &Job) -> Option<String> {
@@ -116,7 +120,7 @@ impl Initiator for Fio {
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
-        let way = self.way(task.place).map_err(Failure::new)?;
+        let way = self.way(task.place)?;
         let volumes = task.urls.len();
         if task.connections as usize > volumes {
             let said =
@@ -199,7 +203,10 @@ pub(super) fn load(
     tell_time(&mut processes, pids, (begin, end), tell)?;
     let [mut process] = processes;
     let text = process.finish(patience(task.job))?;
-    let mut figures = read(&text).map_err(|why| process.failure(&why))?;
+    let mut figures = results(&text).map_err(|why| process.failure(why))?;
+    if figures.errors > 0 {
+        return Err(process.failure(format!("{} errors", figures.errors)));
+    }
     process.command().clone_into(&mut figures.command);
     Ok(figures)
 }
@@ -232,17 +239,15 @@ fn words(job: &Job, opened: &[String], engine: Engine) -> Vec<String> {
 }
 
 /// The figures between its lines for people: all its jobs together.
-fn read(text: &str) -> Result<LoadResult, String> {
-    let (_, text) = text.split_at(text.find('{').ok_or("it gives no figures")?);
+pub(crate) fn results(text: &str) -> Result<LoadResult, Failure> {
+    let (_, figures) =
+        text.split_at(text.find('{').ok_or_else(|| Failure::new("it gives no figures").during(text.trim()))?);
     let mut record = Record::default();
-    import(&mut record, &About::default(), text)?;
+    import(&mut record, &About::default(), figures).map_err(Failure::new)?;
     let mut all = LoadResult::default();
     for run in record.points.into_iter().flat_map(|point| point.runs) {
         let Counted { seconds, ios, moved, errors, latency, .. } = run;
         all.merge(&LoadResult { seconds, ios, moved, errors, latency, ..LoadResult::default() });
-    }
-    if all.errors > 0 {
-        return Err(format!("{} errors", all.errors));
     }
     Ok(all)
 }
@@ -271,7 +276,7 @@ eval: (groupid=0, jobs=1): err= 0
 
     #[test]
     fn its_figures_are_read() {
-        let figures = read(TEXT).unwrap();
+        let figures = results(TEXT).unwrap();
         assert_eq!((figures.ios, figures.moved, figures.seconds), (101, 413_696, 2.0));
         assert_eq!(
             (figures.latency.count(), figures.latency.min(), figures.latency.max()),
@@ -279,9 +284,9 @@ eval: (groupid=0, jobs=1): err= 0
         );
         let mean = (2_000.0 * 100.0 + 7_000.0) / 101.0;
         assert!((figures.latency.mean() - mean).abs() < 1.0);
-        assert!(read("fio: no such file").is_err());
+        assert!(results("fio: no such file").unwrap_err().to_string().contains("no such file"));
         let failed = TEXT.replace("\"error\" : 0", "\"error\" : 5");
-        assert!(read(&failed).unwrap_err().contains("errors"));
+        assert_eq!(results(&failed).unwrap().errors, 1);
     }
 
     #[test]

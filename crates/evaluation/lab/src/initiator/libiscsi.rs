@@ -83,7 +83,7 @@ impl Initiator for Libiscsi {
         for process in &mut processes {
             let moved = process.wait_for(Duration::from_secs(30), transfer)?;
             if moved != u64::from(task.job.block.0) {
-                return Err(process.failure(&format!("it reads {moved} bytes at a time")));
+                return Err(process.failure(format!("it reads {moved} bytes at a time")));
             }
             process.wait_for(Duration::from_secs(30), |line| line.strip_prefix("will run for").map(drop))?;
             begun.push(process.heard());

@@ -6,7 +6,7 @@
 
 mod blockwire;
 mod clock;
-mod fio;
+pub(crate) mod fio;
 mod kernel;
 mod libiscsi;
 mod sessions;

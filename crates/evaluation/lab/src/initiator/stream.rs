@@ -55,7 +55,7 @@ impl Initiator for Sender {
         let mut process = Process::start(run)?;
         let text = events(&mut process, task.job, tell)?;
         let value: serde_json::Value =
-            serde_json::from_str(&text).map_err(|why| process.failure(&format!("its figures: {why}")))?;
+            serde_json::from_str(&text).map_err(|why| process.failure(format!("its figures: {why}")))?;
         let bytes = value.get("bytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
         Ok(LoadResult {
             seconds: value.get("seconds").and_then(serde_json::Value::as_f64).unwrap_or(0.0),

@@ -75,7 +75,7 @@ pub(super) enum Until {
 }
 
 /// Reads what a run prints.
-pub(super) fn read(text: &str) -> Result<Told, String> {
+pub(super) fn read(text: &str) -> Result<Told, Failure> {
     let mut told = Told::default();
     let mut in_histogram = false;
     let mut seen = (false, false);
@@ -96,24 +96,25 @@ pub(super) fn read(text: &str) -> Result<Told, String> {
         let value = value.split_ascii_whitespace().next().unwrap_or_default();
         match name {
             "transactions" => {
-                told.transactions = value.parse().map_err(|_| format!("transactions: {value}"))?;
+                told.transactions =
+                    value.parse().map_err(|_| Failure::new(format!("transactions: {value}")))?;
                 seen.0 = true;
             }
             "total time" => {
                 let seconds = value.trim_end_matches('s');
-                told.seconds = seconds.parse().map_err(|_| format!("total time: {value}"))?;
+                told.seconds = seconds.parse().map_err(|_| Failure::new(format!("total time: {value}")))?;
                 seen.1 = true;
             }
             "ignored errors" | "reconnects" => {
-                told.errors += value.parse::<u64>().map_err(|_| format!("{name}: {value}"))?;
+                told.errors += value.parse::<u64>().map_err(|_| Failure::new(format!("{name}: {value}")))?;
             }
             _ => {}
         }
     }
     match seen {
         (true, true) if told.latency.count() > 0 => Ok(told),
-        (true, true) => Err("sysbench printed no histogram of latencies".to_owned()),
-        _ => Err("sysbench printed neither how many transactions nor how long they took".to_owned()),
+        (true, true) => Err(Failure::new("sysbench printed no histogram of latencies")),
+        _ => Err(Failure::new("sysbench printed neither how many transactions nor how long they took")),
     }
 }
 
@@ -159,8 +160,8 @@ General statistics:
 
     #[test]
     fn what_is_missing_is_named() {
-        assert!(read("FATAL: no").unwrap_err().contains("transactions"));
+        assert!(read("FATAL: no").unwrap_err().to_string().contains("transactions"));
         let cut = SAID.replace("value ", "");
-        assert!(read(&cut).unwrap_err().contains("histogram"));
+        assert!(read(&cut).unwrap_err().to_string().contains("histogram"));
     }
 }

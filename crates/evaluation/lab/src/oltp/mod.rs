@@ -70,7 +70,7 @@ pub fn run(
     let mut notes = not_comparable();
     let engines = engines(&mut notes);
     let pairs = pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
-    let size = scale::scale_to(preset, room, scale, pairs.len(), &mut notes).map_err(Failure::new)?;
+    let size = scale::scale_to(preset, room, scale, pairs.len(), &mut notes)?;
     let wire = wire(preset, room, &mut notes);
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, &pairs)];
@@ -433,7 +433,7 @@ fn users(runner: &Runner<'_>, stands: &Environment, size: &Size, until: Until) -
     let mut told = Vec::new();
     for process in &mut all {
         let said = process.finish(patience)?;
-        told.push(load::read(&said).map_err(|why| process.failure(&why))?);
+        told.push(load::read(&said).map_err(|why| process.failure(why))?);
     }
     // Starting users and reading what they say takes time that is not theirs.
     let longest = told.iter().map(|told| told.seconds).fold(0.0, f64::max);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use eval::preset::{HostCapacity, Kind, Preset, Scale};
 
+use crate::Failure;
+
 /// Bytes of a warehouse with all that belongs to it, indexes and free space in pages included, and its rows.
 const WAREHOUSE: u64 = 8 << 20;
 const ROWS: u64 = 32_000;
@@ -59,9 +61,9 @@ pub(super) fn scale_to(
     scale: Scale,
     pairs: usize,
     notes: &mut Vec<String>,
-) -> Result<Size, String> {
+) -> Result<Size, Failure> {
     let Kind::Oltp { users, transactions, databases } = preset.kind else {
-        return Err(format!("{} has no database", preset.id));
+        return Err(Failure::new(format!("{} has no database", preset.id)));
     };
     let luns = preset.volumes.0 / databases;
     let cores = u32::try_from(room.cores).unwrap_or(u32::MAX);
@@ -107,12 +109,12 @@ pub(super) fn scale_to(
     let size = Size { lun: size.lun & !((1 << 20) - 1), ..size };
     let wanted = u64::from(size.databases * size.luns) * size.lun;
     if wanted > room.memory * 3 / 4 {
-        return Err(format!(
+        return Err(Failure::new(format!(
             "{} LUNs of {} MiB do not fit the {} MiB of memory that are free: give a smaller --scale, or auto",
             size.databases * size.luns,
             size.lun >> 20,
             room.memory >> 20
-        ));
+        )));
     }
     let paper = format!("{databases} databases of 260 GB on {luns} LUNs each, {users} users each");
     notes.push(format!(
@@ -149,7 +151,7 @@ mod tests {
         }
     }
 
-    fn made(room: &HostCapacity, scale: Scale) -> (Result<Size, String>, Vec<String>) {
+    fn made(room: &HostCapacity, scale: Scale) -> (Result<Size, Failure>, Vec<String>) {
         let mut notes = Vec::new();
         let preset = Preset::find("demartek-oltp").unwrap();
         (scale_to(preset, room, scale, 2, &mut notes), notes)
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 1));
         assert_eq!(size.lun, LUN_MIN);
         let (size, _) = made(&room(2, 20 << 30), Scale::Part(1.0));
-        assert!(size.unwrap_err().contains("--scale"));
+        assert!(size.unwrap_err().to_string().contains("--scale"));
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn wait_for_port(place: &Place, port: u16, process: &mut Process, within: Durati
             return Ok(());
         }
         if Instant::now() > until {
-            return Err(process.failure(&format!("it does not listen on port {port}")));
+            return Err(process.failure(format!("it does not listen on port {port}")));
         }
         ending::pause(Duration::from_millis(50))?;
     }

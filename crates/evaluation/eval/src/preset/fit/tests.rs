@@ -51,7 +51,8 @@ fn systems_take_turns_under_one_load() {
 #[test]
 fn what_does_not_fit_is_made_smaller_and_said() {
     let sweep = Preset::find("t6-100g-sweep").unwrap();
-    let small = HostCapacity { memory: 6 << 30, namespaces: Err("not root".into()), ..room() };
+    let small =
+        HostCapacity { memory: 6 << 30, namespaces: Err(NoNamespaces::Refused("not root".into())), ..room() };
     let plan = plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
         .unwrap();
     let said = plan.notes.join("\n");
@@ -177,7 +178,7 @@ fn links_can_be_asked_for() {
         }
     }
     let jitter = Preset::find("nvme-tcp-jitter").unwrap();
-    assert!(plan(jitter, &room, Scale::Auto, &ours, &ours).unwrap_err().contains("has its own"));
+    assert!(plan(jitter, &room, Scale::Auto, &ours, &ours).unwrap_err().to_string().contains("has its own"));
 }
 
 /// As the papers had it takes longer than at least, and that is about what a plan says for such a time.
@@ -214,10 +215,13 @@ fn the_smallest_scale_takes_seconds() {
 #[test]
 fn nothing_is_left_out_in_silence() {
     let quick = Preset::find("quick").unwrap();
-    let why = plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err();
+    let why =
+        plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err().to_string();
     assert!(why.contains("blockwire, tgt"), "{why}");
     let jitter = Preset::find("nvme-tcp-jitter").unwrap();
-    let alone = HostCapacity { namespaces: Err("not root".into()), ..room() };
-    let why = plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap_err();
+    let alone = HostCapacity { namespaces: Err(NoNamespaces::Refused("not root".into())), ..room() };
+    let why = plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"]))
+        .unwrap_err()
+        .to_string();
     assert!(why.contains("congested") && why.contains("not root"), "{why}");
 }
