@@ -21,7 +21,7 @@ use crate::change::{Ack, Answer, AskId, ChangeId, Remark, Shard, StoreOp, ViewUp
 use crate::facts::Facts;
 use crate::io::{Refusal, Why};
 use crate::nexus::Identity;
-use crate::record::{self, Damaged, Kept};
+use crate::record::{self, Damaged, PersistentState};
 use crate::reservation::Reservations;
 use crate::truth::{Change, Volume};
 use crate::view::View;
@@ -129,7 +129,7 @@ impl VolumeOwner {
             }
             None => {
                 let reservations = Arc::new(Reservations::new(persist_forced));
-                (Kept { reservations, ..Kept::default() }, Kept::default())
+                (PersistentState { reservations, ..PersistentState::default() }, PersistentState::default())
             }
         };
         let saved = Some(record::save(facts.uuid, &durable));
@@ -242,7 +242,7 @@ impl VolumeOwner {
     /// What was to be stored does not stand, and the record may hold it.
     fn not_stored(&mut self, now: Time, from: Shard, id: AskId, refusal: Refusal) {
         self.answer(from, id, Err(refusal));
-        let bytes = record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
+        let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
         self.saved = None;
         let ticket = self.store(bytes.clone());
         self.amending = Some(StoreInFlight { ticket, bytes, again: now + self.fence_timeout });
@@ -366,11 +366,11 @@ impl VolumeOwner {
             Ok(change) => change,
             Err(refusal) => return self.refuse(from, id, &ask, refusal),
         };
-        let bytes = record::save(self.volume.facts().uuid, &Kept::of(&change.view));
+        let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(&change.view));
         // What is no matter of the record does not depend on it: a reservation of a nexus that is lost ends, and
         // a unit is reset, also while the disk with the records is full. What stands is being written meanwhile.
         let is_as_it_stands =
-            || bytes == record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
+            || bytes == record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
         if self.saved.as_ref() == Some(&bytes) || (!ask.may_change_record() && is_as_it_stands()) {
             self.note_persistence(&ask, &change);
             return self.adopt(now, from, id, change);

@@ -41,7 +41,7 @@ const STATES: [Access; 5] = [
 
 /// What of a volume outlives power.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct PersistentState {
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) bad: Arc<BadBlocks>,
     /// Ascending, none of them optimized.
@@ -51,9 +51,9 @@ pub(crate) struct Kept {
     pub(crate) owes_sanitize: bool,
 }
 
-impl Kept {
-    pub(crate) fn of(standing: &Standing) -> Kept {
-        Kept {
+impl PersistentState {
+    pub(crate) fn of(standing: &Standing) -> PersistentState {
+        PersistentState {
             reservations: standing.reservations.clone(),
             bad: standing.bad.clone(),
             access: standing.access.clone(),
@@ -95,8 +95,8 @@ impl std::error::Error for Damaged {}
 
 /// The record's bytes: of the reservations everything, or only that nothing is to be kept.
 #[expect(clippy::expect_used, reason = "the table has every state")]
-pub(crate) fn save(uuid: Uuid, kept: &Kept) -> Vec<u8> {
-    let Kept { reservations, bad, access, .. } = kept;
+pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
+    let PersistentState { reservations, bad, access, .. } = kept;
     let lists = reservations.registrants().len() * 64 + bad.spans().len() * 10 + access.len() * 3;
     let mut out = Vec::with_capacity(64 + lists);
     out.extend_from_slice(MAGIC);
@@ -124,7 +124,7 @@ pub(crate) fn save(uuid: Uuid, kept: &Kept) -> Vec<u8> {
 }
 
 /// What [`save`], or an older version of it, wrote for this volume.
-pub(crate) fn restore(bytes: &[u8], uuid: Uuid, persist_forced: bool) -> Result<Kept, Damaged> {
+pub(crate) fn restore(bytes: &[u8], uuid: Uuid, persist_forced: bool) -> Result<PersistentState, Damaged> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or(Damaged::Foreign)?;
     let mut from = Reader(body);
     if from.array::<4>().ok_or(Damaged::Foreign)? != *MAGIC {
@@ -146,9 +146,14 @@ pub(crate) fn restore(bytes: &[u8], uuid: Uuid, persist_forced: bool) -> Result<
     if from.0.is_empty() { Ok(kept) } else { Err(Damaged::Contents) }
 }
 
-fn restore_kept(from: &mut Reader<'_>, version: u8, flags: u8, persist_forced: bool) -> Option<Kept> {
+fn restore_kept(
+    from: &mut Reader<'_>,
+    version: u8,
+    flags: u8,
+    persist_forced: bool,
+) -> Option<PersistentState> {
     let reservations = Reservations::restore_from(from, flags, version > 1, persist_forced)?;
-    let mut kept = Kept { reservations: Arc::new(reservations), ..Kept::default() };
+    let mut kept = PersistentState { reservations: Arc::new(reservations), ..PersistentState::default() };
     if version > 1 {
         kept.bad = Arc::new(restore_bad(from)?);
     }
@@ -241,19 +246,26 @@ mod tests {
         ] {
             let (bad, access) = (bad.clone(), access.clone());
             let owes_sanitize = write_protected;
-            let kept =
-                Kept { bad, access, write_protected, host_protection, owes_sanitize, ..Kept::default() };
+            let kept = PersistentState {
+                bad,
+                access,
+                write_protected,
+                host_protection,
+                owes_sanitize,
+                ..PersistentState::default()
+            };
             assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
         }
-        let until_reset = Kept { host_protection: HostProtection::UntilReset, ..Kept::default() };
-        assert_eq!(restore(&save(UUID, &until_reset), UUID, false), Ok(Kept::default()));
+        let until_reset =
+            PersistentState { host_protection: HostProtection::UntilReset, ..PersistentState::default() };
+        assert_eq!(restore(&save(UUID, &until_reset), UUID, false), Ok(PersistentState::default()));
     }
 
     /// The record ends: protection(u8) count(u16) { port(u16) state(u8) } { port(u16) state(u8) }.
     #[test]
     fn paths_that_contradict_themselves_are_refused() {
         let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::Inaccessible)];
-        let good = save(UUID, &Kept { access, ..Kept::default() });
+        let good = save(UUID, &PersistentState { access, ..PersistentState::default() });
         let refused = |from_end: usize, to: u8| {
             let bytes = altered(good.clone(), |body| body[body.len() - from_end] = to);
             assert_eq!(restore(&bytes, UUID, false), Err(Damaged::Contents), "{from_end}: {to}");
@@ -296,22 +308,25 @@ mod tests {
         old.extend_from_slice(&[0, 0xff, 0xff, 0, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
         old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
         let bad = Arc::new(BadBlocks::default().with(Span { lba: 5, blocks: 2 }).unwrap());
-        assert_eq!(restore(&old, UUID, false), Ok(Kept { bad, ..Kept::default() }));
+        assert_eq!(restore(&old, UUID, false), Ok(PersistentState { bad, ..PersistentState::default() }));
     }
 
     /// What version 3 wrote: protection by the operator; it knew of no sanitize.
     #[test]
     fn the_third_version_is_still_read() {
-        let kept = Kept { write_protected: true, ..Kept::default() };
+        let kept = PersistentState { write_protected: true, ..PersistentState::default() };
         let old = altered(save(UUID, &kept), |body| body[4] = 3);
         assert_eq!(restore(&old, UUID, false), Ok(kept));
-        let owing = altered(save(UUID, &Kept { owes_sanitize: true, ..Kept::default() }), |body| body[4] = 3);
+        let owing = altered(
+            save(UUID, &PersistentState { owes_sanitize: true, ..PersistentState::default() }),
+            |body| body[4] = 3,
+        );
         assert_eq!(restore(&owing, UUID, false), Err(Damaged::Contents));
     }
 
     #[test]
     fn a_later_version_is_refused() {
-        let later = altered(save(UUID, &Kept::default()), |body| body[4] = VERSION + 1);
+        let later = altered(save(UUID, &PersistentState::default()), |body| body[4] = VERSION + 1);
         assert_eq!(restore(&later, UUID, false), Err(Damaged::Version(VERSION + 1)));
     }
 }

@@ -13,7 +13,7 @@ use crate::facts::Facts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, Why};
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, NoticeReceivers};
-use crate::record::Kept;
+use crate::record::PersistentState;
 use crate::reservation::Action;
 use crate::view::{Access, HostProtection, Standing, View};
 
@@ -44,8 +44,9 @@ pub struct Change {
 
 impl Volume {
     /// A volume that was opened with what its record kept.
-    pub(crate) fn new(facts: Facts, geometry: Geometry, kept: Kept) -> Self {
-        let Kept { reservations, bad, access, write_protected, host_protection, owes_sanitize } = kept;
+    pub(crate) fn new(facts: Facts, geometry: Geometry, kept: PersistentState) -> Self {
+        let PersistentState { reservations, bad, access, write_protected, host_protection, owes_sanitize } =
+            kept;
         // The volume may have shrunk while it was closed.
         let bad = bad.without(Span { lba: geometry.blocks, blocks: u64::MAX });
         let view = View::from(Standing {

@@ -7,7 +7,7 @@ use crate::facts::Uuid;
 use crate::io::Refusal;
 use crate::nexus::{Nexus, PortId};
 use crate::notice::{Cause, Notice};
-use crate::record::Kept;
+use crate::record::PersistentState;
 
 const UUID: Uuid = Uuid([9; 16]);
 
@@ -27,7 +27,7 @@ fn nexus(number: u8) -> Nexus {
 
 fn save(state: &Reservations) -> Vec<u8> {
     let reservations = Arc::new(state.clone());
-    crate::record::save(UUID, &Kept { reservations, ..Kept::default() })
+    crate::record::save(UUID, &PersistentState { reservations, ..PersistentState::default() })
 }
 
 fn restore(bytes: &[u8]) -> Result<Reservations, Damaged> {
