@@ -9,7 +9,7 @@ use nvme::auth::{AuthState, Controller as Machine, Credentials, Policy};
 use crate::key::{CommandKey, ComputeId};
 
 /// How long a host may take to authenticate a queue, or to authenticate it again.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a host must prove before its queues serve it.
 #[derive(Clone, Debug)]
@@ -21,10 +21,10 @@ pub struct Authentication {
 }
 
 /// The authentication of a queue.
-pub(crate) struct Guard {
+pub(crate) struct QueueAuthentication {
     pub(crate) machine: Machine,
     /// The command that waits, and for what.
-    pub(crate) waiting: Option<(CommandKey, u16, Wait)>,
+    pub(crate) waiting: Option<(CommandKey, u16, AuthWait)>,
     /// Until when the host must have authenticated.
     pub(crate) deadline: Option<Time>,
     /// The host has authenticated once.
@@ -35,7 +35,7 @@ pub(crate) struct Guard {
 
 /// What a command of authentication waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum AuthWait {
     Data,
     Work(ComputeId),
     /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
@@ -45,17 +45,17 @@ pub(crate) enum Wait {
     },
 }
 
-impl std::fmt::Debug for Guard {
+impl std::fmt::Debug for QueueAuthentication {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("state", &self.machine.state()).finish_non_exhaustive()
+        f.debug_struct("QueueAuthentication").field("state", &self.machine.state()).finish_non_exhaustive()
     }
 }
 
-impl Guard {
-    pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
+impl QueueAuthentication {
+    pub(crate) fn new(what: &Arc<Authentication>) -> QueueAuthentication {
         let Authentication { credentials, policy } = Authentication::clone(what);
         let machine = Machine::new(credentials, policy);
-        Guard { machine, waiting: None, deadline: None, proven: false, cost: false }
+        QueueAuthentication { machine, waiting: None, deadline: None, proven: false, cost: false }
     }
 
     /// Whether commands are served.
@@ -76,7 +76,7 @@ impl Guard {
         match self.machine.state() {
             AuthState::Authenticated => self.deadline = None,
             AuthState::Pending | AuthState::Reauthenticating | AuthState::Failed => {
-                self.deadline.get_or_insert(now + PATIENCE);
+                self.deadline.get_or_insert(now + AUTHENTICATION_TIMEOUT);
             }
         }
     }

@@ -17,13 +17,13 @@ use volume::{
     ViewUpdate, VolumeId, VolumeRequest,
 };
 
-use crate::job::{Half, Job};
+use crate::job::{FusedHalf, Job};
 use crate::queue::Queue;
-use crate::queue_message::{Counters, Failure, Report};
+use crate::queue_message::{CommandFailure, QueueCounters, QueueReport};
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, QueueKey, Step};
-use crate::task::{Ending, Phase, Tally, Task, Tasks};
+use crate::task::{CountedAs, Ending, Phase, Task, Tasks};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]
@@ -166,13 +166,13 @@ impl ExecContext {
     }
 
     /// What a queue has done since it was opened; zeroes if it is gone.
-    pub(crate) fn counters(&self, key: QueueKey) -> Counters {
+    pub(crate) fn counters(&self, key: QueueKey) -> QueueCounters {
         let queue = self.queues.get(key.0 as usize).and_then(Option::as_ref);
-        queue.map_or_else(Counters::default, |queue| queue.counters)
+        queue.map_or_else(QueueCounters::default, |queue| queue.counters)
     }
 
     /// What a queue has done so far, and what failed since it was asked last.
-    pub(crate) fn report(&mut self, key: QueueKey) -> Report {
+    pub(crate) fn report(&mut self, key: QueueKey) -> QueueReport {
         let now = self.now;
         self.queue_mut(key).report(now)
     }
@@ -325,7 +325,7 @@ impl ExecContext {
             bytes,
             cid: sqe.cid.get(),
             phase: Phase::Data,
-            tally: Tally::No,
+            tally: CountedAs::No,
             read_only: entry.read_only,
             ending: Ending::No,
             job,
@@ -369,7 +369,7 @@ impl ExecContext {
     /// Answers a command that never became a task.
     pub(crate) fn refuse(&mut self, command: CommandKey, sqe: &Sqe, status: Status) {
         let (nsid, lba) = (sqe.nsid.get(), first_block(sqe));
-        let failure = Failure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
+        let failure = CommandFailure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
         self.queue_mut(command.queue).fail(failure);
         let completion = status::delayed(status.into(), || self.queue(command.queue).spec.delays_retries);
         self.steps.push_back(Step::Respond { command, completion });
@@ -424,7 +424,7 @@ impl ExecContext {
 /// The halves of a fused pair end together.
 impl ExecContext {
     #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
-    pub(crate) fn half(&self, slot: u32) -> &Half {
+    pub(crate) fn half(&self, slot: u32) -> &FusedHalf {
         match &self.tasks.get(slot).job {
             Job::Half(half) => half,
             job => unreachable!("{job:?} is no half of a pair"),
@@ -432,7 +432,7 @@ impl ExecContext {
     }
 
     #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
-    pub(crate) fn half_mut(&mut self, slot: u32) -> &mut Half {
+    pub(crate) fn half_mut(&mut self, slot: u32) -> &mut FusedHalf {
         match &mut self.tasks.get_mut(slot).job {
             Job::Half(half) => half,
             job => unreachable!("{job:?} is no half of a pair"),

@@ -1,8 +1,8 @@
 //! Discovery (NVMe Base §3.1.2.3, §5.16.1.23): what there is to discover, and how it is shown to one
 //! host that came by one address.
 //!
-//! Invariant: a log is of one [`Book`]; its generation counter is the book's. Who reads it in pieces, header first
-//! and last, and sees the same counter twice, has one book's records. Pieces are made as they are asked for: a log may
+//! Invariant: a log is of one [`DiscoveryEntries`]; its generation counter is theirs. Who reads it in pieces, header first
+//! and last, and sees the same counter twice, has the records of one state. Pieces are made as they are asked for: a log may
 //! have megabytes, and a thousand strangers may be reading one.
 
 use std::net::SocketAddr;
@@ -16,25 +16,27 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// All that can be discovered at this daemon; there is a new one for each change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Book {
-    /// Counts the books (GENCTR).
+pub struct DiscoveryEntries {
+    /// Counts the changes (GENCTR).
     pub generation: u64,
     /// Where to find what; at most [`ENTRIES_MAX`].
-    pub entries: Vec<Entry>,
+    pub entries: Vec<DiscoveryEntry>,
 }
 
-/// The most entries of a book: 256 subsystems on 16 listeners. A log of them is 4 MiB and 1 KiB.
+/// The most entries: 256 subsystems on 16 listeners. A log of them is 4 MiB and 1 KiB.
 pub const ENTRIES_MAX: usize = 4096;
 
-impl Book {
+impl DiscoveryEntries {
     /// The records that this host sees which came by `local`.
-    fn shown(&self, host: &Nqn, local: SocketAddr) -> impl Iterator<Item = (&Entry, SocketAddr)> {
+    fn shown(&self, host: &Nqn, local: SocketAddr) -> impl Iterator<Item = (&DiscoveryEntry, SocketAddr)> {
         self.entries.iter().filter_map(move |entry| Some((entry, entry.shown(host, local)?)))
     }
 
-    /// Whether this host sees the same records by another book.
-    pub fn shows_the_same(&self, other: &Book, host: &Nqn, local: SocketAddr) -> bool {
-        let key = |(entry, at): (&Entry, SocketAddr)| (entry.kind, entry.subsystem.clone(), at, entry.port);
+    /// Whether this host sees the same records in another state.
+    pub fn shows_the_same(&self, other: &DiscoveryEntries, host: &Nqn, local: SocketAddr) -> bool {
+        let key = |(entry, at): (&DiscoveryEntry, SocketAddr)| {
+            (entry.kind, entry.subsystem.clone(), at, entry.port)
+        };
         self.shown(host, local).map(key).eq(other.shown(host, local).map(key))
     }
 
@@ -76,7 +78,7 @@ impl Book {
 pub const ADMIN_ENTRIES_MAX: u32 = 128;
 
 /// What the log says of an entry that is found there.
-fn record(entry: &Entry, at: SocketAddr) -> Record {
+fn record(entry: &DiscoveryEntry, at: SocketAddr) -> Record {
     let (subtype, flags) = match entry.kind {
         EntryKind::Referral => (Record::REFERRAL, 0),
         EntryKind::Nvm => (Record::NVM, 0),
@@ -90,7 +92,7 @@ fn record(entry: &Entry, at: SocketAddr) -> Record {
 
 /// A subsystem at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DiscoveryEntry {
     /// What is there.
     pub kind: EntryKind,
     /// Its name; of [`EntryKind::Referral`] and [`EntryKind::Current`] that of discovery.
@@ -101,7 +103,7 @@ pub struct Entry {
     /// The port (PORTID).
     pub port: PortId,
     /// Who is shown it.
-    pub hosts: Hosts,
+    pub hosts: VisibleTo,
 }
 
 /// What an entry is about (SUBTYPE).
@@ -117,19 +119,19 @@ pub enum EntryKind {
 
 /// Who is shown an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hosts {
+pub enum VisibleTo {
     /// Everyone.
     All,
     /// These.
     These(Arc<[Nqn]>),
 }
 
-impl Entry {
+impl DiscoveryEntry {
     /// Where this host, which came by `local`, finds it; `None` if it is not shown.
     pub fn shown(&self, host: &Nqn, local: SocketAddr) -> Option<SocketAddr> {
         let allowed = match &self.hosts {
-            Hosts::All => true,
-            Hosts::These(these) => these.contains(host),
+            VisibleTo::All => true,
+            VisibleTo::These(these) => these.contains(host),
         };
         if !allowed {
             return None;
@@ -151,8 +153,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn entry(address: &str, hosts: Hosts) -> Entry {
-        Entry {
+    fn entry(address: &str, hosts: VisibleTo) -> DiscoveryEntry {
+        DiscoveryEntry {
             kind: EntryKind::Nvm,
             subsystem: Nqn::parse("nqn.2026-11.io.blockwire:a").unwrap(),
             address: address.parse().unwrap(),
@@ -165,7 +167,7 @@ mod tests {
     fn an_unspecified_address_is_shown_as_the_one_that_the_host_came_by() {
         let host = Nqn::parse("nqn.host").unwrap();
         let shown = |entry: &str, local: &str| {
-            let at = self::entry(entry, Hosts::All).shown(&host, local.parse().unwrap());
+            let at = self::entry(entry, VisibleTo::All).shown(&host, local.parse().unwrap());
             at.map(|at| at.to_string())
         };
         assert_eq!(shown("192.0.2.1:4420", "198.51.100.7:8009").unwrap(), "192.0.2.1:4420");
@@ -176,7 +178,8 @@ mod tests {
         assert_eq!(shown("[::]:4420", "198.51.100.7:8009"), None);
         assert_eq!(shown("127.0.0.1:4420", "198.51.100.7:8009"), None);
         assert_eq!(shown("127.0.0.1:4420", "[::1]:8009").unwrap(), "127.0.0.1:4420");
-        let referral = Entry { kind: EntryKind::Referral, ..self::entry("127.0.0.1:8010", Hosts::All) };
+        let referral =
+            DiscoveryEntry { kind: EntryKind::Referral, ..self::entry("127.0.0.1:8010", VisibleTo::All) };
         assert!(referral.shown(&host, "198.51.100.7:8009".parse().unwrap()).is_some());
     }
 
@@ -184,10 +187,10 @@ mod tests {
     fn pieces_make_up_the_whole_log_and_nothing_behind_it() {
         let host = Nqn::parse("nqn.host").unwrap();
         let local = "192.0.2.1:8009".parse().unwrap();
-        let port = |port| entry(&format!("192.0.2.1:{port}"), Hosts::All);
-        let hidden = entry("192.0.2.1:4420", Hosts::These([].into()));
+        let port = |port| entry(&format!("192.0.2.1:{port}"), VisibleTo::All);
+        let hidden = entry("192.0.2.1:4420", VisibleTo::These([].into()));
         let entries = vec![port(4420), hidden, port(4421), port(4422)];
-        let book = Book { generation: 7, entries };
+        let book = DiscoveryEntries { generation: 7, entries };
         let len = book.log_len(&host, local) as usize;
         assert_eq!(len, 4 * RECORD);
         let mut whole = vec![0; len];
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn a_host_is_shown_what_it_may_reach() {
         let [a, b] = ["nqn.a", "nqn.b"].map(|name| Nqn::parse(name).unwrap());
-        let entry = entry("192.0.2.1:4420", Hosts::These([a.clone()].into()));
+        let entry = entry("192.0.2.1:4420", VisibleTo::These([a.clone()].into()));
         let local = "192.0.2.1:8009".parse().unwrap();
         assert!(entry.shown(&a, local).is_some());
         assert!(entry.shown(&b, local).is_none());

@@ -18,7 +18,8 @@ impl Server {
     #[inline]
     pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         self.context.now = cx.now;
-        if cx.now >= self.context.queue(key.queue).attention && self.attend(cx, key, sqe, data_out) {
+        if cx.now >= self.context.queue(key.queue).attention && self.before_execution(cx, key, sqe, data_out)
+        {
             return;
         }
         let queue = self.context.queue(key.queue);
@@ -95,7 +96,7 @@ impl Server {
     }
 
     /// A command that wants more than to be executed has come. Whether that is all it wants.
-    fn attend(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
+    fn before_execution(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
         if self.guarded(cx, key, sqe, data_out) {
             return true;
         }

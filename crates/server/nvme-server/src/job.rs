@@ -21,7 +21,7 @@ pub(crate) enum Job {
     /// Flushes of all namespaces.
     FlushAll(Box<FlushAll>),
     /// A half of a fused pair.
-    Half(Box<Half>),
+    Half(Box<FusedHalf>),
     /// With the payload, which is a list, whatever the command says.
     List(Box<Sqe>),
     /// Copy.
@@ -69,7 +69,7 @@ pub(crate) struct FlushAll {
 
 /// A half of a pair.
 #[derive(Debug)]
-pub(crate) struct Half {
+pub(crate) struct FusedHalf {
     pub(crate) span: Span,
     /// The other half.
     pub(crate) mate: Option<u32>,

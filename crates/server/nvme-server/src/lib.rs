@@ -47,10 +47,12 @@ pub use context::VolumeInfo;
 pub use discovery::ADMIN_ENTRIES_MAX;
 pub use exec::fast_path::FastPath;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
-pub use queue_message::{ControllerEvent, Counters, FAILURES_MAX, Failure, QueueMessage, Report};
+pub use queue_message::{
+    CommandFailure, ControllerEvent, FAILURES_MAX, QueueCounters, QueueMessage, QueueReport,
+};
 pub use server::Server;
 pub use spec::{
-    ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, KeepAlive, NAMESPACES_MAX,
-    NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
+    ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity, IoQueueConnect,
+    KeepAliveLimits, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
-pub use step::{CommandKey, ComputeId, ControllerList, Gone, QueueKey, Step};
+pub use step::{CommandKey, ComputeId, ControllerEnd, ControllerList, QueueKey, Step};

@@ -6,21 +6,21 @@ use std::time::Duration;
 use nvme::{Completion, Status};
 use volume::Time;
 
-use crate::authentication::Guard;
-use crate::queue_message::{Counters, FAILURES_MAX, Failure, Report};
+use crate::authentication::QueueAuthentication;
+use crate::queue_message::{CommandFailure, FAILURES_MAX, QueueCounters, QueueReport};
 use crate::spec::QueueSpec;
 use crate::step::CommandKey;
-use crate::task::{Tally, Task};
+use crate::task::{CountedAs, Task};
 
 /// A queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) spec: QueueSpec,
-    pub(crate) counters: Counters,
+    pub(crate) counters: QueueCounters,
     /// When the first of its live commands came, if there is one.
     busy_since: Time,
     /// The latest failures, oldest first, and how many there were, since the last report.
-    failures: VecDeque<Failure>,
+    failures: VecDeque<CommandFailure>,
     failed: u64,
     /// The first half of a fused pair whose second must be the next command.
     pub(crate) half: Option<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct Queue {
     /// Its end was asked for because the host did not authenticate.
     pub(crate) told_away: bool,
     /// What stands between a host and its commands until it has authenticated.
-    pub(crate) guard: Option<Guard>,
+    pub(crate) guard: Option<QueueAuthentication>,
     /// The time under which it stands among the timers.
     pub(crate) armed: Option<Time>,
     /// Identifiers of commands that are being aborted, and who asked.
@@ -55,11 +55,11 @@ impl Queue {
             traffic_at: Time(0),
             ended: false,
             told_away: false,
-            guard: spec.auth.as_ref().map(Guard::new),
+            guard: spec.auth.as_ref().map(QueueAuthentication::new),
             armed: None,
             aborting: Vec::new(),
             spec,
-            counters: Counters::default(),
+            counters: QueueCounters::default(),
             busy_since: Time(0),
             failures: VecDeque::new(),
             failed: 0,
@@ -88,9 +88,9 @@ impl Queue {
 
     /// Whether a read or write that comes to a queue with a guard is executed and no more: the host has
     /// authenticated, and the controller has heard of commands lately.
-    pub(crate) fn needs_no_ear(&self, now: Time) -> bool {
+    pub(crate) fn needs_no_notice(&self, now: Time) -> bool {
         let heard = self.spec.traffic_ms == 0 || now < self.traffic_at;
-        self.spec.qid != 0 && heard && self.guard.as_ref().is_some_and(Guard::is_open)
+        self.spec.qid != 0 && heard && self.guard.as_ref().is_some_and(QueueAuthentication::is_open)
     }
 
     /// The controller wants to hear of commands so often.
@@ -140,17 +140,22 @@ impl Queue {
     #[inline]
     pub(crate) fn count(&mut self, now: Time, task: &Task, completion: Completion) {
         if !completion.status.is_success() {
-            let failure =
-                Failure { at: now, cid: task.cid, status: completion.status, lba: task.lba, nsid: task.nsid };
+            let failure = CommandFailure {
+                at: now,
+                cid: task.cid,
+                status: completion.status,
+                lba: task.lba,
+                nsid: task.nsid,
+            };
             return self.fail(failure);
         }
         match task.tally {
-            Tally::No => {}
-            Tally::Read => {
+            CountedAs::No => {}
+            CountedAs::Read => {
                 self.counters.reads += 1;
                 self.counters.read_bytes += u64::from(task.bytes);
             }
-            Tally::Write => {
+            CountedAs::Write => {
                 self.counters.writes += 1;
                 self.counters.written_bytes += u64::from(task.bytes);
             }
@@ -158,7 +163,7 @@ impl Queue {
     }
 
     /// Notes a failure.
-    pub(crate) fn fail(&mut self, failure: Failure) {
+    pub(crate) fn fail(&mut self, failure: CommandFailure) {
         let Status(bits) = failure.status;
         // Blocks that differ from what a host expects are no error of the medium.
         if failure.status.kind() == 2 && bits & 0x7ff != Status::COMPARE_FAILURE.0 {
@@ -172,12 +177,12 @@ impl Queue {
     }
 
     /// What it has done, and what failed since it was asked last.
-    pub(crate) fn report(&mut self, now: Time) -> Report {
+    pub(crate) fn report(&mut self, now: Time) -> QueueReport {
         if self.live > 0 {
             self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
             self.busy_since = now;
         }
-        Report {
+        QueueReport {
             counters: self.counters,
             failures: self.failures.drain(..).collect(),
             failed: std::mem::take(&mut self.failed),

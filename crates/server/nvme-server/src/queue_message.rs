@@ -35,7 +35,7 @@ pub enum ControllerEvent {
         /// Whether its link was lost: neither Disconnect nor the controller ended it.
         lost: bool,
         /// What it had not reported yet.
-        report: Box<Report>,
+        report: Box<QueueReport>,
     },
     /// To the controller: the queue's host has proved who it is.
     Proven,
@@ -46,7 +46,7 @@ pub enum ControllerEvent {
         /// The question's number.
         ticket: u64,
         /// The answer.
-        report: Box<Report>,
+        report: Box<QueueReport>,
     },
     /// To the controller: the answer to [`ControllerEvent::Abort`], once the command has ended.
     Aborted {
@@ -82,11 +82,11 @@ pub enum ControllerEvent {
 
 /// What a queue has done since it opened, and what went wrong since its last report.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct QueueReport {
     /// Totals.
-    pub counters: Counters,
+    pub counters: QueueCounters,
     /// The latest failures since the last report, oldest first; at most [`FAILURES_MAX`].
-    pub failures: Vec<Failure>,
+    pub failures: Vec<CommandFailure>,
     /// How many failures there were since the last report.
     pub failed: u64,
 }
@@ -96,7 +96,7 @@ pub const FAILURES_MAX: usize = 64;
 
 /// What a queue has done for its host; the controller's SMART log adds its queues up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct QueueCounters {
     /// Read, Compare and Verify commands that succeeded.
     pub reads: u64,
     /// Write commands that succeeded.
@@ -111,11 +111,11 @@ pub struct Counters {
     pub busy_ns: u64,
 }
 
-impl Counters {
+impl QueueCounters {
     /// Both together.
     #[must_use]
-    pub fn plus(self, other: Counters) -> Counters {
-        Counters {
+    pub fn plus(self, other: QueueCounters) -> QueueCounters {
+        QueueCounters {
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,
             read_bytes: self.read_bytes + other.read_bytes,
@@ -129,7 +129,7 @@ impl Counters {
 
 /// A command that failed, as the error log tells it (NVMe Base §5.16.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct CommandFailure {
     /// When.
     pub at: Time,
     /// The command's CID.

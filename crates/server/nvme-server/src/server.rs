@@ -8,7 +8,7 @@ use volume::{Nexus, Shard, View, ViewUpdate, VolumeId};
 
 use crate::context::{ExecContext, VolumeInfo};
 use crate::controller::Controllers;
-use crate::queue_message::{Counters, Failure};
+use crate::queue_message::{CommandFailure, QueueCounters};
 use crate::spec::QueueSpec;
 use crate::step::{ComputeId, QueueKey, Step};
 use crate::task::Ending;
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// What a queue has done since it was opened; zeroes if it is gone.
-    pub fn counters(&self, key: QueueKey) -> Counters {
+    pub fn counters(&self, key: QueueKey) -> QueueCounters {
         self.context.counters(key)
     }
 
@@ -124,7 +124,7 @@ impl Server {
 
     /// Notes a failure of a command that was never one of the tasks: with the controller if it came by
     /// the admin queue.
-    pub(crate) fn note_failure(&mut self, key: QueueKey, failure: Failure) {
+    pub(crate) fn note_failure(&mut self, key: QueueKey, failure: CommandFailure) {
         let QueueSpec { cntlid, qid, .. } = self.context.queue(key).spec;
         match self.controllers.find_mut(cntlid) {
             Some(controller) if qid == 0 => controller.errors.add(0, vec![failure], 1),

@@ -10,7 +10,7 @@ use nvme::{Completion, HostId, Nqn, TransferMax};
 use volume::{Nexus, Shard, VolumeId};
 
 use crate::authentication::Authentication;
-use crate::discovery::Book;
+use crate::discovery::DiscoveryEntries;
 
 /// An NVM subsystem, as every controller of it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) const KAS: u16 = 10;
 
 /// A host, as its Connect names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct HostIdentity {
     /// HOSTNQN.
     pub nqn: Nqn,
     /// HOSTID.
@@ -88,21 +88,21 @@ pub const QUEUES_MAX: u16 = 128;
 #[derive(Clone, Debug)]
 pub struct DiscoverySpec {
     /// What there is to discover now.
-    pub book: Arc<Book>,
+    pub book: Arc<DiscoveryEntries>,
     /// The address that the connection came by: what listeners on an unspecified address are shown as.
     pub local: SocketAddr,
 }
 
 /// What Keep Alive Timeouts may be (NVMe Base §3.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeepAlive {
+pub struct KeepAliveLimits {
     /// A host that asks for less, but not for none, gets this, in milliseconds.
     pub least_ms: u32,
     /// A host that asks for more, or for none, is refused: Keep Alive Timeout Invalid. `None`: no bound.
     pub most_ms: Option<u32>,
 }
 
-impl KeepAlive {
+impl KeepAliveLimits {
     /// What a host gets that asks for `kato_ms`: rounded up to the unit that Identify tells; `None` if
     /// it is refused.
     pub fn granted(self, kato_ms: u32) -> Option<u32> {
@@ -123,13 +123,13 @@ pub struct ControllerSpec {
     /// Its subsystem; of a discovery controller, one with the name of discovery.
     pub subsystem: Arc<Subsystem>,
     /// Whose it is.
-    pub host: Host,
+    pub host: HostIdentity,
     /// Who its commands come from, for reservations and paths.
     pub nexus: Nexus,
     /// Keep Alive Timeout in milliseconds; 0 is none.
     pub kato_ms: u32,
     /// What the timeout may be.
-    pub keep_alive: KeepAlive,
+    pub keep_alive: KeepAliveLimits,
     /// Entries of its admin queue.
     pub entries: u32,
     /// Whether its admin queue has SQ flow control.
@@ -149,7 +149,7 @@ pub struct ControllerSpec {
 
 /// What an I/O Connect says, for the controller that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Join {
+pub struct IoQueueConnect {
     /// The queue.
     pub qid: u16,
     /// Its entries: 2 to 65536.
@@ -159,7 +159,7 @@ pub struct Join {
     /// The subsystem named.
     pub subsystem: Nqn,
     /// The host named.
-    pub host: Host,
+    pub host: HostIdentity,
     /// The shard that the queue will live on.
     pub shard: Shard,
 }
@@ -185,7 +185,7 @@ pub struct QueueSpec {
     /// The controller's shard.
     pub home: Shard,
     /// Whose it is.
-    pub host: Host,
+    pub host: HostIdentity,
     /// Who its commands come from, for reservations and paths.
     pub nexus: Nexus,
     /// The active namespaces, ascending by NSID, each once.

@@ -105,13 +105,13 @@ pub enum Step {
         queue: QueueKey,
     },
     /// The host has proved to this queue who it is; again and again if it does so again.
-    Proven {
+    HostAuthenticated {
         /// Which.
         queue: QueueKey,
     },
     /// The host has failed to prove to this queue who it is, or has gone when something had been computed for
     /// it, and the queue ends.
-    Unproven {
+    AuthenticationFailed {
         /// Which.
         queue: QueueKey,
     },
@@ -125,7 +125,7 @@ pub enum Step {
         work: DhComputation,
     },
     /// What was to be computed is of no use any more: its queue has closed.
-    Forget {
+    CancelCompute {
         /// Its name.
         id: ComputeId,
     },
@@ -134,7 +134,7 @@ pub enum Step {
         /// Its number.
         cntlid: u16,
         /// What ended it.
-        why: Gone,
+        why: ControllerEnd,
     },
 }
 
@@ -149,7 +149,7 @@ pub struct ControllerList {
 
 /// What ended a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum ControllerEnd {
     /// The connection of its admin queue was closed.
     Closed,
     /// Its host was silent for longer than the keep-alive timeout.
@@ -165,15 +165,17 @@ pub enum Gone {
 }
 
 /// In words.
-impl core::fmt::Display for Gone {
+impl core::fmt::Display for ControllerEnd {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Gone::Closed => "its host closed the connection",
-            Gone::Silent => "its host was silent for longer than the keep-alive timeout",
-            Gone::QueueLost => "the connection of an I/O queue was lost",
-            Gone::Unauthenticated => "its host did not authenticate",
-            Gone::Overloaded => "too much waits to be computed for hosts that have still to authenticate",
-            Gone::Removed => "it may not be there any more, as things are configured",
+            ControllerEnd::Closed => "its host closed the connection",
+            ControllerEnd::Silent => "its host was silent for longer than the keep-alive timeout",
+            ControllerEnd::QueueLost => "the connection of an I/O queue was lost",
+            ControllerEnd::Unauthenticated => "its host did not authenticate",
+            ControllerEnd::Overloaded => {
+                "too much waits to be computed for hosts that have still to authenticate"
+            }
+            ControllerEnd::Removed => "it may not be there any more, as things are configured",
         })
     }
 }

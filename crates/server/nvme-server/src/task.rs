@@ -49,7 +49,7 @@ impl Task {
 
 /// How a command counts in its queue's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tally {
+pub(crate) enum CountedAs {
     /// Not at all.
     No,
     /// It reads.
@@ -70,7 +70,7 @@ pub(crate) struct Task {
     pub(crate) bytes: u32,
     pub(crate) cid: u16,
     pub(crate) phase: Phase,
-    pub(crate) tally: Tally,
+    pub(crate) tally: CountedAs,
     /// The host may only read this namespace.
     pub(crate) read_only: bool,
     pub(crate) ending: Ending,
@@ -208,7 +208,7 @@ mod tests {
             bytes: 0,
             cid: 0,
             phase: Phase::Data,
-            tally: Tally::No,
+            tally: CountedAs::No,
             read_only: false,
             ending: Ending::No,
             job: Job::Plain,

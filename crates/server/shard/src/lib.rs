@@ -49,5 +49,7 @@ pub use message::{
     Listing, MakeBackend, MakeRemote, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
     QueueRefusal, QueueRequest, Report, SessionEntry, SessionMemory, Traffic, VolumeEntry, VolumeSpec,
 };
-pub use nvme_server::{ANA_GROUPS_MAX, ComputeId, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
+pub use nvme_server::{
+    ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,
+};
 pub use shard::{ConnectFailure, LOGINS_MAX, LogLine, NvmeLogLine, Shard, home_of};

@@ -9,7 +9,7 @@ use std::{
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
-use shard::{ConnectFailure, Gone, LogLine, Message, NvmeLogLine, Shard};
+use shard::{ConnectFailure, ControllerEnd, LogLine, Message, NvmeLogLine, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, Remark};
 
@@ -75,7 +75,10 @@ fn write_line(line: LogLine) {
 /// Whether anybody can cause a line at will.
 fn anybodys(line: &NvmeLogLine) -> bool {
     line.is_strangers()
-        || matches!(line, NvmeLogLine::Disconnected { why: Gone::Unauthenticated | Gone::Overloaded, .. })
+        || matches!(
+            line,
+            NvmeLogLine::Disconnected { why: ControllerEnd::Unauthenticated | ControllerEnd::Overloaded, .. }
+        )
 }
 
 fn write_nvme(line: NvmeLogLine) {
@@ -112,7 +115,7 @@ fn write_nvme(line: NvmeLogLine) {
         NvmeLogLine::Connected { peer, host, subsystem, cntlid } => {
             tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
         }
-        NvmeLogLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
+        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::Unauthenticated, .. } => {
             tracing::warn!(
                 %host,
                 %subsystem,
@@ -120,7 +123,7 @@ fn write_nvme(line: NvmeLogLine) {
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
             );
         }
-        NvmeLogLine::Disconnected { host, subsystem, why: Gone::Overloaded, .. } => {
+        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::Overloaded, .. } => {
             tracing::warn!(
                 %host,
                 %subsystem,

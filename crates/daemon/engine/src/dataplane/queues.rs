@@ -114,7 +114,7 @@ fn controller(frame: &Frame, shard: usize, queue: &QueueEntry) -> SessionReport 
 mod tests {
     use nvme::auth::{Group, Hash};
     use nvme::{HostId, Nqn};
-    use nvme_server::Counters;
+    use nvme_server::QueueCounters;
     use shard::LinkTraffic;
 
     use super::*;
@@ -142,7 +142,7 @@ mod tests {
             commands: 1,
             traffic: LinkTraffic::default(),
             placed: shard::PlacementOutcome { rule: None, choice: shard::PlacementReason::LeastLoaded },
-            counters: Counters { reads, read_bytes: reads * 4096, ..Counters::default() },
+            counters: QueueCounters { reads, read_bytes: reads * 4096, ..QueueCounters::default() },
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use endpoint::ListenerId;
 use nvme::{HostId, auth::Secret};
 use shard::{
-    ControllerLimits, HostAuth, HostRule, KeepAlive, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
-    NvmeProduct, NvmeService, SubsystemExport,
+    ControllerLimits, HostAuth, HostRule, KeepAliveLimits, NamespaceExport, NamespaceMask, NvmeExports,
+    NvmePortal, NvmeProduct, NvmeService, SubsystemExport,
 };
 use volume::VolumeId;
 
@@ -38,7 +38,7 @@ impl Frame {
             discovery: self.discovery_rules(),
             discovery_per_source: Some(self.limits().discovery_per_source),
             proofs: self.auth().proofs.clone(),
-            keep_alive: KeepAlive {
+            keep_alive: KeepAliveLimits {
                 least_ms: millis(self.limits().keep_alive_min),
                 most_ms: self.limits().keep_alive_max.map(millis),
             },

@@ -12,11 +12,11 @@ use nvme::auth::{
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
 use super::memory;
-use crate::authentication::{Guard, Wait};
-use crate::controller::Due;
-use crate::queue_message::{ControllerEvent, Failure};
+use crate::authentication::{AuthWait, QueueAuthentication};
+use crate::controller::TimerOf;
+use crate::queue_message::{CommandFailure, ControllerEvent};
 use crate::server::Server;
-use crate::step::{CommandKey, ComputeId, Gone, QueueKey, Step};
+use crate::step::{CommandKey, ComputeId, ControllerEnd, QueueKey, Step};
 
 /// A message is given with zeroes behind it up to the room there is, since a host may count bytes; up to
 /// this much, which no message reaches.
@@ -30,12 +30,12 @@ pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
 
 impl Server {
     /// Whether the host has still to prove to this queue who it is.
-    pub fn must_prove(&self, key: QueueKey) -> bool {
+    pub fn must_authenticate(&self, key: QueueKey) -> bool {
         self.context.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
     }
 
     /// By which hash and group the host of a queue has authenticated; `None`: it has not, or need not.
-    pub fn proven_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
+    pub fn authenticated_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
         self.context.queue(key).guard.as_ref().and_then(|guard| guard.machine.method())
     }
 
@@ -65,7 +65,8 @@ impl Server {
 
     fn answer_guarded(&mut self, command: CommandKey, cid: u16, completion: Completion) {
         if !completion.status.is_success() {
-            let failure = Failure { at: self.context.now, cid, status: completion.status, lba: 0, nsid: 0 };
+            let failure =
+                CommandFailure { at: self.context.now, cid, status: completion.status, lba: 0, nsid: 0 };
             self.note_failure(command.queue, failure);
         }
         self.context.steps.push_back(Step::Respond { command, completion });
@@ -92,7 +93,7 @@ impl Server {
             Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.final_(),
             Ok(len) => {
                 if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
-                    guard.waiting = Some((key, cid, Wait::Data));
+                    guard.waiting = Some((key, cid, AuthWait::Data));
                 }
                 return self.context.steps.push_back(Step::Receive { command: key, at: 0, len });
             }
@@ -109,7 +110,7 @@ impl Server {
         }
         let len = len.min(ROOM_MAX);
         if !super::has_room(cx.pool, len) {
-            guard.waiting = Some((key, cid, Wait::Room { len, room }));
+            guard.waiting = Some((key, cid, AuthWait::Room { len, room }));
             return self.context.ask_for_room(key, len);
         }
         let given = guard.machine.receive(len).map(|mut given| {
@@ -134,8 +135,8 @@ impl Server {
         self.answer_guarded(key, cid, completion);
         match outcome {
             AuthOutcome::Continue => self.arm_queue(key.queue),
-            AuthOutcome::Authenticated => self.let_in(key.queue),
-            AuthOutcome::End(_) => self.turn_away(key.queue),
+            AuthOutcome::Authenticated => self.admit_host(key.queue),
+            AuthOutcome::End(_) => self.reject_host(key.queue),
         }
     }
 
@@ -145,11 +146,11 @@ impl Server {
         else {
             return false;
         };
-        let waits = |(command, _, on): &mut (CommandKey, u16, Wait)| {
-            *command == key && matches!(on, Wait::Room { .. })
+        let waits = |(command, _, on): &mut (CommandKey, u16, AuthWait)| {
+            *command == key && matches!(on, AuthWait::Room { .. })
         };
         let Some((_, cid, on)) = guard.waiting.take_if(waits) else { return false };
-        if let Wait::Room { len, room } = on {
+        if let AuthWait::Room { len, room } = on {
             self.give(cx, key, cid, len, room);
         }
         true
@@ -160,7 +161,7 @@ impl Server {
         let Some(queue) = self.context.open_queue_mut(key.queue) else { return false };
         let Some(guard) = &mut queue.guard else { return false };
         let Some((_, cid, _)) =
-            guard.waiting.take_if(|(command, _, on)| *command == key && *on == Wait::Data)
+            guard.waiting.take_if(|(command, _, on)| *command == key && *on == AuthWait::Data)
         else {
             return false;
         };
@@ -179,7 +180,9 @@ impl Server {
         let Some(guard) = self.context.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
             return;
         };
-        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Work(id)) else {
+            return;
+        };
         let progress = guard.machine.computed(outcome);
         self.proceed(key, cid, progress);
     }
@@ -192,11 +195,13 @@ impl Server {
         let Some(guard) = self.context.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
             return;
         };
-        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Work(id)) else {
+            return;
+        };
         // Nobody is to be blamed for what was not done.
         guard.cost = false;
         self.answer_guarded(key, cid, Status::INTERNAL_ERROR.into());
-        self.end_guarded(key.queue, Gone::Overloaded);
+        self.end_guarded(key.queue, ControllerEnd::Overloaded);
     }
 
     fn proceed(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
@@ -214,24 +219,24 @@ impl Server {
                 let id = ComputeId(self.computations);
                 self.computing.insert(id, key.queue);
                 if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
-                    guard.waiting = Some((key, cid, Wait::Work(id)));
+                    guard.waiting = Some((key, cid, AuthWait::Work(id)));
                     guard.cost = true;
                 }
                 self.context.steps.push_back(Step::Compute { queue: key.queue, id, work });
             }
             ControllerProgress::Authenticated => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
-                self.let_in(key.queue);
+                self.admit_host(key.queue);
             }
             ControllerProgress::End(_) => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
-                self.turn_away(key.queue);
+                self.reject_host(key.queue);
             }
         }
     }
 
     /// The host has authenticated.
-    fn let_in(&mut self, key: QueueKey) {
+    fn admit_host(&mut self, key: QueueKey) {
         let now = self.context.now;
         let queue = self.context.queue_mut(key);
         if let Some(guard) = &mut queue.guard {
@@ -239,18 +244,18 @@ impl Server {
             guard.proven = true;
         }
         self.arm_queue(key);
-        self.context.steps.push_back(Step::Proven { queue: key });
+        self.context.steps.push_back(Step::HostAuthenticated { queue: key });
         if self.context.queue(key).spec.qid != 0 {
             self.context.tell_controller(key, ControllerEvent::Proven);
         }
     }
 
     /// The host has failed to authenticate: the queue ends, and with it the association.
-    pub(crate) fn turn_away(&mut self, key: QueueKey) {
-        self.end_guarded(key, Gone::Unauthenticated);
+    pub(crate) fn reject_host(&mut self, key: QueueKey) {
+        self.end_guarded(key, ControllerEnd::Unauthenticated);
     }
 
-    fn end_guarded(&mut self, key: QueueKey, why: Gone) {
+    fn end_guarded(&mut self, key: QueueKey, why: ControllerEnd) {
         let spec = &self.context.queue(key).spec;
         if spec.qid == 0 {
             return self.end_association(spec.cntlid, why);
@@ -267,7 +272,7 @@ impl Server {
             return false;
         };
         let Some((_, _, on)) = guard.waiting.take_if(|(command, _, _)| *command == key) else { return false };
-        if let Wait::Work(id) = on {
+        if let AuthWait::Work(id) = on {
             self.forget(id);
         }
         self.context.steps.push_back(Step::Retire { command: key });
@@ -277,16 +282,18 @@ impl Server {
     /// A queue with a guard closes: what waits there ends.
     pub(crate) fn unguard(&mut self, key: QueueKey) {
         let queue = self.context.queue_mut(key);
-        let Some(Guard { machine, waiting, proven, cost, .. }) = queue.guard.take() else { return };
+        let Some(QueueAuthentication { machine, waiting, proven, cost, .. }) = queue.guard.take() else {
+            return;
+        };
         // Of whom it is not proved that the queue is theirs, they cannot end an association by losing it.
         queue.ended |= !proven;
         // Who lets powers be computed and goes has failed as much as who sends a wrong answer; else it would be
         // the cheaper way to keep us busy.
         if machine.state() == AuthState::Failed || (cost && !proven) {
-            self.context.steps.push_back(Step::Unproven { queue: key });
+            self.context.steps.push_back(Step::AuthenticationFailed { queue: key });
         }
         if let Some((command, _, on)) = waiting {
-            if let Wait::Work(id) = on {
+            if let AuthWait::Work(id) = on {
                 self.forget(id);
             }
             self.context.steps.push_back(Step::Retire { command });
@@ -297,15 +304,15 @@ impl Server {
     /// What was to be computed is of no use any more.
     fn forget(&mut self, id: ComputeId) {
         if self.computing.remove(&id).is_some() {
-            self.context.steps.push_back(Step::Forget { id });
+            self.context.steps.push_back(Step::CancelCompute { id });
         }
     }
 
     /// Puts a queue's deadline among the timers.
     fn arm_queue(&mut self, key: QueueKey) {
         let queue = self.context.queue_mut(key);
-        let deadline = queue.guard.as_ref().and_then(Guard::deadline);
+        let deadline = queue.guard.as_ref().and_then(QueueAuthentication::deadline);
         let old = std::mem::replace(&mut queue.armed, deadline);
-        self.controllers.rearm(Due::Queue(key), old, deadline);
+        self.controllers.rearm(TimerOf::Queue(key), old, deadline);
     }
 }

@@ -8,8 +8,8 @@ use buf::Cx;
 use nvme::Status;
 use nvme::identify::{self, Cns, Identify};
 
-use super::{Outcome, conclude, has_room, wait_for_room};
-use crate::controller::{Wait, Waiting};
+use super::{AdminOutcome, conclude, has_room, wait_for_room};
+use crate::controller::{AdminWait, WaitingCommand};
 use crate::server::Server;
 use crate::step::{CommandKey, ControllerList, Step};
 
@@ -25,7 +25,7 @@ pub(super) fn call(
     (key, cid): (CommandKey, u16),
     identify: Identify,
     room: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     if controller.is_discovery() {
         return Err(Status::INVALID_FIELD.final_());
@@ -39,19 +39,19 @@ pub(super) fn call(
     }
     let of = ControllerList { subsystem: controller.spec.subsystem.nqn.clone(), nsid };
     let id = server.controllers.next_list();
-    let on = Wait::ControllerList { id, from: identify.controller, answers: 0, found: Vec::new() };
+    let on = AdminWait::ControllerList { id, from: identify.controller, answers: 0, found: Vec::new() };
     if let Some(controller) = server.controllers.find_mut(cntlid) {
-        controller.waiting.push(Waiting { key, cid, on });
+        controller.waiting.push(WaitingCommand { key, cid, on });
     }
     server.context.steps.push_back(Step::ListControllers { id, of });
-    Ok(Outcome::Later)
+    Ok(AdminOutcome::Later)
 }
 
 impl Server {
     /// The controllers of this shard that are asked for.
     #[must_use]
     pub fn controllers_here(&self, of: &ControllerList) -> Vec<u16> {
-        let proven = |key| !self.must_prove(key) || self.proven_by(key).is_some();
+        let proven = |key| !self.must_authenticate(key) || self.authenticated_by(key).is_some();
         let asked = self.controllers.iter().filter(|one| {
             let meant = !one.is_discovery() && one.spec.subsystem.nqn == of.subsystem;
             let attached = of.nsid.is_none_or(|nsid| one.namespace(nsid).is_some());
@@ -62,10 +62,12 @@ impl Server {
 
     /// One of so many shards has said which controllers it has ([`Step::ListControllers`]).
     pub fn handle_controllers(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
-        let is_meant = |on: &Wait| matches!(on, Wait::ControllerList { id: asked, .. } if *asked == id);
+        let is_meant =
+            |on: &AdminWait| matches!(on, AdminWait::ControllerList { id: asked, .. } if *asked == id);
         let mut here = Some(here);
         let whole = super::take(self, |waiting| is_meant(&waiting.on)).and_then(|(cntlid, mut waiting)| {
-            if let (Wait::ControllerList { answers, found, .. }, Some(here)) = (&mut waiting.on, here.take())
+            if let (AdminWait::ControllerList { answers, found, .. }, Some(here)) =
+                (&mut waiting.on, here.take())
             {
                 *answers += 1;
                 found.extend(here);
@@ -76,7 +78,10 @@ impl Server {
             }
             Some((cntlid, waiting))
         });
-        if let Some((cntlid, Waiting { key, cid, on: Wait::ControllerList { from, mut found, .. } })) = whole
+        if let Some((
+            cntlid,
+            WaitingCommand { key, cid, on: AdminWait::ControllerList { from, mut found, .. } },
+        )) = whole
         {
             found.sort_unstable();
             give(self, cx, cntlid, (key, cid), found, from);
@@ -95,8 +100,13 @@ pub(super) fn give(
 ) {
     let len = identify::LEN as u32;
     if !has_room(cx.pool, len) {
-        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::RoomForList(found, from) }, len);
+        return wait_for_room(
+            server,
+            cntlid,
+            WaitingCommand { key, cid, on: AdminWait::RoomForList(found, from) },
+            len,
+        );
     }
     let list = identify::controller_list(found.into_iter(), from);
-    conclude(server, cx.pool, key, cid, Ok(Outcome::bytes(list)));
+    conclude(server, cx.pool, key, cid, Ok(AdminOutcome::bytes(list)));
 }

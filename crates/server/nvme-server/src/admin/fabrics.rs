@@ -5,7 +5,7 @@ use nvme::fabrics::{Property, PropertyAccess};
 use nvme::property::{Capabilities, Configuration, VERSION};
 use nvme::{Completion, FabricsType, Sqe, Status};
 
-use super::Outcome;
+use super::AdminOutcome;
 use crate::controller::Controller;
 use crate::server::Server;
 
@@ -13,7 +13,7 @@ use crate::server::Server;
 /// I/O queues ends first, and a disk may be slow.
 const TIMEOUT: u8 = 30;
 
-pub(super) fn on_admin_queue(server: &mut Server, cntlid: u16, sqe: &Sqe) -> Result<Outcome, Status> {
+pub(super) fn on_admin_queue(server: &mut Server, cntlid: u16, sqe: &Sqe) -> Result<AdminOutcome, Status> {
     let Some(controller) = server.controllers.find(cntlid) else {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     };
@@ -21,12 +21,12 @@ pub(super) fn on_admin_queue(server: &mut Server, cntlid: u16, sqe: &Sqe) -> Res
         FabricsType::PROPERTY_GET => {
             let access = PropertyAccess::parse(sqe).ok_or(Status::INVALID_FIELD.final_())?;
             let result = property(controller, access).ok_or(Status::INVALID_FIELD.final_())?;
-            Ok(Outcome::Done(Completion { result, status: Status::SUCCESS }))
+            Ok(AdminOutcome::Done(Completion { result, status: Status::SUCCESS }))
         }
         FabricsType::PROPERTY_SET => match PropertyAccess::parse(sqe) {
             Some(PropertyAccess { property: Property::CC, len: 4, value }) => {
                 server.configure(cntlid, Configuration(value as u32));
-                Ok(Outcome::SUCCESS)
+                Ok(AdminOutcome::SUCCESS)
             }
             Some(_) | None => Err(Status::INVALID_FIELD.final_()),
         },

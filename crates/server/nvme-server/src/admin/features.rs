@@ -11,10 +11,10 @@ use nvme::{Completion, Status};
 use volume::VolumeRequest;
 use volume::reservation::Action;
 
-use super::Outcome;
+use super::AdminOutcome;
 use super::identify::names_no_namespace;
 use crate::controller::features::{Features, HOST_BEHAVIOR_LEN, TIMESTAMP_LEN};
-use crate::controller::{Controller, Wait, Waiting};
+use crate::controller::{AdminWait, Controller, WaitingCommand};
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
@@ -90,7 +90,7 @@ pub(super) fn get(
     cntlid: u16,
     get: GetFeatures,
     room: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let feature = find(controller, get.fid)?;
     // NVMe Base §5.15: an NSID means nothing to a feature of the controller.
@@ -102,7 +102,7 @@ pub(super) fn get(
         Select::Supported => {
             let per_namespace = feature.scope == Scope::Namespace;
             let can = Capabilities { saveable: false, per_namespace, changeable: feature.changeable };
-            Ok(Outcome::result(can.dword()))
+            Ok(AdminOutcome::result(can.dword()))
         }
         Select::Current => value(server, now, controller, get, &controller.features, room),
         // Nothing is saved, so what is saved is the default (NVMe Base §5.15.1).
@@ -117,7 +117,7 @@ fn value(
     get: GetFeatures,
     features: &Features,
     room: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let current = get.select == Select::Current;
     let dword = match get.fid {
         Fid::ARBITRATION => features.arbitration,
@@ -148,14 +148,14 @@ fn value(
         })?,
         _ => return Err(Status::INVALID_FIELD.final_()),
     };
-    Ok(Outcome::result(dword))
+    Ok(AdminOutcome::result(dword))
 }
 
-fn bytes(bytes: &[u8], room: u32) -> Result<Outcome, Status> {
+fn bytes(bytes: &[u8], room: u32) -> Result<AdminOutcome, Status> {
     if (room as usize) < bytes.len() {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    Ok(Outcome::bytes(bytes))
+    Ok(AdminOutcome::bytes(bytes))
 }
 
 fn of_volume(
@@ -192,7 +192,7 @@ pub(super) fn set(
     cid: u16,
     set: SetFeatures,
     data_out: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let feature = find(controller, set.fid)?;
     if set.save {
@@ -206,7 +206,7 @@ pub(super) fn set(
         Fid::HOST_BEHAVIOR => return receive(server, cntlid, key, cid, set, HOST_BEHAVIOR_LEN, data_out),
         Fid::NAMESPACE_WRITE_PROTECTION => return protect(server, cntlid, key, cid, set),
         // What is so already may be set so.
-        Fid::VOLATILE_WRITE_CACHE if set.value & 1 == 1 => return Ok(Outcome::SUCCESS),
+        Fid::VOLATILE_WRITE_CACHE if set.value & 1 == 1 => return Ok(AdminOutcome::SUCCESS),
         Fid::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.final_()),
         Fid::RESERVATION_PERSISTENCE => return persist(server, cntlid, key, cid, set),
         _ => {}
@@ -226,7 +226,7 @@ pub(super) fn set(
 
 impl Controller {
     /// Sets a feature that needs no data.
-    fn set(&mut self, now: Time, set: SetFeatures) -> Result<Outcome, Status> {
+    fn set(&mut self, now: Time, set: SetFeatures) -> Result<AdminOutcome, Status> {
         let invalid = Err(Status::INVALID_FIELD.final_());
         match set.fid {
             Fid::ARBITRATION => self.features.arbitration = set.value,
@@ -258,11 +258,11 @@ impl Controller {
             }
             _ => return invalid,
         }
-        Ok(Outcome::SUCCESS)
+        Ok(AdminOutcome::SUCCESS)
     }
 
     /// Feature 07h: as many queues as asked for, submission and completion alike, up to the limit.
-    fn grant_queues(&mut self, value: u32) -> Result<Outcome, Status> {
+    fn grant_queues(&mut self, value: u32) -> Result<AdminOutcome, Status> {
         let (submission, completion) = (value & 0xffff, value >> 16);
         if submission == 0xffff || completion == 0xffff {
             return Err(Status::INVALID_FIELD.final_());
@@ -274,7 +274,7 @@ impl Controller {
         let least = submission.min(completion) as u16 + 1;
         self.granted = least.min(self.spec.limits.queues);
         let completion = Completion { result: queues(self.granted).into(), ..Completion::SUCCESS };
-        Ok(Outcome::Done(completion))
+        Ok(AdminOutcome::Done(completion))
     }
 }
 
@@ -286,17 +286,17 @@ fn receive(
     set: SetFeatures,
     len: usize,
     data_out: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     // All of it is received, so what an SGL says is not taken for its word.
     if !(len..=DATA_OUT_MAX).contains(&(data_out as usize)) {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    wait(server, cntlid, Waiting { key, cid, on: Wait::Feature(set) });
+    wait(server, cntlid, WaitingCommand { key, cid, on: AdminWait::Feature(set) });
     server.context.steps.push_back(Step::Receive { command: key, at: 0, len: data_out });
-    Ok(Outcome::Later)
+    Ok(AdminOutcome::Later)
 }
 
-fn wait(server: &mut Server, cntlid: u16, waiting: Waiting) {
+fn wait(server: &mut Server, cntlid: u16, waiting: WaitingCommand) {
     if let Some(controller) = server.controllers.find_mut(cntlid) {
         controller.waiting.push(waiting);
     }
@@ -309,7 +309,7 @@ pub(super) fn data(
     cntlid: u16,
     set: SetFeatures,
     data: &Sg,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     if set.fid == Fid::TIMESTAMP {
         let mut bytes = [0; 6];
@@ -328,7 +328,7 @@ pub(super) fn data(
         let words = controller.listen();
         server.context.steps.extend(words);
     }
-    Ok(Outcome::SUCCESS)
+    Ok(AdminOutcome::SUCCESS)
 }
 
 /// Feature 84h: the write protection that SCSI hosts see as SWP.
@@ -338,7 +338,7 @@ fn protect(
     key: CommandKey,
     cid: u16,
     set: SetFeatures,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let on = match set.value & 7 {
         0 => false,
         PROTECTED => true,
@@ -349,17 +349,17 @@ fn protect(
     let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     // What the operator or the backing protects no host opens, and who may only read changes nothing for others.
     if entry.read_only || (!on && volume.view.is_protected()) {
-        return if on { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
+        return if on { Ok(AdminOutcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
     }
     let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());
     let id = server.controllers.next_ask();
-    wait(server, cntlid, Waiting { key, cid, on: Wait::VolumeRequest(id) });
+    wait(server, cntlid, WaitingCommand { key, cid, on: AdminWait::VolumeRequest(id) });
     server.context.steps.push_back(Step::VolumeRequest {
         volume,
         id,
         ask: VolumeRequest::WriteProtectByHost { by, on },
     });
-    Ok(Outcome::Later)
+    Ok(AdminOutcome::Later)
 }
 
 /// Feature 83h (PTPL).
@@ -369,14 +369,14 @@ fn persist(
     key: CommandKey,
     cid: u16,
     set: SetFeatures,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let on = set.value & 1 == 1;
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
     let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     let reservations = &volume.view.reservations;
     if reservations.persists() == on {
-        return Ok(Outcome::SUCCESS);
+        return Ok(AdminOutcome::SUCCESS);
     }
     // What is configured to last no host ends, and who may only read changes nothing for others.
     if entry.read_only || (!on && reservations.must_persist()) {
@@ -384,12 +384,12 @@ fn persist(
     }
     let (volume, who) = (entry.volume, controller.spec.nexus.clone());
     let id = server.controllers.next_ask();
-    wait(server, cntlid, Waiting { key, cid, on: Wait::VolumeRequest(id) });
+    wait(server, cntlid, WaitingCommand { key, cid, on: AdminWait::VolumeRequest(id) });
     let action = Action::Persist { on };
     server.context.steps.push_back(Step::VolumeRequest {
         volume,
         id,
         ask: VolumeRequest::Reserve { who, action },
     });
-    Ok(Outcome::Later)
+    Ok(AdminOutcome::Later)
 }

@@ -12,7 +12,7 @@ use volume::{Geometry, VolumeId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::Outcome;
+use super::AdminOutcome;
 use crate::context::Volume;
 use crate::controller::{Controller, RETRY_DELAY, abort, ana, errors, events};
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
@@ -28,13 +28,13 @@ pub(super) fn execute(
     cntlid: u16,
     identify: Identify,
     room: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let bytes = answer(server, controller, identify)?;
     if (room as usize) < bytes.len() {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    Ok(Outcome::bytes(bytes))
+    Ok(AdminOutcome::bytes(bytes))
 }
 
 fn answer(

@@ -13,9 +13,9 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::features::TABLE;
 use super::identify::names_no_namespace;
-use super::{Outcome, conclude, has_room, wait_for_room};
-use crate::controller::events::Kind;
-use crate::controller::{Controller, Wait, Waiting};
+use super::{AdminOutcome, conclude, has_room, wait_for_room};
+use crate::controller::events::EventKind;
+use crate::controller::{AdminWait, Controller, WaitingCommand};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
 use crate::step::{CommandKey, Step};
@@ -42,7 +42,7 @@ pub(super) fn execute(
     cid: u16,
     page: GetLogPage,
     room: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let known =
         if controller.is_discovery() { page.lid == Lid::DISCOVERY } else { PAGES.contains(&page.lid) };
@@ -66,7 +66,7 @@ pub(super) fn execute(
     if gathers && controller.members.iter().any(|member| member.open) {
         let messages = ask(controller, key, cid, page);
         server.context.steps.extend(messages);
-        return Ok(Outcome::Later);
+        return Ok(AdminOutcome::Later);
     }
     answer(server, cntlid, page)
 }
@@ -77,7 +77,7 @@ fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage)
     // One that is not open yet has done nothing, and would not hear.
     let open: Vec<_> = controller.members.iter().filter(|member| member.open).copied().collect();
     let from = open.iter().map(|member| member.queue_slot).collect();
-    controller.waiting.push(Waiting { key, cid, on: Wait::Reports { ticket, from, page } });
+    controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Reports { ticket, from, page } });
     let (cntlid, association) = (controller.spec.cntlid, controller.association);
     let message = |queue_slot| QueueMessage {
         cntlid,
@@ -102,13 +102,18 @@ pub(crate) fn gathered(
     // Its length is not more than a transfer's: `execute` has looked.
     let len = page.len as u32;
     if !has_room(cx.pool, len) {
-        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::RoomForPage(page) }, len);
+        return wait_for_room(
+            server,
+            cntlid,
+            WaitingCommand { key, cid, on: AdminWait::RoomForPage(page) },
+            len,
+        );
     }
     let outcome = answer(server, cntlid, page);
     conclude(server, cx.pool, key, cid, outcome);
 }
 
-fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<Outcome, Status> {
+fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<AdminOutcome, Status> {
     let now = server.context.now;
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let outcome = match page.lid {
@@ -142,14 +147,14 @@ fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<Outcome,
         controller.events.cleared(page.lid);
         // While there are notices, there is another event.
         if page.lid == Lid::RESERVATION && controller.notices.has_more() {
-            controller.events.raise(Kind::Reservation);
+            controller.events.raise(EventKind::Reservation);
         }
     }
     outcome
 }
 
 /// A piece of a page.
-fn cut(whole: &[u8], page: GetLogPage) -> Result<Outcome, Status> {
+fn cut(whole: &[u8], page: GetLogPage) -> Result<AdminOutcome, Status> {
     if page.offset > whole.len() as u64 {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -157,12 +162,12 @@ fn cut(whole: &[u8], page: GetLogPage) -> Result<Outcome, Status> {
     let rest = whole.get(page.offset as usize..).unwrap_or_default();
     let mut piece = vec![0; page.len as usize];
     piece.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
-    Ok(Outcome::bytes(piece))
+    Ok(AdminOutcome::bytes(piece))
 }
 
 /// The discovery log: a reading that begins with the header begins again, all others go on in what
 /// was begun.
-fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<Outcome, Status> {
+fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<AdminOutcome, Status> {
     let Some(discovery) = &controller.spec.discovery else {
         return Err(Status::INVALID_LOG_PAGE.final_());
     };
@@ -176,7 +181,7 @@ fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<Outcome, S
     }
     let mut piece = vec![0; page.len as usize];
     book.copy_log(host, local, page.offset, &mut piece);
-    Ok(Outcome::bytes(piece))
+    Ok(AdminOutcome::bytes(piece))
 }
 
 /// The composite temperature in kelvins. There is no sensor, and the page has no value for that: hosts would

@@ -20,14 +20,14 @@ use volume::{AskId, Refusal};
 
 use crate::context::class_of;
 use crate::controller::events::EVENTS_MAX;
-use crate::controller::{Wait, Waiting};
-use crate::queue_message::Failure;
+use crate::controller::{AdminWait, WaitingCommand};
+use crate::queue_message::CommandFailure;
 use crate::server::Server;
 use crate::status;
 use crate::step::{CommandKey, Step};
 
 /// What becomes of a command.
-pub(crate) enum Outcome {
+pub(crate) enum AdminOutcome {
     /// It is answered.
     Done(Completion),
     /// These bytes, then this answer.
@@ -36,24 +36,24 @@ pub(crate) enum Outcome {
     Later,
 }
 
-impl Outcome {
-    pub(crate) const SUCCESS: Outcome = Outcome::Done(Completion::SUCCESS);
+impl AdminOutcome {
+    pub(crate) const SUCCESS: AdminOutcome = AdminOutcome::Done(Completion::SUCCESS);
 
     /// These bytes, and success.
-    fn bytes(bytes: impl Into<Vec<u8>>) -> Outcome {
-        Outcome::Data(bytes.into(), Completion::SUCCESS)
+    fn bytes(bytes: impl Into<Vec<u8>>) -> AdminOutcome {
+        AdminOutcome::Data(bytes.into(), Completion::SUCCESS)
     }
 
     /// Success with this result.
-    fn result(result: u32) -> Outcome {
-        Outcome::Done(Completion { result: result.into(), ..Completion::SUCCESS })
+    fn result(result: u32) -> AdminOutcome {
+        AdminOutcome::Done(Completion { result: result.into(), ..Completion::SUCCESS })
     }
 }
 
 /// A command of an admin queue has come.
 pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
     let cntlid = server.context.queue(key.queue).spec.cntlid;
-    server.hear(cntlid, cx.now);
+    server.note_host_alive(cntlid, cx.now);
     begin(server, cx, cntlid, key, sqe, Some(data_out));
 }
 
@@ -75,7 +75,12 @@ fn begin(
         && let len = len as u32
         && (data_out.is_some() && class_of(len as usize) == Class::Solicited || !has_room(cx.pool, len))
     {
-        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::Room(Box::new(*sqe)) }, len);
+        return wait_for_room(
+            server,
+            cntlid,
+            WaitingCommand { key, cid, on: AdminWait::Room(Box::new(*sqe)) },
+            len,
+        );
     }
     let outcome = if sqe.opcode == Opcode::FABRICS {
         fabrics::on_admin_queue(server, cntlid, sqe)
@@ -103,7 +108,7 @@ pub(crate) fn has_room(pool: &Pool, len: u32) -> bool {
 }
 
 /// Lets a command wait for memory.
-pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: Waiting, len: u32) {
+pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: WaitingCommand, len: u32) {
     let command = waiting.key;
     let Some(controller) = server.controllers.find_mut(cntlid) else { return };
     controller.waiting.push(waiting);
@@ -115,25 +120,30 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
     if server.retry_guarded(cx, key) {
         return;
     }
-    let waits = |waiting: &Waiting| {
+    let waits = |waiting: &WaitingCommand| {
         waiting.key == key
-            && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForList(..))
+            && matches!(
+                waiting.on,
+                AdminWait::Room(_) | AdminWait::RoomForPage(_) | AdminWait::RoomForList(..)
+            )
     };
-    let Some((cntlid, Waiting { cid, on, .. })) = take(server, waits) else { return };
+    let Some((cntlid, WaitingCommand { cid, on, .. })) = take(server, waits) else { return };
     match on {
-        Wait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, None),
-        Wait::RoomForPage(page) => {
+        AdminWait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, None),
+        AdminWait::RoomForPage(page) => {
             logs::gathered(server, cx, cntlid, key, cid, page);
             server.tell_events(cntlid);
         }
-        Wait::RoomForList(found, from) => controller_list::give(server, cx, cntlid, (key, cid), found, from),
+        AdminWait::RoomForList(found, from) => {
+            controller_list::give(server, cx, cntlid, (key, cid), found, from)
+        }
         // None of these waits for memory.
-        Wait::Event
-        | Wait::Feature(_)
-        | Wait::VolumeRequest(_)
-        | Wait::Abort { .. }
-        | Wait::Reports { .. }
-        | Wait::ControllerList { .. } => {
+        AdminWait::Event
+        | AdminWait::Feature(_)
+        | AdminWait::VolumeRequest(_)
+        | AdminWait::Abort { .. }
+        | AdminWait::Reports { .. }
+        | AdminWait::ControllerList { .. } => {
             conclude(server, cx.pool, key, cid, Err(Status::INTERNAL_ERROR));
         }
     }
@@ -145,12 +155,12 @@ pub(crate) fn conclude(
     pool: &Pool,
     command: CommandKey,
     cid: u16,
-    outcome: Result<Outcome, Status>,
+    outcome: Result<AdminOutcome, Status>,
 ) {
     let completion = match outcome {
-        Ok(Outcome::Later) => return,
-        Ok(Outcome::Done(completion)) => completion,
-        Ok(Outcome::Data(bytes, completion)) => match memory(pool, &bytes) {
+        Ok(AdminOutcome::Later) => return,
+        Ok(AdminOutcome::Done(completion)) => completion,
+        Ok(AdminOutcome::Data(bytes, completion)) => match memory(pool, &bytes) {
             Some(data) => {
                 server.context.steps.push_back(Step::Send { command, at: 0, data });
                 completion
@@ -162,7 +172,10 @@ pub(crate) fn conclude(
     };
     if !completion.status.is_success() {
         let at = server.context.now;
-        server.note_failure(command.queue, Failure { at, cid, status: completion.status, lba: 0, nsid: 0 });
+        server.note_failure(
+            command.queue,
+            CommandFailure { at, cid, status: completion.status, lba: 0, nsid: 0 },
+        );
     }
     let completion = status::delayed(completion, || server.delays_retries(command.queue));
     server.context.steps.push_back(Step::Respond { command, completion });
@@ -182,7 +195,7 @@ fn execute(
     key: CommandKey,
     sqe: &Sqe,
     data_out: u32,
-) -> Result<Outcome, Status> {
+) -> Result<AdminOutcome, Status> {
     let Some(controller) = server.controllers.find_mut(cntlid) else {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     };
@@ -209,19 +222,19 @@ fn execute(
         }
         Opcode::ABORT if !controller.is_discovery() => {
             let done = controller.start_abort(&mut server.context.steps, key, cid, sqe.cdw(10))?;
-            Ok(done.map_or(Outcome::Later, Outcome::Done))
+            Ok(done.map_or(AdminOutcome::Later, AdminOutcome::Done))
         }
         Opcode::ASYNC_EVENT_REQUEST => {
-            let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, Wait::Event));
+            let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, AdminWait::Event));
             if events.count() >= EVENTS_MAX {
                 return Err(Status::AER_LIMIT_EXCEEDED.final_());
             }
-            controller.waiting.push(Waiting { key, cid, on: Wait::Event });
+            controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Event });
             server.tell_events(cntlid);
-            Ok(Outcome::Later)
+            Ok(AdminOutcome::Later)
         }
         Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
-        Opcode::KEEP_ALIVE => Ok(Outcome::SUCCESS),
+        Opcode::KEEP_ALIVE => Ok(AdminOutcome::SUCCESS),
         _ => Err(Status::INVALID_OPCODE.final_()),
     }
 }
@@ -233,25 +246,26 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
     }
     let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
     let outcome = match waiting.on {
-        Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
+        AdminWait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
         // Only features ask for data.
-        Wait::Event
-        | Wait::VolumeRequest(_)
-        | Wait::Abort { .. }
-        | Wait::Reports { .. }
-        | Wait::ControllerList { .. }
-        | Wait::Room(_)
-        | Wait::RoomForPage(_)
-        | Wait::RoomForList(..) => Err(Status::INTERNAL_ERROR),
+        AdminWait::Event
+        | AdminWait::VolumeRequest(_)
+        | AdminWait::Abort { .. }
+        | AdminWait::Reports { .. }
+        | AdminWait::ControllerList { .. }
+        | AdminWait::Room(_)
+        | AdminWait::RoomForPage(_)
+        | AdminWait::RoomForList(..) => Err(Status::INTERNAL_ERROR),
     };
     conclude(server, cx.pool, key, waiting.cid, outcome);
 }
 
 /// The home of a volume has answered an admin command.
 pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
-    let asked = |waiting: &Waiting| matches!(waiting.on, Wait::VolumeRequest(asked) if asked == id);
+    let asked =
+        |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::VolumeRequest(asked) if asked == id);
     let Some((_, waiting)) = take(server, asked) else { return };
-    let outcome = result.map(|()| Outcome::SUCCESS).map_err(status::refused);
+    let outcome = result.map(|()| AdminOutcome::SUCCESS).map_err(status::refused);
     conclude(server, cx.pool, waiting.key, waiting.cid, outcome);
 }
 
@@ -265,8 +279,9 @@ pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
     true
 }
 
-fn take(server: &mut Server, which: impl Fn(&Waiting) -> bool) -> Option<(u16, Waiting)> {
-    let found = |(cntlid, waiting): (u16, &Vec<Waiting>)| Some((cntlid, waiting.iter().position(&which)?));
+fn take(server: &mut Server, which: impl Fn(&WaitingCommand) -> bool) -> Option<(u16, WaitingCommand)> {
+    let found =
+        |(cntlid, waiting): (u16, &Vec<WaitingCommand>)| Some((cntlid, waiting.iter().position(&which)?));
     let (cntlid, at) = server
         .controllers
         .iter()

@@ -1,7 +1,7 @@
 //! The end of the messages with a controller that a queue has.
 
 use super::ExecContext;
-use crate::queue_message::{ControllerEvent, QueueMessage, Report};
+use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};
 use crate::spec::QueueSpec;
 use crate::step::{QueueKey, Step};
 
@@ -67,7 +67,7 @@ impl ExecContext {
     }
 
     /// An I/O queue of this shard is gone, with all its commands.
-    pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: Report) {
+    pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: QueueReport) {
         if self.joined.get(&(spec.cntlid, spec.queue_slot)) == Some(&key) {
             self.joined.remove(&(spec.cntlid, spec.queue_slot));
         }
@@ -77,10 +77,10 @@ impl ExecContext {
     /// Gives a queue up that was let in by [`Server::join`] and never opened: its link was lost on
     /// the way, or there was no memory for it. On any shard.
     pub(crate) fn give_up(&mut self, spec: &QueueSpec) {
-        self.tell_gone(spec, false, Report::default());
+        self.tell_gone(spec, false, QueueReport::default());
     }
 
-    fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
+    fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: QueueReport) {
         let event = ControllerEvent::Gone { lost, report: Box::new(report) };
         let message = QueueMessage {
             cntlid: spec.cntlid,

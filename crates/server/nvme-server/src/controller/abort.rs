@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use nvme::{Completion, Status};
 
-use super::{Controller, Wait, Waiting};
+use super::{AdminWait, Controller, WaitingCommand};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::step::{CommandKey, Step};
 
@@ -25,7 +25,7 @@ impl Controller {
         cid: u16,
         argument: u32,
     ) -> Result<Option<Completion>, Status> {
-        let aborts = |waiting: &&Waiting| matches!(waiting.on, Wait::Abort { .. });
+        let aborts = |waiting: &&WaitingCommand| matches!(waiting.on, AdminWait::Abort { .. });
         if self.waiting.iter().filter(aborts).count() >= ABORTS_MAX {
             return Err(Status::ABORT_LIMIT_EXCEEDED);
         }
@@ -47,7 +47,7 @@ impl Controller {
         let (to, queue_slot) = (member.shard, member.queue_slot);
         // Its queue slot rides along, so that its end answers for it.
         let ticket = (self.next_ticket() & ((1 << 48) - 1)) | u64::from(queue_slot) << 48;
-        self.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
+        self.waiting.push(WaitingCommand { key, cid, on: AdminWait::Abort { ticket } });
         let message = QueueMessage {
             cntlid: self.spec.cntlid,
             association: self.association,
@@ -60,8 +60,7 @@ impl Controller {
 
     /// A queue has answered.
     pub(super) fn abort_answered(&mut self, steps: &mut VecDeque<Step>, ticket: u64, aborted: bool) {
-        let asked =
-            |waiting: &Waiting| matches!(waiting.on, Wait::Abort { ticket: asked } if asked == ticket);
+        let asked = |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Abort { ticket: asked } if asked == ticket);
         if let Some(at) = self.waiting.iter().position(asked) {
             let command = self.waiting.remove(at).key;
             steps.push_back(Step::Respond { command, completion: answer(aborted) });
@@ -70,17 +69,17 @@ impl Controller {
 
     /// An admin command of this identifier that can be aborted. A volume's home cannot be stopped,
     /// and an Abort is not aborted.
-    fn take_waiting(&mut self, cid: u16) -> Option<Waiting> {
-        let can = |waiting: &Waiting| {
+    fn take_waiting(&mut self, cid: u16) -> Option<WaitingCommand> {
+        let can = |waiting: &WaitingCommand| {
             let stoppable = matches!(
                 waiting.on,
-                Wait::Event
-                    | Wait::Feature(_)
-                    | Wait::Reports { .. }
-                    | Wait::ControllerList { .. }
-                    | Wait::Room(_)
-                    | Wait::RoomForPage(_)
-                    | Wait::RoomForList(..)
+                AdminWait::Event
+                    | AdminWait::Feature(_)
+                    | AdminWait::Reports { .. }
+                    | AdminWait::ControllerList { .. }
+                    | AdminWait::Room(_)
+                    | AdminWait::RoomForPage(_)
+                    | AdminWait::RoomForList(..)
             );
             waiting.cid == cid && stoppable
         };

@@ -6,7 +6,7 @@ use nvme::log::ErrorEntry;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::queue_message::{FAILURES_MAX, Failure};
+use crate::queue_message::{CommandFailure, FAILURES_MAX};
 
 /// The entries of the log (ELPE + 1).
 pub(crate) const ENTRIES: usize = FAILURES_MAX;
@@ -15,7 +15,7 @@ pub(crate) const ENTRIES: usize = FAILURES_MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
     /// Newest last, with the number of each and its queue.
-    entries: VecDeque<(u64, u16, Failure)>,
+    entries: VecDeque<(u64, u16, CommandFailure)>,
     /// How many there ever were.
     count: u64,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Errors {
 impl Errors {
     /// Adds the failures of a queue, oldest first; `failed`: how many there were, of which the
     /// oldest may not be among them.
-    pub(crate) fn add(&mut self, qid: u16, failures: Vec<Failure>, failed: u64) {
+    pub(crate) fn add(&mut self, qid: u16, failures: Vec<CommandFailure>, failed: u64) {
         let missed = failed.saturating_sub(failures.len() as u64);
         self.count += missed;
         for failure in failures {

@@ -11,22 +11,23 @@ pub(crate) const EVENTS_MAX: usize = 4;
 
 /// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EventKind {
     Namespaces,
     Ana,
     Discovery,
     Reservation,
 }
 
-impl Kind {
-    const ALL: [Kind; 4] = [Kind::Namespaces, Kind::Ana, Kind::Discovery, Kind::Reservation];
+impl EventKind {
+    const ALL: [EventKind; 4] =
+        [EventKind::Namespaces, EventKind::Ana, EventKind::Discovery, EventKind::Reservation];
 
     fn event(self) -> Event {
         match self {
-            Kind::Namespaces => Event::NAMESPACE_ATTRIBUTE,
-            Kind::Ana => Event::ANA_CHANGE,
-            Kind::Discovery => Event::DISCOVERY_CHANGE,
-            Kind::Reservation => Event::RESERVATION,
+            EventKind::Namespaces => Event::NAMESPACE_ATTRIBUTE,
+            EventKind::Ana => Event::ANA_CHANGE,
+            EventKind::Discovery => Event::DISCOVERY_CHANGE,
+            EventKind::Reservation => Event::RESERVATION,
         }
     }
 
@@ -34,10 +35,10 @@ impl Kind {
     /// feature 82h.
     fn switch(self) -> u32 {
         match self {
-            Kind::Namespaces => 1 << 8,
-            Kind::Ana => 1 << 11,
-            Kind::Discovery => 1 << 31,
-            Kind::Reservation => 0,
+            EventKind::Namespaces => 1 << 8,
+            EventKind::Ana => 1 << 11,
+            EventKind::Discovery => 1 << 31,
+            EventKind::Reservation => 0,
         }
     }
 
@@ -62,7 +63,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// Something has happened.
-    pub(crate) fn raise(&mut self, kind: Kind) {
+    pub(crate) fn raise(&mut self, kind: EventKind) {
         let on = kind.switch() == 0 || self.configuration & kind.switch() != 0;
         if on && self.masked & kind.bit() == 0 {
             self.pending |= kind.bit();
@@ -71,7 +72,7 @@ impl Events {
 
     /// The next event to tell.
     pub(crate) fn next(&mut self) -> Option<Event> {
-        let kind = Kind::ALL.into_iter().find(|kind| self.pending & kind.bit() != 0)?;
+        let kind = EventKind::ALL.into_iter().find(|kind| self.pending & kind.bit() != 0)?;
         self.pending &= !kind.bit();
         self.masked |= kind.bit();
         Some(kind.event())
@@ -79,7 +80,7 @@ impl Events {
 
     /// The log of a kind was read, and its event cleared.
     pub(crate) fn cleared(&mut self, log: Lid) {
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.event().log == log) {
+        for kind in EventKind::ALL.into_iter().filter(|kind| kind.event().log == log) {
             self.masked &= !kind.bit();
             self.pending &= !kind.bit();
         }

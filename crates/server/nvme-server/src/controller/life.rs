@@ -17,21 +17,21 @@ use nvme::Status;
 use nvme::planted::{Bug, planted};
 use nvme::property::{Configuration, Shutdown};
 
-use super::{Controller, Due};
+use super::{Controller, TimerOf};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
-use crate::step::{Gone, QueueKey, Step};
+use crate::step::{ControllerEnd, QueueKey, Step};
 
 /// How long after the loss of an I/O queue its host may still reset or shut down in good order.
 pub(super) const LOST_GRACE: Duration = Duration::from_secs(5);
 
 /// How long a controller that is not enabled, or that has been shut down, stays for a host that says
 /// nothing: its keep-alive timer does not run (NVMe Base §3.9).
-pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a discovery controller without keep alive stays for a host that says nothing: so that
 /// nobody holds it for ever.
-pub(super) const DISCOVERY_PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Controller {
     /// Whether this configuration can be enabled.
@@ -55,8 +55,10 @@ impl Controller {
         }
         // Its I/O queues tell of commands no more often than each quarter of the timeout.
         let quarters = if self.members.is_empty() { 4 } else { 5 };
-        let patience = if self.keeps_alive() { self.patience } else { Some(IDLE_PATIENCE) };
-        let silent = patience.map(|patience| self.heard + patience / 4 * quarters);
+        let keep_alive_timeout =
+            if self.keeps_alive() { self.keep_alive_timeout } else { Some(IDLE_TIMEOUT) };
+        let silent =
+            keep_alive_timeout.map(|keep_alive_timeout| self.last_heard + keep_alive_timeout / 4 * quarters);
         let lost = self.lost.map(|lost| lost + LOST_GRACE);
         match (silent, lost) {
             (Some(silent), Some(lost)) => Some(silent.min(lost)),
@@ -92,7 +94,7 @@ impl Server {
         let from = std::mem::replace(&mut controller.configuration, to);
         let starts = !from.is_enabled() && to.is_enabled();
         if starts {
-            controller.heard = controller.heard.max(now);
+            controller.last_heard = controller.last_heard.max(now);
             if controller.status.ready || !controller.suits(to) {
                 controller.status.fatal = true;
             } else {
@@ -139,7 +141,7 @@ impl Server {
         }
         if let (Some(why), true) = (controller.ending, controller.admin_gone) {
             let armed = controller.armed;
-            self.controllers.rearm(Due::Controller(cntlid), armed, None);
+            self.controllers.rearm(TimerOf::Controller(cntlid), armed, None);
             self.controllers.here.remove(&cntlid);
             self.context.steps.push_back(Step::ControllerGone { cntlid, why });
         }
@@ -148,18 +150,18 @@ impl Server {
     /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
     /// [`Step::EndQueue`]s and, in the end, [`Step::ControllerGone`] follow.
     pub fn end_controller(&mut self, cntlid: u16) {
-        self.end_association(cntlid, Gone::Removed);
+        self.end_association(cntlid, ControllerEnd::Removed);
     }
 
     /// Ends an association. CFS shows it to who still looks.
-    pub(crate) fn end_association(&mut self, cntlid: u16, why: Gone) {
+    pub(crate) fn end_association(&mut self, cntlid: u16, why: ControllerEnd) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         if controller.ending.is_some() {
             return;
         }
         controller.ending = Some(why);
         controller.status.fatal = true;
-        (controller.patience, controller.lost) = (None, None);
+        (controller.keep_alive_timeout, controller.lost) = (None, None);
         controller.end_members(&mut self.context.steps);
         if !controller.admin_gone {
             self.context.steps.push_back(Step::EndQueue { queue: controller.admin });
@@ -177,14 +179,14 @@ impl Server {
         controller.admin_gone = true;
         let retired = std::mem::take(&mut controller.waiting);
         self.context.steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
-        self.end_association(cntlid, Gone::Closed);
+        self.end_association(cntlid, ControllerEnd::Closed);
         self.end_if_queues_gone(cntlid);
     }
 
     /// The host has shown that it is there.
-    pub(crate) fn hear(&mut self, cntlid: u16, now: Time) {
+    pub(crate) fn note_host_alive(&mut self, cntlid: u16, now: Time) {
         if let Some(controller) = self.controllers.find_mut(cntlid) {
-            controller.heard = controller.heard.max(now);
+            controller.last_heard = controller.last_heard.max(now);
         }
     }
 
@@ -194,7 +196,7 @@ impl Server {
         let Some(controller) = self.controllers.here.get_mut(&cntlid) else { return };
         let deadline = controller.deadline();
         let old = std::mem::replace(&mut controller.armed, deadline);
-        self.controllers.rearm(Due::Controller(cntlid), old, deadline);
+        self.controllers.rearm(TimerOf::Controller(cntlid), old, deadline);
     }
 
     /// When [`Server::handle_timeout`] wants to be called, if at all.
@@ -211,11 +213,11 @@ impl Server {
                 return;
             }
             let cntlid = match due {
-                Due::Controller(cntlid) => cntlid,
-                Due::Queue(key) => {
+                TimerOf::Controller(cntlid) => cntlid,
+                TimerOf::Queue(key) => {
                     self.controllers.rearm(due, Some(time), None);
                     self.context.queue_mut(key).armed = None;
-                    self.turn_away(key);
+                    self.reject_host(key);
                     continue;
                 }
             };
@@ -224,7 +226,10 @@ impl Server {
                 let lost = self.controllers.find(cntlid).is_some_and(|controller| {
                     controller.lost.is_some_and(|lost| lost + LOST_GRACE <= cx.now)
                 });
-                self.end_association(cntlid, if lost { Gone::QueueLost } else { Gone::Silent });
+                self.end_association(
+                    cntlid,
+                    if lost { ControllerEnd::QueueLost } else { ControllerEnd::Silent },
+                );
             }
             self.arm(cntlid);
         }

@@ -24,10 +24,10 @@ use buf::Time;
 use nvme::property::{Configuration, ControllerStatus};
 use volume::{AskId, Shard};
 
-use crate::discovery::Book;
-use crate::queue_message::Counters;
+use crate::discovery::DiscoveryEntries;
+use crate::queue_message::QueueCounters;
 use crate::spec::{ControllerSpec, NamespaceEntry, QUEUES_MAX, QueueSpec};
-use crate::step::{CommandKey, Gone, QueueKey};
+use crate::step::{CommandKey, ControllerEnd, QueueKey};
 
 use ana::Ana;
 use errors::Errors;
@@ -50,25 +50,25 @@ pub(crate) struct Controller {
     pub(crate) status: ControllerStatus,
     /// How many I/O queues may be connected.
     pub(crate) granted: u16,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<JoinedQueue>,
     /// The queue slot that was given last to a queue that had something to prove.
     last_queue_slot: u16,
     /// Admin commands that wait: at most as many as the admin queue has entries.
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<WaitingCommand>,
     /// Counts questions to queues.
     pub(crate) tickets: u64,
     /// What queues did that are gone.
-    pub(crate) past: Counters,
+    pub(crate) past: QueueCounters,
     pub(crate) opened: Time,
     /// Keep alive: how long the host may be silent, and when it was heard last.
-    pub(crate) patience: Option<Duration>,
-    pub(crate) heard: Time,
+    pub(crate) keep_alive_timeout: Option<Duration>,
+    pub(crate) last_heard: Time,
     /// When an I/O queue was lost that ends the association.
     pub(crate) lost: Option<Time>,
     /// The time under which it stands among the timers.
     armed: Option<Time>,
     /// It is to end, and why.
-    pub(crate) ending: Option<Gone>,
+    pub(crate) ending: Option<ControllerEnd>,
     /// The admin queue is gone.
     admin_gone: bool,
     pub(crate) events: Events,
@@ -77,7 +77,7 @@ pub(crate) struct Controller {
     pub(crate) ana: Ana,
     pub(crate) notices: notices::Notices,
     /// The discovery log as it was last begun to be read.
-    pub(crate) snapshot: Option<Arc<Book>>,
+    pub(crate) snapshot: Option<Arc<DiscoveryEntries>>,
 }
 
 /// How many queues a controller knows at most, those that prove nothing among them: eight for each
@@ -86,7 +86,7 @@ const MEMBERS_MAX: usize = 8 * QUEUES_MAX as usize;
 
 /// An I/O queue of a controller.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Member {
+pub(crate) struct JoinedQueue {
     pub(crate) qid: u16,
     /// What it is called in messages.
     pub(crate) queue_slot: u16,
@@ -96,20 +96,20 @@ pub(crate) struct Member {
     /// Whether it has said that it is open.
     pub(crate) open: bool,
     /// What it reported last.
-    pub(crate) counters: Counters,
+    pub(crate) counters: QueueCounters,
 }
 
 /// An admin command that waits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingCommand {
     pub(crate) key: CommandKey,
     pub(crate) cid: u16,
-    pub(crate) on: Wait,
+    pub(crate) on: AdminWait,
 }
 
 /// What an admin command waits for.
 #[derive(Debug)]
-pub(crate) enum Wait {
+pub(crate) enum AdminWait {
     /// An event.
     Event,
     /// Its data: a feature's.
@@ -135,7 +135,7 @@ pub(crate) enum Wait {
 #[derive(Debug, Default)]
 pub(crate) struct Controllers {
     here: HashMap<u16, Controller>,
-    timers: BTreeSet<(Time, Due)>,
+    timers: BTreeSet<(Time, TimerOf)>,
     associations: u64,
     asks: u64,
     lists: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Controllers {
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Due {
+pub(crate) enum TimerOf {
     /// A controller's deadline.
     Controller(u16),
     /// A queue's, to authenticate.
@@ -158,7 +158,7 @@ impl Controllers {
     }
 
     /// Moves a timer.
-    pub(crate) fn rearm(&mut self, due: Due, from: Option<Time>, to: Option<Time>) {
+    pub(crate) fn rearm(&mut self, due: TimerOf, from: Option<Time>, to: Option<Time>) {
         if from == to {
             return;
         }
@@ -220,13 +220,13 @@ impl Controller {
     }
 
     /// What the host has done so far, as far as its queues have told.
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> QueueCounters {
         self.members.iter().fold(self.past, |sum, member| sum.plus(member.counters))
     }
 
     /// How often its I/O queues are to tell of commands at most: each quarter of the timeout.
     pub(crate) fn traffic_ms(&self) -> u32 {
-        self.patience.map_or(0, |patience| patience.as_millis() as u32 / 4)
+        self.keep_alive_timeout.map_or(0, |keep_alive_timeout| keep_alive_timeout.as_millis() as u32 / 4)
     }
 
     /// The keep-alive timeout in milliseconds; 0 is none.
@@ -239,10 +239,10 @@ impl Controller {
     pub(crate) fn set_kato(&mut self, now: Time, kato_ms: u32) -> bool {
         let Some(granted) = self.spec.keep_alive.granted(kato_ms) else { return false };
         self.spec.kato_ms = granted;
-        let idle = self.is_discovery().then_some(life::DISCOVERY_PATIENCE);
+        let idle = self.is_discovery().then_some(life::DISCOVERY_TIMEOUT);
         let asked = Duration::from_millis(self.spec.kato_ms.into());
-        self.patience = if asked.is_zero() { idle } else { Some(asked) };
-        self.heard = now;
+        self.keep_alive_timeout = if asked.is_zero() { idle } else { Some(asked) };
+        self.last_heard = now;
         true
     }
 }

@@ -7,9 +7,9 @@ use nvme::Completion;
 use nvme::log::ReservationNotice;
 use volume::{Cause, ViewUpdate, VolumeId};
 
-use super::events::Kind;
-use super::{Controller, Wait, ana};
-use crate::discovery::Book;
+use super::events::EventKind;
+use super::{AdminWait, Controller, ana};
+use crate::discovery::DiscoveryEntries;
 use crate::server::Server;
 use crate::step::Step;
 
@@ -143,28 +143,28 @@ impl Server {
         let states = ana::groups_of(&self.context, &controller.namespaces, controller.spec.nexus.port);
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         if controller.ana.follow(states) {
-            controller.events.raise(Kind::Ana);
+            controller.events.raise(EventKind::Ana);
             self.tell_events(cntlid);
         }
     }
 
-    /// There is a new book of what can be discovered: hosts that see another log by it are told.
-    pub fn change_book(&mut self, book: &Arc<Book>) {
+    /// What can be discovered has changed: hosts that see another log are told.
+    pub fn change_discovery(&mut self, book: &Arc<DiscoveryEntries>) {
         let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
         for cntlid in numbers {
-            self.change_book_of(cntlid, book);
+            self.change_discovery_of(cntlid, book);
         }
     }
 
-    /// There is a new book for the host of one discovery controller.
-    pub fn change_book_of(&mut self, cntlid: u16, book: &Arc<Book>) {
+    /// What the host of one discovery controller can discover has changed.
+    pub fn change_discovery_of(&mut self, cntlid: u16, book: &Arc<DiscoveryEntries>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         let Some(discovery) = &mut controller.spec.discovery else { return };
         let host = &controller.spec.host.nqn;
         let same = discovery.book.shows_the_same(book, host, discovery.local);
         discovery.book = book.clone();
         if !same {
-            controller.events.raise(Kind::Discovery);
+            controller.events.raise(EventKind::Discovery);
             self.tell_events(cntlid);
         }
     }
@@ -172,7 +172,9 @@ impl Server {
     /// Answers Asynchronous Event Requests while there are events and requests.
     pub(crate) fn tell_events(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        while let Some(at) = controller.waiting.iter().position(|waiting| matches!(waiting.on, Wait::Event)) {
+        while let Some(at) =
+            controller.waiting.iter().position(|waiting| matches!(waiting.on, AdminWait::Event))
+        {
             let Some(event) = controller.events.next() else { return };
             let command = controller.waiting.remove(at).key;
             let completion = Completion { result: event.dword().into(), ..Completion::SUCCESS };
@@ -184,14 +186,14 @@ impl Server {
 impl Controller {
     fn note_namespaces(&mut self, nsids: &[u32]) {
         self.events.note_changed(nsids);
-        self.events.raise(Kind::Namespaces);
+        self.events.raise(EventKind::Namespaces);
     }
 
     fn note_reservation(&mut self, what: ReservationNotice, nsids: &[u32]) {
         for &nsid in nsids {
             if !self.features.masks(nsid, what) {
                 self.notices.push(what, nsid);
-                self.events.raise(Kind::Reservation);
+                self.events.raise(EventKind::Reservation);
             }
         }
     }

@@ -12,11 +12,11 @@ use super::ana::Ana;
 use super::errors::Errors;
 use super::events::Events;
 use super::features::Features;
-use super::{Controller, Member, Wait, Waiting, ana, notices};
+use super::{AdminWait, Controller, JoinedQueue, WaitingCommand, ana, notices};
 use crate::authentication::Authentication;
-use crate::queue_message::Counters;
+use crate::queue_message::QueueCounters;
 use crate::server::Server;
-use crate::spec::{ControllerSpec, Join, QUEUES_MAX, QueueSpec, ordered};
+use crate::spec::{ControllerSpec, IoQueueConnect, QUEUES_MAX, QueueSpec, ordered};
 use crate::step::QueueKey;
 
 impl Server {
@@ -26,7 +26,7 @@ impl Server {
     /// # Panics
     /// If there is a controller of this number here: a number is given again only after
     /// [`Step::ControllerGone`](crate::Step::ControllerGone). If the keep-alive timeout is none that is
-    /// granted ([`KeepAlive::granted`](crate::KeepAlive::granted)).
+    /// granted ([`KeepAliveLimits::granted`](crate::KeepAliveLimits::granted)).
     pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
         self.controllers.associations += 1;
         let association = self.controllers.associations;
@@ -42,10 +42,10 @@ impl Server {
             last_queue_slot: QUEUES_MAX,
             waiting: Vec::new(),
             tickets: 0,
-            past: Counters::default(),
+            past: QueueCounters::default(),
             opened: cx.now,
-            patience: None,
-            heard: cx.now,
+            keep_alive_timeout: None,
+            last_heard: cx.now,
             lost: None,
             armed: None,
             ending: None,
@@ -81,7 +81,7 @@ impl Server {
 
     /// Lets an I/O queue in, or says why not (NVMe Base §6.3, in the order of its checks). The queue
     /// counts from now on: it is to be opened on `join.shard`, or given up there.
-    pub fn join(&mut self, cntlid: u16, join: &Join) -> Result<QueueSpec, ConnectRefusal> {
+    pub fn join(&mut self, cntlid: u16, join: &IoQueueConnect) -> Result<QueueSpec, ConnectRefusal> {
         let shard = self.context.shard;
         let controller = self.controllers.find_mut(cntlid).ok_or(ConnectRefusal::CNTLID)?;
         if controller.ending.is_some() || controller.is_discovery() {
@@ -113,13 +113,13 @@ impl Server {
         let proven = controller.spec.auth.is_none();
         let queue_slot = if proven { Some(join.qid) } else { controller.free_queue_slot() };
         let queue_slot = queue_slot.ok_or(ConnectRefusal::Busy)?;
-        controller.members.push(Member {
+        controller.members.push(JoinedQueue {
             qid: join.qid,
             queue_slot,
             proven,
             shard: join.shard,
             open: false,
-            counters: Counters::default(),
+            counters: QueueCounters::default(),
         });
         let spec = controller.queue_spec(shard, join.qid, join.entries, join.flow_control);
         Ok(QueueSpec { queue_slot, ..spec })
@@ -146,7 +146,7 @@ impl Server {
     /// ending.
     pub fn is_at_rest(&self, cntlid: u16) -> bool {
         self.controllers.find(cntlid).is_some_and(|controller| {
-            let waits = |waiting: &Waiting| matches!(waiting.on, Wait::Event);
+            let waits = |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Event);
             let stays = controller.ending.is_none() && !controller.admin_gone;
             stays && controller.members.is_empty() && controller.waiting.iter().all(waits)
         })
@@ -158,7 +158,7 @@ impl Server {
     pub fn change_authentication(&mut self, cntlid: u16, auth: &Option<Arc<Authentication>>) -> bool {
         let Some(controller) = self.controllers.find(cntlid) else { return true };
         let admin = controller.admin;
-        let unproven = !controller.admin_gone && self.must_prove(admin);
+        let unproven = !controller.admin_gone && self.must_authenticate(admin);
         let Some(controller) = self.controllers.find_mut(cntlid) else { return true };
         if unproven || (auth.is_some() && controller.spec.auth.is_none()) {
             return false;

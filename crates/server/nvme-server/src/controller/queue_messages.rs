@@ -5,9 +5,9 @@ use std::sync::Arc;
 use buf::Cx;
 use volume::Shard;
 
-use super::{Controller, Member, Wait};
+use super::{AdminWait, Controller, JoinedQueue};
 use crate::admin;
-use crate::queue_message::{ControllerEvent, QueueMessage, Report};
+use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};
 use crate::server::Server;
 use crate::spec::{NamespaceEntry, ordered};
 use crate::step::Step;
@@ -65,7 +65,7 @@ impl Server {
             }
             ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, queue_slot, lost, *report),
             ControllerEvent::Proven => self.queue_proven(cntlid, queue_slot),
-            ControllerEvent::Traffic => self.hear(cntlid, cx.now),
+            ControllerEvent::Traffic => self.note_host_alive(cntlid, cx.now),
             ControllerEvent::Report { ticket, report } => {
                 controller.absorb(queue_slot, *report);
                 self.reported(cx, cntlid, queue_slot, Some(ticket));
@@ -112,7 +112,14 @@ impl Server {
         }));
     }
 
-    fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, queue_slot: u16, lost: bool, report: Report) {
+    fn member_gone(
+        &mut self,
+        cx: &mut Cx<'_>,
+        cntlid: u16,
+        queue_slot: u16,
+        lost: bool,
+        report: QueueReport,
+    ) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         controller.absorb(queue_slot, report);
         if let Some(at) = controller.members.iter().position(|member| member.queue_slot == queue_slot) {
@@ -128,7 +135,7 @@ impl Server {
             .waiting
             .iter()
             .filter_map(|waiting| match waiting.on {
-                Wait::Abort { ticket } if ticket >> 48 == u64::from(queue_slot) => Some(ticket),
+                AdminWait::Abort { ticket } if ticket >> 48 == u64::from(queue_slot) => Some(ticket),
                 _ => None,
             })
             .collect();
@@ -144,21 +151,21 @@ impl Server {
     fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, queue_slot: u16, answer: Option<u64>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         for waiting in &mut controller.waiting {
-            if let Wait::Reports { ticket, from, .. } = &mut waiting.on
+            if let AdminWait::Reports { ticket, from, .. } = &mut waiting.on
                 && answer.is_none_or(|answer| answer == *ticket)
             {
                 from.retain(|asked| *asked != queue_slot);
             }
         }
         let ready = |controller: &Controller| {
-            let done = |wait: &Wait| matches!(wait, Wait::Reports { from, .. } if from.is_empty());
+            let done = |wait: &AdminWait| matches!(wait, AdminWait::Reports { from, .. } if from.is_empty());
             controller.waiting.iter().position(|waiting| done(&waiting.on))
         };
         while let Some(controller) = self.controllers.find_mut(cntlid)
             && let Some(at) = ready(controller)
         {
             let waiting = controller.waiting.remove(at);
-            if let Wait::Reports { page, .. } = waiting.on {
+            if let AdminWait::Reports { page, .. } = waiting.on {
                 admin::logs::gathered(self, cx, cntlid, waiting.key, waiting.cid, page);
             }
         }
@@ -218,9 +225,9 @@ impl Controller {
     }
 
     /// Takes a queue's report over.
-    fn absorb(&mut self, queue_slot: u16, report: Report) {
+    fn absorb(&mut self, queue_slot: u16, report: QueueReport) {
         let member = self.members.iter_mut().find(|member| member.queue_slot == queue_slot);
-        let Some(Member { qid, counters, .. }) = member else { return };
+        let Some(JoinedQueue { qid, counters, .. }) = member else { return };
         *counters = report.counters;
         let qid = *qid;
         self.errors.add(qid, report.failures, report.failed);

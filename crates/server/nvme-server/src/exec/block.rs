@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::Tally;
+use crate::task::CountedAs;
 
 /// The longest Write Uncorrectable as Identify shows it (WUSL): a power of two of 4 KiB. So one command
 /// takes at most half of what a volume can remember ([`volume::BAD_BLOCKS_MAX`]).
@@ -85,7 +85,7 @@ pub(super) fn read(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<
     let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
     let job = if stable { Job::ReadStable(None) } else { Job::Read };
     let slot = ctx.open(key, sqe, &entry, bytes, job)?;
-    ctx.tasks.get_mut(slot).tally = Tally::Read;
+    ctx.tasks.get_mut(slot).tally = CountedAs::Read;
     ctx.submit(slot, Op::Read(span(transfer)), Payload::None, want);
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(super) fn finish_stable_read(ctx: &mut ExecContext, slot: u32, payload: Payl
 pub(super) fn write(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
     let op = Op::Write(span(transfer), durability(transfer));
-    solicit(ctx, key, sqe, data_out, op, Tally::Write)
+    solicit(ctx, key, sqe, data_out, op, CountedAs::Write)
 }
 
 /// Compare: payload first.
@@ -132,7 +132,7 @@ pub(super) fn compare(
     data_out: u32,
 ) -> Result<(), Status> {
     let op = Op::Compare(span(Transfer::of(sqe)));
-    solicit(ctx, key, sqe, data_out, op, Tally::Read)
+    solicit(ctx, key, sqe, data_out, op, CountedAs::Read)
 }
 
 #[inline]
@@ -142,7 +142,7 @@ fn solicit(
     sqe: &Sqe,
     data_out: u32,
     op: Op,
-    tally: Tally,
+    tally: CountedAs,
 ) -> Result<(), Status> {
     let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     let bytes = measure(ctx, key, volume, Transfer::of(sqe), data_out)?;
@@ -188,7 +188,7 @@ fn bare(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, op: Op, stable: bool)
         return Err(Status::INVALID_PROTECTION_INFO.final_());
     }
     let bytes = u64::from(transfer.blocks) * u64::from(volume.view.geometry.logical);
-    let tally = if matches!(op, Op::Verify(_)) { Tally::Read } else { Tally::No };
+    let tally = if matches!(op, Op::Verify(_)) { CountedAs::Read } else { CountedAs::No };
     // At most 65536 blocks of 4096 bytes.
     let slot = ctx.open(key, sqe, &entry, bytes as u32, Job::Plain)?;
     ctx.tasks.get_mut(slot).tally = tally;

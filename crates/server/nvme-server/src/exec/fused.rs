@@ -17,10 +17,10 @@ use volume::{Failure, Fault, Op, Outcome};
 use super::block::{admit, measure, span};
 use super::place;
 use crate::context::ExecContext;
-use crate::job::{Half, Job};
+use crate::job::{FusedHalf, Job};
 use crate::status;
 use crate::step::{CommandKey, Step};
-use crate::task::{Ending, Phase, Tally};
+use crate::task::{CountedAs, Ending, Phase};
 
 /// A command that is part of a pair, or that follows a first half, or comes too late.
 pub(crate) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) {
@@ -61,13 +61,14 @@ fn open(
     key: CommandKey,
     sqe: &Sqe,
     data_out: u32,
-    tally: Tally,
+    tally: CountedAs,
 ) -> Result<u32, Status> {
     let transfer = Transfer::of(sqe);
     let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     let bytes = measure(ctx, key, volume, transfer, data_out)?;
     let stable = transfer.has(Transfer::FUA);
-    let half = Half { span: span(transfer), mate: None, data: None, stable, running: false, done: false };
+    let half =
+        FusedHalf { span: span(transfer), mate: None, data: None, stable, running: false, done: false };
     let slot = ctx.open(key, sqe, &entry, bytes, Job::Half(Box::new(half)))?;
     let task = ctx.tasks.get_mut(slot);
     (task.phase, task.tally) = (Phase::Mate, tally);
@@ -78,7 +79,7 @@ fn first(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Re
     if sqe.opcode != Opcode::COMPARE {
         return Err(Status::INVALID_FIELD.final_());
     }
-    let slot = open(ctx, key, sqe, data_out, Tally::Read)?;
+    let slot = open(ctx, key, sqe, data_out, CountedAs::Read)?;
     ctx.queue_mut(key.queue).half = Some(slot);
     if sqe.dptr.identifier == Descriptor::IN_CAPSULE {
         ctx.receive(slot, data_out);
@@ -134,7 +135,7 @@ fn pair(
     let op = Op::CompareAndWrite(span(transfer));
     admit(ctx, key, &entry, volume, &op).map_err(both)?;
     let failed = Status::ABORTED_FAILED_FUSED.final_();
-    open(ctx, key, sqe, data_out, Tally::Write).map_err(|status| (failed, status))
+    open(ctx, key, sqe, data_out, CountedAs::Write).map_err(|status| (failed, status))
 }
 
 /// A half's data is here; the pair goes on when both halves' is.
@@ -147,7 +148,8 @@ pub(super) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
     if ctx.half(mate).data.is_none() {
         return;
     }
-    let (first, second) = if ctx.tasks.get(slot).tally == Tally::Read { (slot, mate) } else { (mate, slot) };
+    let (first, second) =
+        if ctx.tasks.get(slot).tally == CountedAs::Read { (slot, mate) } else { (mate, slot) };
     let written = ctx.half_mut(second).data.take();
     let compared = ctx.half_mut(first);
     compared.running = true;

@@ -183,7 +183,7 @@ fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     let report = world.server(host).context.report(host.key);
     assert_eq!(report.counters.busy_ns, 500);
     let status = Status::INVALID_NAMESPACE.final_();
-    let failure = crate::Failure { at: Time(1500), cid: 7, status, lba: 3, nsid: 9 };
+    let failure = crate::CommandFailure { at: Time(1500), cid: 7, status, lba: 3, nsid: 9 };
     assert_eq!((report.failures, report.failed), (vec![failure], 1));
     world.now = Time(1700);
     world.disks.hold.set(false);

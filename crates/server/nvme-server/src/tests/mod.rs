@@ -95,7 +95,7 @@ pub(super) struct World {
     /// Queues whose links were closed because a server said so.
     pub(super) ended: Vec<Host>,
     /// Controllers that are gone.
-    pub(super) gone: Vec<(u16, crate::Gone)>,
+    pub(super) gone: Vec<(u16, crate::ControllerEnd)>,
     /// Commands whose answers wait for memory: how much of which class.
     pub(super) hungry: Vec<(Started, Class, u32)>,
     /// Queues whose hosts failed to prove who they are.
@@ -200,7 +200,7 @@ impl World {
             flow_control: false,
             in_capsule: 8192,
             home: Shard(0),
-            host: crate::Host {
+            host: crate::HostIdentity {
                 nqn: Nqn::parse("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001")
                     .unwrap(),
                 id: HostId::new([id; 16]).unwrap(),
@@ -397,10 +397,10 @@ impl World {
             }
             Step::Compute { id, work, .. } if self.computes => core.server.computed(&mut cx, id, work.run()),
             Step::Compute { id, .. } => self.uncomputed.push(id),
-            Step::Forget { id } => self.uncomputed.retain(|waiting| *waiting != id),
+            Step::CancelCompute { id } => self.uncomputed.retain(|waiting| *waiting != id),
             Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
-            Step::Proven { .. } => {}
-            Step::Unproven { queue } => self.unproven.push(queue),
+            Step::HostAuthenticated { .. } => {}
+            Step::AuthenticationFailed { queue } => self.unproven.push(queue),
             Step::QueueMessage { .. } | Step::EndQueue { .. } => {}
         }
     }

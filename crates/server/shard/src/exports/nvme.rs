@@ -6,7 +6,7 @@ use std::sync::Arc;
 use endpoint::ListenerId;
 use nvme::auth::{Policy, Secret};
 use nvme::{HostId, TransferMax};
-use nvme_server::KeepAlive;
+use nvme_server::KeepAliveLimits;
 use nvme_tcp::QueueLimits;
 use volume::{PortId, VolumeId};
 
@@ -33,7 +33,7 @@ pub struct NvmeExports {
     /// By what hosts may prove themselves that must.
     pub proofs: Policy,
     /// What keep-alive timeouts may be.
-    pub keep_alive: KeepAlive,
+    pub keep_alive: KeepAliveLimits,
     /// Which making of the exports this is: the generation counter of discovery logs. Greater with each
     /// change.
     pub generation: u64,

@@ -7,7 +7,7 @@ use endpoint::{Accepted, ShardId};
 use nvme::auth::{DhComputation, DhResult, Group, Hash};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
-use nvme_server::{ComputeId, ControllerList, Counters, Join, QueueMessage, QueueSpec};
+use nvme_server::{ComputeId, ControllerList, IoQueueConnect, QueueCounters, QueueMessage, QueueSpec};
 use nvme_tcp::QueueHandoff;
 
 use crate::controllers::{ControllerReply, ControllerRequest};
@@ -71,7 +71,7 @@ pub struct NvmeLinkHandoff {
 #[derive(Clone, Debug)]
 pub struct QueueRequest {
     /// What its Connect asks. What it says of its own shard is replaced by where it shall live.
-    pub join: Join,
+    pub join: IoQueueConnect,
     /// Where it would like to live.
     pub preference: ShardPreference,
     /// Who connects to whom.
@@ -166,7 +166,7 @@ pub struct QueueEntry {
     /// How its shard was chosen.
     pub placed: PlacementOutcome,
     /// What it has done since it was opened.
-    pub counters: Counters,
+    pub counters: QueueCounters,
     /// Bytes of its socket.
     pub traffic: LinkTraffic,
 }

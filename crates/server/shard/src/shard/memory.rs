@@ -209,11 +209,11 @@ impl Shard {
                 self.run_nvme_step(cx, step);
                 None
             }
-            Step::Compute { .. } | Step::Forget { .. } | Step::ListControllers { .. } => {
+            Step::Compute { .. } | Step::CancelCompute { .. } | Step::ListControllers { .. } => {
                 self.run_nvme_step(cx, step);
                 None
             }
-            Step::Proven { .. } | Step::Unproven { .. } => {
+            Step::HostAuthenticated { .. } | Step::AuthenticationFailed { .. } => {
                 self.run_nvme_step(cx, step);
                 None
             }

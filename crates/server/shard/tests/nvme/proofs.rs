@@ -249,7 +249,7 @@ fn attack_77_a_source_has_so_many_discovery_controllers() {
 
 #[test]
 fn keep_alive_timeouts_are_bounded() {
-    let keep_alive = blockwire_shard::KeepAlive { least_ms: 5000, most_ms: Some(20_000) };
+    let keep_alive = blockwire_shard::KeepAliveLimits { least_ms: 5000, most_ms: Some(20_000) };
     let mut world = guarded_with(6, |nvme| {
         nvme.keep_alive = keep_alive;
         nvme.subsystems[0].rules[0].auth = HostAuth::None;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Direction, HostId, Nqn, Sqe};
 use nvme_server::{
-    CommandKey, ControllerLimits, ControllerSpec, Host, Join, NamespaceEntry, QueueKey, QueueMessage, Server,
-    Step, Subsystem, VolumeInfo,
+    CommandKey, ControllerLimits, ControllerSpec, HostIdentity, IoQueueConnect, NamespaceEntry, QueueKey,
+    QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
     Ack, Answer, AskId, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, Shard,
@@ -83,8 +83,11 @@ fn subsystem() -> Arc<Subsystem> {
     })
 }
 
-fn host() -> Host {
-    Host { nqn: Nqn::parse("nqn.2026-11.io.blockwire:host").unwrap(), id: HostId::new([7; 16]).unwrap() }
+fn host() -> HostIdentity {
+    HostIdentity {
+        nqn: Nqn::parse("nqn.2026-11.io.blockwire:host").unwrap(),
+        id: HostId::new([7; 16]).unwrap(),
+    }
 }
 
 pub fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
@@ -178,7 +181,7 @@ impl Rig {
     /// Connects an I/O queue, if its controller lets it in.
     pub fn join(&mut self, qid: u16) {
         let shard = usize::from(qid) % SHARDS;
-        let join = Join {
+        let join = IoQueueConnect {
             qid,
             entries: ENTRIES as u32,
             flow_control: false,
@@ -334,7 +337,10 @@ impl Rig {
                 assert!(cntlid == CNTLID && self.alive, "a controller goes once");
                 self.alive = false;
             }
-            Step::Compute { .. } | Step::Forget { .. } | Step::Proven { .. } | Step::Unproven { .. } => {
+            Step::Compute { .. }
+            | Step::CancelCompute { .. }
+            | Step::HostAuthenticated { .. }
+            | Step::AuthenticationFailed { .. } => {
                 unreachable!("nobody authenticates")
             }
         }

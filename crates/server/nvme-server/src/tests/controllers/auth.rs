@@ -6,7 +6,7 @@ use nvme::{FabricsType, Opcode, Status};
 
 use super::super::transfer;
 use super::*;
-use crate::{Authentication, CommandKey, Gone};
+use crate::{Authentication, CommandKey, ControllerEnd};
 
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
@@ -106,7 +106,7 @@ fn a_wrong_secret_ends_the_association() {
     world.run();
     assert_eq!(
         (world.ended.as_slice(), world.gone.as_slice()),
-        (&[host][..], &[(2, Gone::Unauthenticated)][..])
+        (&[host][..], &[(2, ControllerEnd::Unauthenticated)][..])
     );
 }
 
@@ -123,7 +123,7 @@ fn attack_77_a_host_that_falls_silent_is_closed_when_its_time_is_over() {
     assert!(world.gone.is_empty());
     world.pass(1);
     assert_eq!(world.end(started), Some(End::Retired));
-    assert_eq!(world.gone, [(2, Gone::Unauthenticated)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Unauthenticated)]);
 }
 
 /// Begins to authenticate, up to the work that the controller has from it.
@@ -168,7 +168,7 @@ fn a_host_that_is_not_computed_for_is_told_and_blamed_for_nothing() {
     let id = world.uncomputed[0];
     world.not_computed(host, id);
     world.run();
-    assert_eq!(world.gone, [(2, Gone::Overloaded)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Overloaded)]);
     assert!(world.unproven.is_empty());
 }
 
@@ -195,7 +195,7 @@ fn an_io_queue_that_does_not_authenticate_ends_alone() {
     assert!(world.authenticate(own, SECRET, Group::Null));
     assert!(!world.authenticate(own, OTHER, Group::Null));
     world.pass(5);
-    assert_eq!(world.gone, [(2, Gone::QueueLost)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::QueueLost)]);
 }
 
 #[test]

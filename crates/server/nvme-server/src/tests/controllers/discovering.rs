@@ -4,24 +4,24 @@ use nvme::Status;
 use nvme::fabrics::Property;
 
 use super::*;
-use crate::Gone;
-use crate::discovery::{Entry, EntryKind, Hosts};
+use crate::ControllerEnd;
+use crate::discovery::{DiscoveryEntry, EntryKind, VisibleTo};
 
-fn at(kind: EntryKind, name: &str, address: &str, hosts: Hosts) -> Entry {
-    Entry { kind, subsystem: nqn(name), address: address.parse().unwrap(), port: PortId(3), hosts }
+fn at(kind: EntryKind, name: &str, address: &str, hosts: VisibleTo) -> DiscoveryEntry {
+    DiscoveryEntry { kind, subsystem: nqn(name), address: address.parse().unwrap(), port: PortId(3), hosts }
 }
 
-fn book(generation: u64, names: &[&str]) -> Arc<Book> {
+fn book(generation: u64, names: &[&str]) -> Arc<DiscoveryEntries> {
     let mut entries = vec![
-        at(EntryKind::Current, Nqn::DISCOVERY, "0.0.0.0:8009", Hosts::All),
-        at(EntryKind::Referral, Nqn::DISCOVERY, "192.0.2.99:8009", Hosts::All),
+        at(EntryKind::Current, Nqn::DISCOVERY, "0.0.0.0:8009", VisibleTo::All),
+        at(EntryKind::Referral, Nqn::DISCOVERY, "192.0.2.99:8009", VisibleTo::All),
     ];
     for name in names {
-        entries.push(at(EntryKind::Nvm, name, "0.0.0.0:4420", Hosts::All));
+        entries.push(at(EntryKind::Nvm, name, "0.0.0.0:4420", VisibleTo::All));
     }
-    let hidden = Hosts::These([host(9).nqn].into());
+    let hidden = VisibleTo::These([host(9).nqn].into());
     entries.push(at(EntryKind::Nvm, "nqn.2026-11.io.blockwire:hidden", "0.0.0.0:4420", hidden));
-    Arc::new(Book { generation, entries })
+    Arc::new(DiscoveryEntries { generation, entries })
 }
 
 fn world(kato_ms: u32) -> (World, Host) {
@@ -62,7 +62,9 @@ fn pieces_come_from_the_book_that_the_reading_began_with() {
     let (mut world, host) = world(0);
     let header = world.good(host, &piece(1024, 0), &[]);
     assert_eq!(counts(&header), (5, 3));
-    world.server(host).change_book(&book(6, &["nqn.2026-11.io.blockwire:b", "nqn.2026-11.io.blockwire:c"]));
+    world
+        .server(host)
+        .change_discovery(&book(6, &["nqn.2026-11.io.blockwire:b", "nqn.2026-11.io.blockwire:c"]));
     let record = world.good(host, &piece(1024, 3072), &[]);
     assert_eq!(&record[256..283], b"nqn.2026-11.io.blockwire:a\0");
     // The counter tells that the records are old.
@@ -79,26 +81,26 @@ fn hosts_that_stay_are_told_of_changes_that_they_can_see() {
     assert_eq!(world.ends(host, &set_feature(0x0b, 0, 1 << 31), &[]).status, Status::SUCCESS);
     let request = world.start(host, &event_request(1), &[]);
     // The same for this host, though not for others.
-    let mut other = Book::clone(&book(6, &["nqn.2026-11.io.blockwire:a"]));
+    let mut other = DiscoveryEntries::clone(&book(6, &["nqn.2026-11.io.blockwire:a"]));
     other.entries.pop();
-    world.server(host).change_book(&Arc::new(other));
+    world.server(host).change_discovery(&Arc::new(other));
     world.run();
     assert_eq!(world.end(request), None);
-    world.server(host).change_book(&book(7, &[]));
+    world.server(host).change_discovery(&book(7, &[]));
     world.run();
     assert_eq!(world.event(request), Some(0x0070_f002));
     let again = world.start(host, &event_request(2), &[]);
-    world.server(host).change_book(&book(8, &["nqn.2026-11.io.blockwire:x"]));
+    world.server(host).change_discovery(&book(8, &["nqn.2026-11.io.blockwire:x"]));
     world.run();
     assert_eq!(world.end(again), None, "the log was not read");
     assert_eq!(counts(&world.good(host, &piece(1024, 0), &[])), (8, 3));
-    world.server(host).change_book(&book(9, &[]));
+    world.server(host).change_discovery(&book(9, &[]));
     world.run();
     assert_eq!(world.event(again), Some(0x0070_f002));
     // Keep alive as anywhere else.
     assert_eq!(world.ends(host, &admin(0x18, 0, &[], 0), &[]).status, Status::SUCCESS);
     world.pass(30);
-    assert_eq!(world.gone, [(1, Gone::Silent)]);
+    assert_eq!(world.gone, [(1, ControllerEnd::Silent)]);
 }
 
 #[test]
@@ -110,7 +112,7 @@ fn without_keep_alive_a_host_may_be_idle_for_two_minutes() {
     assert!(world.gone.is_empty());
     assert_eq!(world.ends(host, &admin(0x18, 0, &[], 0), &[]).status, Status::KEEP_ALIVE_INVALID.final_());
     world.pass(120);
-    assert_eq!(world.gone, [(1, Gone::Silent)]);
+    assert_eq!(world.gone, [(1, ControllerEnd::Silent)]);
 }
 
 #[test]

@@ -57,7 +57,7 @@ enum Turn {
     Admin(Vec<u8>),
     Io(u8),
     Disconnect,
-    Join(u16),
+    IoQueueConnect(u16),
     Namespaces(u8),
     Time(u8),
 }
@@ -75,7 +75,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
         12 => command.prop_map(Turn::Admin),
         4 => any::<u8>().prop_map(Turn::Io),
         1 => Just(Turn::Disconnect),
-        2 => (1..4_u16).prop_map(Turn::Join),
+        2 => (1..4_u16).prop_map(Turn::IoQueueConnect),
         1 => any::<u8>().prop_map(Turn::Namespaces),
         1 => any::<u8>().prop_map(Turn::Time),
     ];
@@ -115,7 +115,7 @@ proptest! {
                         started.push(world.start(queue, &admin(0x7f, 8, &[], 0), &[]));
                     }
                 }
-                Turn::Join(qid) => queues.extend(world.connect(2, &join(qid, 1, usize::from(qid) % 2)).ok()),
+                Turn::IoQueueConnect(qid) => queues.extend(world.connect(2, &join(qid, 1, usize::from(qid) % 2)).ok()),
                 Turn::Namespaces(which) => {
                     let namespaces = (0..2).filter(|volume| which >> volume & 1 != 0).map(entry).collect();
                     world.server(host).change_namespaces(2, namespaces);

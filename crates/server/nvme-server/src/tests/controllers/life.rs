@@ -5,7 +5,7 @@ use nvme::{Opcode, Status};
 
 use super::super::{block, transfer};
 use super::*;
-use crate::Gone;
+use crate::ControllerEnd;
 
 fn world() -> (World, Host) {
     let mut world = World::new(2);
@@ -147,7 +147,10 @@ fn attack_74_timeouts_are_rounded_and_silence_frees_the_association() {
     world.now.0 += 1;
     world.fire();
     assert_eq!(world.end(request), Some(End::Retired));
-    assert_eq!((world.gone.as_slice(), world.ended.as_slice()), (&[(1, Gone::Silent)][..], &[host][..]));
+    assert_eq!(
+        (world.gone.as_slice(), world.ended.as_slice()),
+        (&[(1, ControllerEnd::Silent)][..], &[host][..])
+    );
 }
 
 #[test]
@@ -160,7 +163,7 @@ fn attack_74_without_a_timeout_keep_alive_is_invalid() {
     assert_eq!(world.ends(host, &get_feature(0x0f, 0, 0, 0), &[]).result, 2000);
     assert_eq!(world.ends(host, &admin(0x18, 0, &[], 0), &[]).status, Status::SUCCESS);
     world.pass(2);
-    assert_eq!(world.gone, [(2, Gone::Silent)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Silent)]);
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn traffic_of_io_queues_keeps_the_association_alive() {
     world.pass(4);
     assert!(world.gone.is_empty());
     world.pass(1);
-    assert_eq!(world.gone, [(2, Gone::Silent)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Silent)]);
     assert_eq!(world.ended.len(), 2);
 }
 
@@ -196,7 +199,7 @@ fn a_timeout_that_is_set_later_counts_traffic_too() {
     }
     assert!(world.gone.is_empty());
     world.pass(6);
-    assert_eq!(world.gone, [(2, Gone::Silent)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Silent)]);
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn the_loss_of_the_admin_queue_ends_the_association() {
     world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(write), Some(End::Retired));
-    assert_eq!(world.gone, [(2, Gone::Closed)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Closed)]);
     // The number may be given again.
     let host = world.controller(spec(2, 7, vec![entry(0)]));
     assert_eq!(world.property(host, Property::CSTS, 4), 1);
@@ -254,7 +257,7 @@ fn the_loss_of_an_io_queue_ends_the_association_unless_the_host_takes_it_down() 
     world.close(queue);
     world.run();
     world.pass(5);
-    assert_eq!(world.gone, [(2, Gone::QueueLost)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::QueueLost)]);
 }
 
 #[test]
@@ -324,6 +327,6 @@ fn a_controller_that_is_not_enabled_is_not_ended_by_its_keep_alive_timeout() {
             assert!(world.gone.is_empty(), "its time begins with its enabling");
         }
         world.pass(121);
-        assert_eq!(world.gone, [(1, Gone::Silent)], "{shut_down}");
+        assert_eq!(world.gone, [(1, ControllerEnd::Silent)], "{shut_down}");
     }
 }

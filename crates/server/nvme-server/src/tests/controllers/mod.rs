@@ -21,9 +21,10 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
 use super::{End, Host, Started, World};
-use crate::discovery::Book;
+use crate::discovery::DiscoveryEntries;
 use crate::{
-    ControllerLimits, ControllerSpec, DiscoverySpec, Join, NamespaceEntry, QueueKey, QueueSpec, Subsystem,
+    ControllerLimits, ControllerSpec, DiscoverySpec, IoQueueConnect, NamespaceEntry, QueueKey, QueueSpec,
+    Subsystem,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -32,8 +33,8 @@ fn nqn(name: &str) -> Nqn {
     Nqn::parse(name).unwrap()
 }
 
-pub(super) fn host(id: u8) -> crate::Host {
-    crate::Host {
+pub(super) fn host(id: u8) -> crate::HostIdentity {
+    crate::HostIdentity {
         nqn: nqn(&format!("nqn.2026-11.io.blockwire:host-{id}")),
         id: HostId::new([id; 16]).unwrap(),
     }
@@ -65,7 +66,7 @@ pub(super) fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> Cont
         host: host(id),
         nexus: Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false },
         kato_ms: 0,
-        keep_alive: crate::KeepAlive::default(),
+        keep_alive: crate::KeepAliveLimits::default(),
         entries: 32,
         flow_control: false,
         individual_deletion: false,
@@ -76,8 +77,8 @@ pub(super) fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> Cont
     }
 }
 
-pub(super) fn join(qid: u16, id: u8, shard: usize) -> Join {
-    Join {
+pub(super) fn join(qid: u16, id: u8, shard: usize) -> IoQueueConnect {
+    IoQueueConnect {
         qid,
         entries: 32,
         flow_control: false,
@@ -164,14 +165,14 @@ impl World {
     }
 
     /// Connects an I/O queue.
-    pub(super) fn connect(&mut self, cntlid: u16, join: &Join) -> Result<Host, ConnectRefusal> {
+    pub(super) fn connect(&mut self, cntlid: u16, join: &IoQueueConnect) -> Result<Host, ConnectRefusal> {
         let spec = self.join(cntlid, join)?;
         let host = self.open_on(usize::from(join.shard.0), spec);
         self.run();
         Ok(host)
     }
 
-    fn join(&mut self, cntlid: u16, join: &Join) -> Result<QueueSpec, ConnectRefusal> {
+    fn join(&mut self, cntlid: u16, join: &IoQueueConnect) -> Result<QueueSpec, ConnectRefusal> {
         let home = usize::from(cntlid) % self.cores.len();
         self.cores[home].server.join(cntlid, join)
     }
@@ -215,7 +216,7 @@ impl World {
 }
 
 /// A discovery controller's.
-fn discovery(cntlid: u16, id: u8, book: &Arc<Book>, kato_ms: u32) -> ControllerSpec {
+fn discovery(cntlid: u16, id: u8, book: &Arc<DiscoveryEntries>, kato_ms: u32) -> ControllerSpec {
     let subsystem = Arc::new(Subsystem { nqn: Nqn::discovery(), ..Subsystem::clone(&subsystem()) });
     let local = "192.0.2.7:8009".parse().unwrap();
     ControllerSpec {

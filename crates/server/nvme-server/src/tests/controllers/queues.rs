@@ -5,7 +5,7 @@ use nvme::{Opcode, Status};
 
 use super::super::{block, transfer};
 use super::*;
-use crate::Gone;
+use crate::ControllerEnd;
 
 fn world() -> (World, Host) {
     let mut world = World::new(2);
@@ -38,17 +38,22 @@ fn attack_67_io_connects_to_controllers_that_are_not_theirs() {
     let (mut world, host) = world();
     let good = join(1, 1, 1);
     assert_eq!(world.join(9, &good).unwrap_err(), ConnectRefusal::CNTLID);
-    let other = Join { subsystem: nqn("nqn.2026-11.io.blockwire:other"), ..good.clone() };
+    let other = IoQueueConnect { subsystem: nqn("nqn.2026-11.io.blockwire:other"), ..good.clone() };
     assert_eq!(world.join(2, &other).unwrap_err(), ConnectRefusal::SUBNQN);
-    let stranger =
-        Join { host: crate::Host { nqn: super::host(7).nqn, ..good.host.clone() }, ..good.clone() };
+    let stranger = IoQueueConnect {
+        host: crate::HostIdentity { nqn: super::host(7).nqn, ..good.host.clone() },
+        ..good.clone()
+    };
     assert_eq!(world.join(2, &stranger).unwrap_err(), ConnectRefusal::HOSTNQN);
-    let twin = Join { host: crate::Host { id: super::host(7).id, ..good.host.clone() }, ..good.clone() };
+    let twin = IoQueueConnect {
+        host: crate::HostIdentity { id: super::host(7).id, ..good.host.clone() },
+        ..good.clone()
+    };
     assert_eq!(world.join(2, &twin).unwrap_err(), ConnectRefusal::HOSTID);
     // A number that was good until a moment ago.
     world.close(host);
     world.run();
-    assert_eq!(world.gone, [(2, Gone::Closed)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Closed)]);
     assert_eq!(world.join(2, &good).unwrap_err(), ConnectRefusal::CNTLID);
     let completion = Completion::from(ConnectRefusal::CNTLID);
     assert_eq!((completion.result, completion.status.0), (16 | 1 << 16, 0x0182));
@@ -58,13 +63,19 @@ fn attack_67_io_connects_to_controllers_that_are_not_theirs() {
 fn attack_68_queue_numbers_and_sizes_that_were_not_granted() {
     let (mut world, host) = world();
     assert_eq!(world.ends(host, &set_feature(7, 0, 0x0003_0001), &[]).result, 0x0001_0001);
-    let refusal = |world: &mut World, join: &Join| world.join(2, join).unwrap_err();
+    let refusal = |world: &mut World, join: &IoQueueConnect| world.join(2, join).unwrap_err();
     assert_eq!(refusal(&mut world, &join(0, 1, 1)), ConnectRefusal::QID);
     assert_eq!(refusal(&mut world, &join(3, 1, 1)), ConnectRefusal::QID);
     assert_eq!(refusal(&mut world, &join(0xffff, 1, 1)), ConnectRefusal::QID);
-    assert_eq!(refusal(&mut world, &Join { entries: 129, ..join(1, 1, 1) }), ConnectRefusal::SQSIZE);
-    assert_eq!(refusal(&mut world, &Join { entries: 65_536, ..join(1, 1, 1) }), ConnectRefusal::SQSIZE);
-    assert_eq!(refusal(&mut world, &Join { entries: 1, ..join(1, 1, 1) }), ConnectRefusal::SQSIZE);
+    assert_eq!(
+        refusal(&mut world, &IoQueueConnect { entries: 129, ..join(1, 1, 1) }),
+        ConnectRefusal::SQSIZE
+    );
+    assert_eq!(
+        refusal(&mut world, &IoQueueConnect { entries: 65_536, ..join(1, 1, 1) }),
+        ConnectRefusal::SQSIZE
+    );
+    assert_eq!(refusal(&mut world, &IoQueueConnect { entries: 1, ..join(1, 1, 1) }), ConnectRefusal::SQSIZE);
     world.connect(2, &join(1, 1, 1)).unwrap();
     assert_eq!(refusal(&mut world, &join(1, 1, 0)), ConnectRefusal::Sequence);
     assert_eq!(Completion::from(ConnectRefusal::Sequence).status, Status::COMMAND_SEQUENCE_ERROR);
@@ -118,7 +129,10 @@ fn a_queue_that_opens_after_its_association_ended_ends_at_once() {
     assert!(world.gone.is_empty());
     let queue = world.open_on(1, late);
     world.run();
-    assert_eq!((world.ended.as_slice(), world.gone.as_slice()), (&[queue][..], &[(2, Gone::Closed)][..]));
+    assert_eq!(
+        (world.ended.as_slice(), world.gone.as_slice()),
+        (&[queue][..], &[(2, ControllerEnd::Closed)][..])
+    );
 }
 
 #[test]
@@ -168,7 +182,7 @@ fn attack_78_a_subsystem_or_a_volume_is_removed_during_connect_and_io() {
     world.run();
     assert!(world.end(write).is_some());
     assert!(world.ended.contains(&queue) && world.ended.contains(&host) && world.ended.contains(&arrived));
-    assert_eq!(world.gone, [(2, Gone::Removed)]);
+    assert_eq!(world.gone, [(2, ControllerEnd::Removed)]);
     assert_eq!(world.pool.usage().lent, 0);
 }
 

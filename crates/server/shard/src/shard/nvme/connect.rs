@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buf::Cx;
 use endpoint::{Accepted, Departure, ShardId};
 use nvme::fabrics::{ConnectNames, ConnectRefusal};
-use nvme_server::{Host, Join};
+use nvme_server::{HostIdentity, IoQueueConnect};
 use stream::Tag;
 use volume::Shard as Core;
 
@@ -44,12 +44,12 @@ impl Shard {
         } else {
             // A number that is nobody's is refused where its bearer would live.
             let home = ShardId(names.cntlid % self.shards);
-            let join = Join {
+            let join = IoQueueConnect {
                 qid: connecting.connect.qid,
                 entries: connecting.connect.entries,
                 flow_control: connecting.connect.flow_control,
                 subsystem: names.subsystem.clone(),
-                host: Host { nqn: names.host.clone(), id: names.host_id },
+                host: HostIdentity { nqn: names.host.clone(), id: names.host_id },
                 // The controller's shard knows where its other queues are.
                 shard: Core(home.0),
             };

@@ -25,12 +25,14 @@ impl Shard {
                 continue;
             };
             if names.subsystem.is_discovery() {
-                let (book, auth) =
-                    (Arc::new(self.book(names, &accepted)), self.discovery_proof(names, &accepted));
+                let (book, auth) = (
+                    Arc::new(self.discovery_entries(names, &accepted)),
+                    self.discovery_proof(names, &accepted),
+                );
                 let server = &mut self.nvme.server;
                 match auth {
                     Some(auth) if server.change_authentication(cntlid, &auth) => {
-                        server.change_book_of(cntlid, &book);
+                        server.change_discovery_of(cntlid, &book);
                     }
                     Some(_) | None => server.end_controller(cntlid),
                 }
@@ -139,9 +141,9 @@ impl Shard {
             entries: size.entries,
             flow_control: size.flow_control,
             in_capsule: size.in_capsule_max,
-            authentication: match self.nvme.server.proven_by(open.key) {
+            authentication: match self.nvme.server.authenticated_by(open.key) {
                 Some((hash, group)) => HostAuthentication::Done(hash, group),
-                None if self.nvme.server.must_prove(open.key) => HostAuthentication::Pending,
+                None if self.nvme.server.must_authenticate(open.key) => HostAuthentication::Pending,
                 None => HostAuthentication::NotRequired,
             },
             commands: queue.proto.tasks_in_work(),

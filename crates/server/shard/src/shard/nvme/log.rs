@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvme::Nqn;
 use nvme::fabrics::ConnectRefusal;
-use nvme_server::Gone;
+use nvme_server::ControllerEnd;
 use nvme_tcp::LinkFault;
 
 /// A line about an NVMe host.
@@ -40,7 +40,7 @@ pub enum NvmeLogLine {
         /// The controller.
         cntlid: u16,
         /// What ended it.
-        why: Gone,
+        why: ControllerEnd,
     },
     /// A peer broke the protocol.
     LinkFault {
@@ -109,7 +109,9 @@ impl NvmeLogLine {
     pub fn is_strangers(&self) -> bool {
         match self {
             NvmeLogLine::NotConnected { .. } | NvmeLogLine::LinkFault { .. } => true,
-            NvmeLogLine::Disconnected { why, .. } => matches!(why, Gone::Unauthenticated | Gone::Overloaded),
+            NvmeLogLine::Disconnected { why, .. } => {
+                matches!(why, ControllerEnd::Unauthenticated | ControllerEnd::Overloaded)
+            }
             NvmeLogLine::Connected { .. } => false,
         }
     }

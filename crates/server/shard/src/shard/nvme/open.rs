@@ -7,10 +7,10 @@ use endpoint::{Accepted, Departure, LinkId};
 use nvme::auth::{Credentials, Policy};
 use nvme::fabrics::{ConnectNames, ConnectRefusal};
 use nvme::{Nqn, TransferMax};
-use nvme_server::discovery::{Book, Entry, EntryKind, Hosts};
+use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, VisibleTo};
 use nvme_server::{
-    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec, Host,
-    NAMESPACES_MAX, NamespaceEntry, QueueKey, Subsystem,
+    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec,
+    HostIdentity, NAMESPACES_MAX, NamespaceEntry, QueueKey, Subsystem,
 };
 use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
@@ -81,7 +81,7 @@ impl Shard {
         queue.state =
             QueueState::Open(Box::new(OpenQueue { key, cntlid, qid, names: connecting.names, admin }));
         queue.proto.respond(cx, tag, completion);
-        let stranger = self.nvme.server.must_prove(key);
+        let stranger = self.nvme.server.must_authenticate(key);
         self.count_queue(cx, conn, stranger);
         if qid == 0 && !stranger {
             self.log_connected(cntlid);
@@ -171,7 +171,7 @@ impl Shard {
     ) -> Option<ControllerSpec> {
         let (names, connect) = (&connecting.names, &connecting.connect);
         let portal = self.exports.nvme.portal(accepted.listener)?;
-        let host = Host { nqn: names.host.clone(), id: names.host_id };
+        let host = HostIdentity { nqn: names.host.clone(), id: names.host_id };
         let identity = Arc::new(Identity::Host(names.host_id.bytes()));
         let mut spec = ControllerSpec {
             cntlid,
@@ -189,7 +189,7 @@ impl Shard {
             auth: None,
         };
         if names.subsystem.is_discovery() {
-            let book = Arc::new(self.book(names, accepted));
+            let book = Arc::new(self.discovery_entries(names, accepted));
             spec.discovery = Some(DiscoverySpec { book, local: accepted.local });
             spec.auth = self.discovery_proof(names, accepted)?;
             return Some(spec);
@@ -254,13 +254,13 @@ impl Shard {
     }
 
     /// What a host may discover that came from an address.
-    pub(super) fn book(&self, names: &ConnectNames, accepted: &Accepted) -> Book {
+    pub(super) fn discovery_entries(&self, names: &ConnectNames, accepted: &Accepted) -> DiscoveryEntries {
         let nvme = &self.exports.nvme;
         let mut entries = Vec::new();
         for portal in &nvme.portals {
             let mut put = |kind, subsystem| {
                 let (address, port) = (portal.address, portal.port);
-                entries.push(Entry { kind, subsystem, address, port, hosts: Hosts::All });
+                entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts: VisibleTo::All });
             };
             if portal.service == NvmeService::Discovery {
                 put(EntryKind::Current, Nqn::discovery());
@@ -276,9 +276,15 @@ impl Shard {
         for referral in &nvme.referrals {
             let Ok(subsystem) = Nqn::parse(&referral.nqn) else { continue };
             let (address, port) = (referral.address, PortId(referral.port));
-            entries.push(Entry { kind: EntryKind::Referral, subsystem, address, port, hosts: Hosts::All });
+            entries.push(DiscoveryEntry {
+                kind: EntryKind::Referral,
+                subsystem,
+                address,
+                port,
+                hosts: VisibleTo::All,
+            });
         }
-        Book { generation: nvme.generation, entries }
+        DiscoveryEntries { generation: nvme.generation, entries }
     }
 }
 

@@ -8,7 +8,7 @@ use buf::Cx;
 use endpoint::ShardId;
 use nvme::auth::DhComputation;
 use nvme::fabrics::ConnectNames;
-use nvme_server::{ComputeId, Gone, QueueKey};
+use nvme_server::{ComputeId, ControllerEnd, QueueKey};
 use stream::Tag;
 
 use super::NvmeLogLine;
@@ -67,15 +67,16 @@ impl Shard {
     }
 
     /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
-    pub(super) fn controller_gone(&mut self, cntlid: u16, why: Gone) {
+    pub(super) fn controller_gone(&mut self, cntlid: u16, why: ControllerEnd) {
         let Some(gone) = self.nvme.controllers.remove(&cntlid) else { return };
         let ConnectNames { host, subsystem, .. } = gone.names;
-        let line = if gone.is_logged || matches!(why, Gone::Unauthenticated | Gone::Overloaded) {
-            NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
-        } else {
-            let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
-            NvmeLogLine::NotConnected { peer, names, cause: None }
-        };
+        let line =
+            if gone.is_logged || matches!(why, ControllerEnd::Unauthenticated | ControllerEnd::Overloaded) {
+                NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
+            } else {
+                let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
+                NvmeLogLine::NotConnected { peer, names, cause: None }
+            };
         self.log(LogLine::Nvme(line));
     }
 

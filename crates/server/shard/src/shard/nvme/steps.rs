@@ -67,10 +67,10 @@ impl Shard {
                 self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
             }
             Step::EndQueue { queue } => self.end_queue(cx, queue),
-            Step::Proven { queue } => self.host_authenticated(cx, queue),
-            Step::Unproven { queue } => self.host_failed_authentication(queue),
+            Step::HostAuthenticated { queue } => self.host_authenticated(cx, queue),
+            Step::AuthenticationFailed { queue } => self.host_failed_authentication(queue),
             Step::Compute { queue, id, work } => self.compute(cx, queue, id, work),
-            Step::Forget { id } => self.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id))),
+            Step::CancelCompute { id } => self.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id))),
             Step::ControllerGone { cntlid, why } => {
                 self.controller_gone(cntlid, why);
                 self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
