@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Held, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
+use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
 use crate::io::Refusal;
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, NoticeReceivers};
@@ -379,7 +379,7 @@ impl Reservations {
             state.registrants.retain(|registrant| registrant.identity != who.identity);
         }
         state.put(to.clone(), new)?;
-        state.held = Some(Held { kind: held.kind, holder: Some(to.clone()) });
+        state.held = Some(HeldReservation { kind: held.kind, holder: Some(to.clone()) });
         state.set_persist(persist);
         Ok(Effect { drain: true, ..self.effect(state) })
     }
@@ -398,7 +398,7 @@ impl Reservations {
 
     fn take(&mut self, who: &Nexus, kind: Kind) {
         let holder = (!kind.is_all_registrants()).then(|| who.identity.clone());
-        self.held = Some(Held { kind, holder });
+        self.held = Some(HeldReservation { kind, holder });
     }
 
     fn release(&self, who: &Nexus, kind: Kind) -> Result<Effect, Refusal> {
@@ -517,8 +517,8 @@ impl Effect {
     /// Ends a reservation whose holder, or whose last registrant, has gone.
     fn release_if_orphaned(&mut self) {
         let orphaned = match &self.state.held {
-            Some(Held { holder: Some(holder), .. }) => self.state.key_of(holder).is_none(),
-            Some(Held { holder: None, .. }) => self.state.registrants.is_empty(),
+            Some(HeldReservation { holder: Some(holder), .. }) => self.state.key_of(holder).is_none(),
+            Some(HeldReservation { holder: None, .. }) => self.state.registrants.is_empty(),
             None => false,
         };
         if orphaned {

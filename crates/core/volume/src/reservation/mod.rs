@@ -165,7 +165,7 @@ pub struct Registrant {
 
 /// A reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldReservation {
     /// Which kind.
     pub kind: Kind,
     /// Who holds it; `None` if all registrants do.
@@ -176,7 +176,7 @@ pub struct Held {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservations {
     registrants: Vec<Registrant>,
-    held: Option<Held>,
+    held: Option<HeldReservation>,
     legacy: Option<Arc<Identity>>,
     generation: u32,
     persist: bool,
@@ -205,7 +205,7 @@ impl Reservations {
         self.legacy.is_some() || self.held.is_some()
     }
 
-    fn rank(&self, held: &Held, who: &Identity) -> Rank {
+    fn rank(&self, held: &HeldReservation, who: &Identity) -> Rank {
         if held.holder.as_deref() == Some(who) {
             return Rank::Holder;
         }
@@ -240,7 +240,7 @@ impl Reservations {
     }
 
     /// The reservation, if there is one.
-    pub fn held(&self) -> Option<&Held> {
+    pub fn held(&self) -> Option<&HeldReservation> {
         self.held.as_ref()
     }
 

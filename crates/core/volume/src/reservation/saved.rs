@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{Held, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
+use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
 use crate::nexus::{Identity, PortId};
 use crate::record::Reader;
 
@@ -64,7 +64,7 @@ impl Reservations {
                 (false, Some(holder)) => Some(holder.identity.clone()),
                 (true | false, _) => return None,
             };
-            state.held = Some(Held { kind, holder });
+            state.held = Some(HeldReservation { kind, holder });
         }
         Some(state)
     }
