@@ -27,7 +27,7 @@ fn reserved(view: &View, who: &Nexus) -> View {
     let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
     let reserve = Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusiveRegistrants };
     let state = state.apply(who, &reserve).expect("a reservation").state;
-    View::from(volume::Standing { reservations: Arc::new(state), ..(**view).clone() })
+    View::from(volume::VolumeState { reservations: Arc::new(state), ..(**view).clone() })
 }
 
 /// Time on a processor, so that what else the machine does counts less.

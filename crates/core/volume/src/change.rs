@@ -70,7 +70,7 @@ pub enum VolumeRequest {
         /// Whether to protect.
         on: bool,
     },
-    /// Settings that hosts share (see [`Standing::host_settings`](crate::Standing)).
+    /// Settings that hosts share (see [`VolumeState::host_settings`](crate::Standing)).
     HostSettings {
         /// Who asks: it is not told.
         by: Arc<Identity>,

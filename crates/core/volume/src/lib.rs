@@ -79,4 +79,4 @@ pub use notice::{Cause, Notice, NoticeReceivers};
 pub use ram::{Ram, RamDisk};
 pub use shared::{Gauge, Shared};
 pub use truth::{Change, Volume};
-pub use view::{Access, HostProtection, Progress, Standing, View};
+pub use view::{Access, HostProtection, Progress, View, VolumeState};

@@ -20,7 +20,7 @@ use crate::facts::Uuid;
 use crate::io::Span;
 use crate::nexus::PortId;
 use crate::reservation::Reservations;
-use crate::view::{Access, HostProtection, Standing};
+use crate::view::{Access, HostProtection, VolumeState};
 
 const MAGIC: &[u8; 4] = b"BWPR";
 /// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize.
@@ -52,7 +52,7 @@ pub(crate) struct PersistentState {
 }
 
 impl PersistentState {
-    pub(crate) fn of(standing: &Standing) -> PersistentState {
+    pub(crate) fn of(standing: &VolumeState) -> PersistentState {
         PersistentState {
             reservations: standing.reservations.clone(),
             bad: standing.bad.clone(),

@@ -15,7 +15,7 @@ use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, NoticeReceivers};
 use crate::record::PersistentState;
 use crate::reservation::Action;
-use crate::view::{Access, HostProtection, Standing, View};
+use crate::view::{Access, HostProtection, View, VolumeState};
 
 /// How many nexuses can prevent the removal of the medium: more than sessions are let in.
 const PREVENTING_MAX: usize = 16384;
@@ -49,7 +49,7 @@ impl Volume {
             kept;
         // The volume may have shrunk while it was closed.
         let bad = bad.without(Span { lba: geometry.blocks, blocks: u64::MAX });
-        let view = View::from(Standing {
+        let view = View::from(VolumeState {
             reservations,
             bad: Arc::new(bad),
             access,
@@ -82,7 +82,7 @@ impl Volume {
 
     /// Whether a change would alter nothing that any core sees or does.
     pub fn is_noop(&self, change: &Change) -> bool {
-        let same = Standing { epoch: self.view.epoch, ..(*change.view).clone() };
+        let same = VolumeState { epoch: self.view.epoch, ..(*change.view).clone() };
         same == *self.view && change.abort == Abort::Nobody && change.notices.is_empty() && !change.drain
     }
 
@@ -196,7 +196,7 @@ impl Volume {
         self.with(|_| {})
     }
 
-    fn with(&self, alter: impl FnOnce(&mut Standing)) -> Change {
+    fn with(&self, alter: impl FnOnce(&mut VolumeState)) -> Change {
         let mut standing = (*self.view).clone();
         alter(&mut standing);
         standing.epoch = Epoch(self.view.epoch.0 + 1);
@@ -368,7 +368,7 @@ impl Volume {
 
 /// The change that notes besides whether a sanitize is owed.
 fn owing(change: Change, owes_sanitize: bool) -> Change {
-    let view = View::from(Standing { owes_sanitize, ..(*change.view).clone() });
+    let view = View::from(VolumeState { owes_sanitize, ..(*change.view).clone() });
     Change { view, ..change }
 }
 

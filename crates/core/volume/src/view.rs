@@ -62,7 +62,7 @@ impl HostProtection {
 
 /// What can be true of a volume at one moment. Read it through a [`View`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct VolumeState {
     /// Which view it is.
     pub epoch: Epoch,
     /// What the blocks are like.
@@ -94,7 +94,7 @@ pub struct Standing {
     pub closed: bool,
 }
 
-impl Standing {
+impl VolumeState {
     /// Whether writes are refused for a reason that no host can take away.
     pub fn is_protected(&self) -> bool {
         self.write_protected || self.backing_read_only
@@ -140,17 +140,17 @@ impl Eq for Progress {}
 /// assert_eq!(view.admit(&who, &Op::Unmap(vec![])), Err(Refusal::ReadOnly));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View(Arc<Standing>);
+pub struct View(Arc<VolumeState>);
 
 impl Deref for View {
-    type Target = Standing;
-    fn deref(&self) -> &Standing {
+    type Target = VolumeState;
+    fn deref(&self) -> &VolumeState {
         &self.0
     }
 }
 
-impl From<Standing> for View {
-    fn from(standing: Standing) -> Self {
+impl From<VolumeState> for View {
+    fn from(standing: VolumeState) -> Self {
         View(Arc::new(standing))
     }
 }
@@ -159,7 +159,7 @@ impl View {
     /// The first view of a volume without reservations, open on every port: for a volume that has
     /// no home (a remote one), and for tests.
     pub fn of(geometry: Geometry) -> View {
-        View::from(Standing {
+        View::from(VolumeState {
             epoch: Epoch(0),
             geometry,
             reservations: Arc::default(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Class, Effect, Key, Kind, Register, RegisterMode, Reservations};
 use volume::{
-    Durability, Geometry, Identity, Nexus, Op, PortId, Refusal, SanitizeKind, Span, Standing, View,
+    Durability, Geometry, Identity, Nexus, Op, PortId, Refusal, SanitizeKind, Span, View, VolumeState,
 };
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/reservations.txt");
@@ -115,7 +115,7 @@ fn view(reservations: Reservations) -> View {
         lends: false,
     };
     let standing = (*View::of(geometry)).clone();
-    View::from(Standing { reservations: Arc::new(reservations), ..standing })
+    View::from(VolumeState { reservations: Arc::new(reservations), ..standing })
 }
 
 /// "Command Behavior in the Presence of a Reservation" (NVMe Base §8.19.1) and the tables of commands

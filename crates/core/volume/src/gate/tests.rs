@@ -241,7 +241,7 @@ fn an_old_change_does_not_bring_an_old_view_back() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
     let view = |epoch, write_protected| {
         let view = View::of(gate.view().geometry);
-        View::from(crate::Standing { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
+        View::from(crate::VolumeState { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
     };
     let adoption = |change, view| ViewUpdate {
         change: crate::ChangeId(change),
@@ -319,7 +319,7 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), nexus(1));
     let view = |gate: &Gate, epoch, why| {
         let view = gate.view().clone();
-        let view = View::from(crate::Standing {
+        let view = View::from(crate::VolumeState {
             epoch: crate::Epoch(epoch),
             not_ready: Some(why),
             ..(*view).clone()
@@ -360,14 +360,14 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         let hand = crate::fake::FakeControls::default();
         let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), geometry, hand.clone());
         let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
-        let standing = crate::Standing { bad: Arc::new(bad), ..(*View::of(geometry)).clone() };
+        let standing = crate::VolumeState { bad: Arc::new(bad), ..(*View::of(geometry)).clone() };
         let mut gate = Gate::new(Shard(0), Shared::new(1), View::from(standing), Box::new(backend));
         let payload = if matches!(op, Op::Write(..)) { world.filled(&[7; 512]) } else { Payload::None };
         let io = Io { id: IoId(7), epoch: Default::default(), op: op.clone(), payload };
         hand.hold.set(true);
         gate.submit(&mut world.cx(), &nexus(1), io);
         let adopt = |gate: &mut Gate, epoch| {
-            let standing = crate::Standing { epoch: crate::Epoch(epoch), ..(**gate.view()).clone() };
+            let standing = crate::VolumeState { epoch: crate::Epoch(epoch), ..(**gate.view()).clone() };
             let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
             let view = View::from(standing);
             gate.adopt(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
@@ -410,7 +410,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     };
     submit(&mut world, &mut gate, 1, 7);
     assert!(gate.poll_done().is_none() && gate.in_flight() == 1);
-    let standing = crate::Standing { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
+    let standing = crate::VolumeState { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
     let (change, abort, view) = (crate::ChangeId(1), crate::Abort::Nobody, View::from(standing));
     gate.adopt(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
     assert!(gate.poll_ack().is_some(), "its blocks stand");
@@ -443,7 +443,7 @@ fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
         persist: None,
     });
     let reservations = Arc::new(gate.view().reservations.apply(&who, &register).unwrap().state);
-    let standing = crate::Standing { epoch: crate::Epoch(1), reservations, ..(**gate.view()).clone() };
+    let standing = crate::VolumeState { epoch: crate::Epoch(1), reservations, ..(**gate.view()).clone() };
     gate.view = View::from(standing);
     assert!(!gate.lends() && gate.read_at_once(&who, span(0, 1)).is_none());
     let was_read = run(&mut world, &mut gate, &who, Op::Read(span(0, 1)), Payload::None);
@@ -473,7 +473,8 @@ fn at_once_is_what_submitting_would_have_done() {
     assert!(gate.read_at_once(&reader, span(2, 1)).is_some());
     // Bad blocks are not read, and to make them good takes more than a plain write.
     let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
-    let standing = crate::Standing { epoch: crate::Epoch(1), bad: Arc::new(bad), ..(**gate.view()).clone() };
+    let standing =
+        crate::VolumeState { epoch: crate::Epoch(1), bad: Arc::new(bad), ..(**gate.view()).clone() };
     gate.view = View::from(standing);
     assert!(gate.read_at_once(&who, span(2, 4)).is_none());
     assert!(!gate.write_at_once(&who, span(3, 1), cached, &[7; 512]));

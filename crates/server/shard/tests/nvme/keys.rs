@@ -10,8 +10,8 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
 use stream::{Received, RecvOp, SendOp};
 use volume::{
-    Abort, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core, Standing,
-    View, ViewUpdate, VolumeId,
+    Abort, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core, View,
+    ViewUpdate, VolumeId, VolumeState,
 };
 
 use crate::BLOCKS;
@@ -318,7 +318,8 @@ fn one_long_command_does_not_keep_its_shard_from_everybody_else() {
 fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
     let (mut alone, spec) = Alone::without_volume();
     let volume = spec.facts.id;
-    let standing = |epoch| Standing { epoch: Epoch(epoch), backing_read_only: true, ..(*spec.view).clone() };
+    let standing =
+        |epoch| VolumeState { epoch: Epoch(epoch), backing_read_only: true, ..(*spec.view).clone() };
     for epoch in [1, 2] {
         let change = ChangeId(epoch);
         let view = View::from(standing(epoch));
