@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use stream::{Received, RecvOp, SendOp};
-use volume::{Backend, Remark};
+use volume::{Backend, OperatorNotice};
 
 use crate::{LinkId, Work};
 
@@ -95,7 +95,7 @@ pub trait Sockets {
     }
     /// What its operator should hear of: a path that is lost, one that is up again. Bounded, and seldom.
     #[must_use]
-    fn poll_remark(&mut self) -> Option<Remark> {
+    fn poll_remark(&mut self) -> Option<OperatorNotice> {
         None
     }
     /// Whether it has parted from all peers for ever.

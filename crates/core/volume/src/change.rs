@@ -290,7 +290,7 @@ pub struct Ack {
 
 /// Something that the operator should hear of, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remark {
+pub enum OperatorNotice {
     /// A registration has changed whether reservations survive power loss, for all registrants.
     Persistence {
         /// Who did it.
@@ -325,7 +325,7 @@ pub enum Remark {
     },
     /// Such a path is up again.
     PathUp {
-        /// As in [`Remark::PathDown`].
+        /// As in [`OperatorNotice::PathDown`].
         path: (Option<usize>, usize),
     },
 }

@@ -17,7 +17,9 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::backend::Geometry;
-use crate::change::{Ack, Answer, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate, VolumeRequest};
+use crate::change::{
+    Ack, Answer, AskId, ChangeId, OperatorNotice, Shard, StoreOp, ViewUpdate, VolumeRequest,
+};
 use crate::facts::Facts;
 use crate::io::{Refusal, Why};
 use crate::nexus::Identity;
@@ -71,7 +73,7 @@ pub struct VolumeOwner {
     stores: VecDeque<StoreOp>,
     adoptions: VecDeque<ViewUpdate>,
     answers: VecDeque<Answer>,
-    remarks: VecDeque<Remark>,
+    remarks: VecDeque<OperatorNotice>,
 }
 
 #[derive(Debug)]
@@ -320,7 +322,7 @@ impl VolumeOwner {
 
     /// Something for the log.
     #[must_use]
-    pub fn poll_remark(&mut self) -> Option<Remark> {
+    pub fn poll_remark(&mut self) -> Option<OperatorNotice> {
         self.remarks.pop_front()
     }
 
@@ -352,7 +354,7 @@ impl VolumeOwner {
             self.closed_for = None;
             let change = self.volume.close(false);
             self.send(change, None);
-            self.remark(Remark::Opened);
+            self.remark(OperatorNotice::Opened);
         }
         while self.current.is_none() {
             let Some(asked) = self.queue.pop() else { break };
@@ -385,7 +387,7 @@ impl VolumeOwner {
 
     fn refuse(&mut self, from: Shard, id: AskId, ask: &VolumeRequest, refusal: Refusal) {
         if let (VolumeRequest::MarkBad { who, .. }, Refusal::NoMarkSpace) = (ask, refusal) {
-            self.remark(Remark::BadBlocksFull { by: who.identity.clone() });
+            self.remark(OperatorNotice::BadBlocksFull { by: who.identity.clone() });
         }
         self.answer(from, id, Err(refusal));
     }
@@ -398,11 +400,11 @@ impl VolumeOwner {
             && !before.registrants().is_empty()
         {
             let (persists, registrants) = (after.persists(), after.registrants().len());
-            self.remark(Remark::Persistence { by: who.identity.clone(), persists, registrants });
+            self.remark(OperatorNotice::Persistence { by: who.identity.clone(), persists, registrants });
         }
     }
 
-    fn remark(&mut self, remark: Remark) {
+    fn remark(&mut self, remark: OperatorNotice) {
         if self.remarks.len() < REMARKS_MAX {
             self.remarks.push_back(remark);
         }
@@ -428,7 +430,7 @@ impl VolumeOwner {
         if !self.volume.view().closed {
             let change = self.volume.close(true);
             self.send(change, None);
-            self.remark(Remark::Closed);
+            self.remark(OperatorNotice::Closed);
         }
     }
 

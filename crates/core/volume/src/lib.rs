@@ -67,7 +67,9 @@ pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
 pub use by_volume::ByVolume;
-pub use change::{Abort, Ack, Answer, AskId, ChangeId, Remark, Shard, StoreOp, ViewUpdate, VolumeRequest};
+pub use change::{
+    Abort, Ack, Answer, AskId, ChangeId, OperatorNotice, Shard, StoreOp, ViewUpdate, VolumeRequest,
+};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use home::{ASKS_MAX, VolumeOwner};

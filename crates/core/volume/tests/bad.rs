@@ -8,8 +8,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, Payload, Refusal, Remark, SanitizeKind, Span,
-    VolumeOwner, VolumeRequest, Why,
+    BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, OperatorNotice, Payload, Refusal, SanitizeKind,
+    Span, VolumeOwner, VolumeRequest, Why,
 };
 
 fn span(lba: u64, blocks: u64) -> Span {
@@ -197,7 +197,7 @@ fn the_bound_is_said_and_writes_are_never_refused_for_it() {
     assert!(daemon.run(0, &nexus(1), full.clone(), Payload::None).result.is_ok());
     let more = daemon.run(1, &nexus(1), Op::MarkBad(span(0, 1)), Payload::None);
     assert_eq!(more.result, Err(Refusal::NoMarkSpace.into()));
-    assert_eq!(daemon.remarks, [Remark::BadBlocksFull { by: nexus(1).identity }]);
+    assert_eq!(daemon.remarks, [OperatorNotice::BadBlocksFull { by: nexus(1).identity }]);
     assert!(daemon.run(0, &nexus(1), full, Payload::None).result.is_ok(), "no more than before");
     assert_eq!(read(&mut daemon, 0, 0), Ok(0), "what was refused is not marked");
     // A write into the middle makes two runs of one.

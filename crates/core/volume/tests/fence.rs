@@ -13,8 +13,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    ASKS_MAX, Access, Ack, AskId, Failure, Nexus, Op, Payload, PortId, Refusal, Remark, Shard, StoreOp, Time,
-    VolumeOwner, VolumeRequest, Why,
+    ASKS_MAX, Access, Ack, AskId, Failure, Nexus, Op, OperatorNotice, Payload, PortId, Refusal, Shard,
+    StoreOp, Time, VolumeOwner, VolumeRequest, Why,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -202,7 +202,7 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
     assert_eq!(daemon.answer_to(again), Some(Ok(())));
     assert_eq!(daemon.home.view().access(PortId(1)), Access::Optimized);
     assert!(daemon.home.is_idle());
-    assert_eq!(daemon.remarks, [Remark::Closed, Remark::Opened]);
+    assert_eq!(daemon.remarks, [OperatorNotice::Closed, OperatorNotice::Opened]);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Abort, Access, AskId, Cause, Durability, Failure, Identity, Nexus, Op, Payload, PortId, Refusal, Remark,
-    Shard, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
+    Abort, Access, AskId, Cause, Durability, Failure, Identity, Nexus, Op, OperatorNotice, Payload, PortId,
+    Refusal, Shard, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
 };
 
 fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
@@ -262,7 +262,7 @@ fn persistence_is_one_bit_and_its_change_is_logged() {
     assert_eq!(daemon.asked(register(&initiator(1), 6, false)), Ok(()));
     assert_eq!(saved(&daemon), 0);
     let by = initiator(1).identity;
-    assert_eq!(daemon.remarks, [Remark::Persistence { by, persists: false, registrants: 2 }]);
+    assert_eq!(daemon.remarks, [OperatorNotice::Persistence { by, persists: false, registrants: 2 }]);
     // CPTPL 0 changes nothing.
     assert_eq!(daemon.asked(add(&nexus(2), 7, "nqn.2026-11.example:b")), Ok(()));
     assert!(!daemon.home.view().reservations.persists());

@@ -354,7 +354,7 @@ fn a_failed_sync_is_never_forgotten() {
     assert_eq!(world.run(Op::Flush, Payload::None).0, refused);
     assert_eq!(world.read(0, 1), (Ok(Outcome::Complete), vec![7; 512]));
     assert!(world.gate.sync_failed());
-    assert_eq!(world.gate.poll_remark(), Some(volume::Remark::SyncFailed));
+    assert_eq!(world.gate.poll_remark(), Some(volume::OperatorNotice::SyncFailed));
     assert_eq!(world.gate.poll_remark(), None, "once");
 }
 
@@ -368,7 +368,7 @@ fn errors_name_the_block_and_leave_the_volume_usable() {
     world.disk.full = true;
     assert_eq!(world.write(0, &[1; 512]), Err(Fault::NoSpace.into()));
     assert_eq!(world.write(0, &[1; 512]), Err(Fault::NoSpace.into()));
-    assert_eq!(world.gate.poll_remark(), Some(volume::Remark::NoSpace));
+    assert_eq!(world.gate.poll_remark(), Some(volume::OperatorNotice::NoSpace));
     assert_eq!(world.gate.poll_remark(), None, "not for each write");
     world.disk.full = false;
     assert_eq!(world.write(0, &[2; 512]), Ok(Outcome::Complete));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use stream::{Received, RecvOp, SendOp, earliest};
-use volume::{Backend, Remark};
+use volume::{Backend, OperatorNotice};
 
 use super::Stripe;
 
@@ -103,13 +103,15 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         self.legs[leg].volume.poll_send(cx, link)
     }
 
-    fn poll_remark(&mut self) -> Option<Remark> {
+    fn poll_remark(&mut self) -> Option<OperatorNotice> {
         let legs = self.legs.iter_mut().enumerate();
         let (leg, remark) =
             legs.filter_map(|(at, leg)| leg.volume.poll_remark().map(|remark| (at, remark))).next()?;
         Some(match remark {
-            Remark::PathDown { path: (_, path), why } => Remark::PathDown { path: (Some(leg), path), why },
-            Remark::PathUp { path: (_, path) } => Remark::PathUp { path: (Some(leg), path) },
+            OperatorNotice::PathDown { path: (_, path), why } => {
+                OperatorNotice::PathDown { path: (Some(leg), path), why }
+            }
+            OperatorNotice::PathUp { path: (_, path) } => OperatorNotice::PathUp { path: (Some(leg), path) },
             other => other,
         })
     }

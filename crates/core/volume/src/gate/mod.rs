@@ -30,7 +30,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
-use crate::change::{Ack, AskId, Remark, Shard, VolumeRequest};
+use crate::change::{Ack, AskId, OperatorNotice, Shard, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -96,7 +96,7 @@ pub struct Gate {
     /// Ended parts of tasks in steps.
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
     done: VecDeque<Done>,
-    remarks: VecDeque<Remark>,
+    remarks: VecDeque<OperatorNotice>,
     wakes: VecDeque<Shard>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
     asks: VecDeque<(AskId, VolumeRequest)>,
@@ -516,10 +516,10 @@ impl Gate {
             debug_assert_eq!(self.backend_id(slot), done.id, "a backend ends an operation once");
             match done.result {
                 Err(Failure::Failed(Fault::Sync)) if self.shared.fail_sync() => {
-                    self.remarks.push_back(Remark::SyncFailed);
+                    self.remarks.push_back(OperatorNotice::SyncFailed);
                 }
                 Err(Failure::Failed(Fault::NoSpace)) if self.shared.tell_no_space(cx.now) => {
-                    self.remarks.push_back(Remark::NoSpace);
+                    self.remarks.push_back(OperatorNotice::NoSpace);
                 }
                 Ok(_) | Err(_) => {}
             }
@@ -578,7 +578,7 @@ impl Gate {
     }
 
     /// What the operator should hear of: a failed sync once, a lack of space once a minute, over all cores.
-    pub fn poll_remark(&mut self) -> Option<Remark> {
+    pub fn poll_remark(&mut self) -> Option<OperatorNotice> {
         self.remarks.pop_front()
     }
 

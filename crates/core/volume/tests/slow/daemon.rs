@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Ack, Answer, AskId, Done, Durability, Facts, Identity, IoId, Nexus, Op, Refusal, Remark, Shard, Span,
-    Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Answer, AskId, Done, Durability, Facts, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, Shard,
+    Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::{World, geometry};
@@ -66,7 +66,7 @@ pub struct Daemon {
     to_home: Vec<VecDeque<ToHome>>,
     /// To the test's own asks.
     pub answers: Vec<Answer>,
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<OperatorNotice>,
     /// The record as it was last stored.
     pub record: Option<Vec<u8>>,
     pub asks: u64,

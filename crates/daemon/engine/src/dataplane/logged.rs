@@ -11,7 +11,7 @@ use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use shard::{ConnectFailure, ControllerEnd, LogLine, Message, NvmeLogLine, Shard};
 use stream::{Received, RecvOp, SendOp};
-use volume::{DiskOp, Remark};
+use volume::{DiskOp, OperatorNotice};
 
 /// Lines that may wait to be written.
 const LINES_MAX: usize = 1024;
@@ -142,42 +142,42 @@ fn write_nvme(line: NvmeLogLine) {
     }
 }
 
-fn write_remark(volume: &str, remark: Remark) {
+fn write_remark(volume: &str, remark: OperatorNotice) {
     match remark {
-        Remark::Persistence { by, persists, registrants } => tracing::warn!(
+        OperatorNotice::Persistence { by, persists, registrants } => tracing::warn!(
             volume,
             %by,
             persists,
             registrants,
             "a registration changed for all registrants whether reservations survive power loss"
         ),
-        Remark::Closed => tracing::error!(
+        OperatorNotice::Closed => tracing::error!(
             volume,
             "closed: older operations did not end in time for a change; it opens when they end"
         ),
-        Remark::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
-        Remark::NoSpace => tracing::error!(
+        OperatorNotice::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
+        OperatorNotice::NoSpace => tracing::error!(
             volume,
             "no space left for a write, which its host is told; make room where the volume lies, or have its hosts \
              give back what they do not need (fstrim)"
         ),
-        Remark::SyncFailed => tracing::error!(
+        OperatorNotice::SyncFailed => tracing::error!(
             volume,
             "a sync has failed: what was written since the last good one may be lost, and nothing more is written; \
              look at the disk, then acknowledge it by `blockwire volume retry`; a restart alone changes nothing"
         ),
-        Remark::NotFlushed => tracing::error!(
+        OperatorNotice::NotFlushed => tracing::error!(
             volume,
             "not flushed: what was written since the last good flush may be lost; look at the disk or the machine \
              that holds it before its hosts go on"
         ),
-        Remark::PathDown { path: (leg, path), why } => {
+        OperatorNotice::PathDown { path: (leg, path), why } => {
             tracing::warn!(volume, leg, path, cause = why, "a path to where the volume lies is down");
         }
-        Remark::PathUp { path: (leg, path) } => {
+        OperatorNotice::PathUp { path: (leg, path) } => {
             tracing::info!(volume, leg, path, "a path to where the volume lies is up again");
         }
-        Remark::BadBlocksFull { by } => {
+        OperatorNotice::BadBlocksFull { by } => {
             tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
         }
     }

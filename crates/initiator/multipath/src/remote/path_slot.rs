@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use buf::Cx;
 use volume::reservation::{Key, Register};
-use volume::{Access, Remark, Time};
+use volume::{Access, OperatorNotice, Time};
 
 use super::joining::Joining;
 use super::terms::{Counts, PathInfo, Standing, Terms, Trouble};
@@ -251,11 +251,11 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// What is to be said of it.
-    pub(super) fn poll_remark(&mut self, at: usize) -> Option<Remark> {
+    pub(super) fn poll_remark(&mut self, at: usize) -> Option<OperatorNotice> {
         let path = (None, at);
         Some(match self.remark.take()? {
-            Some(why) => Remark::PathDown { path, why },
-            None => Remark::PathUp { path },
+            Some(why) => OperatorNotice::PathDown { path, why },
+            None => OperatorNotice::PathUp { path },
         })
     }
 

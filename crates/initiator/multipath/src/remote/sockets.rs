@@ -5,7 +5,7 @@ use std::time::Duration;
 use buf::{Cx, Errno};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use stream::{Received, RecvOp, SendOp, earliest};
-use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Remark, Time};
+use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, OperatorNotice, Time};
 
 use super::{RemoteVolume, Stage};
 use crate::path::Path;
@@ -164,7 +164,7 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         RemoteVolume::close(self, cx, grace);
     }
 
-    fn poll_remark(&mut self) -> Option<Remark> {
+    fn poll_remark(&mut self) -> Option<OperatorNotice> {
         if !self.remarks {
             return None;
         }

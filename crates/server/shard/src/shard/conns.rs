@@ -154,7 +154,7 @@ pub enum LogLine {
         /// Its name.
         name: Arc<str>,
         /// What.
-        remark: volume::Remark,
+        remark: volume::OperatorNotice,
     },
 }
 

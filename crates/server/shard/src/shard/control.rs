@@ -9,7 +9,7 @@ use endpoint::{Accepted, Departure, ShardId};
 use iscsi::login::AuthPolicy;
 use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
-use volume::{Answer, AskId, Refusal, Remark, VolumeId, VolumeRequest, Why};
+use volume::{Answer, AskId, OperatorNotice, Refusal, VolumeId, VolumeRequest, Why};
 
 use super::conns::{ConnKind, Session};
 use super::{LogLine, Shard};
@@ -379,7 +379,7 @@ impl Shard {
         }
         if let Some(local) = self.volumes.get(volume).filter(|_| !well || failed) {
             let name = local.name().clone();
-            self.log(LogLine::Volume { name, remark: Remark::NotFlushed });
+            self.log(LogLine::Volume { name, remark: OperatorNotice::NotFlushed });
         }
     }
 }

@@ -7,8 +7,9 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Answer, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op, Refusal,
-    Remark, Shard as Core, Span, StoreOp, View, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest, Why,
+    Ack, Answer, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op,
+    OperatorNotice, Refusal, Shard as Core, Span, StoreOp, View, ViewUpdate, VolumeId, VolumeOwner,
+    VolumeRequest, Why,
 };
 
 use super::remotes::Remotes;
@@ -66,7 +67,7 @@ impl LocalVolume {
         self.remote.is_none() || self.unflushed && self.gate.view().geometry.write_cache
     }
 
-    fn poll_remark(&mut self) -> Option<(Arc<str>, Remark)> {
+    fn poll_remark(&mut self) -> Option<(Arc<str>, OperatorNotice)> {
         let remark = self.gate.poll_remark()?;
         Some((self.name.clone(), remark))
     }
@@ -515,7 +516,7 @@ impl Shard {
         let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_adoption()).collect();
         let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
         let name = home.facts().name.clone();
-        let remarks: Vec<Remark> = std::iter::from_fn(|| home.poll_remark()).collect();
+        let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
         for remark in remarks {
             self.log(LogLine::Volume { name: name.clone(), remark });
         }

@@ -8,7 +8,7 @@ use blockwire_shard::{CONTROL, Control, LogLine, Message, Report};
 use endpoint::ShardId;
 use iscsi::wire::TmfFunction;
 use sim::{Config, PeerEnd};
-use volume::{DiskId, Refusal, Remark, Why};
+use volume::{DiskId, OperatorNotice, Refusal, Why};
 
 use crate::{fences, log_in, run_until, world};
 use testkit::iscsi_host::Initiator;
@@ -76,7 +76,7 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
         let mut told = 0;
         for shard in 0..2 {
             while let Some(line) = world.endpoint_mut(ShardId(shard)).poll_log() {
-                told += u32::from(matches!(line, LogLine::Volume { remark: Remark::SyncFailed, .. }));
+                told += u32::from(matches!(line, LogLine::Volume { remark: OperatorNotice::SyncFailed, .. }));
             }
         }
         assert_eq!(told, u32::from(fails));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use endpoint::Sockets;
 use volume::reservation::{Action, Key, Register, RegisterMode};
-use volume::{Access, Failure, Fault, Geometry, IoId, Op, Remark, Span, Uuid};
+use volume::{Access, Failure, Fault, Geometry, IoId, Op, OperatorNotice, Span, Uuid};
 
 use super::{News, Standing, Stranger, Terms, Trouble};
 use crate::path::{Claim, Event, Fate, Portrait, Protocol, Why};
@@ -649,7 +649,7 @@ fn what_becomes_of_paths_is_said_once_for_each_reason() {
     let mut rig = Rig::up(2, robin());
     let said = |rig: &mut Rig| std::iter::from_fn(|| rig.volume.poll_remark()).collect::<Vec<_>>();
     assert_eq!(said(&mut rig), []);
-    let down = |why: &str| Remark::PathDown { path: (None, 1), why: why.into() };
+    let down = |why: &str| OperatorNotice::PathDown { path: (None, 1), why: why.into() };
     rig.lose(1);
     assert_eq!(said(&mut rig), [down("the wire is cut")]);
     let mut lines = 0;
@@ -665,7 +665,7 @@ fn what_becomes_of_paths_is_said_once_for_each_reason() {
     rig.pass(15 * SECOND);
     rig.raise(1);
     if rig.volume.path_info(1).unwrap().standing == Standing::Up {
-        assert_eq!(said(&mut rig), [Remark::PathUp { path: (None, 1) }]);
+        assert_eq!(said(&mut rig), [OperatorNotice::PathUp { path: (None, 1) }]);
     }
     rig.with(|volume, cx| volume.close(cx, SECOND));
     rig.say(0, Event::Down(Why::Ended));
