@@ -66,6 +66,14 @@ impl SgMut {
         })
     }
 
+    /// Feeds `range` to a digest.
+    ///
+    /// # Panics
+    /// If `range` ends behind the payload.
+    pub fn digest(&mut self, range: Range<usize>, crc: &mut Crc32c) {
+        self.slices_mut(range).for_each(|slice| crc.update(slice));
+    }
+
     /// Copies all of `from` to `at`.
     ///
     /// # Panics

@@ -10,7 +10,7 @@
 //!
 //! Invariant: while a partial header is kept, all bytes before it have been consumed.
 
-use crate::ops::Direct;
+use crate::ops::{Direct, Received};
 use crate::tag::Tag;
 use buf::crc32c::Crc32c;
 use buf::{BufMut, Class, Pool, Sg, SgMut};
@@ -158,6 +158,27 @@ impl Inlet {
     /// Whether the link stands within a header, or a command that is being filled up.
     pub fn is_within_header(&self) -> bool {
         !self.carry.is_empty() || self.cut.is_some()
+    }
+
+    /// Takes in what a receive brought behind the `placed` bytes of payload that went to their own buffer. False:
+    /// the peer sends no more, or the socket failed.
+    ///
+    /// # Panics
+    /// As for [`Inlet::put_stage`].
+    #[must_use]
+    #[inline]
+    pub fn take(&mut self, received: Received, stage: Option<BufMut>, placed: usize) -> bool {
+        match received {
+            Received::Bytes(n) => {
+                if let (Some(stage), true) = (stage, n > placed) {
+                    self.put_stage(stage, n - placed);
+                }
+            }
+            Received::Loaned(pages) => self.put_loaned(pages),
+            Received::Cancelled => {}
+            Received::End | Received::Failed(_) => return false,
+        }
+        true
     }
 
     /// Takes the first `len` bytes of a stage in.

@@ -48,6 +48,17 @@ pub enum Received {
     Failed(Errno),
 }
 
+impl Received {
+    /// Bytes in the memory of the operation.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Received::Bytes(n) => *n,
+            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
+        }
+    }
+}
+
 /// Bytes ready for the wire: one sendmsg. Small bytes stand in `head`, large payload is referred to;
 /// all of it lives until the kernel lets go.
 /// ```

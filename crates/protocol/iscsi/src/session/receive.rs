@@ -13,7 +13,6 @@ use crate::text::TEXT_LEN_MAX;
 use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Sg, SgMut};
-use std::ops::Range;
 use stream::{Direct, Received, RecvOp, Tag};
 
 /// Whether parsing goes on.
@@ -66,24 +65,12 @@ impl TargetSession {
     ) -> Result<(), LinkFault> {
         let link = &mut self.links[index];
         link.rx.out = false;
-        let bytes = match &came {
-            Received::Bytes(n) => *n,
-            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
-        };
+        let bytes = came.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
         let link = &mut self.links[index];
-        match came {
-            Received::Bytes(n) => {
-                if let (Some(stage), true) = (op.stage, n > placed) {
-                    link.rx.inlet.put_stage(stage, n - placed);
-                }
-            }
-            Received::Loaned(pages) => link.rx.inlet.put_loaned(pages),
-            Received::Cancelled => {}
-            Received::End | Received::Failed(_) => {
-                self.fail_link(cx, index);
-                return Ok(());
-            }
+        if !link.rx.inlet.take(came, op.stage, placed) {
+            self.fail_link(cx, index);
+            return Ok(());
         }
         self.parse(cx, index, false)
     }
@@ -101,7 +88,7 @@ impl TargetSession {
         let RxState::Data { left, .. } = &mut link.rx.state else { return n };
         *left -= n as u32;
         if link.params.data_digest {
-            feed(&mut link.rx.crc, &mut data, want.start..want.start + n);
+            data.digest(want.start..want.start + n, &mut link.rx.crc);
         }
         let Some(task) = self.tasks.get_mut(tag) else { return n };
         let wanted = task.wants_data();
@@ -247,7 +234,7 @@ impl TargetSession {
                 *filled += n;
                 *left -= n as u32;
                 if digest {
-                    feed(crc, data, range.start..range.start + n);
+                    data.digest(range.start..range.start + n, crc);
                 }
                 if range.is_empty() {
                     // Data beyond what is kept cannot be checked, and is not used.
@@ -395,12 +382,6 @@ impl Segment {
             Segment::Gather { want, .. } => *want < bhs.data_len(),
             Segment::Write { .. } | Segment::Skip => true,
         }
-    }
-}
-
-fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
-    for slice in data.slices_mut(range) {
-        crc.update(slice);
     }
 }
 

@@ -11,10 +11,9 @@ use crate::wire::{
     PduLimits, PduType, Sender, TermReq,
 };
 use buf::crc32c::Crc32c;
-use buf::{Cx, SgMut, Time};
+use buf::{Cx, Time};
 use nvme::Status;
 use nvme::planted::{Bug, planted};
-use std::ops::Range;
 use stream::{Direct, Inlet, Received, RecvOp, Tag};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -148,23 +147,11 @@ impl ControllerQueue {
         received: Received,
     ) -> Result<(), LinkFault> {
         self.rx.out = false;
-        let bytes = match &received {
-            Received::Bytes(n) => *n,
-            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
-        };
+        let bytes = received.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        match received {
-            Received::Bytes(n) => {
-                if let (Some(stage), true) = (op.stage, n > placed) {
-                    self.rx.inlet.put_stage(stage, n - placed);
-                }
-            }
-            Received::Loaned(pages) => self.rx.inlet.put_loaned(pages),
-            Received::Cancelled => {}
-            Received::End | Received::Failed(_) => {
-                self.fail();
-                return Ok(());
-            }
+        if !self.rx.inlet.take(received, op.stage, placed) {
+            self.fail();
+            return Ok(());
         }
         self.parse(cx)
     }
@@ -182,7 +169,7 @@ impl ControllerQueue {
         stretch.want -= n as u32;
         stretch.at += n as u32;
         if self.terms.data_digest {
-            feed(&mut self.rx.crc, &mut data, want.start..want.start + n);
+            data.digest(want.start..want.start + n, &mut self.rx.crc);
         }
         if let Some(task) = self.tasks.get_mut(tag)
             && task.wants_data()
@@ -453,11 +440,5 @@ impl ControllerQueue {
             return None;
         }
         self.rx.begun.map(|since| since + self.limits.pdu_timeout)
-    }
-}
-
-fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
-    for slice in data.slices_mut(range) {
-        crc.update(slice);
     }
 }

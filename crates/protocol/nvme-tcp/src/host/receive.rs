@@ -10,7 +10,6 @@ use crate::wire::{
 };
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut, Time};
-use std::ops::Range;
 use stream::{Direct, HostEvent, Inlet, Received, RecvOp, Tag};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -100,23 +99,11 @@ impl HostQueue {
         received: Received,
     ) -> Result<(), LinkFault> {
         self.rx.out = false;
-        let bytes = match &received {
-            Received::Bytes(n) => *n,
-            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
-        };
+        let bytes = received.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        match received {
-            Received::Bytes(n) => {
-                if let (Some(stage), true) = (op.stage, n > placed) {
-                    self.rx.inlet.put_stage(stage, n - placed);
-                }
-            }
-            Received::Loaned(pages) => self.rx.inlet.put_loaned(pages),
-            Received::Cancelled => {}
-            Received::End | Received::Failed(_) => {
-                self.fail();
-                return Ok(());
-            }
+        if !self.rx.inlet.take(received, op.stage, placed) {
+            self.fail();
+            return Ok(());
         }
         self.parse(cx)
     }
@@ -129,7 +116,7 @@ impl HostQueue {
             *at += n as u32;
             *left -= n as u32;
             if self.terms.data_digest {
-                feed(&mut self.rx.crc, &mut data, want.start..want.start + n);
+                data.digest(want.start..want.start + n, &mut self.rx.crc);
             }
         }
         if let Some(memory) = self.memory(tag) {
@@ -268,7 +255,7 @@ impl HostQueue {
         let from = at as usize;
         let n = self.rx.inlet.copy_into(data, from..from + left as usize);
         if digest {
-            feed(&mut self.rx.crc, data, from..from + n);
+            data.digest(from..from + n, &mut self.rx.crc);
         }
         self.rx.state = ReceiveState::Data { tag, flags, at: at + n as u32, left: left - n as u32 };
         ParseStatus::Continue
@@ -309,11 +296,5 @@ impl HostQueue {
     /// When the PDU that the stream stands in must have ended.
     pub(super) fn pdu_deadline(&self) -> Option<Time> {
         self.rx.begun.map(|since| since + self.limits.pdu_timeout)
-    }
-}
-
-fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
-    for slice in data.slices_mut(range) {
-        crc.update(slice);
     }
 }

@@ -9,7 +9,6 @@ use crate::links::LinkIndex;
 use crate::wire::{BHS_LEN, Bhs, DataIn, NopIn, Opcode, Pdu, R2t, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
-use std::ops::Range;
 use stream::{Direct, Inlet, Received, RecvOp, Tag};
 
 /// Most notices that wait to be taken: parsing waits for room.
@@ -65,30 +64,18 @@ impl InitiatorSession {
     ) -> Result<(), LinkFault> {
         let link = &mut self.links[index];
         link.rx.out = false;
-        let bytes = match &came {
-            Received::Bytes(n) => *n,
-            Received::Loaned(_) | Received::End | Received::Cancelled | Received::Failed(_) => 0,
-        };
+        let bytes = came.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
         let link = &mut self.links[index];
         if link.is_over() {
             return Ok(());
         }
-        match came {
-            Received::Bytes(n) => {
-                if let (Some(stage), true) = (op.stage, n > placed) {
-                    link.rx.inlet.put_stage(stage, n - placed);
-                }
+        if !link.rx.inlet.take(came, op.stage, placed) {
+            match &link.phase {
+                Phase::Login(login) if login.is_proving() => self.fail_login(index, Failure::CutShort),
+                _ => self.lose_link(index),
             }
-            Received::Loaned(pages) => link.rx.inlet.put_loaned(pages),
-            Received::Cancelled => {}
-            Received::End | Received::Failed(_) => {
-                match &link.phase {
-                    Phase::Login(login) if login.is_proving() => self.fail_login(index, Failure::CutShort),
-                    _ => self.lose_link(index),
-                }
-                return Ok(());
-            }
+            return Ok(());
         }
         self.parse(cx, index)
     }
@@ -99,7 +86,7 @@ impl InitiatorSession {
         let n = bytes.min(want.len());
         let link = &mut self.links[index];
         if link.terms.data_digest {
-            feed(&mut link.rx.crc, &mut data, want.start..want.start + n);
+            data.digest(want.start..want.start + n, &mut link.rx.crc);
         }
         if let RxState::Data { left, segment: Segment::Read { at, .. } } = &mut link.rx.state {
             *at += n as u32;
@@ -272,7 +259,7 @@ impl InitiatorSession {
                         let from = at as usize;
                         let n = inlet.copy_into(data, from..from + len);
                         if digest {
-                            feed(crc, data, from..from + n);
+                            data.digest(from..from + n, crc);
                         }
                         (n, Segment::Read { tag, at: at + n as u32 })
                     }
@@ -354,10 +341,4 @@ fn take_small<'a>(inlet: &mut Inlet, into: &'a mut [u8], len: usize) -> &'a [u8]
     let place = into.get_mut(..want).unwrap_or_default();
     let n = inlet.copy_out(place);
     place.get(..n).unwrap_or(place)
-}
-
-fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
-    for slice in data.slices_mut(range) {
-        crc.update(slice);
-    }
 }
