@@ -17,7 +17,7 @@ use crate::{
     Engine, EngineError, Start, Stop,
     daemon::{
         Again, Daemon, Ending, Unserved,
-        absent::{Lookout, Pursuit},
+        absent::{RemoteProbes, RepeatedProbe},
     },
     descriptors, hints,
     state::{
@@ -25,7 +25,7 @@ use crate::{
         identity::Identities,
         volumes::{self, Recorded},
     },
-    store::{Scout, Scouted, Store},
+    store::{ProbeNeeds, ProbeResult, Store},
 };
 use config::{
     check::{self, Options},
@@ -267,14 +267,14 @@ fn no_thread(why: std::io::Error) -> Failure {
 fn look_around(
     plan: &Plan,
     identities: &Identities,
-) -> Result<(HashMap<VolumeName, Scouted>, Option<Lookout>), Failure> {
-    let scouts = plan.volumes.iter().map(|volume| (volume.name.clone(), Scout::of(volume, identities)));
+) -> Result<(HashMap<VolumeName, ProbeResult>, Option<RemoteProbes>), Failure> {
+    let scouts = plan.volumes.iter().map(|volume| (volume.name.clone(), ProbeNeeds::of(volume, identities)));
     let asked: Vec<_> = scouts.filter(|(_, scout)| scout.asks()).collect();
     let (count, mut found) = (asked.len(), HashMap::new());
     if count == 0 {
         return Ok((found, None));
     }
-    let lookout = Lookout::start(count).map_err(no_thread)?;
+    let lookout = RemoteProbes::start(count).map_err(no_thread)?;
     asked.into_iter().for_each(|(volume, scout)| lookout.send(volume, scout));
     let until = Instant::now() + SILENCE_MAX;
     while found.len() < count {
@@ -292,13 +292,13 @@ fn open_all(
     identities: &mut Identities,
     state: &StateDir,
     unserved: &mut Vec<Unserved>,
-) -> Result<(Vec<Store>, Option<Pursuit>), Failure> {
+) -> Result<(Vec<Store>, Option<RepeatedProbe>), Failure> {
     let mut stores: Vec<Store> = Vec::new();
     let mut failures: Vec<String> = Vec::new();
     let (mut found, lookout) = look_around(plan, identities)?;
     let (mut out, mut absent) = (0, Vec::new());
     for volume in &plan.volumes {
-        let scout = Scout::of(volume, identities);
+        let scout = ProbeNeeds::of(volume, identities);
         let scouted = match found.remove(&volume.name) {
             Some(scouted) => scouted,
             None if !scout.asks() => scout.look(),
@@ -330,7 +330,7 @@ fn open_all(
         discard(stores, identities, state);
         return Err(Failure::failed(why));
     }
-    Ok((stores, lookout.map(|lookout| Pursuit::of(lookout, out, absent))))
+    Ok((stores, lookout.map(|lookout| RepeatedProbe::of(lookout, out, absent))))
 }
 
 /// Tells of volumes that hosts will not know again at the next start.

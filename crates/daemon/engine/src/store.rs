@@ -28,7 +28,7 @@ use file::{file, is_empty, leads_to};
 pub use known::known_uuid;
 pub use refused::StoreError;
 use refused::Why;
-pub use scout::{Scout, Scouted};
+pub use scout::{ProbeNeeds, ProbeResult};
 
 use crate::{
     remote::{self, Remote},
@@ -119,7 +119,7 @@ impl Store {
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
     ) -> Result<Self, StoreError> {
-        let scouted = Scout::of(volume, identities).look();
+        let scouted = ProbeNeeds::of(volume, identities).look();
         Store::open_scouted(volume, identities, others, scouted)
     }
 
@@ -128,7 +128,7 @@ impl Store {
         volume: &Volume,
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: Scouted,
+        scouted: ProbeResult,
     ) -> Result<Self, StoreError> {
         let opened = Opened::as_before(volume, identities, others.clone(), scouted)?;
         opened.with_identity(identities, others).map_err(|refused| {
@@ -321,7 +321,7 @@ impl Opened {
         volume: &Volume,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: Scouted,
+        scouted: ProbeResult,
     ) -> Result<Self, StoreError> {
         let making = match volume.origin {
             Origin::Configured => Making::First,
@@ -335,7 +335,7 @@ impl Opened {
         volume: &Volume,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: Scouted,
+        scouted: ProbeResult,
     ) -> Result<Self, StoreError> {
         Opened::open(volume, Making::Asked, identities, others, scouted)
     }
@@ -345,7 +345,7 @@ impl Opened {
         making: Making,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        mut scouted: Scouted,
+        mut scouted: ProbeResult,
     ) -> Result<Self, StoreError> {
         let scouted = &mut scouted;
         let opened = match &volume.spec.source {
@@ -395,7 +395,7 @@ fn open_one<'a>(
     (leg, making): (usize, Making),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store>,
-    scouted: &mut Scouted,
+    scouted: &mut ProbeResult,
 ) -> Result<Store, Why> {
     let mut store = match &volume.spec.source {
         Source::Ram | Source::Null => memory(volume),
@@ -459,7 +459,7 @@ fn elsewhere(
     leg: usize,
     urls: &str,
     identities: &Identities,
-    scouted: &mut Scouted,
+    scouted: &mut ProbeResult,
 ) -> Result<Store, Why> {
     let remote = scouted.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
         |why| match why {

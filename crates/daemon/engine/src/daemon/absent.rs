@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::Daemon;
-use crate::store::{Scout, Scouted};
+use crate::store::{ProbeNeeds, ProbeResult};
 use config::name::VolumeName;
 
 /// How many machines are asked at a time.
@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Threads that look at volumes of other machines.
 #[derive(Debug)]
-pub struct Lookout {
+pub struct RemoteProbes {
     queue: Arc<Queue>,
     news: Receiver<News>,
     tell: Sender<News>,
@@ -41,7 +41,7 @@ pub struct Lookout {
 #[derive(Debug)]
 enum News {
     /// What was found of a volume.
-    Found(VolumeName, Scouted),
+    Found(VolumeName, ProbeResult),
     /// What has become of one that was taken up.
     Taken(VolumeName, Arrival),
 }
@@ -56,14 +56,14 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Jobs {
     /// In the order in which they came.
-    waiting: VecDeque<(VolumeName, Scout)>,
+    waiting: VecDeque<(VolumeName, ProbeNeeds)>,
     /// How many threads ask these machines.
     asking: HashMap<String, usize>,
     /// Nobody wants to know any more.
     ended: bool,
 }
 
-impl Lookout {
+impl RemoteProbes {
     /// For so many volumes.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Lookout {
     pub fn start(volumes: usize) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let (tell, news) = channel();
-        let lookout = Lookout { queue, news, tell };
+        let lookout = RemoteProbes { queue, news, tell };
         for at in 0..volumes.min(ASKED_MAX) {
             let (queue, tell) = (lookout.queue.clone(), lookout.tell.clone());
             thread::Builder::new().name(format!("lookout-{at}")).spawn(move || look(&queue, &tell))?;
@@ -80,13 +80,13 @@ impl Lookout {
     }
 
     /// Has a volume looked at.
-    pub fn send(&self, volume: VolumeName, scout: Scout) {
+    pub fn send(&self, volume: VolumeName, scout: ProbeNeeds) {
         self.queue.jobs().waiting.push_back((volume, scout));
         self.queue.changed.notify_all();
     }
 
     /// What was found first of what is still to be taken, if it is by then.
-    pub fn take(&self, until: Instant) -> Option<(VolumeName, Scouted)> {
+    pub fn take(&self, until: Instant) -> Option<(VolumeName, ProbeResult)> {
         match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(News::Found(volume, scouted)) => Some((volume, scouted)),
             // As long as it is asked here, nothing is taken up.
@@ -95,7 +95,7 @@ impl Lookout {
     }
 }
 
-impl Drop for Lookout {
+impl Drop for RemoteProbes {
     fn drop(&mut self) {
         self.queue.jobs().ended = true;
         self.queue.changed.notify_all();
@@ -108,7 +108,7 @@ impl Queue {
     }
 
     /// The next whose machines may be asked, and those; waits for it. `None`: nobody wants to know any more.
-    fn next(&self) -> Option<(String, VolumeName, Scout)> {
+    fn next(&self) -> Option<(String, VolumeName, ProbeNeeds)> {
         let mut jobs = self.jobs();
         loop {
             if jobs.ended {
@@ -131,9 +131,10 @@ impl Queue {
 }
 
 impl Jobs {
-    fn begin(&mut self) -> Option<(String, VolumeName, Scout)> {
+    fn begin(&mut self) -> Option<(String, VolumeName, ProbeNeeds)> {
         let Jobs { waiting, asking, .. } = self;
-        let may = |scout: &Scout| asking.get(&scout.machines()).is_none_or(|asking| *asking < ASKED_OF_ONE);
+        let may =
+            |scout: &ProbeNeeds| asking.get(&scout.machines()).is_none_or(|asking| *asking < ASKED_OF_ONE);
         let at = waiting.iter().position(|(_, scout)| may(scout))?;
         let (volume, scout) = waiting.remove(at)?;
         let machines = scout.machines();
@@ -154,12 +155,12 @@ fn look(queue: &Queue, tell: &Sender<News>) {
 
 /// What is asked for until it comes.
 #[derive(Debug)]
-pub struct Pursuit {
-    lookout: Lookout,
+pub struct RepeatedProbe {
+    lookout: RemoteProbes,
     /// How many are being looked at.
     out: usize,
     /// What was found and is not taken up yet.
-    found: VecDeque<(VolumeName, Scouted)>,
+    found: VecDeque<(VolumeName, ProbeResult)>,
     /// How many are being taken up.
     arriving: usize,
     /// The others, and when they are looked at.
@@ -176,11 +177,11 @@ pub enum Arrival {
     NotYet,
 }
 
-impl Pursuit {
+impl RepeatedProbe {
     /// Of `out` volumes that `lookout` looks at already, and of others that are `absent`.
-    pub fn of(lookout: Lookout, out: usize, absent: Vec<VolumeName>) -> Self {
+    pub fn of(lookout: RemoteProbes, out: usize, absent: Vec<VolumeName>) -> Self {
         let (found, arriving, due, pauses) = (VecDeque::new(), 0, Vec::new(), HashMap::new());
-        let mut pursuit = Pursuit { lookout, out, found, arriving, due, pauses };
+        let mut pursuit = RepeatedProbe { lookout, out, found, arriving, due, pauses };
         absent.into_iter().for_each(|volume| pursuit.put_off(volume));
         pursuit
     }
@@ -230,7 +231,7 @@ impl Pursuit {
     }
 
     /// Has a volume served, by a thread that waits for what it lies on.
-    fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, scouted: Scouted) {
+    fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, scouted: ProbeResult) {
         let (daemon, tell, name) = (Arc::downgrade(daemon), self.lookout.tell.clone(), volume.clone());
         let begun = thread::Builder::new().name("arrival".to_owned()).spawn(move || {
             let Some(daemon) = daemon.upgrade() else { return };
@@ -271,7 +272,7 @@ mod tests {
             let spec = spec::parse(&format!("iscsi://{machine}/iqn.2026-11.com.example:d/{lun}")).unwrap();
             let name = VolumeName::parse(&format!("{machine}-{lun}")).unwrap();
             let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
-            (name, Scout::of(&volume, &Identities::default()))
+            (name, ProbeNeeds::of(&volume, &Identities::default()))
         };
         jobs.waiting.extend((0..ASKED_MAX).map(|lun| scout("silent", lun)));
         jobs.waiting.push_back(scout("well", 0));

@@ -14,7 +14,7 @@ use crate::{
         identity::Identities,
         volumes::{self, Recorded},
     },
-    store::{Opened, Scout, Scouted, Store, StoreError},
+    store::{Opened, ProbeNeeds, ProbeResult, Store, StoreError},
 };
 use config::{
     check,
@@ -87,7 +87,7 @@ impl Daemon {
             served.free_for(name).and_then(|()| served.free_to_use(&ways))
         };
         is_free()?;
-        let scouted = Scout::of_new(&volume).look();
+        let scouted = ProbeNeeds::of_new(&volume).look();
         let (mut known, others) = self.beside()?;
         // What is created has no past, whatever had its name.
         known.forget(&volume.name);
@@ -166,21 +166,21 @@ impl Daemon {
                 return Err(Refused::new(Code::Conflict, format!("volume \"{name}\" has not failed")));
             };
             let Some(volume) = &one.volume else { return Err(Refused::new(Code::Failed, &one.why)) };
-            Scout::of(volume, &identities)
+            ProbeNeeds::of(volume, &identities)
         };
         self.serve_again(name, scout.look())?;
         self.served().volume(name)
     }
 
     /// What other machines are to be asked for a volume that they did not give, if it is still to be served.
-    pub(super) fn scout_absent(&self, name: &str) -> Option<Scout> {
+    pub(super) fn scout_absent(&self, name: &str) -> Option<ProbeNeeds> {
         let (identities, served) = (self.turn_at_last(), self.served());
         let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought)?;
-        Some(Scout::of(one.volume.as_ref()?, &identities))
+        Some(ProbeNeeds::of(one.volume.as_ref()?, &identities))
     }
 
     /// Serves a volume that other machines did not give before, if they do now.
-    pub(super) fn arrive(&self, name: &str, scouted: Scouted) -> Arrival {
+    pub(super) fn arrive(&self, name: &str, scouted: ProbeResult) -> Arrival {
         let reason = || {
             let served = self.served();
             let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought);
@@ -198,7 +198,7 @@ impl Daemon {
     }
 
     /// Takes up a volume that could not be served; one that has come meanwhile is none of these any more.
-    fn serve_again(&self, name: &str, scouted: Scouted) -> Result<(), Refused> {
+    fn serve_again(&self, name: &str, scouted: ProbeResult) -> Result<(), Refused> {
         let found = self.served().unserved.iter().find(|one| one.recorded.name == name).cloned();
         let Some(one) = found else { return Ok(()) };
         let Some(volume) = one.volume else { return Err(Refused::new(Code::Failed, one.why)) };

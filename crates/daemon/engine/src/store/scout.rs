@@ -16,13 +16,13 @@ use config::{plan::Volume, spec::Source};
 
 /// What a volume needs of other machines.
 #[derive(Debug)]
-pub struct Scout {
-    sought: Vec<Sought>,
+pub struct ProbeNeeds {
+    sought: Vec<ProbeTarget>,
 }
 
 /// A volume of another machine.
 #[derive(Debug)]
-struct Sought {
+struct ProbeTarget {
     /// Which leg it is, from 1, or the whole.
     leg: usize,
     urls: String,
@@ -32,16 +32,16 @@ struct Sought {
 
 /// What was found.
 #[derive(Debug)]
-pub struct Scouted {
-    found: Vec<(Sought, Result<Remote, remote::Refused>)>,
+pub struct ProbeResult {
+    found: Vec<(ProbeTarget, Result<Remote, remote::Refused>)>,
 }
 
-impl Scout {
+impl ProbeNeeds {
     /// For a volume that `identities` may know something about.
     pub fn of(volume: &Volume, identities: &Identities) -> Self {
         let sought = |leg: usize, source: &Source| match source {
             Source::Remote(urls) => {
-                Some(Sought { leg, urls: urls.clone(), known: identities.elsewhere(&volume.name, leg) })
+                Some(ProbeTarget { leg, urls: urls.clone(), known: identities.elsewhere(&volume.name, leg) })
             }
             Source::Ram | Source::Null | Source::File(_) | Source::Device(_) | Source::Stripe(_) => None,
         };
@@ -52,12 +52,12 @@ impl Scout {
             }
             source => sought(WHOLE, source).into_iter().collect(),
         };
-        Scout { sought }
+        ProbeNeeds { sought }
     }
 
     /// For a volume that is new, whatever had its name.
     pub fn of_new(volume: &Volume) -> Self {
-        Scout::of(volume, &Identities::default())
+        ProbeNeeds::of(volume, &Identities::default())
     }
 
     /// Whether any other machine is asked.
@@ -78,7 +78,7 @@ impl Scout {
     }
 
     /// Asks, one after the other up to the first that fails; takes as long as that takes.
-    pub fn look(self) -> Scouted {
+    pub fn look(self) -> ProbeResult {
         let mut found = Vec::new();
         for sought in self.sought {
             let seen = remote::open(&sought.urls, sought.known.as_ref());
@@ -88,11 +88,11 @@ impl Scout {
                 break;
             }
         }
-        Scouted { found }
+        ProbeResult { found }
     }
 }
 
-impl Scouted {
+impl ProbeResult {
     /// What was found of a leg, or of the whole, at these URLs, and what is known of it now.
     pub(super) fn take(
         &mut self,
@@ -100,7 +100,7 @@ impl Scouted {
         urls: &str,
         known: Option<&Expected>,
     ) -> Result<Remote, remote::Refused> {
-        let is_it = |one: &Sought| one.leg == leg && one.urls == urls && one.known.as_ref() == known;
+        let is_it = |one: &ProbeTarget| one.leg == leg && one.urls == urls && one.known.as_ref() == known;
         match self.found.iter().position(|(sought, _)| is_it(sought)) {
             Some(at) => self.found.swap_remove(at).1,
             None => Err(remote::Refused::Absent("it has changed meanwhile; try again".to_owned())),

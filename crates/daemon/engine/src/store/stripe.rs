@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
 
-use super::{Made, Making, Scouted, Store, Why};
+use super::{Made, Making, ProbeResult, Store, Why};
 use crate::state::identity::Identities;
 use config::{
     plan::Volume,
@@ -18,7 +18,7 @@ pub(super) fn open<'a>(
     (striped, making): (&Striped, Making),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store> + Clone,
-    scouted: &mut Scouted,
+    scouted: &mut ProbeResult,
 ) -> Result<Store, Why> {
     let mut legs: Vec<Store> = Vec::new();
     let opened = striped.legs.iter().enumerate().try_for_each(|(at, leg)| {

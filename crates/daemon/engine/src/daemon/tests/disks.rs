@@ -236,8 +236,8 @@ fn a_volume_that_has_come_and_whose_disk_does_not_answer_keeps_no_other_away() {
     let daemon = Arc::new(daemon);
     let is_served = |name: &VolumeName| daemon.served().store(name.as_str()).is_some();
     let silent = disk.lock().unwrap();
-    let lookout = absent::Lookout::start(names.len()).unwrap();
-    absent::Pursuit::of(lookout, 0, names.to_vec()).begin(&daemon).unwrap();
+    let lookout = absent::RemoteProbes::start(names.len()).unwrap();
+    absent::RepeatedProbe::of(lookout, 0, names.to_vec()).begin(&daemon).unwrap();
     wait_until(|| is_served(&names[1]));
     assert!(!is_served(&names[0]));
     drop(silent);
