@@ -72,16 +72,17 @@ impl Disks {
         self.names.iter().position(|name| name == url)
     }
 
-    pub(super) fn shape(&self, disk: usize) -> Shape {
-        self.shapes[disk]
+    pub(super) fn shape(&self, disk: usize) -> Option<Shape> {
+        self.shapes.get(disk).copied()
     }
 
     pub(super) fn memory(&mut self, len: usize) -> Option<SgMut> {
         self.inline.with(|_, cx| cx.pool.take_sg(Class::Wire, len))
     }
 
-    pub(super) fn submit(&mut self, disk: usize, io: Io) {
-        self.inline.with(|ends, cx| ends.files[disk].submit(cx, io));
+    /// Starts an operation; `false`: there is no such disk.
+    pub(super) fn submit(&mut self, disk: usize, io: Io) -> bool {
+        self.inline.with(|ends, cx| ends.files.get_mut(disk).map(|file| file.submit(cx, io)).is_some())
     }
 
     pub(super) fn turn(&mut self, wait: Duration) {
@@ -94,7 +95,7 @@ impl Disks {
     }
 
     pub(super) fn poll_done(&mut self, disk: usize) -> Option<Done> {
-        self.inline.with(|ends, _| ends.files[disk].poll_done())
+        self.inline.with(|ends, _| ends.files.get_mut(disk)?.poll_done())
     }
 }
 
@@ -195,36 +196,28 @@ fn facts(path: &str, file: &File) -> Result<FileFacts, Failure> {
     })
 }
 
-/// Disks and nothing else: no socket ever comes.
+/// Disks and nothing else: nothing listens or dials, so no socket ever comes.
 struct Ends {
     files: Vec<backends::File>,
 }
 
-const NO_SOCKET: &str = "who listens nowhere and dials nobody has no socket";
-
 impl Endpoint for Ends {
     type Message = ();
 
-    fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: Arrival<()>) {
-        unreachable!("{NO_SOCKET}");
-    }
+    fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: Arrival<()>) {}
 
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
 
-    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {
-        unreachable!("{NO_SOCKET}");
-    }
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
 
-    fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {
-        unreachable!("{NO_SOCKET}");
-    }
+    fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
 
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {
-        unreachable!("{NO_SOCKET}");
-    }
+    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
-        self.files[op.disk.0 as usize].handle_disk(cx, op, came);
+        if let Some(file) = self.files.get_mut(op.disk.0 as usize) {
+            file.handle_disk(cx, op, came);
+        }
     }
 
     fn handle_timeout(&mut self, _: &mut Cx<'_>) {}

@@ -134,12 +134,8 @@ pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
     let notes =
         script.notes.iter().map(|note| format!("{} changes nothing: {}", note.word, note.why)).collect();
     let mut outcomes = Vec::new();
-    let mut jobs = script.jobs.as_slice();
-    while let Some((_, rest)) = jobs.split_first() {
-        let together = rest.iter().take_while(|job| !job.is_walled).count();
-        let group = &jobs[..=together];
+    for group in script.jobs.chunk_by(|_, next| !next.is_walled) {
         outcomes.extend(run_group(args, group)?);
-        jobs = &jobs[together + 1..];
     }
     let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
     say(&if args.json { json(&outcomes, &notes) } else { table(&outcomes, &notes) })?;

@@ -34,9 +34,19 @@ struct Seat {
     memory: Vec<Option<SgMut>>,
     pattern: Sg,
     verifies: bool,
+    /// For each slot: where its I/O that is verified lies.
+    verified: Vec<(u64, u32)>,
     why: Option<String>,
     asleep_until: Option<u64>,
     is_over: bool,
+}
+
+impl Seat {
+    /// Counts an I/O that could not be started as failed.
+    fn fail(&mut self, slot: u32, now: u64, why: &str) {
+        self.why.get_or_insert_with(|| why.to_owned());
+        self.worker.done(slot, now, false);
+    }
 }
 
 /// A thread's share of the workers: every `threads`-th, on connections of its own.
@@ -65,7 +75,7 @@ pub(super) fn run_share(
     drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), told);
     let mut share: Share = jobs.iter().map(|_| Default::default()).collect();
     for seat in seats {
-        let (tally, failed, why) = &mut share[seat.job];
+        let Some((tally, failed, why)) = share.get_mut(seat.job) else { continue };
         tally.merge(seat.worker.tally());
         *failed += seat.worker.failed();
         *why = why.take().or(seat.why);
@@ -127,7 +137,8 @@ fn set_share_up(
         for number in mine(job) {
             let mut volumes = Vec::new();
             for url in &job.files {
-                let volume = open.find(&name(url, number)).expect("all were opened");
+                let volume = open.find(&name(url, number));
+                let volume = volume.ok_or_else(|| Failure::failed(format!("{url}: it is not open")))?;
                 if job.direction != Direction::Read && open.is_read_only(volume) {
                     return Err(Failure::usage(format!("{}: it is read-only for us", job.name)));
                 }
@@ -171,6 +182,7 @@ fn seat(
     }
     let worker = Worker::new(job, number, &shapes, 0).map_err(Failure::usage)?;
     Ok(Seat {
+        verified: vec![(0, 0); memory.len()],
         worker,
         job: at,
         seed: u64::from(number),
@@ -202,8 +214,6 @@ fn drive(
     (cell, is_told): (&Cell, bool),
 ) {
     let now = || begun.elapsed().as_nanos() as u64;
-    // Where each verified I/O belongs.
-    let mut places: Vec<Vec<(u64, u32)>> = seats.iter().map(|seat| vec![(0, 0); seat.memory.len()]).collect();
     // Seats to be asked what to do: those that something ended for, and those whose time has come.
     let mut awake: Vec<usize> = (0..seats.len()).collect();
     let mut alarms: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
@@ -212,12 +222,14 @@ fn drive(
     let mut published = 0;
     loop {
         for at in awake.drain(..) {
-            let seat = &mut seats[at];
+            let Some(seat) = seats.get_mut(at) else { continue };
             let due = loop {
                 match seat.worker.poll(time) {
                     Poll::Start(ask) => {
-                        if ask.kind == Kind::Verify {
-                            places[at][ask.slot as usize] = (ask.offset, ask.len);
+                        if ask.kind == Kind::Verify
+                            && let Some(place) = seat.verified.get_mut(ask.slot as usize)
+                        {
+                            *place = (ask.offset, ask.len);
                         }
                         if !begin(volumes, seat, at, &ask, &now) {
                             // Not again before the clock has been looked at: the load may be over by then.
@@ -247,18 +259,19 @@ fn drive(
         volumes.turn(next.unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(1)));
         time = now();
         while let Some(done) = volumes.poll_done() {
-            awake.extend(end(seats, &places, done, time));
+            awake.extend(end(seats, done, time));
         }
         while let Some(Reverse((due, at))) = alarms.peek().copied().filter(|Reverse((due, _))| *due <= time) {
             alarms.pop();
             // What was put off since has an alarm of its own.
-            if seats[at].asleep_until == Some(due) {
-                seats[at].asleep_until = None;
+            if let Some(seat) = seats.get_mut(at).filter(|seat| seat.asleep_until == Some(due)) {
+                seat.asleep_until = None;
                 awake.push(at);
             }
         }
         if exits_all && left < seats.len() {
-            awake = (0..seats.len()).filter(|at| !seats[*at].is_over).collect();
+            let goes_on = seats.iter().enumerate().filter(|(_, seat)| !seat.is_over);
+            awake = goes_on.map(|(at, _)| at).collect();
         }
         if time >= published + PUBLISH_NS {
             published = time;
@@ -285,7 +298,12 @@ fn publish(seats: &[Seat], cell: &Cell) {
 
 /// Starts an I/O; `false`: it could not be started and counts as failed.
 fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now: &impl Fn() -> u64) -> bool {
-    let block = u64::from(seat.shapes[ask.volume].block);
+    let shape_and_volume = seat.shapes.get(ask.volume).zip(seat.volumes.get(ask.volume).copied());
+    let Some((shape, volume)) = shape_and_volume else {
+        seat.fail(ask.slot, now(), "the job has no such volume");
+        return false;
+    };
+    let block = u64::from(shape.block);
     let span = Span { lba: ask.offset / block, blocks: u64::from(ask.len) / block };
     let (op, payload) = match ask.kind {
         Kind::Read | Kind::Verify => {
@@ -294,16 +312,14 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
                 memory.truncate(ask.len as usize);
             }
             let Some(memory) = memory.or_else(|| volumes.memory(ask.len as usize)) else {
-                seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
-                seat.worker.done(ask.slot, now(), false);
+                seat.fail(ask.slot, now(), "there is no memory left");
                 return false;
             };
             (Op::Read(span), Payload::In(memory))
         }
         Kind::Write if seat.verifies => {
             let Some(mut memory) = volumes.memory(ask.len as usize) else {
-                seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
-                seat.worker.done(ask.slot, now(), false);
+                seat.fail(ask.slot, now(), "there is no memory left");
                 return false;
             };
             let mut place = ask.offset;
@@ -318,16 +334,15 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
         Kind::Flush => (Op::Flush, Payload::None),
     };
     let io = Io { id: io_id(at, ask), epoch: Epoch(0), op, payload };
-    let is_taken = volumes.submit(seat.volumes[ask.volume], io);
+    let is_taken = volumes.submit(volume, io);
     if !is_taken {
-        seat.why.get_or_insert_with(|| "the volume takes no more operations".to_owned());
-        seat.worker.done(ask.slot, now(), false);
+        seat.fail(ask.slot, now(), "the volume takes no more operations");
     }
     is_taken
 }
 
 /// Tells a worker that an operation has ended; which seat has something to do.
-fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) -> Option<usize> {
+fn end(seats: &mut [Seat], done: Ended, time: u64) -> Option<usize> {
     let (at, slot, is_look) = ((done.id.0 >> 32) as usize, (done.id.0 as u32) >> 1, done.id.0 & 1 == 1);
     let seat = seats.get_mut(at)?;
     let mut is_good = true;
@@ -336,8 +351,10 @@ fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) -
         seat.why.get_or_insert(why.message);
     }
     if let Payload::In(mut memory) = done.payload {
-        if is_good && is_look {
-            let (mut place, len) = places[at][slot as usize];
+        if is_good
+            && is_look
+            && let Some((mut place, len)) = seat.verified.get(slot as usize).copied()
+        {
             for part in memory.slices_mut(0..len as usize) {
                 if let Err(wrong) = verify(part, place, seat.seed) {
                     is_good = false;

@@ -85,11 +85,12 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
             "poll_seconds": outcome.polled, "cpu_seconds_per_million": outcome.cpu_per_million(),
         });
         for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
-            facts[name] = json!({
+            let figures = json!({
                 "ios": figures.ios, "bytes": figures.bytes, "iops": figures.ios as f64 / seconds,
                 "bytes_per_second": figures.bytes as f64 / seconds, "latency_us": latencies(&figures.latency),
                 "histogram": figures.latency,
             });
+            facts.as_object_mut().map(|facts| facts.insert(name.to_owned(), figures));
         }
         facts
     });

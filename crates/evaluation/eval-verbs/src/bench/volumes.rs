@@ -115,7 +115,9 @@ impl Volumes {
             Volume::Remote(handle) => {
                 let slots = self.remote.len().max(handle.slot() + 1);
                 self.remote.resize(slots, usize::MAX);
-                self.remote[handle.slot()] = at;
+                if let Some(slot) = self.remote.get_mut(handle.slot()) {
+                    *slot = at;
+                }
             }
             Volume::Disk(_) | Volume::Local(_) => self.near.0.push(at),
         }
@@ -129,33 +131,29 @@ impl Volumes {
         self.known.get(name).copied()
     }
 
-    /// What a volume looks like to a job.
+    /// What a volume looks like to a job: no bytes if it is not there any more.
     pub(super) fn shape(&self, volume: usize) -> Shape {
-        match &self.open[volume] {
+        let shape = self.open.get(volume).and_then(|volume| match volume {
             Volume::Remote(handle) => {
-                self.initiator.geometry(*handle).map_or(Shape { bytes: 0, block: LOCAL_BLOCK }, |geometry| {
-                    Shape { bytes: geometry.bytes(), block: geometry.logical }
-                })
+                let geometry = self.initiator.geometry(*handle)?;
+                Some(Shape { bytes: geometry.bytes(), block: geometry.logical })
             }
-            Volume::Disk(disk) => self.disks().shape(*disk),
-            Volume::Local(local) => Shape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK },
-        }
+            Volume::Disk(disk) => self.disks.as_ref()?.shape(*disk),
+            Volume::Local(local) => Some(Shape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK }),
+        });
+        shape.unwrap_or(Shape { bytes: 0, block: LOCAL_BLOCK })
     }
 
     pub(super) fn is_read_only(&self, volume: usize) -> bool {
-        matches!(&self.open[volume], Volume::Remote(handle) if self.initiator.is_read_only(*handle))
+        matches!(self.open.get(volume), Some(Volume::Remote(handle)) if self.initiator.is_read_only(*handle))
     }
 
     /// Refuses a remote volume that somebody uses, before it is written to.
     pub(super) fn refuse_used(&mut self, volume: usize, url: &str) -> Result<(), Failure> {
-        match &self.open[volume] {
-            Volume::Remote(handle) => ends::refuse_used(&mut self.initiator, *handle, url),
-            Volume::Disk(_) | Volume::Local(_) => Ok(()),
+        match self.open.get(volume) {
+            Some(Volume::Remote(handle)) => ends::refuse_used(&mut self.initiator, *handle, url),
+            Some(Volume::Disk(_) | Volume::Local(_)) | None => Ok(()),
         }
-    }
-
-    fn disks(&self) -> &Disks {
-        self.disks.as_ref().expect("a disk was found among them")
     }
 
     /// Memory for one I/O.
@@ -168,8 +166,9 @@ impl Volumes {
 
     /// Starts an operation, now or when the volume takes more; `false`: it takes none at all.
     pub(super) fn submit(&mut self, volume: usize, io: Io) -> bool {
-        let (has, waiting) = &mut self.queues[volume];
-        match &mut self.open[volume] {
+        let queue_and_volume = self.queues.get_mut(volume).zip(self.open.get_mut(volume));
+        let Some(((has, waiting), volume)) = queue_and_volume else { return false };
+        match volume {
             Volume::Remote(_) if !waiting.is_empty() => {
                 waiting.push_back(io);
                 true
@@ -186,11 +185,7 @@ impl Volumes {
                 }
                 Err(_) => false,
             },
-            Volume::Disk(disk) => {
-                let disks = self.disks.as_mut().expect("a disk was found among them");
-                disks.submit(*disk, io);
-                true
-            }
+            Volume::Disk(disk) => self.disks.as_mut().is_some_and(|disks| disks.submit(*disk, io)),
             Volume::Local(local) => {
                 local.act(io);
                 self.ended += 1;
@@ -232,7 +227,8 @@ impl Volumes {
                 Some(busy) => busy,
                 None => {
                     let handle = self.initiator.poll_busy()?;
-                    *self.busy.insert((handle, self.remote[handle.slot()]))
+                    let at = self.remote.get(handle.slot()).copied().unwrap_or(usize::MAX);
+                    *self.busy.insert((handle, at))
                 }
             };
             if let Some(done) = self.initiator.poll_done(handle) {
@@ -245,7 +241,7 @@ impl Volumes {
 
     /// An operation of a remote volume has ended: those that wait take its room.
     fn room_came(&mut self, handle: Handle, at: usize) {
-        let (has, waiting) = &mut self.queues[at];
+        let Some((has, waiting)) = self.queues.get_mut(at) else { return };
         *has -= 1;
         while let Some(io) = waiting.pop_front() {
             if let Err(io) = self.initiator.submit(handle, io) {
@@ -262,20 +258,19 @@ impl Volumes {
     fn poll_near(&mut self) -> Option<Ended> {
         let (near, next) = &mut self.near;
         for _ in 0..near.len() {
-            match &mut self.open[near[*next]] {
-                Volume::Disk(disk) => {
-                    let disks = self.disks.as_mut().expect("a disk was found among them");
-                    if let Some(done) = disks.poll_done(*disk) {
+            match near.get(*next).and_then(|at| self.open.get_mut(*at)) {
+                Some(Volume::Disk(disk)) => {
+                    if let Some(done) = self.disks.as_mut().and_then(|disks| disks.poll_done(*disk)) {
                         return Some(ended(done));
                     }
                 }
-                Volume::Local(local) => {
+                Some(Volume::Local(local)) => {
                     if let Some((id, payload)) = local.done.pop_front() {
                         self.ended -= 1;
                         return Some(Ended { id, result: Ok(()), payload });
                     }
                 }
-                Volume::Remote(_) => {}
+                Some(Volume::Remote(_)) | None => {}
             }
             *next = (*next + 1) % near.len();
         }
@@ -349,16 +344,16 @@ impl Local {
         match (&io.op, &mut io.payload) {
             (Op::Read(span), Payload::In(memory)) => {
                 let from = self.place(*span);
-                memory.copy_from(0, &self.bytes[from]);
+                memory.copy_from(0, self.bytes.get(from).unwrap_or_default());
             }
             (Op::Write(span, _), Payload::Out(memory)) => {
                 let to = self.place(*span);
-                memory.copy_to(0, &mut self.bytes[to]);
+                memory.copy_to(0, self.bytes.get_mut(to).unwrap_or_default());
             }
             (Op::Unmap(spans), _) => {
                 for span in spans {
                     let place = self.place(*span);
-                    self.bytes[place].fill(0);
+                    self.bytes.get_mut(place).unwrap_or_default().fill(0);
                 }
             }
             _ => {}

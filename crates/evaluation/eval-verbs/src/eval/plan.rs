@@ -75,13 +75,11 @@ pub struct PlanArgs {
 fn decimal(text: &str) -> Result<f64, Failure> {
     let wrong = || Failure::usage(format!("\"{text}\" is no rate: write for example 100G or 2.9M (decimal)"));
     let text = text.trim();
-    let (number, factor) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
-        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
-        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
-        Some((at, 't' | 'T')) => (&text[..at], 1e12),
-        _ => (text, 1.0),
-    };
+    let units = [(['k', 'K'], 1e3), (['m', 'M'], 1e6), (['g', 'G'], 1e9), (['t', 'T'], 1e12)];
+    let (number, factor) = units
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))
+        .unwrap_or((text, 1.0));
     let value = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(wrong()) }
 }
@@ -147,10 +145,10 @@ fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<S
             }
         }
     }
-    if answers.is_empty() {
+    let Some((one, _, fit, load, _)) = answers.first() else {
         let why = why.unwrap_or_default();
         return Err(Failure::failed(format!("{}: {why}", args.from.display())));
-    }
+    };
     if args.json {
         let all: Vec<Value> = answers
             .iter()
@@ -163,7 +161,6 @@ fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<S
                 })
             })
             .collect();
-        let (_, _, fit, load, _) = &answers[0];
         let value = json!({
             "io_bytes": bytes, "iops": iops, "link": args.link, "mtu": args.mtu, "fill": args.fill,
             "needs": all, "line_rates": rates(load, fit).iter().map(|(link, mtu, rate)| {
@@ -190,7 +187,6 @@ fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<S
         }
         cores(&mut text, end, fit, need);
     }
-    let (one, _, fit, load, _) = &answers[0];
     line_rates(&mut text, load, fit);
     assumptions(&mut text, one, bytes);
     Ok(text)
@@ -267,8 +263,9 @@ fn line_rates(text: &mut String, load: &Load, fit: &Fit) {
     for pair in rates(load, fit).chunks_exact(2) {
         let cell =
             |rate: f64| format!("{} ({:.1})", thousands(rate), eval::derived::gigabits(rate, load.bytes));
-        let name = format!("{:.0} GbE", pair[0].0 / 1e9);
-        let _ = writeln!(text, "  {name:<9} {:>24} {:>24}", cell(pair[0].2), cell(pair[1].2));
+        let [(link, _, small), (_, _, jumbo)] = pair else { continue };
+        let name = format!("{:.0} GbE", link / 1e9);
+        let _ = writeln!(text, "  {name:<9} {:>24} {:>24}", cell(*small), cell(*jumbo));
     }
 }
 
@@ -355,14 +352,16 @@ fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
     let all: Vec<&Miss> = found.iter().flat_map(|(_, _, misses)| misses).collect();
     let mut sorted: Vec<f64> = all.iter().map(|miss| miss.part().abs()).collect();
     sorted.sort_by(f64::total_cmp);
-    let _ = writeln!(
-        text,
-        "{} predictions: the middle one misses by {:.1} %, the worst by {:.1} %; {} lie within their own error",
-        all.len(),
-        sorted[sorted.len() / 2] * 100.0,
-        sorted[sorted.len() - 1] * 100.0,
-        all.iter().filter(|miss| miss.is_within()).count()
-    );
+    if let Some((middle, worst)) = sorted.get(sorted.len() / 2).zip(sorted.last()) {
+        let _ = writeln!(
+            text,
+            "{} predictions: the middle one misses by {:.1} %, the worst by {:.1} %; {} lie within their own error",
+            all.len(),
+            middle * 100.0,
+            worst * 100.0,
+            all.iter().filter(|miss| miss.is_within()).count()
+        );
+    }
     Ok(text)
 }
 
