@@ -70,7 +70,7 @@ pub struct Store {
     /// What a stripe is made of; nothing for another volume.
     pub legs: Vec<Store>,
     /// What opening it did to its file.
-    pub made: Made,
+    pub made: CreatedFile,
     /// A sync of its file has failed that no shard asked for: what is in it may be lost. Hosts are told so by
     /// the shards until the operator acknowledges it.
     pub in_doubt: bool,
@@ -78,7 +78,7 @@ pub struct Store {
 
 /// What opening a volume did to its file, to be undone if it is not served after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum CreatedFile {
     /// Nothing.
     Nothing,
     /// It did not exist before.
@@ -89,7 +89,7 @@ pub enum Made {
 
 /// Whether a file that is missing may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Making {
+enum CreatePolicy {
     /// No: it was there before.
     Never,
     /// If nothing was ever found in its place.
@@ -98,15 +98,15 @@ enum Making {
     Asked,
 }
 
-impl Making {
+impl CreatePolicy {
     fn allows(self, path: &Path, uuid: Option<Uuid>, identities: &Identities) -> bool {
         match self {
-            Making::Never => false,
+            CreatePolicy::Never => false,
             // Of a volume with `uuid=` earlier versions kept nothing but what hosts had left in it.
-            Making::First => {
+            CreatePolicy::First => {
                 !identities.knows(path) && !uuid.is_some_and(|uuid| identities.has_records(uuid))
             }
-            Making::Asked => true,
+            CreatePolicy::Asked => true,
         }
     }
 }
@@ -243,7 +243,7 @@ impl Store {
     pub fn is_blank(&self) -> bool {
         match &self.volume.spec.source {
             Source::Ram | Source::Null => true,
-            Source::File(_) => self.made == Made::File,
+            Source::File(_) => self.made == CreatedFile::File,
             Source::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_blank),
             Source::Device(_) | Source::Remote(_) => false,
         }
@@ -263,13 +263,13 @@ impl Store {
         tests::wait_for_disk(&format!("{} undone", self.volume.name));
         let mut removed: Vec<_> = self.legs.iter().flat_map(Store::undo).collect();
         match (self.made, self.volume.spec.source.path(), &self.file) {
-            (Made::File, Some(path), Some(file)) if is_empty(file, 0) && leads_to(path, file) => {
+            (CreatedFile::File, Some(path), Some(file)) if is_empty(file, 0) && leads_to(path, file) => {
                 if let (Ok(()), Some(key)) = (std::fs::remove_file(path), &self.key) {
                     removed.push((key.clone(), path.to_owned()));
                 }
             }
-            (Made::Growth(from), _, Some(file)) if is_empty(file, from) => drop(file.set_len(from)),
-            (Made::Nothing | Made::File | Made::Growth(_), ..) => {}
+            (CreatedFile::Growth(from), _, Some(file)) if is_empty(file, from) => drop(file.set_len(from)),
+            (CreatedFile::Nothing | CreatedFile::File | CreatedFile::Growth(_), ..) => {}
         }
         removed
     }
@@ -324,8 +324,8 @@ impl Opened {
         scouted: ProbeResult,
     ) -> Result<Self, StoreError> {
         let making = match volume.origin {
-            Origin::Configured => Making::First,
-            Origin::Created => Making::Never,
+            Origin::Configured => CreatePolicy::First,
+            Origin::Created => CreatePolicy::Never,
         };
         Opened::open(volume, making, identities, others, scouted)
     }
@@ -337,12 +337,12 @@ impl Opened {
         others: impl Iterator<Item = &'a Store> + Clone,
         scouted: ProbeResult,
     ) -> Result<Self, StoreError> {
-        Opened::open(volume, Making::Asked, identities, others, scouted)
+        Opened::open(volume, CreatePolicy::Asked, identities, others, scouted)
     }
 
     fn open<'a>(
         volume: &Volume,
-        making: Making,
+        making: CreatePolicy,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         mut scouted: ProbeResult,
@@ -392,7 +392,7 @@ impl Opened {
 /// Opens what is no stripe: a whole volume, or a leg by its number.
 fn open_one<'a>(
     volume: &Volume,
-    (leg, making): (usize, Making),
+    (leg, making): (usize, CreatePolicy),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store>,
     scouted: &mut ProbeResult,
@@ -448,7 +448,7 @@ fn memory(volume: &Volume) -> Store {
         key: None,
         remote: None,
         legs: Vec::new(),
-        made: Made::Nothing,
+        made: CreatedFile::Nothing,
         in_doubt: false,
     }
 }
@@ -490,7 +490,7 @@ fn elsewhere(
         key: None,
         remote: Some(remote),
         legs: Vec::new(),
-        made: Made::Nothing,
+        made: CreatedFile::Nothing,
         in_doubt: false,
         volume,
     })

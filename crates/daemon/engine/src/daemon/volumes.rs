@@ -102,7 +102,7 @@ impl Daemon {
                 identities.forget(&volume.name);
                 identities.save_unmade(&self.state);
             }),
-            Err(why) => Err(Unbegun::with(why, opened.into_store())),
+            Err(why) => Err(StartRefusal::with(why, opened.into_store())),
         };
         drop(identities);
         begun.map_err(|unbegun| self.undo(unbegun))?;
@@ -117,11 +117,11 @@ impl Daemon {
         ways: &Ways,
         opened: Opened,
         identities: &mut Identities,
-    ) -> Result<(), Unbegun> {
+    ) -> Result<(), StartRefusal> {
         identities.forget(&volume.name);
         let store = self.give_identity(opened, identities)?;
         if let Err(why) = self.prepare(volume, &store, identities) {
-            return Err(Unbegun::with(why, store));
+            return Err(StartRefusal::with(why, store));
         }
         if let Err(why) = self.engine.add_volume(&store, ways) {
             if let Err(why) = self.record(None) {
@@ -207,10 +207,10 @@ impl Daemon {
         let is_for_the_operator = opened.as_ref().is_err_and(StoreError::is_for_the_operator);
         let mut identities = self.turn_at_last();
         let begun = opened
-            .map_err(|why| Unbegun::of(Refused::new(Code::Failed, why)))
+            .map_err(|why| StartRefusal::of(Refused::new(Code::Failed, why)))
             .and_then(|opened| self.begin_again(opened, &mut identities));
         let mut served = self.served();
-        if let Err(Unbegun { why, .. }) = &begun {
+        if let Err(StartRefusal { why, .. }) = &begun {
             for one in served.unserved.iter_mut().filter(|one| one.recorded.name == name) {
                 one.why.clone_from(&why.message);
                 one.is_sought &= !is_for_the_operator;
@@ -221,10 +221,10 @@ impl Daemon {
     }
 
     /// Serves a volume that could not be served before.
-    fn begin_again(&self, opened: Opened, identities: &mut Identities) -> Result<(), Unbegun> {
+    fn begin_again(&self, opened: Opened, identities: &mut Identities) -> Result<(), StartRefusal> {
         let store = self.give_identity(opened, identities)?;
         if let Err(why) = identities.save(&self.state) {
-            return Err(Unbegun::with(Refused::new(Code::Failed, why), store));
+            return Err(StartRefusal::with(Refused::new(Code::Failed, why), store));
         }
         // What leads to it was never taken away.
         if let Err(why) = self.engine.add_volume(&store, &Ways::default()) {
@@ -276,18 +276,18 @@ impl Daemon {
     }
 
     /// Has it known which volume was opened.
-    fn give_identity(&self, opened: Opened, identities: &mut Identities) -> Result<Store, Unbegun> {
+    fn give_identity(&self, opened: Opened, identities: &mut Identities) -> Result<Store, StartRefusal> {
         let others = self.served().open();
         let identified = opened.with_identity(identities, others.iter());
         identified.map_err(|refused| {
             let (why, opened) = *refused;
-            Unbegun::with(Refused::new(Code::Failed, why), opened.into_store())
+            StartRefusal::with(Refused::new(Code::Failed, why), opened.into_store())
         })
     }
 
     /// Undoes what opening a volume made that is not served, and closes it. Its disk is waited for: who has the turn
     /// does not come here.
-    fn undo(&self, Unbegun { why, store }: Unbegun) -> Refused {
+    fn undo(&self, StartRefusal { why, store }: StartRefusal) -> Refused {
         let removed = store.as_ref().map(|store| store.undo()).unwrap_or_default();
         if !removed.is_empty() {
             let mut identities = self.turn_at_last();
@@ -301,9 +301,9 @@ impl Daemon {
 
     /// Parts with what was opened and which the engine did not take. Where shards may know of it, it stays open, and
     /// its file is nobody else's, until they have let it go.
-    fn give_up(&self, store: Store, (why, what): (&EngineError, Unserving)) -> Unbegun {
+    fn give_up(&self, store: Store, (why, what): (&EngineError, Unserving)) -> StartRefusal {
         if was_not_begun(why) {
-            return Unbegun::with(refused(why), store);
+            return StartRefusal::with(refused(why), store);
         }
         let name = &store.volume.name;
         let message = match what {
@@ -317,7 +317,7 @@ impl Daemon {
             ),
         };
         self.served().leaving.push(store);
-        Unbegun::of(Refused { message, ..refused(why) })
+        StartRefusal::of(Refused { message, ..refused(why) })
     }
 
     /// What the engine holds against a volume.
@@ -415,18 +415,18 @@ impl Daemon {
 }
 
 /// Why a volume is not served after all, and what is to be undone of it if no shard knows it.
-struct Unbegun {
+struct StartRefusal {
     why: Refused,
     store: Option<Box<Store>>,
 }
 
-impl Unbegun {
+impl StartRefusal {
     fn of(why: Refused) -> Self {
-        Unbegun { why, store: None }
+        StartRefusal { why, store: None }
     }
 
     fn with(why: Refused, store: Store) -> Self {
-        Unbegun { why, store: Some(Box::new(store)) }
+        StartRefusal { why, store: Some(Box::new(store)) }
     }
 }
 

@@ -12,7 +12,7 @@ use shard::Exports;
 use volume::{Shared, VolumeId};
 
 use super::{
-    exports::{Frame, Known},
+    exports::{FixedSettings, Known},
     medium::Medium,
 };
 use crate::store::Store;
@@ -73,7 +73,7 @@ impl Catalog {
     }
 
     /// What the shards are to know.
-    pub fn exports(&mut self, frame: &Frame) -> Arc<Exports> {
+    pub fn exports(&mut self, frame: &FixedSettings) -> Arc<Exports> {
         self.generation += 1;
         let number = |name: &VolumeName| {
             let known =

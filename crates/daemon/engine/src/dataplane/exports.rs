@@ -26,7 +26,7 @@ use config::{
 
 /// What does not change while the daemon runs.
 #[derive(Debug)]
-pub struct Frame {
+pub struct FixedSettings {
     portals: Vec<Portal>,
     hosts: Vec<Host>,
     auth: Auth,
@@ -54,14 +54,14 @@ pub struct Known {
     pub uuid: volume::Uuid,
 }
 
-impl Frame {
+impl FixedSettings {
     /// The constant part of a plan.
     pub fn of(plan: &Plan) -> Self {
         let mut ports: Vec<(Protocol, u16)> =
             plan.portals.iter().map(|portal| (portal.protocol, portal.tag)).collect();
         ports.sort_unstable();
         ports.dedup();
-        Frame {
+        FixedSettings {
             ports,
             numbers: Ports::default(),
             serials: Serials::default(),
@@ -243,7 +243,7 @@ impl Frame {
     }
 
     /// The number of a group's port: relative target port, or NVMe port. Where nothing was recorded
-    /// ([`Frame::number_ports`]), they count from 1 over [`Frame::ports`].
+    /// ([`FixedSettings::number_ports`]), they count from 1 over [`FixedSettings::ports`].
     pub fn port(&self, protocol: Protocol, tag: u16) -> PortId {
         let rank = || self.ports.iter().filter(|port| **port < (protocol, tag)).count() as u16 + 1;
         PortId(self.numbers.of(protocol, tag).unwrap_or_else(rank))
@@ -355,7 +355,7 @@ mod tests {
         let volume = plan.volumes[0].name.clone();
         let named = Placement { cores: vec![7, 2], volume: Some(volume.clone()), ..Placement::default() };
         plan.placement = vec![named, Placement { bind: Bind::Random, ..Placement::default() }];
-        let mut frame = Frame::of(&plan);
+        let mut frame = FixedSettings::of(&plan);
         frame.place(&plan.placement, &[2, 5, 7]).unwrap();
         let rules = frame.placement_rules(&plan.ways);
         assert_eq!(*rules[0].shards, [ShardId(2), ShardId(0)]);
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(placed(Some(0), PlacementReason::LeastLoaded), "rule 1: cores 7,2, least loaded");
         assert_eq!(placed(None, PlacementReason::Queue), "all cores, its network queue's");
         assert_eq!(rules[0].bind, shard::PlacementPolicy::Balanced);
-        let why = Frame::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
+        let why = FixedSettings::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
         assert!(
             why.starts_with("rule 1 of [[placement]] names core 7; the daemon has the cores [2, 5]"),
             "{why}"
@@ -385,7 +385,7 @@ mod tests {
             let read_only = plan.volumes[at].spec.read_only;
             Some(Known { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
         };
-        Frame::of(&plan).exports(&plan.ways, 1, number)
+        FixedSettings::of(&plan).exports(&plan.ways, 1, number)
     }
 
     #[test]
@@ -409,7 +409,7 @@ mod tests {
             seen("iqn.1993-08.org.debian:01:backup", "198.51.100.1"),
             Some(vec![(0, true), (1, true)])
         );
-        let frame = Frame::of(&example());
+        let frame = FixedSettings::of(&example());
         let host = |name, from: &str| {
             let ends = (from.parse().unwrap(), "192.0.2.99".parse().unwrap());
             Some(frame.host(name, ends, &db.name)?.name.clone())
@@ -436,7 +436,7 @@ mod tests {
         let port = |change: &dyn Fn(&mut Plan), protocol, tag| {
             let mut plan = example();
             change(&mut plan);
-            let mut frame = Frame::of(&plan);
+            let mut frame = FixedSettings::of(&plan);
             frame.number_ports(&state).unwrap();
             frame.port(protocol, tag).0
         };
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(|tag| port(first, Protocol::Iscsi, tag)), [5, 1, 2]);
         let none = &|plan: &mut Plan| plan.portals.retain(|portal| portal.protocol != Protocol::Iscsi);
         assert_eq!(port(none, Protocol::Nvme, 1), 3);
-        let mut frame = Frame::of(&example());
+        let mut frame = FixedSettings::of(&example());
         frame.number_ports(&state).unwrap();
         assert_eq!(frame.port(Protocol::Iscsi, 1), PortId(1));
         let exports = frame.exports(&example().ways, 1, |_| None);

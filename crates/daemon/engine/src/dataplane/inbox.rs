@@ -141,18 +141,18 @@ fn refuse(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
 
 /// What is done with records, one after the other.
 #[derive(Debug)]
-enum Keep {
+enum RecordStores {
     /// A volume's record is replaced.
     Store(VolumeId, StoreOp),
     /// The record of this name is removed, and who asked is told.
     Remove(String, Sender<Result<(), StateError>>),
 }
 
-impl Keep {
+impl RecordStores {
     fn record(&self) -> &str {
         match self {
-            Keep::Store(_, store) => &store.name,
-            Keep::Remove(name, _) => name,
+            RecordStores::Store(_, store) => &store.name,
+            RecordStores::Remove(name, _) => name,
         }
     }
 }
@@ -163,20 +163,20 @@ impl Keep {
 /// hangs makes the line no longer than there are volumes, and when it is back, what counts is written at once.
 #[derive(Clone, Debug)]
 pub struct Records {
-    jobs: Arc<Mutex<VecDeque<Keep>>>,
+    jobs: Arc<Mutex<VecDeque<RecordStores>>>,
     /// Rings once for each job.
     bell: Sender<()>,
 }
 
 impl Records {
-    fn jobs(&self) -> MutexGuard<'_, VecDeque<Keep>> {
+    fn jobs(&self) -> MutexGuard<'_, VecDeque<RecordStores>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, job: Keep) -> Result<(), EngineError> {
+    fn ask(&self, job: RecordStores) -> Result<(), EngineError> {
         let mut jobs = self.jobs();
         let before = jobs.iter_mut().rev().find(|before| before.record() == job.record());
-        if let (Some(before @ Keep::Store(..)), Keep::Store(..)) = (before, &job) {
+        if let (Some(before @ RecordStores::Store(..)), RecordStores::Store(..)) = (before, &job) {
             *before = job;
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Records {
     /// Removes a record, behind every store of it that a shard has asked for and answered to since.
     pub fn remove(&self, name: String, patience: Duration) -> Result<(), EngineError> {
         let (done, heard) = channel();
-        self.ask(Keep::Remove(name, done))?;
+        self.ask(RecordStores::Remove(name, done))?;
         match heard.recv_timeout(patience) {
             Ok(removed) => removed.map_err(|why| EngineError::Record(why.to_string())),
             Err(RecvTimeoutError::Timeout) => Err(EngineError::TimedOut),
@@ -213,8 +213,8 @@ pub fn attend(
         for () in rings {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let (volume, store) = match job {
-                Some(Keep::Store(volume, store)) => (volume, store),
-                Some(Keep::Remove(name, done)) => {
+                Some(RecordStores::Store(volume, store)) => (volume, store),
+                Some(RecordStores::Remove(name, done)) => {
                     // Who asked may have lost patience.
                     let _ = done.send(state.remove(&name));
                     continue;
@@ -244,7 +244,7 @@ pub fn attend(
             match message {
                 Message::Report(number, report) => requests.answer(number, report),
                 Message::Store(volume, store) => {
-                    let _ = stores.ask(Keep::Store(volume, store));
+                    let _ = stores.ask(RecordStores::Store(volume, store));
                 }
                 Message::Nvme(NvmeMessage::Compute(shard, id, source, work)) => {
                     let job = Job { shard, work: Power::Host(id, work) };
@@ -278,21 +278,21 @@ mod tests {
         let records = Records { jobs: Arc::default(), bell };
         let store = |name: &str, ticket| {
             let store = StoreOp { ticket, name: name.to_owned(), bytes: vec![0; 1000] };
-            records.ask(Keep::Store(VolumeId(1), store)).unwrap();
+            records.ask(RecordStores::Store(VolumeId(1), store)).unwrap();
         };
         for ticket in 0..1000 {
             store("a", ticket);
             store("b", ticket);
         }
         let (done, _heard) = channel();
-        records.ask(Keep::Remove("a".to_owned(), done)).unwrap();
+        records.ask(RecordStores::Remove("a".to_owned(), done)).unwrap();
         // Not in front of the removal.
         store("a", 1000);
         store("a", 1001);
         let waiting: Vec<_> = records.jobs().drain(..).collect();
         let tickets = waiting.iter().map(|job| match job {
-            Keep::Store(_, store) => (store.name.as_str(), Some(store.ticket)),
-            Keep::Remove(name, _) => (name.as_str(), None),
+            RecordStores::Store(_, store) => (store.name.as_str(), Some(store.ticket)),
+            RecordStores::Remove(name, _) => (name.as_str(), None),
         });
         let expected = [("a", Some(999)), ("b", Some(999)), ("a", None), ("a", Some(1001))];
         assert_eq!(tickets.collect::<Vec<_>>(), expected);

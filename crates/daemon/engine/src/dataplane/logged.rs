@@ -27,7 +27,7 @@ pub fn channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
 
 /// Writes the lines until every shard is gone.
 pub fn write(lines: Receiver<LogLine>) {
-    let mut flood = Flood::new(Instant::now());
+    let mut flood = FloodLimit::new(Instant::now());
     loop {
         let line = lines.recv_timeout(SPAN);
         let passes = match &line {
@@ -184,15 +184,15 @@ fn write_remark(volume: &str, remark: OperatorNotice) {
 }
 
 /// Counts lines that anybody can cause.
-struct Flood {
+struct FloodLimit {
     since: Instant,
     written: u32,
     kept: u64,
 }
 
-impl Flood {
+impl FloodLimit {
     fn new(now: Instant) -> Self {
-        Flood { since: now, written: 0, kept: 0 }
+        FloodLimit { since: now, written: 0, kept: 0 }
     }
 
     /// Whether one more line may be written now.
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_flood_is_counted_and_a_trickle_is_written() {
         let begin = Instant::now();
-        let mut flood = Flood::new(begin);
+        let mut flood = FloodLimit::new(begin);
         assert!((0..STRANGERS_MAX).all(|_| flood.passes(begin)));
         assert!((0..1000).all(|_| !flood.passes(begin)));
         assert_eq!(flood.kept_back(begin), 0, "not before the span is over");

@@ -111,9 +111,9 @@ pub fn forget(state: &StateDir, files: &[Uuid]) -> Result<(), StateError> {
 
 impl Notes {
     /// Notes in this directory, and what is to be noted: for [`attend`].
-    pub fn of(state: Arc<StateDir>) -> (Self, Attending) {
+    pub fn of(state: Arc<StateDir>) -> (Self, UnreadEvents) {
         let (events, asked) = channel();
-        (Notes { state, events }, Attending { asked })
+        (Notes { state, events }, UnreadEvents { asked })
     }
 
     /// Who notes what fails of a volume's file, or a leg's.
@@ -142,12 +142,12 @@ impl Notes {
 }
 
 /// What is to be noted, until somebody attends to it.
-pub struct Attending {
+pub struct UnreadEvents {
     asked: Receiver<Event>,
 }
 
 /// Starts the thread that notes. `wake` wakes every shard of a volume.
-pub fn attend(attending: Attending, wake: impl Fn(VolumeId) + Send + 'static) -> io::Result<()> {
+pub fn attend(attending: UnreadEvents, wake: impl Fn(VolumeId) + Send + 'static) -> io::Result<()> {
     let write = |state: &StateDir, file, note: &FailedSync| {
         state.write_json(&record(file), note).map_err(|why| why.to_string())
     };
@@ -156,13 +156,13 @@ pub fn attend(attending: Attending, wake: impl Fn(VolumeId) + Send + 'static) ->
 
 /// The same; `write` writes a note, and may take its time.
 fn attend_by(
-    attending: Attending,
+    attending: UnreadEvents,
     patience: Duration,
     write: impl Fn(&StateDir, Uuid, &FailedSync) -> Result<(), String> + Clone + Send + 'static,
     wake: impl Fn(VolumeId) + Send + 'static,
 ) -> io::Result<()> {
     let work = move || {
-        let mut desk = Desk { files: HashMap::new(), write, wake };
+        let mut desk = NotesInProgress { files: HashMap::new(), write, wake };
         loop {
             let due = desk.oldest().map(|asked| asked + patience);
             let event = match due {
@@ -185,7 +185,7 @@ fn attend_by(
 }
 
 /// The notes that are being written, and who waits for them.
-struct Desk<F, G> {
+struct NotesInProgress<F, G> {
     files: HashMap<Uuid, Turn>,
     write: F,
     wake: G,
@@ -200,7 +200,7 @@ struct Turn {
     next: Vec<Job>,
 }
 
-impl<F, G> Desk<F, G>
+impl<F, G> NotesInProgress<F, G>
 where
     F: Fn(&StateDir, Uuid, &FailedSync) -> Result<(), String> + Clone + Send + 'static,
     G: Fn(VolumeId),

@@ -35,7 +35,7 @@ impl Rig {
         Rig { root, store }
     }
 
-    fn notes(&self) -> (Notes, Attending) {
+    fn notes(&self) -> (Notes, UnreadEvents) {
         Notes::of(Arc::new(StateDir::open(&self.root.path().join("state")).unwrap()))
     }
 

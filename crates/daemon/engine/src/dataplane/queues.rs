@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use shard::{DISCOVERY_NQN, HostAuthentication, Listing, QueueEntry};
 
-use super::exports::Frame;
+use super::exports::FixedSettings;
 use config::plan::Protocol;
 use control::report::{ConnectionReport, QueueReport, SessionReport};
 
@@ -20,13 +20,13 @@ fn target(queue: &QueueEntry) -> Option<String> {
     (&*queue.subsystem != DISCOVERY_NQN).then(|| queue.subsystem.to_string())
 }
 
-fn host(frame: &Frame, queue: &QueueEntry) -> Option<String> {
+fn host(frame: &FixedSettings, queue: &QueueEntry) -> Option<String> {
     let found = frame.nvme_host(queue.host.as_str(), queue.host_id, queue.peer.ip(), &queue.subsystem)?;
     Some(found.name.clone())
 }
 
 /// Each queue of each shard, as a connection.
-pub fn connections(frame: &Frame, listings: &[Listing]) -> Vec<ConnectionReport> {
+pub fn connections(frame: &FixedSettings, listings: &[Listing]) -> Vec<ConnectionReport> {
     let mut all = Vec::new();
     for (shard, listing) in listings.iter().enumerate() {
         all.extend(listing.queues.iter().map(|queue| ConnectionReport {
@@ -72,7 +72,7 @@ pub fn connections(frame: &Frame, listings: &[Listing]) -> Vec<ConnectionReport>
 }
 
 /// The controllers that these queues are of. One whose admin queue is just going is not shown.
-pub fn controllers(frame: &Frame, listings: &[Listing]) -> Vec<SessionReport> {
+pub fn controllers(frame: &FixedSettings, listings: &[Listing]) -> Vec<SessionReport> {
     let mut all: BTreeMap<u16, SessionReport> = BTreeMap::new();
     for (shard, listing) in listings.iter().enumerate() {
         let admin = listing.queues.iter().filter(|queue| queue.qid == 0);
@@ -90,7 +90,7 @@ pub fn controllers(frame: &Frame, listings: &[Listing]) -> Vec<SessionReport> {
     all.into_values().collect()
 }
 
-fn controller(frame: &Frame, shard: usize, queue: &QueueEntry) -> SessionReport {
+fn controller(frame: &FixedSettings, shard: usize, queue: &QueueEntry) -> SessionReport {
     SessionReport {
         id: session_id(queue.cntlid),
         protocol: Protocol::Nvme.as_str().to_owned(),
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn queues_of_several_shards_are_one_controller() {
-        let frame = Frame::of(&example());
+        let frame = FixedSettings::of(&example());
         let listing = |queues| Listing { queues, ..Listing::default() };
         let listings =
             [listing(vec![queue(2, 0, 0), queue(9, 1, 5)]), listing(vec![queue(2, 1, 3), queue(2, 2, 4)])];

@@ -12,7 +12,7 @@ use volume::{DiskId, PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
     catalog::{Catalog, Entry},
-    exports::Frame,
+    exports::FixedSettings,
     inbox::{self, Records, Requests},
     medium::{Medium, descriptors, record_of},
     notes::Notes,
@@ -54,7 +54,7 @@ pub struct Shards {
     pub(super) notes: Notes,
     /// Who looks how much of files is allocated.
     pub(super) usage: Usage,
-    pub(super) frame: Frame,
+    pub(super) frame: FixedSettings,
     pub(super) cores: Vec<usize>,
     pub(super) oui: Option<[u8; 3]>,
     pub(super) catalog: Mutex<Catalog>,

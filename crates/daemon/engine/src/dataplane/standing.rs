@@ -6,7 +6,7 @@ use shard::{Traffic, VolumeEntry};
 use volume::reservation::{Kind, Registrant, Reservations};
 use volume::{Access, Identity, View, Why};
 
-use super::exports::Frame;
+use super::exports::FixedSettings;
 use config::plan::Protocol;
 use control::report::{PathReport, RegistrantReport, ReservationReport, StandingReport};
 
@@ -20,7 +20,7 @@ pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
 ];
 
 /// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
-pub fn of(frame: &Frame, name: &str, entries: &[VolumeEntry]) -> Option<StandingReport> {
+pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<StandingReport> {
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
     let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
@@ -53,7 +53,7 @@ fn not_ready(why: &Why) -> &'static str {
     }
 }
 
-fn paths(frame: &Frame, name: &str, view: &View) -> Vec<PathReport> {
+fn paths(frame: &FixedSettings, name: &str, view: &View) -> Vec<PathReport> {
     let ports = frame.ports().iter().filter(|(protocol, _)| *protocol != Protocol::NvmeDiscovery);
     let path = |&(protocol, tag): &(Protocol, u16)| {
         let port = frame.port(protocol, tag);
@@ -86,7 +86,7 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-fn reservation(frame: &Frame, name: &str, state: &Reservations) -> ReservationReport {
+fn reservation(frame: &FixedSettings, name: &str, state: &Reservations) -> ReservationReport {
     let legacy = state.legacy();
     let holder = state.held().and_then(|held| held.holder.as_ref()).or(legacy);
     ReservationReport {
@@ -111,7 +111,7 @@ fn host_id(id: &[u8; 16]) -> String {
     uuid::Uuid::from_bytes(*id).to_string()
 }
 
-fn registrant(frame: &Frame, one: &Registrant, state: &Reservations) -> RegistrantReport {
+fn registrant(frame: &FixedSettings, one: &Registrant, state: &Reservations) -> RegistrantReport {
     let name = shown(&one.identity, state);
     let (key, holder) = (format!("{:#018x}", one.key.0), state.is_holder(&one.identity));
     let mut hosts = frame.hosts().iter();
@@ -164,7 +164,7 @@ mod tests {
         };
         let geometry = volume::RamDisk::new(8, 8, 512, 4096).geometry();
         let home = VolumeOwner::restore(facts, geometry, 1, false, None).unwrap();
-        let frame = Frame::of(&example());
+        let frame = FixedSettings::of(&example());
         let shown = |sync_failed| {
             let (view, io) = (home.view().clone(), Traffic::default());
             of(&frame, "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }]).unwrap().not_ready

@@ -15,7 +15,7 @@ use volume::DiskId;
 
 use super::{
     catalog::{Catalog, Entry},
-    exports::Frame,
+    exports::FixedSettings,
     inbox::{self, Requests},
     logged::{self, Logged},
     medium::{Medium, descriptors},
@@ -73,7 +73,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
             Err(why) => return Err(why),
         }
     }
-    let mut frame = Frame::of(plan);
+    let mut frame = FixedSettings::of(plan);
     let cores = config.cores.clone();
     frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
     frame.number_ports(&state)?;

@@ -10,7 +10,7 @@ use shard::{
 };
 use volume::VolumeId;
 
-use super::exports::{Frame, Known, network, revision};
+use super::exports::{FixedSettings, Known, network, revision};
 use crate::{
     EngineError,
     state::{StateDir, StateError, serials::Serials},
@@ -22,7 +22,7 @@ use config::{
     plan::{Host, Portal, Protocol, Subsystem, SubsystemGrant},
 };
 
-impl Frame {
+impl FixedSettings {
     /// What is offered over NVMe/TCP.
     pub fn nvme(
         &self,
@@ -242,7 +242,7 @@ mod tests {
             let uuid = volume::Uuid([at as u8 + 1; 16]);
             Some(Known { id: VolumeId(at as u64), read_only: plan.volumes[at].spec.read_only, uuid })
         };
-        Frame::of(&plan).nvme(&plan.ways.subsystems, &number, 7)
+        FixedSettings::of(&plan).nvme(&plan.ways.subsystems, &number, 7)
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
     fn the_discovery_service_wants_the_secret_that_is_nearest() {
         let secret = |byte: u8| Arc::new(Secret::generate(None, &mut |bytes: &mut [u8]| bytes.fill(byte)));
         let mut plan = example();
-        let rules = |plan: &config::plan::Plan| Frame::of(plan).discovery_rules();
+        let rules = |plan: &config::plan::Plan| FixedSettings::of(plan).discovery_rules();
         assert!(rules(&plan).is_none(), "anybody may ask");
         plan.auth.dhchap_discovery = true;
         plan.hosts.iter_mut().for_each(|host| host.dhchap = None);
@@ -301,7 +301,7 @@ mod tests {
         let exports = exports();
         let ports: Vec<(NvmeService, u16)> =
             exports.portals.iter().map(|portal| (portal.service, portal.port.0)).collect();
-        let frame = Frame::of(&plan);
+        let frame = FixedSettings::of(&plan);
         let iscsi = frame.port(Protocol::Iscsi, 1);
         assert_eq!(iscsi.0, 1);
         assert_eq!(ports, [(NvmeService::Subsystems, 3), (NvmeService::Discovery, 4)]);
@@ -322,7 +322,7 @@ mod tests {
             let at = place(name).filter(|at| !away.contains(at))?;
             Some(Known { id: VolumeId(at as u64), read_only: false, uuid: uuid(at) })
         };
-        let mut frame = Frame::of(&plan);
+        let mut frame = FixedSettings::of(&plan);
         let known_uuid = |name: &VolumeName| place(name).filter(|at| !unknown.contains(at)).map(uuid);
         frame.give_serials(state, &subsystems[..1], known_uuid).unwrap();
         frame.nvme(&subsystems[..1], &known, 1).subsystems[0].product.serial.clone()
@@ -353,7 +353,7 @@ mod tests {
         let plan = example();
         let mut subsystems = plan.ways.subsystems.clone();
         subsystems.iter_mut().for_each(|one| one.serial = None);
-        let exports = Frame::of(&plan).nvme(&subsystems, &|_: &VolumeName| None, 1);
+        let exports = FixedSettings::of(&plan).nvme(&subsystems, &|_: &VolumeName| None, 1);
         assert!(exports.subsystems.len() > 1 && exports.subsystems.iter().all(|one| one.is_away));
         let serials: Vec<&str> = exports.subsystems.iter().map(|one| one.product.serial.as_str()).collect();
         assert!(serials.iter().all(|serial| serial.len() == 20), "{serials:?}");

@@ -9,7 +9,7 @@ use std::{
 use uuid::Uuid;
 
 use super::{
-    Made, Store,
+    CreatedFile, Store,
     file::{blocking, claim, open_options, opening},
     refused::Why,
 };
@@ -67,7 +67,7 @@ pub(super) fn device<'a>(
         key: Some(key),
         remote: None,
         legs: Vec::new(),
-        made: Made::Nothing,
+        made: CreatedFile::Nothing,
         in_doubt: false,
     })
 }

@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
-use super::{Made, Store, refused::Why};
+use super::{CreatedFile, Store, refused::Why};
 use crate::state::identity::Key;
 use config::{plan::Volume, spec::Source};
 
@@ -69,7 +69,7 @@ pub(super) fn file<'a>(
         why
     };
     let store = lock_and_measure(volume, path, file, others).map_err(undo)?;
-    Ok(Store { made: if created { Made::File } else { store.made }, ..store })
+    Ok(Store { made: if created { CreatedFile::File } else { store.made }, ..store })
 }
 
 /// Whether the name leads to the open file still.
@@ -148,7 +148,7 @@ pub(super) fn lock_and_measure<'a>(
         key: Some(key),
         remote: None,
         legs: Vec::new(),
-        made: if grown.is_some() { Made::Growth(before) } else { Made::Nothing },
+        made: if grown.is_some() { CreatedFile::Growth(before) } else { CreatedFile::Nothing },
         in_doubt: false,
     })
 }

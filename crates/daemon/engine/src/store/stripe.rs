@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
 
-use super::{Made, Making, ProbeResult, Store, Why};
+use super::{CreatePolicy, CreatedFile, ProbeResult, Store, Why};
 use crate::state::identity::Identities;
 use config::{
     plan::Volume,
@@ -15,7 +15,7 @@ use config::{
 /// Opens all legs; those that were opened are given up again if one fails.
 pub(super) fn open<'a>(
     volume: &Volume,
-    (striped, making): (&Striped, Making),
+    (striped, making): (&Striped, CreatePolicy),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store> + Clone,
     scouted: &mut ProbeResult,
@@ -95,7 +95,7 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
         key: None,
         remote: None,
         legs: Vec::new(),
-        made: Made::Nothing,
+        made: CreatedFile::Nothing,
         in_doubt: false,
         volume,
     })

@@ -39,7 +39,7 @@ fn a_file_is_created_grown_and_never_shrunk() {
     let text = |rest: &str| format!("file:{}{rest}", path.display());
     assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("give size="));
     let store = open(&volume("a", &text(",size=1M")), &[]).unwrap();
-    assert!(store.made == Made::File && store.bytes == 1 << 20 && store.physical == 4096);
+    assert!(store.made == CreatedFile::File && store.bytes == 1 << 20 && store.physical == 4096);
     assert_eq!(store.file.as_ref().unwrap().metadata().unwrap().blocks(), 0, "sparse");
     drop(store);
     assert_eq!(open(&volume("a", &text(",size=2M")), &[]).unwrap().bytes, 2 << 20);
@@ -164,7 +164,7 @@ fn a_file_created_in_vain_is_removed() {
     // One that was there has its length again.
     std::fs::write(&path, [7; 5000]).unwrap();
     let store = open(&volume("b", &format!("file:{},size=1M", path.display())), &[]).unwrap();
-    assert_eq!((store.made, store.bytes), (Made::Growth(5000), 1 << 20));
+    assert_eq!((store.made, store.bytes), (CreatedFile::Growth(5000), 1 << 20));
     store.discard(&mut Identities::default());
     assert_eq!(std::fs::read(&path).unwrap(), [7; 5000]);
 }
