@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::record::{Kept, Process};
-use super::wire::{Answer, RecoveryState, Word, receive, send};
+use super::wire::{Answer, GuardianRequest, RecoveryState, receive, send};
 use control::called::Called;
 use process::exit::Failure;
 use process::owned::{Peer, user};
@@ -45,7 +45,7 @@ pub(super) struct NotHeld {
 
 /// What was taken over.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakeoverResult {
     pub(super) lifeline: Lifeline,
     pub(super) charge: RecoveryState,
     pub(super) files: Vec<OwnedFd>,
@@ -103,7 +103,7 @@ impl Lifeline {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or_else(|| unsaid(io::ErrorKind::NotConnected.into()))?;
         let called = Some(called.clone());
-        send(socket, &Word::Hold { charge, record, timeout_ms, called }, files).map_err(unsaid)?;
+        send(socket, &GuardianRequest::Hold { charge, record, timeout_ms, called }, files).map_err(unsaid)?;
         match receive::<Answer>(socket, PATIENCE).map_err(said)? {
             Some((Answer::Held, _)) => Ok(()),
             Some(_) => {
@@ -115,16 +115,16 @@ impl Lifeline {
 
     /// The device is to go with its last user.
     pub(super) fn let_go(&self) {
-        self.say(&Word::LetGo);
+        self.say(&GuardianRequest::LetGo);
     }
 
     /// The attachment has ended in good order: nothing is to be kept.
     pub(super) fn leave(&self) {
-        self.say(&Word::Leave);
+        self.say(&GuardianRequest::Leave);
         *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn say(&self, word: &Word) {
+    fn say(&self, word: &GuardianRequest) {
         if let Some(socket) = &*self.socket.lock().unwrap_or_else(PoisonError::into_inner) {
             // A guardian that is gone keeps nothing.
             let _ = send(socket, word, &[]);
@@ -149,7 +149,7 @@ fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
 
 fn exchange(
     (kept, owner): (&Kept, u32),
-    word: &Word,
+    word: &GuardianRequest,
     wait: Duration,
 ) -> io::Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
     let socket = connect(kept, owner)?;
@@ -163,7 +163,7 @@ fn exchange(
 /// # Errors
 /// If the guardian has ended, or its holder lives.
 pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
-    match exchange((kept, owner), &Word::Ask, SOON)? {
+    match exchange((kept, owner), &GuardianRequest::Ask, SOON)? {
         (_, Answer::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
@@ -174,7 +174,7 @@ pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
 /// # Errors
 /// If the guardian has ended, or its holder lives.
 pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
-    match exchange((kept, owner), &Word::End, PATIENCE)? {
+    match exchange((kept, owner), &GuardianRequest::End, PATIENCE)? {
         (_, Answer::Ended, _) => Ok(()),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
@@ -184,9 +184,9 @@ pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// `AddrInUse` if the holder lives; what the system says if the guardian is gone.
-pub(super) fn take(kept: &Kept) -> io::Result<Taken> {
-    match exchange((kept, user()), &Word::Take, PATIENCE)? {
-        (socket, Answer::Taken { charge, dead_ms, called }, files) => Ok(Taken {
+pub(super) fn take(kept: &Kept) -> io::Result<TakeoverResult> {
+    match exchange((kept, user()), &GuardianRequest::Take, PATIENCE)? {
+        (socket, Answer::TakeoverResult { charge, dead_ms, called }, files) => Ok(TakeoverResult {
             lifeline: Lifeline { socket: Mutex::new(Some(socket)), kept: kept.clone() },
             charge,
             files,

@@ -17,7 +17,7 @@ use clap::Args;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::record::millis;
-use super::wire::{Answer, RecoveryState, Shape, Word, poll_in, receive, send};
+use super::wire::{Answer, GuardianRequest, RecoveryState, Shape, poll_in, receive, send};
 use control::called::Called;
 use process::exit::{Exit, Failure};
 use process::owned::{Dir, Peer, user};
@@ -151,8 +151,8 @@ impl Guardian {
     /// The holder says something, or is gone.
     fn hear(&mut self) -> Then {
         let Some(lifeline) = &self.lifeline else { return Then::GoOn };
-        match receive::<Word>(lifeline, Duration::ZERO) {
-            Ok(Some((Word::Hold { charge, record, timeout_ms, called }, files))) => {
+        match receive::<GuardianRequest>(lifeline, Duration::ZERO) {
+            Ok(Some((GuardianRequest::Hold { charge, record, timeout_ms, called }, files))) => {
                 if let Some(before) = self.held.as_ref().filter(|before| before.record != record) {
                     forget(&before.record);
                 }
@@ -165,7 +165,7 @@ impl Guardian {
                     Err(_) => self.lose(),
                 }
             }
-            Ok(Some((Word::LetGo, _))) => {
+            Ok(Some((GuardianRequest::LetGo, _))) => {
                 if let Some(Guarded { charge: RecoveryState::Fuse { device, .. }, files, .. }) =
                     &mut self.held
                 {
@@ -174,8 +174,8 @@ impl Guardian {
                 }
                 Then::GoOn
             }
-            Ok(Some((Word::Leave, _))) => Then::Leave,
-            Ok(Some((Word::Take | Word::End | Word::Ask, _))) => Then::GoOn,
+            Ok(Some((GuardianRequest::Leave, _))) => Then::Leave,
+            Ok(Some((GuardianRequest::Take | GuardianRequest::End | GuardianRequest::Ask, _))) => Then::GoOn,
             // What cannot be understood comes from no holder of ours: it counts as its end.
             Ok(None) | Err(_) => self.lose(),
         }
@@ -205,37 +205,37 @@ impl Guardian {
         if !Peer::of(&peer).is_ok_and(Peer::commands_us) {
             return Then::GoOn;
         }
-        let Ok(Some((word, _))) = receive::<Word>(&peer, PATIENCE) else { return Then::GoOn };
+        let Ok(Some((word, _))) = receive::<GuardianRequest>(&peer, PATIENCE) else { return Then::GoOn };
         let (Some(held), Some(dead), None) = (&self.held, self.dead, &self.lifeline) else {
             // Also while somebody takes over. If the answer does not reach him he is gone.
             let _ = send(&peer, &Answer::Busy, &[]);
             return Then::GoOn;
         };
         match word {
-            Word::Ask => {
+            GuardianRequest::Ask => {
                 let left = held.timeout.saturating_sub(dead.elapsed());
                 let left_ms = self.failing.is_none().then(|| millis(left));
                 let _ = send(&peer, &Answer::Waiting { left_ms }, &[]);
                 Then::GoOn
             }
-            Word::Take => {
+            GuardianRequest::Take => {
                 // It has the socket's place.
                 self.failing = None;
                 let (charge, called) = (held.charge.clone(), held.called.clone());
-                let answer = Answer::Taken { charge, dead_ms: millis(dead.elapsed()), called };
+                let answer = Answer::TakeoverResult { charge, dead_ms: millis(dead.elapsed()), called };
                 let files: Vec<_> = held.files.iter().map(AsFd::as_fd).collect();
                 if send(&peer, &answer, &files).is_ok() {
                     self.lifeline = Some(peer);
                 }
                 Then::GoOn
             }
-            Word::End => {
+            GuardianRequest::End => {
                 self.failing = None;
                 self.give_up();
                 let _ = send(&peer, &Answer::Ended, &[]);
                 Then::Leave
             }
-            Word::Hold { .. } | Word::LetGo | Word::Leave => Then::GoOn,
+            GuardianRequest::Hold { .. } | GuardianRequest::LetGo | GuardianRequest::Leave => Then::GoOn,
         }
     }
 
@@ -365,7 +365,7 @@ mod tests {
         let mut guardian = Guardian { lifeline: Some(theirs), held: None, dead: None, failing: None };
         let charge = RecoveryState::Ublk { number: u32::MAX, process: 1 };
         let record = root.path().join("1.json");
-        let hold = Word::Hold { charge, record, timeout_ms: 60_000, called: None };
+        let hold = GuardianRequest::Hold { charge, record, timeout_ms: 60_000, called: None };
         send(&ours, &hold, &[]).unwrap();
         drop(ours);
         assert!(guardian.hear() == Then::GoOn, "what it holds goes, and all that waits fails");

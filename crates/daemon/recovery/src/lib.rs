@@ -45,7 +45,7 @@ use client::{Initiator, Nexus, Settings, Trail};
 
 use self::disk::RemoteDisk;
 use self::found::{left_behind, refuse_unknown_device, way};
-use self::guardian::{Lifeline, NotHeld, Taken};
+use self::guardian::{Lifeline, NotHeld, TakeoverResult};
 use self::record::{AttachRecord, AttachState, Found, Process, RecordFile, SharedRecord, millis};
 use self::wire::RecoveryState;
 use control::called::Called;
@@ -179,7 +179,7 @@ impl Wanted {
 }
 
 /// What a killed holder left, taken over.
-struct Legacy {
+struct OrphanedAttachment {
     found: Found,
     /// From its guardian, if that lives.
     charge: Option<(RecoveryState, Vec<OwnedFd>)>,
@@ -204,7 +204,7 @@ struct Records {
     block: Option<u32>,
     paths: Vec<landing::RecordedPath>,
     nexus: [u8; 3],
-    legacy: Option<Legacy>,
+    legacy: Option<OrphanedAttachment>,
     lifeline: Option<Lifeline>,
     /// The record, when it is written; the disk keeps it true.
     noted: SharedRecord,
@@ -258,7 +258,7 @@ impl Attachment {
         options: AttachOptions,
         dir: Arc<Dir>,
         (via, remark): (Via, Option<String>),
-        (left, taken): (Option<Found>, Option<Taken>),
+        (left, taken): (Option<Found>, Option<TakeoverResult>),
         wanted: &Wanted,
     ) -> Result<Attachment, Failure> {
         // A name that no attachment has had, nor has left behind; in the order in which they were made.
@@ -304,7 +304,7 @@ impl Attachment {
             Some(taken) => (Some(taken.lifeline), Some((taken.charge, taken.files))),
             None => (None, None),
         };
-        let legacy = left.map(|found| Legacy { found, charge });
+        let legacy = left.map(|found| OrphanedAttachment { found, charge });
         let nexus = initiator.who().isid;
         let records = Records {
             options,
@@ -433,7 +433,7 @@ impl Records {
             }
             *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
         }
-        if let Some(Legacy { found, .. }) = self.legacy.take() {
+        if let Some(OrphanedAttachment { found, .. }) = self.legacy.take() {
             // The guardian may have been faster.
             let _ = found.dir.remove(&found.file);
         }
@@ -527,7 +527,9 @@ mod tests {
             // It has heard it, and then says nothing more.
             let guardian = is_said.then(|| {
                 thread::spawn(move || {
-                    wire::receive::<wire::Word>(&theirs, Duration::from_secs(30)).unwrap().unwrap();
+                    wire::receive::<wire::GuardianRequest>(&theirs, Duration::from_secs(30))
+                        .unwrap()
+                        .unwrap();
                 })
             });
             let opened = Opened { ways: vec![("device", "/dev/ublkb0".to_owned())], remarks: Vec::new() };

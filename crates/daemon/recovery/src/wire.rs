@@ -99,7 +99,7 @@ impl Shape {
 /// To the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
-pub(super) enum Word {
+pub(super) enum GuardianRequest {
     /// From the holder: it serves; this is to be kept if it is killed, and the record goes with it.
     Hold {
         charge: RecoveryState,
@@ -127,7 +127,7 @@ pub(super) enum Answer {
     /// It holds on.
     Held,
     /// Here it is; the holder has been dead for so long.
-    Taken { charge: RecoveryState, dead_ms: u64, called: Option<Called> },
+    TakeoverResult { charge: RecoveryState, dead_ms: u64, called: Option<Called> },
     /// The holder lives.
     Busy,
     /// The holder is dead; I/O waits for so long yet, or fails already.
