@@ -21,7 +21,7 @@ use std::{
 };
 
 use crate::shown::{is_hidden, line as shown_line};
-use outlet::Outlet;
+use outlet::LogQueue;
 use tracing::{
     Event, Level, Metadata, Subscriber,
     callsite::Identifier,
@@ -36,7 +36,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(1);
 
 /// The outlet of this process, once it logs.
-static OUTLET: OnceLock<Arc<Outlet>> = OnceLock::new();
+static OUTLET: OnceLock<Arc<LogQueue>> = OnceLock::new();
 
 /// Sends events of at least `level` to stderr from now on, and what a thread that panics says. Under systemd the
 /// journal's own time stamp is enough, so lines carry a priority prefix instead.
@@ -48,7 +48,7 @@ pub fn install(level: Level) -> io::Result<()> {
     let outlet = match OUTLET.get() {
         Some(outlet) => outlet.clone(),
         None => {
-            let outlet = Outlet::start(io::stderr(), move |dropped| style.dropped(dropped))?;
+            let outlet = LogQueue::start(io::stderr(), move |dropped| style.dropped(dropped))?;
             OUTLET.get_or_init(|| outlet).clone()
         }
     };
@@ -93,7 +93,7 @@ fn tell_panic(style: Style, panic: &PanicHookInfo<'_>) {
 struct Logger {
     level: Level,
     style: Style,
-    outlet: Arc<Outlet>,
+    outlet: Arc<LogQueue>,
     limiter: Mutex<Limiter<Identifier>>,
 }
 
@@ -122,7 +122,7 @@ struct Budget {
 
 /// What to do with one line.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum LimitDecision {
     Print,
     /// Print, after saying that so many were left out.
     PrintAfter(u32),
@@ -130,15 +130,15 @@ enum Verdict {
 }
 
 impl<K: Hash + Eq> Limiter<K> {
-    fn judge(&mut self, kind: K, now: Instant) -> Verdict {
+    fn judge(&mut self, kind: K, now: Instant) -> LimitDecision {
         let budget = self.kinds.entry(kind).or_insert(Budget { since: now, lines: 0 });
         if now.duration_since(budget.since) >= WINDOW {
             let left_out = budget.lines.saturating_sub(BURST);
             *budget = Budget { since: now, lines: 1 };
-            return if left_out > 0 { Verdict::PrintAfter(left_out) } else { Verdict::Print };
+            return if left_out > 0 { LimitDecision::PrintAfter(left_out) } else { LimitDecision::Print };
         }
         budget.lines = budget.lines.saturating_add(1);
-        if budget.lines <= BURST { Verdict::Print } else { Verdict::Drop }
+        if budget.lines <= BURST { LimitDecision::Print } else { LimitDecision::Drop }
     }
 }
 
@@ -160,9 +160,9 @@ impl Subscriber for Logger {
         let verdict = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).judge(kind, Instant::now());
         let mut line = String::new();
         match verdict {
-            Verdict::Drop => return,
-            Verdict::Print => {}
-            Verdict::PrintAfter(left_out) => {
+            LimitDecision::Drop => return,
+            LimitDecision::Print => {}
+            LimitDecision::PrintAfter(left_out) => {
                 self.style.prefix(&mut line, Level::WARN);
                 let _ = writeln!(line, "lines of the next kind were left out count={left_out}");
             }
@@ -271,11 +271,11 @@ mod tests {
     fn a_flood_is_cut_and_counted() {
         let mut limiter = Limiter::default();
         let start = Instant::now();
-        let printed = (0..100).filter(|_| limiter.judge("kind", start) == Verdict::Print).count();
+        let printed = (0..100).filter(|_| limiter.judge("kind", start) == LimitDecision::Print).count();
         assert_eq!(printed, BURST as usize);
         let later = start + WINDOW;
-        assert_eq!(limiter.judge("kind", later), Verdict::PrintAfter(100 - BURST));
-        assert_eq!(limiter.judge("kind", later), Verdict::Print);
+        assert_eq!(limiter.judge("kind", later), LimitDecision::PrintAfter(100 - BURST));
+        assert_eq!(limiter.judge("kind", later), LimitDecision::Print);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub const WAITING_MAX: usize = 1 << 20;
 
 /// Where lines wait.
 #[derive(Debug, Default)]
-pub struct Outlet {
+pub struct LogQueue {
     waiting: Mutex<Waiting>,
     /// Something is there to be written.
     more: Condvar,
@@ -33,17 +33,17 @@ struct Waiting {
     is_writing: bool,
 }
 
-impl Outlet {
+impl LogQueue {
     /// An outlet to `sink`, which one thread writes; `count` makes the line that tells how many were dropped.
     ///
     /// # Errors
     /// The system has no thread.
-    pub fn start<W, F>(sink: W, count: F) -> io::Result<Arc<Outlet>>
+    pub fn start<W, F>(sink: W, count: F) -> io::Result<Arc<LogQueue>>
     where
         W: Write + Send + 'static,
         F: Fn(u64) -> String + Send + 'static,
     {
-        let outlet = Arc::<Outlet>::default();
+        let outlet = Arc::<LogQueue>::default();
         let writer = outlet.clone();
         thread::Builder::new().name("stderr".to_owned()).spawn(move || writer.write(sink, &count))?;
         Ok(outlet)
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn who_logs_does_not_wait_for_who_does_not_read() {
         let (reader, writer) = io::pipe().unwrap();
-        let outlet = Outlet::start(writer, counted).unwrap();
+        let outlet = LogQueue::start(writer, counted).unwrap();
         let line = format!("{}\n", "x".repeat(1023));
         let begun = Instant::now();
         // More than pipe, writer and queue hold together.
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn what_was_put_is_written_when_it_has_settled() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let outlet = Outlet::start(writer, counted).unwrap();
+        let outlet = LogQueue::start(writer, counted).unwrap();
         outlet.put("one\n".to_owned());
         outlet.put("two\n".to_owned());
         outlet.flush(Duration::from_secs(30));
@@ -160,7 +160,7 @@ mod tests {
     fn a_closed_stderr_ends_nothing() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
-        let outlet = Outlet::start(writer, counted).unwrap();
+        let outlet = LogQueue::start(writer, counted).unwrap();
         for _ in 0..3 {
             outlet.put("nobody hears it\n".to_owned());
             outlet.flush(Duration::from_secs(30));
