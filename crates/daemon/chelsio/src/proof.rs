@@ -43,7 +43,7 @@ pub fn shown(text: &str) -> String {
 
 /// What a block says of CHAP.
 #[derive(Debug, Default)]
-pub struct Proof {
+pub struct ChapSettings {
     /// `AuthMethod`: whether none is allowed, and whether CHAP is; `None`: it says nothing.
     pub methods: Option<(bool, bool)>,
     /// Whether the policy is Mutual.
@@ -54,7 +54,7 @@ pub struct Proof {
     pub target: Option<Located<Pair>>,
 }
 
-impl Proof {
+impl ChapSettings {
     /// Whether CHAP is used at all: it is allowed, and there is somebody who could prove something.
     pub fn is_used(&self, usual: (bool, bool)) -> bool {
         self.methods.unwrap_or(usual).1 && !self.initiators.is_empty()

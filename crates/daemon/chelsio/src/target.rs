@@ -7,7 +7,7 @@ use super::{
     device::{self, Device},
     key::Key,
     portal::{self, Group},
-    proof::{self, Pair, Proof},
+    proof::{self, ChapSettings, Pair},
     text::{Block, Entry},
     value,
 };
@@ -34,7 +34,7 @@ pub struct Global {
     /// `iscsi_login_complete_time`; zero: no limit.
     pub login_time: Option<Duration>,
     /// `DISC_…`
-    pub discovery: Proof,
+    pub discovery: ChapSettings,
 }
 
 /// `target:`
@@ -53,7 +53,7 @@ pub struct Target {
     /// `TargetSessionMaxCmd`
     pub commands: u16,
     /// `AuthMethod`, `Auth_CHAP_…`
-    pub proof: Proof,
+    pub proof: ChapSettings,
     /// `PortalGroup`
     pub groups: Vec<Located<Group>>,
     /// `ShadowMode`
@@ -124,7 +124,7 @@ impl Target {
             negotiation: negotiation(),
             first_burst: None,
             commands: COMMANDS,
-            proof: Proof::default(),
+            proof: ChapSettings::default(),
             groups: Vec::new(),
             is_shadow: false,
             devices: Vec::new(),
@@ -282,7 +282,7 @@ fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Re
 }
 
 /// Who is to prove something must be able to.
-fn complete(at: &Place, proof: &Proof, usual: (bool, bool), keys: (&str, &str), sink: &Sink) {
+fn complete(at: &Place, proof: &ChapSettings, usual: (bool, bool), keys: (&str, &str), sink: &Sink) {
     let (method, prefix) = keys;
     if !sink.is_clean() {
         return;

@@ -334,7 +334,11 @@ fn unused(note: &str) -> (Treatment, String) {
 }
 
 /// Why a line of a block about CHAP is not looked at.
-fn chap_unused(proof: &proof::Proof, usual: (bool, bool), method: &str) -> Option<(Treatment, String)> {
+fn chap_unused(
+    proof: &proof::ChapSettings,
+    usual: (bool, bool),
+    method: &str,
+) -> Option<(Treatment, String)> {
     if proof.is_used(usual) {
         return None;
     }

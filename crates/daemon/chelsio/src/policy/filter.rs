@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 32;
 
 /// What a daemon can tell of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum DaemonView {
     /// When it holds.
     Seen(Condition),
     /// It asks for this, which cannot be seen.
@@ -35,7 +35,7 @@ enum Ends {
 
 /// What a primitive is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum PrimitiveSubject {
     Host,
     Net,
     Port,
@@ -43,27 +43,27 @@ enum About {
     Hidden(&'static str),
 }
 
-const ABOUT: [(&str, About); 8] = [
-    ("host", About::Host),
-    ("net", About::Net),
-    ("port", About::Port),
-    ("vers", About::Version),
-    ("tos", About::Hidden("the TOS value")),
-    ("dscp", About::Hidden("the DSCP value")),
-    ("vlan", About::Hidden("the VLAN tag")),
-    ("mark", About::Hidden("the mark")),
+const ABOUT: [(&str, PrimitiveSubject); 8] = [
+    ("host", PrimitiveSubject::Host),
+    ("net", PrimitiveSubject::Net),
+    ("port", PrimitiveSubject::Port),
+    ("vers", PrimitiveSubject::Version),
+    ("tos", PrimitiveSubject::Hidden("the TOS value")),
+    ("dscp", PrimitiveSubject::Hidden("the DSCP value")),
+    ("vlan", PrimitiveSubject::Hidden("the VLAN tag")),
+    ("mark", PrimitiveSubject::Hidden("the mark")),
 ];
 
 /// Reads a filter; `end` is where the line goes on behind it.
-pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Sight, Wrong> {
+pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<DaemonView, Wrong> {
     let mut parser = Parser { tokens, at: 0, end, before: None, hidden: None };
     let condition = parser.choice(0)?;
     if let Some(token) = parser.peek() {
         return Err((token.at, format!("\"{}\" is not expected here", token.text)));
     }
     Ok(match parser.hidden {
-        Some(what) => Sight::Hidden(what),
-        None => Sight::Seen(simple(condition)),
+        Some(what) => DaemonView::Hidden(what),
+        None => DaemonView::Seen(simple(condition)),
     })
 }
 
@@ -72,7 +72,7 @@ struct Parser<'a> {
     at: usize,
     end: usize,
     /// What the last primitive was about.
-    before: Option<(Ends, About)>,
+    before: Option<(Ends, PrimitiveSubject)>,
     hidden: Option<&'static str>,
 }
 
@@ -167,7 +167,8 @@ impl<'a> Parser<'a> {
                     .wrong(format!("\"{}\" is no filter; for example: src host 192.0.2.1", self.word(0)));
             }
         };
-        let is_of_an_end = matches!(subject.1, About::Host | About::Net | About::Port);
+        let is_of_an_end =
+            matches!(subject.1, PrimitiveSubject::Host | PrimitiveSubject::Net | PrimitiveSubject::Port);
         if ends.is_some() && !is_of_an_end {
             return self.wrong("src and dst stand before host, net and port only");
         }
@@ -197,19 +198,19 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn value(&mut self, (ends, about): (Ends, About)) -> Result<Condition, Wrong> {
+    fn value(&mut self, (ends, about): (Ends, PrimitiveSubject)) -> Result<Condition, Wrong> {
         match about {
-            About::Host | About::Net => {
+            PrimitiveSubject::Host | PrimitiveSubject::Net => {
                 let is_unequal = match self.order(false)? {
                     Comparison::Unequal => true,
                     Comparison::Equal => false,
                     _ => return self.wrong("addresses are compared by == and != only"),
                 };
-                let network = if about == About::Net { self.network()? } else { self.host()? };
+                let network = if about == PrimitiveSubject::Net { self.network()? } else { self.host()? };
                 let near = over(ends, |end| Condition::Near(end, network));
                 Ok(if is_unequal { Condition::Not(Box::new(near)) } else { near })
             }
-            About::Port => {
+            PrimitiveSubject::Port => {
                 let (mask, order, value) = self.number(0xffff, port)?;
                 Ok(over(ends, |end| Condition::Number {
                     of: ConnectionNumber::Port(end),
@@ -218,11 +219,11 @@ impl<'a> Parser<'a> {
                     value,
                 }))
             }
-            About::Version => {
+            PrimitiveSubject::Version => {
                 let (mask, order, value) = self.number(255, |_| None)?;
                 Ok(Condition::Number { of: ConnectionNumber::IpVersion, mask, order, value })
             }
-            About::Hidden(what) => {
+            PrimitiveSubject::Hidden(what) => {
                 self.number(u32::MAX, |_| None)?;
                 self.hidden = Some(what);
                 Ok(Condition::Always)

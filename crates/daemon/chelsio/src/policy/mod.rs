@@ -11,7 +11,7 @@ mod token;
 
 use shard::Condition;
 
-use self::{filter::Sight, setting::Bound, token::Token};
+use self::{filter::DaemonView, setting::Bound, token::Token};
 use config::{
     diagnostic::{Sink, Text},
     draft::{Draft, placement::PlacementDraft},
@@ -68,7 +68,7 @@ pub fn read(text: &Text, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
 struct Rule {
     /// The filter as written.
     filter: String,
-    sight: Sight,
+    sight: DaemonView,
     settings: Vec<setting::Setting>,
 }
 
@@ -93,7 +93,7 @@ fn rule(line: &str) -> Result<Rule, (usize, String)> {
 impl Rule {
     /// The rule of placement; `None`: it fits nothing that is served here, or what it asks cannot be seen.
     fn placement(&self) -> Option<PlacementDraft> {
-        let Sight::Seen(when) = &self.sight else { return None };
+        let DaemonView::Seen(when) = &self.sight else { return None };
         if is_never(when) {
             return None;
         }
@@ -118,17 +118,17 @@ impl Rule {
 
     fn report(&self, report: &mut impl FnMut(String, Treatment, String)) {
         let (treatment, note) = match &self.sight {
-            Sight::Hidden(what) => {
+            DaemonView::Hidden(what) => {
                 let why = format!("{what} of a connection cannot be seen by a daemon; the rule is left out");
                 (Treatment::Meaningless, why)
             }
-            Sight::Seen(when) if is_never(when) => {
+            DaemonView::Seen(when) if is_never(when) => {
                 let why = "no connection that is served here fits: it is about listening sockets, or about \
                            connections that this machine opens";
                 (Treatment::Meaningless, why.to_owned())
             }
-            Sight::Seen(Condition::Always) => (Treatment::Applied, "every connection".to_owned()),
-            Sight::Seen(_) => (Treatment::Applied, String::new()),
+            DaemonView::Seen(Condition::Always) => (Treatment::Applied, "every connection".to_owned()),
+            DaemonView::Seen(_) => (Treatment::Applied, String::new()),
         };
         let is_live = self.placement().is_some();
         report(format!("{} =>", self.filter), treatment, note);
