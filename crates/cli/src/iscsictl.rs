@@ -92,7 +92,7 @@ fn handle(text: &str) -> Result<u64, String> {
 
 /// The targets that are meant.
 #[derive(Debug, PartialEq, Eq)]
-enum Meant {
+enum SelectedTargets {
     /// None was named.
     Nothing,
     /// `target=ALL`
@@ -101,7 +101,7 @@ enum Meant {
     Named(Vec<String>),
 }
 
-fn meant(words: &[String]) -> Result<Meant, Failure> {
+fn meant(words: &[String]) -> Result<SelectedTargets, Failure> {
     let mut names = Vec::new();
     for (at, word) in words.iter().enumerate() {
         let list = match word.strip_prefix("target=") {
@@ -116,14 +116,14 @@ fn meant(words: &[String]) -> Result<Meant, Failure> {
     }
     if names.iter().any(|name| name == "ALL") {
         return match names.len() {
-            1 => Ok(Meant::All),
+            1 => Ok(SelectedTargets::All),
             _ => Err(Failure::usage("target=ALL stands for all; it takes no other name beside it")),
         };
     }
     if names.is_empty() && !words.is_empty() {
         return Err(Failure::usage("target= needs a name, or ALL"));
     }
-    Ok(if names.is_empty() { Meant::Nothing } else { Meant::Named(names) })
+    Ok(if names.is_empty() { SelectedTargets::Nothing } else { SelectedTargets::Named(names) })
 }
 
 /// Does what the options say, and gives what is to be printed.
@@ -145,14 +145,16 @@ pub fn run(args: &IscsictlArgs, paths: &Paths) -> Result<String, Failure> {
         return started(args, meant, &ask);
     }
     let request = match (args.stop, args.drop, meant) {
-        (true, _, Meant::Nothing) => return Err(Failure::usage("-s needs target=NAME or target=ALL")),
-        (true, _, Meant::All) => Request::TargetStop { names: Vec::new() },
-        (true, _, Meant::Named(names)) => Request::TargetStop { names },
-        (false, Some(id), Meant::Nothing) => Request::SessionEnd { id },
+        (true, _, SelectedTargets::Nothing) => {
+            return Err(Failure::usage("-s needs target=NAME or target=ALL"));
+        }
+        (true, _, SelectedTargets::All) => Request::TargetStop { names: Vec::new() },
+        (true, _, SelectedTargets::Named(names)) => Request::TargetStop { names },
+        (false, Some(id), SelectedTargets::Nothing) => Request::SessionEnd { id },
         (false, Some(_), _) => return Err(Failure::usage("-D takes a session's handle and nothing else")),
         (false, None, meant) if args.config => return configured(args, meant, &ask),
         (false, None, meant) if args.sessions => return sessions(args, meant, &ask),
-        (false, None, Meant::Nothing) => return lines(args, &ask),
+        (false, None, SelectedTargets::Nothing) => return lines(args, &ask),
         (false, None, _) => {
             return Err(Failure::usage("what is to be done with it? -S, -s, -c or -r; see -h"));
         }
@@ -180,7 +182,7 @@ fn shown(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
     Ok(if args.daemon.json { output::json(answer) } else { output::text(answer) })
 }
 
-fn started(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<String, Failure> {
+fn started(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -> Result<String, Failure> {
     if let Some(file) = &args.file {
         let Answer::Lines(lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
         let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
@@ -198,17 +200,17 @@ fn started(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<S
         }
     }
     let names = match meant {
-        Meant::Nothing => None,
-        Meant::All => Some(Vec::new()),
-        Meant::Named(names) => Some(names),
+        SelectedTargets::Nothing => None,
+        SelectedTargets::All => Some(Vec::new()),
+        SelectedTargets::Named(names) => Some(names),
     };
     shown(args, &ask(Request::TargetStart { names })?)
 }
 
-fn configured(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<String, Failure> {
+fn configured(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -> Result<String, Failure> {
     let (names, is_brief) = match meant {
-        Meant::Nothing | Meant::All => (Vec::new(), true),
-        Meant::Named(names) => (names, false),
+        SelectedTargets::Nothing | SelectedTargets::All => (Vec::new(), true),
+        SelectedTargets::Named(names) => (names, false),
     };
     let Answer::Settings(mut all) = ask(Request::TargetSettings { names })? else {
         return Err(misunderstood());
@@ -235,8 +237,8 @@ fn shorten(one: &mut SettingsReport) {
     });
 }
 
-fn sessions(args: &IscsictlArgs, meant: Meant, ask: &ControlCall<'_>) -> Result<String, Failure> {
-    let Meant::Named(names) = meant else {
+fn sessions(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -> Result<String, Failure> {
+    let SelectedTargets::Named(names) = meant else {
         return Err(Failure::usage("-r needs the name of one target: target=NAME"));
     };
     let [name] = &names[..] else { return Err(Failure::usage("-r takes one target")) };
@@ -297,15 +299,17 @@ fn misunderstood() -> Failure {
 mod tests {
     use super::*;
 
-    fn of(words: &[&str]) -> Result<Meant, String> {
+    fn of(words: &[&str]) -> Result<SelectedTargets, String> {
         meant(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map_err(|why| why.to_string())
     }
 
     #[test]
     fn targets_are_named_as_the_manual_has_it() {
-        let named = |names: &[&str]| Ok(Meant::Named(names.iter().map(|name| (*name).to_owned()).collect()));
-        assert_eq!(of(&[]), Ok(Meant::Nothing));
-        assert_eq!(of(&["target=ALL"]), Ok(Meant::All));
+        let named = |names: &[&str]| {
+            Ok(SelectedTargets::Named(names.iter().map(|name| (*name).to_owned()).collect()))
+        };
+        assert_eq!(of(&[]), Ok(SelectedTargets::Nothing));
+        assert_eq!(of(&["target=ALL"]), Ok(SelectedTargets::All));
         assert_eq!(of(&["target=a,b"]), named(&["a", "b"]));
         assert_eq!(of(&["target=a,", "b"]), named(&["a", "b"]));
         assert_eq!(of(&["target=a", "target=b"]), named(&["a", "b"]));

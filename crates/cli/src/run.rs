@@ -220,12 +220,12 @@ fn served(args: &ServeArgs, paths: &Paths, start: StartEngine) -> Result<Exit, F
 
 /// What signals come to.
 #[derive(Debug, Default)]
-struct Heed {
+struct SignalState {
     /// When a clean end was asked for first.
     asked: Option<Instant>,
 }
 
-impl Heed {
+impl SignalState {
     /// What a signal asks for. SIGTERM asks for a clean end however often it comes: supervisors send it more than
     /// once. Who presses Ctrl-C again when a clean end has begun means it. SIGHUP ends nothing.
     fn heed(&mut self, signal: i32, now: Instant) -> Option<Stop> {
@@ -247,7 +247,7 @@ fn obey_signals(ending: &Arc<Ending>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let ending = ending.clone();
     let watch = move || {
-        let mut heed = Heed::default();
+        let mut heed = SignalState::default();
         for signal in signals.forever() {
             match heed.heed(signal, Instant::now()) {
                 Some(how) => ending.ask(how),
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_hangup_ends_nothing_and_a_second_sigterm_skips_nothing() {
-        let (mut heed, now) = (Heed::default(), Instant::now());
+        let (mut heed, now) = (SignalState::default(), Instant::now());
         let later = now + INSIST_AFTER;
         assert_eq!(heed.heed(SIGHUP, now), None);
         assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean));
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(heed.heed(SIGHUP, later), None);
         assert_eq!(heed.heed(SIGINT, now), Some(Stop::Clean), "with the first signal");
         assert_eq!(heed.heed(SIGINT, later), Some(Stop::Now), "who presses it again means it");
-        assert_eq!(Heed::default().heed(SIGINT, later), Some(Stop::Clean));
+        assert_eq!(SignalState::default().heed(SIGINT, later), Some(Stop::Clean));
     }
 
     #[test]

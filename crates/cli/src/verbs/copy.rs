@@ -62,7 +62,7 @@ pub struct CopyArgs {
 
 /// What is in flight.
 #[derive(Debug)]
-enum Flight {
+enum RequestsInFlight {
     Read(IoId, u64),
     Write(IoId, u64, u64),
 }
@@ -83,7 +83,7 @@ struct Copy<'a> {
     next: u64,
     run: Run,
     sparse: bool,
-    flights: Vec<Flight>,
+    flights: Vec<RequestsInFlight>,
     written: u64,
     zeroed: u64,
 }
@@ -318,8 +318,8 @@ fn told(
 impl Copy<'_> {
     /// Everything before it is written.
     fn low_water(&self) -> u64 {
-        let at = |flight: &Flight| match flight {
-            Flight::Read(_, at) | Flight::Write(_, at, _) => *at,
+        let at = |flight: &RequestsInFlight| match flight {
+            RequestsInFlight::Read(_, at) | RequestsInFlight::Write(_, at, _) => *at,
         };
         self.flights.iter().map(at).min().unwrap_or(self.next).min(self.next)
     }
@@ -397,7 +397,7 @@ impl Copy<'_> {
             End::Remote { volume, .. } => {
                 let id =
                     start(&mut self.initiator, *volume, Op::Read, (self.next, len), Payload::In(memory))?;
-                self.flights.push(Flight::Read(id, self.next));
+                self.flights.push(RequestsInFlight::Read(id, self.next));
             }
             End::File { .. } => {
                 self.from.read_file(&mut memory, self.next, self.bytes)?;
@@ -413,7 +413,7 @@ impl Copy<'_> {
             End::Remote { volume, .. } => {
                 let what = |span| Op::WriteZeroes { span, unmap: true };
                 let id = start(&mut self.initiator, *volume, what, (at, len), Payload::None)?;
-                self.flights.push(Flight::Write(id, at, 0));
+                self.flights.push(RequestsInFlight::Write(id, at, 0));
             }
             End::File { .. } => self.to.zero_file(at, len)?,
         }
@@ -430,7 +430,7 @@ impl Copy<'_> {
                 let what = |span| Op::Write(span, Durability::Cached);
                 let payload = Payload::Out(memory.freeze());
                 let id = start(&mut self.initiator, *volume, what, (at, len), payload)?;
-                self.flights.push(Flight::Write(id, at, len));
+                self.flights.push(RequestsInFlight::Write(id, at, len));
             }
             End::File { .. } => {
                 self.to.write_file(&mut memory, at, self.total)?;
@@ -441,26 +441,26 @@ impl Copy<'_> {
     }
 
     fn ended(&mut self, done: Done) -> Result<(), Failure> {
-        let named = |flight: &Flight| match flight {
-            Flight::Read(id, _) | Flight::Write(id, ..) => *id == done.id,
+        let named = |flight: &RequestsInFlight| match flight {
+            RequestsInFlight::Read(id, _) | RequestsInFlight::Write(id, ..) => *id == done.id,
         };
         let Some(at) = self.flights.iter().position(named) else { return Ok(()) };
         let flight = self.flights.swap_remove(at);
         let (what, place) = match flight {
-            Flight::Read(_, at) => ("reading the source", at),
-            Flight::Write(_, at, _) => ("writing the destination", at),
+            RequestsInFlight::Read(_, at) => ("reading the source", at),
+            RequestsInFlight::Write(_, at, _) => ("writing the destination", at),
         };
         if let Err(failure) = done.result {
             let why = client::Error::of(failure, &format!("{what} at byte {place}"));
             return Err(why.into());
         }
         match (flight, done.payload) {
-            (Flight::Read(_, at), Payload::In(memory)) => self.write(memory, at),
-            (Flight::Write(_, _, len), _) => {
+            (RequestsInFlight::Read(_, at), Payload::In(memory)) => self.write(memory, at),
+            (RequestsInFlight::Write(_, _, len), _) => {
                 self.written += len;
                 Ok(())
             }
-            (Flight::Read(..), _) => Err(Failure::failed("a read came back without its memory")),
+            (RequestsInFlight::Read(..), _) => Err(Failure::failed("a read came back without its memory")),
         }
     }
 }
