@@ -18,6 +18,7 @@
 pub mod controller;
 pub mod host;
 mod link_fault;
+mod receiver;
 pub mod wire;
 
 pub use controller::{CAPSULES_KEPT, ControllerQueue, QueueHandoff, QueueLimits, QueueSize};

@@ -26,13 +26,14 @@ mod respond;
 mod task;
 
 use crate::LinkFault;
+use crate::receiver::Receiver;
 use crate::wire::Terms;
 use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
 pub use limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
 use outgoing::OutgoingPdu;
-use receive::Receiver;
+use receive::PduData;
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{
@@ -91,7 +92,9 @@ pub struct ControllerQueue {
     connect: Option<(Tag, Sqe)>,
     /// It is an Admin Queue, and open.
     admin: bool,
-    rx: Receiver,
+    rx: Receiver<PduData>,
+    /// The stream stands in data that has no place yet: it is not the host who is waited for.
+    placeless: bool,
     out: VecDeque<OutgoingPdu>,
     outbox: Outbox,
     events: VecDeque<TargetEvent<Sqe>>,
@@ -156,6 +159,7 @@ impl ControllerQueue {
             connect: None,
             admin: false,
             rx: Receiver::new(inlet),
+            placeless: false,
             out: VecDeque::new(),
             outbox: Outbox::new(),
             events: VecDeque::new(),

@@ -4,7 +4,8 @@
 //! on the last C2HData where it may, else as a CapsuleResp right behind it in the same batch.
 
 use super::ControllerQueue;
-use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Fatal, Flags, IcResp, PduType, R2t, TermReq, Terms};
+use crate::receiver::Term;
+use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Flags, IcResp, PduType, R2t, TermReq, Terms};
 use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Pool, Sg};
 use nvme::planted::{Bug, planted};
@@ -46,13 +47,6 @@ pub(super) struct ReadData {
     pub(super) data: Sg,
     /// The answer, behind it.
     pub(super) completion: Option<Completion>,
-}
-
-/// Last words.
-#[derive(Debug)]
-pub(super) struct Term {
-    pub(super) fatal: Fatal,
-    pub(super) header: Box<[u8]>,
 }
 
 impl ReadData {

@@ -3,49 +3,18 @@
 //! A header is acted on as soon as it is whole, before its data: the data then goes straight to where
 //! the server wants it, and stays in the stream until the server has said where that is.
 
-use super::outgoing::{OutgoingPdu, Term};
+use super::outgoing::OutgoingPdu;
 use super::{ControllerQueue, Phase};
 use crate::LinkFault;
+use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver};
 use crate::wire::{
-    self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, H2cData, IcReq,
-    PduLimits, PduType, Sender, TermReq,
+    ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Frame, H2cData, IcReq, PduLimits,
+    PduType, Sender, TermReq,
 };
-use buf::crc32c::Crc32c;
 use buf::{Cx, Time};
 use nvme::Status;
 use nvme::planted::{Bug, planted};
-use stream::{Direct, Inlet, Received, RecvOp, Tag};
-use zerocopy::{FromBytes, IntoBytes};
-
-/// Whether parsing goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ParseStatus {
-    Continue,
-    /// More bytes, memory or room are needed first.
-    Wait,
-}
-
-/// The receiving half.
-#[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) inlet: Inlet,
-    state: ReceiveState,
-    crc: Crc32c,
-    /// A receive is out.
-    pub(super) out: bool,
-    /// Since when the stream has stood within a PDU.
-    pub(super) begun: Option<Time>,
-    /// The stream stands in data that has no place yet: it is not the host who is waited for.
-    pub(super) placeless: bool,
-}
-
-/// Which part of a PDU comes next.
-#[derive(Clone, Copy, Debug)]
-enum ReceiveState {
-    Header,
-    Data(PduData),
-    Digest(PduData),
-}
+use stream::{Direct, Received, RecvOp, Tag};
 
 /// Data of a PDU: `lead` bytes that are dropped, `want` bytes that have a use, `tail` dropped again.
 #[derive(Clone, Copy, Debug)]
@@ -81,23 +50,6 @@ impl PduData {
             DataPurpose::Capsule(tag) | DataPurpose::Solicited { tag, .. } => Some(tag),
             DataPurpose::Refuse(..) | DataPurpose::Skip => None,
         }
-    }
-}
-
-impl Receiver {
-    pub(super) fn new(inlet: Inlet) -> Self {
-        Receiver {
-            inlet,
-            state: ReceiveState::Header,
-            crc: Crc32c::new(),
-            out: false,
-            begun: None,
-            placeless: false,
-        }
-    }
-
-    fn is_within_pdu(&self) -> bool {
-        !matches!(self.state, ReceiveState::Header) || self.inlet.is_within_header()
     }
 }
 
@@ -183,21 +135,21 @@ impl ControllerQueue {
     /// Parses all that is here.
     pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         let result = self.parse_on(cx);
-        if self.rx.begun.is_none() && self.rx.is_within_pdu() {
-            self.rx.begun = Some(cx.now);
-        }
+        self.rx.note_time(cx.now);
         result
     }
 
     fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
-                self.rx.inlet.clear();
-                self.rx.state = ReceiveState::Header;
+                self.rx.clear();
                 return Ok(());
             }
             let step = match self.rx.state {
-                ReceiveState::Header => self.parse_header(cx)?,
+                ReceiveState::Header => match self.parse_header(cx) {
+                    Ok(status) => status,
+                    Err(fault) => return Err(self.refuse(cx, fault)),
+                },
                 ReceiveState::Data(stretch) => self.parse_data(cx, stretch),
                 ReceiveState::Digest(stretch) => self.parse_digest(cx, stretch),
             };
@@ -217,7 +169,7 @@ impl ControllerQueue {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, LinkFault> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
         let most = 2 * usize::from(self.size.entries) + 64;
         let full = self.out.len() >= most || self.unasked_bytes >= super::UNASKED_MAX;
@@ -225,54 +177,26 @@ impl ControllerQueue {
             return Ok(ParseStatus::Wait);
         }
         let limits = self.limits();
-        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(ParseStatus::Wait) };
-        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(ParseStatus::Wait) };
-        let frame = match Frame::parse(&common, &limits) {
-            Ok(frame) => frame,
-            Err(_) if common.pdu_type == PduType::H2C_TERM_REQ => {
-                return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
-            }
-            // Of a header whose length cannot be trusted, what every header begins with.
-            Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
-        };
+        let Some(frame) = self.rx.frame(&limits)? else { return Ok(ParseStatus::Wait) };
+        let trailer = if limits.data_digest { DIGEST_LEN } else { 0 };
         if self.phase == Phase::Open
             && frame.data > 0
             && frame.pdu_type == PduType::CAPSULE_CMD
-            && self.rx.inlet.keep_whole(common.plen.get() as usize, cx.pool)
+            && self.rx.inlet.keep_whole(usize::from(frame.head) + frame.data as usize + trailer, cx.pool)
         {
             return Ok(ParseStatus::Wait);
         }
-        let head = usize::from(frame.head);
-        if limits.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
-            let Some(bytes) = self.rx.inlet.header(head) else { return Ok(ParseStatus::Wait) };
-            let (header, rest) = bytes.split_at(frame.header.into());
-            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(ParseStatus::Wait) };
-            if *sum != wire::digest(header) && !planted(Bug::HeaderDigestUnchecked) {
-                let fatal = Fatal::header_digest(*sum);
-                return Err(self.violate_at(cx, fatal, frame));
-            }
+        if !self.rx.check_header(frame, Sender::Host)? {
+            return Ok(ParseStatus::Wait);
         }
-        match self.begin(frame) {
-            Ok(Some(stretch)) => {
-                self.rx.inlet.consume(head);
-                self.rx.begun = None;
-                if frame.data > 0 {
-                    self.rx.crc = Crc32c::new();
-                    self.rx.state = ReceiveState::Data(stretch);
-                } else {
-                    self.end_pdu(cx, stretch, true);
-                }
-                Ok(ParseStatus::Continue)
-            }
-            Ok(None) => Ok(ParseStatus::Wait),
-            Err(LinkFault::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
-            Err(LinkFault::TooManyCommands) => {
-                self.violate_at(cx, Fatal::sequence(0), frame);
-                Err(LinkFault::TooManyCommands)
-            }
-            Err(LinkFault::Terminated(fatal)) => Err(self.terminated(fatal)),
-            Err(other) => Err(other),
+        let Some(data) = self.begin(frame).map_err(|fault| self.rx.header_fault(fault, frame))? else {
+            return Ok(ParseStatus::Wait);
+        };
+        self.rx.end_header(frame.head.into(), (frame.data > 0).then_some(data));
+        if frame.data == 0 {
+            self.end_pdu(cx, data, true);
         }
+        Ok(ParseStatus::Continue)
     }
 
     /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
@@ -340,14 +264,14 @@ impl ControllerQueue {
 
     /// Moves what is here of wanted data to its place.
     fn place(&mut self, stretch: &mut PduData) -> ParseStatus {
-        let Receiver { inlet, crc, placeless, .. } = &mut self.rx;
+        let Receiver { inlet, crc, .. } = &mut self.rx;
         let task = stretch.tag().and_then(|tag| self.tasks.get_mut(tag)).filter(|task| task.wants_data());
         let Some(task) = task else {
             (stretch.lead, stretch.want) = (stretch.want, 0);
             return ParseStatus::Continue;
         };
         let Some(place) = task.place_of(stretch.at) else {
-            *placeless = true;
+            self.placeless = true;
             return ParseStatus::Wait;
         };
         if place.at() > stretch.at {
@@ -363,14 +287,8 @@ impl ControllerQueue {
     }
 
     fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
-        let mut good = true;
-        if self.terms.data_digest {
-            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return ParseStatus::Wait };
-            good = bytes == self.rx.crc.wire() || planted(Bug::DataDigestUnchecked);
-            self.rx.inlet.consume(DIGEST_LEN);
-        }
-        self.rx.state = ReceiveState::Header;
-        self.rx.begun = None;
+        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
+        let good = good || planted(Bug::DataDigestUnchecked);
         self.end_pdu(cx, stretch, good);
         ParseStatus::Continue
     }
@@ -407,36 +325,28 @@ impl ControllerQueue {
         if crc.wire() == sum || planted(Bug::DataDigestUnchecked) { data.get(..len) } else { None }
     }
 
-    /// As [`ControllerQueue::violate`], for the header that the inlet has.
-    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> LinkFault {
-        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
-        let header: Box<[u8]> = header.iter().copied().take(frame.header.into()).collect();
-        self.violate(cx, fatal, &header)
-    }
-
-    /// Says why, and ends the connection.
-    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> LinkFault {
-        self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
-        self.out.push_back(OutgoingPdu::Term(Box::new(Term { fatal, header: header.into() })));
-        LinkFault::Fatal(fatal)
-    }
-
-    /// A TermReq is never answered.
-    fn terminated(&mut self, fatal: Fatal) -> LinkFault {
-        self.fail();
-        LinkFault::Terminated(fatal)
+    /// Ends the connection for what a header says.
+    fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
+        match term {
+            Some(term) => {
+                self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
+                self.out.push_back(OutgoingPdu::Term(term));
+            }
+            None => self.fail(),
+        }
+        fault
     }
 
     /// Data has got a place: the host is waited for again, from now on.
     pub(super) fn placed(&mut self, now: Time) {
-        if std::mem::take(&mut self.rx.placeless) {
+        if std::mem::take(&mut self.placeless) {
             self.rx.begun = Some(now);
         }
     }
 
     /// When the PDU that the stream stands in must have ended.
     pub(super) fn pdu_deadline(&self) -> Option<Time> {
-        if self.rx.placeless || !self.rx.inlet.is_empty() {
+        if self.placeless || !self.rx.inlet.is_empty() {
             return None;
         }
         self.rx.begun.map(|since| since + self.limits.pdu_timeout)

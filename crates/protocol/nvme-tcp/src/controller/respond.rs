@@ -67,7 +67,7 @@ impl ControllerQueue {
             TaskState::Live if owed => {
                 task.state = TaskState::Answered(completion);
                 task.places.clear();
-                self.rx.placeless = false;
+                self.placeless = false;
             }
             TaskState::Live => self.answer(tag, completion),
             TaskState::Ending { acked, .. } => {
@@ -85,7 +85,7 @@ impl ControllerQueue {
             TaskState::Live => {
                 task.state = TaskState::Abandoned;
                 task.places.clear();
-                self.rx.placeless = false;
+                self.placeless = false;
                 self.finish(tag);
             }
             TaskState::Ending { acked, .. } => {

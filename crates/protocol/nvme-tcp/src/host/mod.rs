@@ -17,16 +17,17 @@ mod receive;
 
 use crate::LinkFault;
 use crate::controller::{ENTRIES_MAX, QueueSize};
+use crate::receiver::Receiver;
 use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use nvme::{Cqe, Sqe};
 use outgoing::{DIGEST_SEGMENT_MAX, OutgoingPdu};
-use receive::Receiver;
+use receive::PduData;
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{
-    Close, Connection, Host, HostEvent, Link, Outbox, Received, RecvOp, SendOp, Slab, Tag, TagIndex,
+    Close, Connection, Host, HostEvent, Inlet, Link, Outbox, Received, RecvOp, SendOp, Slab, Tag, TagIndex,
 };
 
 #[cfg(test)]
@@ -104,7 +105,7 @@ pub struct HostQueue {
     commands: Slab<Command>,
     index: TagIndex,
     next_cid: u16,
-    rx: Receiver,
+    rx: Receiver<PduData>,
     out: VecDeque<OutgoingPdu>,
     outbox: Outbox,
     events: VecDeque<HostEvent<Cqe>>,
@@ -139,7 +140,7 @@ impl HostQueue {
             commands: Slab::new(usize::from(ENTRIES_MAX)),
             index: TagIndex::new(1),
             next_cid: 0,
-            rx: Receiver::new(),
+            rx: Receiver::new(Inlet::new()),
             out: VecDeque::from([OutgoingPdu::Init]),
             outbox: Outbox::new(),
             events: VecDeque::new(),

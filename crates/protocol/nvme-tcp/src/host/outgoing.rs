@@ -2,9 +2,8 @@
 
 use super::command::{Command, CommandData};
 use super::{HostQueue, RETRY};
-use crate::wire::{
-    CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, H2cData, IcReq, PduType, TermReq, Terms,
-};
+use crate::receiver::Term;
+use crate::wire::{CapsuleCmd, CommonHeader, DIGEST_LEN, Flags, H2cData, IcReq, PduType, TermReq, Terms};
 use buf::crc32c::Crc32c;
 use buf::{Cx, Sg};
 use std::ops::Range;
@@ -31,7 +30,7 @@ pub(super) enum OutgoingPdu {
         at: u32,
         end: u32,
     },
-    Term(Fatal, Box<[u8]>),
+    Term(Box<Term>),
 }
 
 /// The bytes that the next PDU carries.
@@ -41,7 +40,7 @@ fn payload<'a>(
     terms: &Terms,
 ) -> Option<(&'a Sg, Range<usize>)> {
     match out {
-        OutgoingPdu::Init | OutgoingPdu::Term(..) => None,
+        OutgoingPdu::Init | OutgoingPdu::Term(_) => None,
         OutgoingPdu::Capsule(tag) => match &commands.get(*tag)?.data {
             CommandData::Out { data, in_capsule: true } if !data.is_empty() => Some((data, 0..data.len())),
             CommandData::Out { .. } | CommandData::In(_) | CommandData::None => None,
@@ -65,7 +64,7 @@ fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, terms: &Terms) -> usi
         None => match out {
             OutgoingPdu::Init => IcReq::LEN,
             OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,
-            OutgoingPdu::Term(_, header) => TermReq::LEN + header.len(),
+            OutgoingPdu::Term(term) => TermReq::LEN + term.header.len(),
         },
     }
 }
@@ -138,10 +137,10 @@ impl Writer<'_> {
                 }
                 return last;
             }
-            OutgoingPdu::Term(fatal, header) => {
-                let pdu = TermReq::new(PduType::H2C_TERM_REQ, *fatal, header.len());
+            OutgoingPdu::Term(term) => {
+                let pdu = TermReq::new(PduType::H2C_TERM_REQ, term.fatal, term.header.len());
                 self.batch.put(pdu.as_bytes());
-                self.batch.put(header);
+                self.batch.put(&term.header);
             }
         }
         true

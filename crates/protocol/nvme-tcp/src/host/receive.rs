@@ -4,67 +4,22 @@ use super::command::CommandData;
 use super::outgoing::OutgoingPdu;
 use super::{HostQueue, Phase};
 use crate::LinkFault;
+use crate::receiver::{HeaderFault, ParseStatus, ReceiveState};
 use crate::wire::{
-    self, C2hData, CapsuleResp, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, IcResp, PduLimits, PduType,
-    R2t, Sender, TermReq,
+    C2hData, CapsuleResp, CommonHeader, Fatal, Flags, Frame, IcResp, PduLimits, PduType, R2t, Sender, TermReq,
 };
-use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut, Time};
-use stream::{Direct, HostEvent, Inlet, Received, RecvOp, Tag};
-use zerocopy::{FromBytes, IntoBytes};
+use stream::{Direct, HostEvent, Received, RecvOp, Tag};
 
-/// Whether parsing goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ParseStatus {
-    Continue,
-    /// More bytes are needed first.
-    Wait,
-}
-
-/// The receiving half.
-#[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) inlet: Inlet,
-    state: ReceiveState,
-    crc: Crc32c,
-    /// A receive is out.
-    pub(super) out: bool,
-    /// Since when the stream has stood within a PDU.
-    begun: Option<Time>,
-}
-
-/// Which part of a PDU comes next.
+/// Where the data of a C2HData goes.
 #[derive(Clone, Copy, Debug)]
-enum ReceiveState {
-    Header,
-    /// `left` bytes of a read's data, from `at` of it on.
-    Data {
-        tag: Tag,
-        flags: Flags,
-        at: u32,
-        left: u32,
-    },
-    Digest {
-        tag: Tag,
-        flags: Flags,
-        end: u32,
-    },
-}
-
-impl Receiver {
-    pub(super) fn new() -> Self {
-        Receiver {
-            inlet: Inlet::new(),
-            state: ReceiveState::Header,
-            crc: Crc32c::new(),
-            out: false,
-            begun: None,
-        }
-    }
-
-    fn is_within_pdu(&self) -> bool {
-        !matches!(self.state, ReceiveState::Header) || self.inlet.is_within_header()
-    }
+pub(super) struct PduData {
+    tag: Tag,
+    flags: Flags,
+    /// Offset in the data of the read.
+    at: u32,
+    /// Bytes that are still to come.
+    left: u32,
 }
 
 impl HostQueue {
@@ -74,11 +29,13 @@ impl HostQueue {
             return None;
         }
         let direct = match self.rx.state {
-            ReceiveState::Data { tag, at, left, .. } if left > 0 => self.memory(tag).and_then(|memory| {
-                let data = memory.take()?;
-                Some(Direct { tag, data, want: at as usize..(at + left) as usize })
-            }),
-            ReceiveState::Data { .. } | ReceiveState::Header | ReceiveState::Digest { .. } => None,
+            ReceiveState::Data(PduData { tag, at, left, .. }) if left > 0 => {
+                self.memory(tag).and_then(|memory| {
+                    let data = memory.take()?;
+                    Some(Direct { tag, data, want: at as usize..(at + left) as usize })
+                })
+            }
+            ReceiveState::Data(_) | ReceiveState::Header | ReceiveState::Digest(_) => None,
         };
         self.rx.out = true;
         Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
@@ -112,7 +69,7 @@ impl HostQueue {
     fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        if let ReceiveState::Data { at, left, .. } = &mut self.rx.state {
+        if let ReceiveState::Data(PduData { at, left, .. }) = &mut self.rx.state {
             *at += n as u32;
             *left -= n as u32;
             if self.terms.data_digest {
@@ -131,25 +88,23 @@ impl HostQueue {
     /// Parses all that is here.
     pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         let result = self.parse_on(cx);
-        if !self.rx.is_within_pdu() {
-            self.rx.begun = None;
-        } else if self.rx.begun.is_none() {
-            self.rx.begun = Some(cx.now);
-        }
+        self.rx.note_time(cx.now);
         result
     }
 
     fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
-                self.rx.inlet.clear();
-                self.rx.state = ReceiveState::Header;
+                self.rx.clear();
                 return Ok(());
             }
             let step = match self.rx.state {
-                ReceiveState::Header => self.parse_header(cx)?,
-                ReceiveState::Data { tag, flags, at, left } => self.parse_data(tag, flags, at, left),
-                ReceiveState::Digest { tag, flags, end } => self.parse_digest(tag, flags, end),
+                ReceiveState::Header => match self.parse_header() {
+                    Ok(status) => status,
+                    Err(fault) => return Err(self.refuse(cx, fault)),
+                },
+                ReceiveState::Data(data) => self.parse_data(data),
+                ReceiveState::Digest(data) => self.parse_digest(data),
             };
             if step == ParseStatus::Wait {
                 return Ok(());
@@ -157,7 +112,7 @@ impl HostQueue {
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, LinkFault> {
+    fn parse_header(&mut self) -> Result<ParseStatus, HeaderFault> {
         let limits = PduLimits {
             from: Sender::Controller,
             header_digest: self.terms.header_digest,
@@ -165,42 +120,20 @@ impl HostQueue {
             alignment: self.terms.host_alignment,
             capsule_max: 0,
         };
-        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(ParseStatus::Wait) };
-        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(ParseStatus::Wait) };
-        let frame = match Frame::parse(&common, &limits) {
-            Ok(frame) => frame,
-            Err(_) if common.pdu_type == PduType::C2H_TERM_REQ => {
-                return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
-            }
-            // Of a header whose length cannot be trusted, what every header begins with.
-            Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
-        };
-        let head = usize::from(frame.head);
-        let Some(bytes) = self.rx.inlet.header(head) else { return Ok(ParseStatus::Wait) };
-        if limits.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
-            let (header, rest) = bytes.split_at(frame.header.into());
-            let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(ParseStatus::Wait) };
-            if *sum != wire::digest(header) {
-                let fatal = Fatal::header_digest(*sum);
-                return Err(self.violate_at(cx, fatal, frame));
-            }
+        let Some(frame) = self.rx.frame(&limits)? else { return Ok(ParseStatus::Wait) };
+        if !self.rx.check_header(frame, Sender::Controller)? {
+            return Ok(ParseStatus::Wait);
         }
-        match self.begin(frame) {
-            Ok(state) => {
-                self.rx.inlet.consume(head);
-                self.rx.begun = None;
-                self.rx.crc = Crc32c::new();
-                self.rx.state = state;
-                Ok(ParseStatus::Continue)
-            }
-            Err(LinkFault::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
-            Err(LinkFault::Terminated(fatal)) => Err(self.terminated(fatal)),
-            Err(other) => Err(other),
+        if self.rx.inlet.header(frame.head.into()).is_none() {
+            return Ok(ParseStatus::Wait);
         }
+        let data = self.begin(frame).map_err(|fault| self.rx.header_fault(fault, frame))?;
+        self.rx.end_header(frame.head.into(), data);
+        Ok(ParseStatus::Continue)
     }
 
-    /// Acts on the header that the inlet has; says what comes behind it.
-    fn begin(&mut self, frame: Frame) -> Result<ReceiveState, LinkFault> {
+    /// Acts on the header that the inlet has; says where the data behind it goes.
+    fn begin(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
         let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         // ICReq has left: what comes before it answers nothing.
         let asked = self.phase == Phase::Init && !matches!(self.out.front(), Some(OutgoingPdu::Init));
@@ -210,12 +143,7 @@ impl HostQueue {
             PduType::C2H_DATA if talking => {
                 let pdu = C2hData::from_prefix(header).copied().ok_or(out_of_turn)?;
                 let tag = self.check_data(&pdu, frame).map_err(LinkFault::Fatal)?;
-                return Ok(ReceiveState::Data {
-                    tag,
-                    flags: frame.flags,
-                    at: pdu.datao.get(),
-                    left: frame.data,
-                });
+                return Ok(Some(PduData { tag, flags: frame.flags, at: pdu.datao.get(), left: frame.data }));
             }
             PduType::CAPSULE_RESP if talking => {
                 let pdu = CapsuleResp::from_prefix(header).copied().ok_or(out_of_turn)?;
@@ -238,12 +166,13 @@ impl HostQueue {
             }
             _too_early_or_twice => return Err(out_of_turn),
         }
-        Ok(ReceiveState::Header)
+        Ok(None)
     }
 
-    fn parse_data(&mut self, tag: Tag, flags: Flags, at: u32, left: u32) -> ParseStatus {
+    fn parse_data(&mut self, data: PduData) -> ParseStatus {
+        let PduData { tag, at, left, .. } = data;
         if left == 0 {
-            self.rx.state = ReceiveState::Digest { tag, flags, end: at };
+            self.rx.state = ReceiveState::Digest(data);
             return ParseStatus::Continue;
         }
         if self.rx.inlet.is_empty() {
@@ -251,46 +180,32 @@ impl HostQueue {
         }
         let digest = self.terms.data_digest;
         let Some(command) = self.commands.get_mut(tag) else { return ParseStatus::Wait };
-        let CommandData::In(Some(data)) = &mut command.data else { return ParseStatus::Wait };
+        let CommandData::In(Some(memory)) = &mut command.data else { return ParseStatus::Wait };
         let from = at as usize;
-        let n = self.rx.inlet.copy_into(data, from..from + left as usize);
+        let n = self.rx.inlet.copy_into(memory, from..from + left as usize);
         if digest {
-            data.digest(from..from + n, &mut self.rx.crc);
+            memory.digest(from..from + n, &mut self.rx.crc);
         }
-        self.rx.state = ReceiveState::Data { tag, flags, at: at + n as u32, left: left - n as u32 };
+        self.rx.state = ReceiveState::Data(PduData { at: at + n as u32, left: left - n as u32, ..data });
         ParseStatus::Continue
     }
 
-    fn parse_digest(&mut self, tag: Tag, flags: Flags, end: u32) -> ParseStatus {
-        let mut good = true;
-        if self.terms.data_digest {
-            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return ParseStatus::Wait };
-            good = bytes == self.rx.crc.wire();
-            self.rx.inlet.consume(DIGEST_LEN);
-        }
-        self.rx.state = ReceiveState::Header;
-        self.rx.begun = None;
-        self.end_data(tag, flags, end, good);
+    fn parse_digest(&mut self, data: PduData) -> ParseStatus {
+        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
+        self.end_data(data.tag, data.flags, data.at, good);
         ParseStatus::Continue
     }
 
-    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> LinkFault {
-        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
-        let header: Box<[u8]> = header.iter().copied().take(frame.header.into()).collect();
-        self.violate(cx, fatal, &header)
-    }
-
-    /// Says why, and ends the connection.
-    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> LinkFault {
-        self.begin_end(cx.now + self.limits.term_timeout);
-        self.out.push_back(OutgoingPdu::Term(fatal, header.into()));
-        LinkFault::Fatal(fatal)
-    }
-
-    /// A TermReq is never answered.
-    fn terminated(&mut self, fatal: Fatal) -> LinkFault {
-        self.fail();
-        LinkFault::Terminated(fatal)
+    /// Ends the connection for what a header says.
+    fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
+        match term {
+            Some(term) => {
+                self.begin_end(cx.now + self.limits.term_timeout);
+                self.out.push_back(OutgoingPdu::Term(term));
+            }
+            None => self.fail(),
+        }
+        fault
     }
 
     /// When the PDU that the stream stands in must have ended.

@@ -1,0 +1,152 @@
+//! The receiving half of a connection, as both roles have it: where within a PDU the stream stands, and the rules
+//! for headers and digests.
+
+use crate::LinkFault;
+use crate::wire::{
+    self, COMMON_LEN, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, PduLimits, PduType, Sender,
+};
+use buf::Time;
+use buf::crc32c::Crc32c;
+use nvme::planted::{Bug, planted};
+use stream::Inlet;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Whether parsing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ParseStatus {
+    Continue,
+    /// More bytes, memory or room are needed first.
+    Wait,
+}
+
+/// Which part of a PDU comes next; `D` says what its data is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReceiveState<D> {
+    Header,
+    Data(D),
+    Digest(D),
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct Receiver<D> {
+    pub(crate) inlet: Inlet,
+    pub(crate) state: ReceiveState<D>,
+    pub(crate) crc: Crc32c,
+    /// A receive is out.
+    pub(crate) out: bool,
+    /// Since when the stream has stood within a PDU.
+    pub(crate) begun: Option<Time>,
+}
+
+/// What a TermReq says.
+#[derive(Debug)]
+pub(crate) struct Term {
+    pub(crate) fatal: Fatal,
+    /// The header that is to blame.
+    pub(crate) header: Box<[u8]>,
+}
+
+/// Why a header ends the connection.
+pub(crate) struct HeaderFault {
+    pub(crate) fault: LinkFault,
+    /// What the peer is told; a TermReq of its own is never answered.
+    pub(crate) term: Option<Box<Term>>,
+}
+
+impl HeaderFault {
+    fn new(fault: LinkFault, header: &[u8]) -> Self {
+        let fatal = match fault {
+            LinkFault::Fatal(fatal) => Some(fatal),
+            LinkFault::TooManyCommands => Some(Fatal::sequence(0)),
+            LinkFault::Terminated(_)
+            | LinkFault::HandshakeTimeout
+            | LinkFault::PduTimeout
+            | LinkFault::Stalled => None,
+        };
+        HeaderFault { fault, term: fatal.map(|fatal| Box::new(Term { fatal, header: header.into() })) }
+    }
+}
+
+impl<D> Receiver<D> {
+    pub(crate) fn new(inlet: Inlet) -> Self {
+        Receiver { inlet, state: ReceiveState::Header, crc: Crc32c::new(), out: false, begun: None }
+    }
+
+    /// Drops all that is here.
+    pub(crate) fn clear(&mut self) {
+        self.inlet.clear();
+        self.state = ReceiveState::Header;
+    }
+
+    /// Keeps the time since which the stream has stood within a PDU.
+    pub(crate) fn note_time(&mut self, now: Time) {
+        if matches!(self.state, ReceiveState::Header) && !self.inlet.is_within_header() {
+            self.begun = None;
+        } else if self.begun.is_none() {
+            self.begun = Some(now);
+        }
+    }
+
+    /// What the next PDU is by its common header; `None`: more bytes are needed.
+    pub(crate) fn frame(&mut self, limits: &PduLimits) -> Result<Option<Frame>, HeaderFault> {
+        let Some(bytes) = self.inlet.header(COMMON_LEN) else { return Ok(None) };
+        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(None) };
+        let term_req = match limits.from {
+            Sender::Host => PduType::H2C_TERM_REQ,
+            Sender::Controller => PduType::C2H_TERM_REQ,
+        };
+        let fault = match Frame::parse(&common, limits) {
+            Ok(frame) => return Ok(Some(frame)),
+            Err(_) if common.pdu_type == term_req => {
+                LinkFault::Terminated(Fatal::field(CommonHeader::AT_PLEN))
+            }
+            Err(fatal) => LinkFault::Fatal(fatal),
+        };
+        // Of a header whose length cannot be trusted, what every header begins with.
+        Err(HeaderFault::new(fault, common.as_bytes()))
+    }
+
+    /// Compares the digest of a header, if it has one. False: more bytes are needed.
+    pub(crate) fn check_header(&mut self, frame: Frame, from: Sender) -> Result<bool, HeaderFault> {
+        if !frame.flags.contains(Flags::HEADER_DIGEST) {
+            return Ok(true);
+        }
+        let Some(bytes) = self.inlet.header(frame.head.into()) else { return Ok(false) };
+        let (header, rest) = bytes.split_at(frame.header.into());
+        let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(false) };
+        let unchecked = from == Sender::Host && planted(Bug::HeaderDigestUnchecked);
+        if *sum == wire::digest(header) || unchecked {
+            return Ok(true);
+        }
+        Err(HeaderFault::new(LinkFault::Fatal(Fatal::header_digest(*sum)), header))
+    }
+
+    /// The header that the inlet has ends the connection.
+    pub(crate) fn header_fault(&mut self, fault: LinkFault, frame: Frame) -> HeaderFault {
+        let header = self.inlet.header(frame.head.into()).unwrap_or_default();
+        HeaderFault::new(fault, header.get(..frame.header.into()).unwrap_or(header))
+    }
+
+    /// A header of `head` bytes has been acted on; data follows it, or nothing.
+    pub(crate) fn end_header(&mut self, head: usize, data: Option<D>) {
+        self.inlet.consume(head);
+        self.begun = None;
+        if let Some(data) = data {
+            self.crc = Crc32c::new();
+            self.state = ReceiveState::Data(data);
+        }
+    }
+
+    /// All data of a PDU is here: whether its digest, if it has one, is right. `None`: more bytes are needed.
+    pub(crate) fn end_data(&mut self, has_digest: bool) -> Option<bool> {
+        let mut good = true;
+        if has_digest {
+            good = self.inlet.header(DIGEST_LEN)? == self.crc.wire();
+            self.inlet.consume(DIGEST_LEN);
+        }
+        self.state = ReceiveState::Header;
+        self.begun = None;
+        Some(good)
+    }
+}
