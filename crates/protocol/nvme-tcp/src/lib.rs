@@ -18,6 +18,7 @@
 pub mod controller;
 pub mod host;
 mod link_fault;
+mod pdu_writer;
 mod receiver;
 pub mod wire;
 

@@ -55,6 +55,7 @@ pub(crate) struct HeaderFault {
 }
 
 impl HeaderFault {
+    #[cold]
     fn new(fault: LinkFault, header: &[u8]) -> Self {
         let fatal = match fault {
             LinkFault::Fatal(fatal) => Some(fatal),
@@ -80,6 +81,7 @@ impl<D> Receiver<D> {
     }
 
     /// Keeps the time since which the stream has stood within a PDU.
+    #[inline(always)]
     pub(crate) fn note_time(&mut self, now: Time) {
         if matches!(self.state, ReceiveState::Header) && !self.inlet.is_within_header() {
             self.begun = None;
@@ -89,6 +91,7 @@ impl<D> Receiver<D> {
     }
 
     /// What the next PDU is by its common header; `None`: more bytes are needed.
+    #[inline(always)]
     pub(crate) fn frame(&mut self, limits: &PduLimits) -> Result<Option<Frame>, HeaderFault> {
         let Some(bytes) = self.inlet.header(COMMON_LEN) else { return Ok(None) };
         let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(None) };
@@ -108,6 +111,7 @@ impl<D> Receiver<D> {
     }
 
     /// Compares the digest of a header, if it has one. False: more bytes are needed.
+    #[inline(always)]
     pub(crate) fn check_header(&mut self, frame: Frame, from: Sender) -> Result<bool, HeaderFault> {
         if !frame.flags.contains(Flags::HEADER_DIGEST) {
             return Ok(true);
@@ -129,6 +133,7 @@ impl<D> Receiver<D> {
     }
 
     /// A header of `head` bytes has been acted on; data follows it, or nothing.
+    #[inline(always)]
     pub(crate) fn end_header(&mut self, head: usize, data: Option<D>) {
         self.inlet.consume(head);
         self.begun = None;
@@ -139,6 +144,7 @@ impl<D> Receiver<D> {
     }
 
     /// All data of a PDU is here: whether its digest, if it has one, is right. `None`: more bytes are needed.
+    #[inline(always)]
     pub(crate) fn end_data(&mut self, has_digest: bool) -> Option<bool> {
         let mut good = true;
         if has_digest {

@@ -4,21 +4,16 @@
 //! on the last C2HData where it may, else as a CapsuleResp right behind it in the same batch.
 
 use super::ControllerQueue;
+use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::receiver::Term;
 use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Flags, IcResp, PduType, R2t, TermReq, Terms};
-use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Pool, Sg};
 use nvme::planted::{Bug, planted};
 use nvme::{Completion, Cqe};
 use std::ops::Range;
 use stream::{Batch, SendOp};
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::U32;
 
-/// Longest C2HData with a data digest: volatile memory is copied, and must fit a batch.
-const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
-/// Header, its digest, padding to 128 bytes at most, and the data's digest.
-const FRAME: usize = 128 + DIGEST_LEN;
 /// A completion with its digest.
 const RESPONSE: usize = CapsuleResp::LEN + DIGEST_LEN;
 
@@ -137,9 +132,9 @@ impl ControllerQueue {
             self.retry = Some(cx.now + super::RETRY);
             return None;
         };
+        let terms = &self.terms;
         let mut writer = Writer {
-            batch,
-            terms: &self.terms,
+            pdus: PduWriter { batch, terms, alignment: terms.host_alignment },
             entries: self.size.entries,
             flow_control: self.size.flow_control,
             sqhd: self.sqhd,
@@ -147,7 +142,7 @@ impl ControllerQueue {
         };
         let none = Sg::new();
         while let Some(out) = self.out.front_mut() {
-            if !writer.batch.fits(out.head_least(digest), out.pieces().unwrap_or(&none)) {
+            if !writer.pdus.batch.fits(out.head_least(digest), out.pieces().unwrap_or(&none)) {
                 break;
             }
             if writer.put(out)
@@ -158,15 +153,14 @@ impl ControllerQueue {
         }
         self.sqhd = writer.sqhd;
         self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
-        let op = self.outbox.close(writer.batch, cx.now)?;
+        let op = self.outbox.close(writer.pdus.batch, cx.now)?;
         self.kernel_bytes += op.len as u64;
         Some(op)
     }
 }
 
 struct Writer<'a> {
-    batch: Batch,
-    terms: &'a Terms,
+    pdus: PduWriter<'a>,
     entries: u16,
     flow_control: bool,
     sqhd: u16,
@@ -181,19 +175,10 @@ impl Writer<'_> {
             OutgoingPdu::Data(run) => return self.data(run),
             OutgoingPdu::Response { cid, completion, connect } => self.response(*cid, *completion, *connect),
             OutgoingPdu::R2t { cid, ttag, at, len } => {
-                let mut pdu = R2t::new(*cid, *ttag, *at, *len);
-                if self.terms.header_digest {
-                    pdu.common.flags = Flags::HEADER_DIGEST;
-                    pdu.common.plen = U32::new((R2t::LEN + DIGEST_LEN) as u32);
-                }
-                self.header(pdu.as_bytes());
+                self.pdus.put(R2t::new(*cid, *ttag, *at, *len).as_mut_bytes(), None);
             }
-            OutgoingPdu::Init(terms) => self.batch.put(IcResp::new(terms).as_bytes()),
-            OutgoingPdu::Term(term) => {
-                let pdu = TermReq::new(PduType::C2H_TERM_REQ, term.fatal, term.header.len());
-                self.batch.put(pdu.as_bytes());
-                self.batch.put(&term.header);
-            }
+            OutgoingPdu::Init(terms) => self.pdus.batch.put(IcResp::new(terms).as_bytes()),
+            OutgoingPdu::Term(term) => self.pdus.put_term(PduType::C2H_TERM_REQ, term),
         }
         true
     }
@@ -208,16 +193,11 @@ impl Writer<'_> {
         } else {
             0
         };
-        let mut pdu = CapsuleResp::new(Cqe::new(completion, cid, sqhd));
-        if self.terms.header_digest {
-            pdu.common.flags = Flags::HEADER_DIGEST;
-            pdu.common.plen = U32::new(RESPONSE as u32);
-        }
-        self.header(pdu.as_bytes());
+        self.pdus.put(CapsuleResp::new(Cqe::new(completion, cid, sqhd)).as_mut_bytes(), None);
     }
 
     fn data(&mut self, run: &mut ReadData) -> bool {
-        let range = run.next(self.terms.data_digest);
+        let range = run.next(self.pdus.terms.data_digest);
         let len = range.len() as u32;
         let at = run.offset + run.done;
         run.done += len;
@@ -226,37 +206,12 @@ impl Writer<'_> {
         let success = answer.is_some_and(|answer| !self.flow_control && answer == Completion::SUCCESS);
         let flags = Flags(0)
             .with(Flags::LAST, ends && (run.ends || run.completion.is_some()))
-            .with(Flags::SUCCESS, success)
-            .with(Flags::HEADER_DIGEST, self.terms.header_digest)
-            .with(Flags::DATA_DIGEST, self.terms.data_digest);
-        let mut pdu = C2hData::new(run.cid, at, len, flags);
-        let end = C2hData::LEN + if self.terms.header_digest { DIGEST_LEN } else { 0 };
-        let pdo = end.next_multiple_of(usize::from(self.terms.host_alignment));
-        let trailer = if self.terms.data_digest { DIGEST_LEN as u32 } else { 0 };
-        pdu.common.pdo = pdo as u8;
-        pdu.common.plen = U32::new(pdo as u32 + len + trailer);
-        self.header(pdu.as_bytes());
-        if pdo > end {
-            self.batch.put(crate::wire::padding(pdo - end));
-        }
+            .with(Flags::SUCCESS, success);
         self.read_bytes += u64::from(len);
-        if self.terms.data_digest {
-            let mut crc = Crc32c::new();
-            self.batch.payload(&run.data, range, Some(&mut crc));
-            self.batch.put(&crc.wire());
-        } else {
-            self.batch.payload(&run.data, range, None);
-        }
+        self.pdus.put(C2hData::new(run.cid, at, len, flags).as_mut_bytes(), Some((&run.data, range)));
         if let (Some(completion), false) = (answer, success && !planted(Bug::AnsweredTwice)) {
             self.response(run.cid, completion, false);
         }
         ends
-    }
-
-    fn header(&mut self, bytes: &[u8]) {
-        self.batch.put(bytes);
-        if self.terms.header_digest {
-            self.batch.put(&crate::wire::digest(bytes));
-        }
     }
 }

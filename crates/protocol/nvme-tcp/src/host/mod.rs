@@ -17,12 +17,13 @@ mod receive;
 
 use crate::LinkFault;
 use crate::controller::{ENTRIES_MAX, QueueSize};
+use crate::pdu_writer::DIGEST_SEGMENT_MAX;
 use crate::receiver::Receiver;
 use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use nvme::{Cqe, Sqe};
-use outgoing::{DIGEST_SEGMENT_MAX, OutgoingPdu};
+use outgoing::OutgoingPdu;
 use receive::PduData;
 use std::collections::VecDeque;
 use std::time::Duration;

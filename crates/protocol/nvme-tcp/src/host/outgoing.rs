@@ -2,21 +2,13 @@
 
 use super::command::{Command, CommandData};
 use super::{HostQueue, RETRY};
+use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::receiver::Term;
-use crate::wire::{CapsuleCmd, CommonHeader, DIGEST_LEN, Flags, H2cData, IcReq, PduType, TermReq, Terms};
-use buf::crc32c::Crc32c;
+use crate::wire::{CapsuleCmd, H2cData, IcReq, PduType, TermReq, Terms};
 use buf::{Cx, Sg};
 use std::ops::Range;
 use stream::{Batch, SendOp, Slab, Tag};
-use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, IntoBytes};
-
-/// Longest H2CData with a data digest of memory that may change: it is copied, and must fit a batch. Other
-/// memory goes in PDUs as long as the controller takes: nvmet of Linux takes the digest of a PDU for that of
-/// its command's data.
-pub(super) const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
-/// Header, its digest, padding to 128 bytes at most, and the data's digest.
-const FRAME: usize = 128 + DIGEST_LEN;
+use zerocopy::IntoBytes;
 
 /// A PDU, or a run of H2CData PDUs.
 #[derive(Debug)]
@@ -47,6 +39,8 @@ fn payload<'a>(
         },
         OutgoingPdu::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
             CommandData::Out { data, .. } => {
+                // Memory that does not change goes in PDUs as long as the controller takes: nvmet of Linux takes the
+                // digest of a PDU for that of its command's data.
                 let copied = terms.data_digest && !data.is_stable();
                 let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
                 let len = (end - at).min(terms.max_h2c_data).min(digest);
@@ -87,25 +81,26 @@ impl HostQueue {
             self.retry = Some(cx.now + RETRY);
             return None;
         };
-        let mut writer = Writer { batch, terms: &self.terms, asked: &self.asked };
+        let terms = &self.terms;
+        let pdus = PduWriter { batch, terms, alignment: terms.controller_alignment };
+        let mut writer = Writer { pdus, asked: &self.asked };
         let none = Sg::new();
         while let Some(out) = self.out.front_mut() {
             let head = head_least(out, &self.commands, &self.terms);
             let pieces = payload(out, &self.commands, &self.terms).map_or(&none, |(data, _)| data);
-            if !writer.batch.fits(head, pieces) {
+            if !writer.pdus.batch.fits(head, pieces) {
                 break;
             }
             if writer.put(out, &mut self.commands) {
                 self.out.pop_front();
             }
         }
-        self.outbox.close(writer.batch, cx.now)
+        self.outbox.close(writer.pdus.batch, cx.now)
     }
 }
 
 struct Writer<'a> {
-    batch: Batch,
-    terms: &'a Terms,
+    pdus: PduWriter<'a>,
     asked: &'a IcReq,
 }
 
@@ -113,12 +108,12 @@ impl Writer<'_> {
     /// Puts one PDU into the batch; true if `out` is done with. What belongs to a command that has
     /// ended meanwhile is left out.
     fn put(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
-        let carried = payload(out, commands, self.terms);
+        let carried = payload(out, commands, self.pdus.terms);
         match out {
-            OutgoingPdu::Init => self.batch.put(self.asked.as_bytes()),
+            OutgoingPdu::Init => self.pdus.batch.put(self.asked.as_bytes()),
             OutgoingPdu::Capsule(tag) => {
                 if let Some(command) = commands.get(*tag) {
-                    self.frame(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
+                    self.pdus.put(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
                 }
                 if let Some(command) = commands.get_mut(*tag) {
                     command.sent = true;
@@ -130,55 +125,15 @@ impl Writer<'_> {
                 let (to, cid) = (range.end as u32, command.sqe.cid.get());
                 let last = to == *end;
                 let mut header = H2cData::new(cid, *ttag, *at, range.len() as u32, last);
-                self.frame(header.as_mut_bytes(), Some((data, range)));
+                self.pdus.put(header.as_mut_bytes(), Some((data, range)));
                 *at = to;
                 if let (Some(command), true) = (commands.get_mut(*tag), last) {
                     command.r2ts -= 1;
                 }
                 return last;
             }
-            OutgoingPdu::Term(term) => {
-                let pdu = TermReq::new(PduType::H2C_TERM_REQ, term.fatal, term.header.len());
-                self.batch.put(pdu.as_bytes());
-                self.batch.put(&term.header);
-            }
+            OutgoingPdu::Term(term) => self.pdus.put_term(PduType::H2C_TERM_REQ, term),
         }
         true
-    }
-
-    /// A header, completed, with its digest, and the data behind it.
-    fn frame(&mut self, header: &mut [u8], carried: Option<(&Sg, Range<usize>)>) {
-        let terms = self.terms;
-        let end = header.len() + if terms.header_digest { DIGEST_LEN } else { 0 };
-        let with_data_digest = terms.data_digest && carried.is_some();
-        let mut plen = end;
-        let mut pdo = end;
-        if let Some((_, range)) = &carried {
-            pdo = end.next_multiple_of(usize::from(terms.controller_alignment));
-            plen = pdo + range.len() + if with_data_digest { DIGEST_LEN } else { 0 };
-        }
-        if let Ok((common, _)) = CommonHeader::mut_from_prefix(header) {
-            common.flags = common
-                .flags
-                .with(Flags::HEADER_DIGEST, terms.header_digest)
-                .with(Flags::DATA_DIGEST, with_data_digest);
-            common.pdo = if carried.is_some() { pdo as u8 } else { common.pdo };
-            common.plen = U32::new(plen as u32);
-        }
-        self.batch.put(header);
-        if terms.header_digest {
-            self.batch.put(&crate::wire::digest(header));
-        }
-        if pdo > end {
-            self.batch.put(crate::wire::padding(pdo - end));
-        }
-        let Some((data, range)) = carried else { return };
-        if with_data_digest {
-            let mut crc = Crc32c::new();
-            self.batch.payload(data, range, Some(&mut crc));
-            self.batch.put(&crc.wire());
-        } else {
-            self.batch.payload(data, range, None);
-        }
     }
 }
