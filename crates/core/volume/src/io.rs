@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use buf::Payload;
 
+use crate::facts::VolumeId;
 use crate::reservation::Class;
 
 /// Names an operation from its submission to its end; chosen by the submitter, unique per shard.
@@ -152,6 +153,20 @@ pub struct Io {
     pub op: Op,
     /// The memory that it needs.
     pub payload: Payload,
+}
+
+/// A plain read or write that may be carried out within the call that brings its command, if its gate can. It has then
+/// moved all of `bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InlineIo {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its blocks; at least one.
+    pub span: Span,
+    /// The same in bytes, which is what the peer expects as well.
+    pub bytes: u32,
+    /// A write's durability; `None`: it is a read.
+    pub write: Option<Durability>,
 }
 
 /// An operation that has ended.

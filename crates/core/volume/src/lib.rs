@@ -74,7 +74,8 @@ pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use home::{ASKS_MAX, VolumeOwner};
 pub use io::{
-    Done, Durability, Epoch, Extent, Failure, Fault, Io, IoId, Op, Outcome, Refusal, SanitizeKind, Span, Why,
+    Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Op, Outcome, Refusal, SanitizeKind,
+    Span, Why,
 };
 pub use nexus::{Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};

@@ -3,10 +3,9 @@
 
 use buf::{Cx, Sg};
 use nvme::Sqe;
-use volume::{AskId, Done, IoId, Refusal, Time};
+use volume::{AskId, Done, InlineIo, IoId, Refusal, Time};
 
 use crate::admin;
-use crate::exec::fast_path::FastPath;
 use crate::exec::{self, fused};
 use crate::queue_message::ControllerEvent;
 use crate::server::Server;
@@ -34,13 +33,13 @@ impl Server {
     /// with [`Server::count_fast_path`], and answer it with success. If not, [`Server::start`] it.
     #[must_use]
     #[inline]
-    pub fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<FastPath> {
+    pub fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<InlineIo> {
         self.context.fast_path(now, key, sqe, data_out)
     }
 
     /// A command was carried out at once.
     #[inline]
-    pub fn count_fast_path(&mut self, queue: QueueKey, what: &FastPath) {
+    pub fn count_fast_path(&mut self, queue: QueueKey, what: &InlineIo) {
         self.context.count_fast_path(queue, what);
     }
 

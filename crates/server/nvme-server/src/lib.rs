@@ -45,7 +45,6 @@ mod tests;
 pub use authentication::Authentication;
 pub use context::VolumeInfo;
 pub use discovery::ADMIN_ENTRIES_MAX;
-pub use exec::fast_path::FastPath;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use queue_message::{
     CommandFailure, ControllerEvent, FAILURES_MAX, QueueCounters, QueueMessage, QueueReport,

@@ -42,7 +42,6 @@ mod tests;
 mod unit;
 
 pub use attention::Attentions;
-pub use exec::fast_path::FastPath;
 pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
 pub use order::TaskAttribute;
 pub use server::Server;

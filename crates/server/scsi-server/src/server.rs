@@ -7,10 +7,10 @@
 use buf::{Cx, Sg};
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{AskId, Done, Shard, View, VolumeId, VolumeRequest};
+use volume::{AskId, Done, InlineIo, Shard, View, VolumeId, VolumeRequest};
 
 use crate::context::ExecContext;
-use crate::exec::{self, fast_path::FastPath};
+use crate::exec;
 use crate::job::Job;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
@@ -40,7 +40,7 @@ impl Server {
     /// volume's gate does ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended and the
     /// server need not hear of it; if not, [`Server::start`] it.
     #[must_use]
-    pub fn fast_path(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<FastPath> {
+    pub fn fast_path(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<InlineIo> {
         exec::fast_path::fast_path(&self.context, nexus, arrived)
     }
 

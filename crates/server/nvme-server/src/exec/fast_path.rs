@@ -5,29 +5,15 @@
 
 use nvme::io::Transfer;
 use nvme::{Opcode, Sqe};
-use volume::{Durability, Span, Time, VolumeId};
+use volume::{InlineIo, Time};
 
 use super::{block, place};
 use crate::context::ExecContext;
 use crate::step::{CommandKey, QueueKey};
 
-/// A command that may be carried out at once, if the volume's gate can. It ends with success and has
-/// then moved all of `bytes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FastPath {
-    /// The volume.
-    pub volume: VolumeId,
-    /// Its blocks; at least one.
-    pub span: Span,
-    /// The same in bytes, which is what the SGL says as well.
-    pub bytes: u32,
-    /// A write's durability; `None`: it is a read.
-    pub write: Option<Durability>,
-}
-
 impl ExecContext {
     #[inline]
-    pub(crate) fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<FastPath> {
+    pub(crate) fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<InlineIo> {
         let queue = self.queue(key.queue);
         let heard = now < queue.attention || queue.needs_no_notice(now);
         let free = heard && queue.half.is_none() && queue.aborting.is_empty();
@@ -46,11 +32,11 @@ impl ExecContext {
         // A read that is to be made stable first takes two steps.
         let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
         let may = may && !(write.is_none() && stable);
-        may.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
+        may.then(|| InlineIo { volume: entry.volume, span: block::span(transfer), bytes, write })
     }
 
     #[inline]
-    pub(crate) fn count_fast_path(&mut self, queue: QueueKey, what: &FastPath) {
+    pub(crate) fn count_fast_path(&mut self, queue: QueueKey, what: &InlineIo) {
         let counters = &mut self.queue_mut(queue).counters;
         match what.write {
             None => {

@@ -7,7 +7,7 @@
 
 use scsi::lun::Address;
 use scsi::{Command, CommandSet};
-use volume::{Durability, Span, VolumeId};
+use volume::InlineIo;
 
 use super::block;
 use crate::context::ExecContext;
@@ -15,22 +15,8 @@ use crate::order::Attribute;
 use crate::step::NexusKey;
 use crate::task::Arrived;
 
-/// A command that may be carried out at once, if the volume's gate can. It ends with GOOD and has then
-/// moved all of `bytes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FastPath {
-    /// The volume.
-    pub volume: VolumeId,
-    /// Its blocks; at least one.
-    pub span: Span,
-    /// The same in bytes, which is what the initiator expects as well.
-    pub bytes: u32,
-    /// A write's durability; `None`: it is a read.
-    pub write: Option<Durability>,
-}
-
 /// See [`Server::fast_path`](crate::Server::fast_path).
-pub(crate) fn fast_path(ctx: &ExecContext, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<FastPath> {
+pub(crate) fn fast_path(ctx: &ExecContext, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<InlineIo> {
     let state = ctx.state(nexus);
     let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
     let at = state.find(u16::try_from(lun.number()).ok()?)?;
@@ -50,5 +36,5 @@ pub(crate) fn fast_path(ctx: &ExecContext, nexus: NexusKey, arrived: &Arrived<'_
     let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
     // A read that is to be made stable first takes two steps.
     let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
-    fits.then(|| FastPath { volume: entry.volume, span: block::span(transfer), bytes, write })
+    fits.then(|| InlineIo { volume: entry.volume, span: block::span(transfer), bytes, write })
 }

@@ -14,7 +14,7 @@ use stream::{Connection, Link, Received, RecvOp, SendOp, Tag};
 
 use super::Shard;
 use super::nvme::{NvmeLogLine, Queue};
-use super::steps::Parked;
+use super::payload::Parked;
 use crate::exports::PlacementOutcome;
 use crate::links::Owner;
 use crate::login_link::LoginLink;
@@ -27,10 +27,17 @@ const LOG_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) kind: ConnKind,
+    pub(super) parked: Parked,
     /// When `Timers` was last told.
     pub(super) noted: Option<buf::Time>,
     /// Whether it is in `touched`.
     pub(super) touched: bool,
+}
+
+impl Conn {
+    pub(super) fn new(kind: ConnKind) -> Self {
+        Conn { kind, parked: Parked::default(), noted: None, touched: false }
+    }
 }
 
 #[derive(Debug)]
@@ -75,8 +82,6 @@ pub(super) struct Session {
     pub(super) links: Vec<SessionLink>,
     /// How the latest of them came: what the session is judged by while it has none.
     pub(super) latest: Accepted,
-    /// Reads that wait for the peer to read what was sent.
-    pub(super) parked: Parked,
     pub(super) io: Traffic,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<JoinRequest>,

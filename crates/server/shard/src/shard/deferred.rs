@@ -12,7 +12,7 @@ use buf::Cx;
 use volume::IoId;
 
 use super::Shard;
-use super::memory::ServerStep;
+use super::payload::IoStep;
 
 /// How many operations may follow others before the world has its turn. One moves 256 KiB or so.
 const FOLLOWING_MAX: usize = 32;
@@ -20,7 +20,7 @@ const FOLLOWING_MAX: usize = 32;
 /// Operations that wait until the world has had its turn.
 #[derive(Debug, Default)]
 pub(super) struct DeferredSteps {
-    queue: VecDeque<ServerStep>,
+    queue: VecDeque<IoStep>,
     /// How many have begun since the world had its turn.
     begun: usize,
     /// What the servers want now follows from operations that have ended.
@@ -38,7 +38,7 @@ impl DeferredSteps {
         full
     }
 
-    pub(super) fn push(&mut self, step: ServerStep) {
+    pub(super) fn push(&mut self, step: IoStep) {
         self.queue.push_back(step);
     }
 
@@ -46,10 +46,10 @@ impl DeferredSteps {
         self.queue.is_empty()
     }
 
-    /// Takes an operation out that is not wanted any more.
-    pub(super) fn remove(&mut self, id: IoId) -> Option<ServerStep> {
-        let at = self.queue.iter().position(|step| step.is_io(id))?;
-        self.queue.remove(at)
+    /// Takes an operation out that is not wanted any more; whether it was here.
+    pub(super) fn remove(&mut self, id: IoId) -> bool {
+        let at = self.queue.iter().position(|step| step.io.id == id);
+        at.and_then(|at| self.queue.remove(at)).is_some()
     }
 }
 
@@ -61,10 +61,7 @@ impl Shard {
         while self.deferred.begun < FOLLOWING_MAX {
             let Some(step) = self.deferred.queue.pop_front() else { return };
             self.deferred.begun += 1;
-            match step {
-                ServerStep::Scsi(step) => self.run_step(cx, step),
-                ServerStep::Nvme(step) => self.run_nvme_step(cx, step),
-            }
+            self.begin_io(cx, step);
         }
     }
 }

@@ -44,7 +44,7 @@ impl Shard {
         let memory = SessionMemory::default();
         let pending_login =
             PendingLogin { id, login, cid: None, memory, grant: None, asked: false, gone: false };
-        let conn = Conn { kind: ConnKind::Login(Box::new(pending_login)), noted: None, touched: false };
+        let conn = Conn::new(ConnKind::Login(Box::new(pending_login)));
         match self.conns.insert(conn) {
             Ok(tag) => {
                 self.logins += 1;

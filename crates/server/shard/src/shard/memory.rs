@@ -7,96 +7,40 @@
 use std::collections::VecDeque;
 
 use buf::{Class, Cx, Payload};
-use nvme_server::{CommandKey, QueueKey};
-use scsi_server::TaskKey;
-use stream::Target;
 use volume::{Io, IoId};
 
 use super::Shard;
-
-/// A step that needs memory, of either server.
-#[derive(Debug)]
-pub(super) enum ServerStep {
-    Scsi(scsi_server::Step),
-    Nvme(nvme_server::Step),
-}
-
-impl ServerStep {
-    /// Whether it is this operation. Those of either server have names of their own.
-    pub(super) fn is_io(&self, id: IoId) -> bool {
-        match self {
-            ServerStep::Scsi(scsi_server::Step::Io { io, .. })
-            | ServerStep::Nvme(nvme_server::Step::Io { io, .. }) => io.id == id,
-            ServerStep::Scsi(_) | ServerStep::Nvme(_) => false,
-        }
-    }
-}
+use super::payload::{CommandId, IoStep, PayloadStep, Receive, Retry};
 
 /// What waits for memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryWaiters {
-    queue: VecDeque<ServerStep>,
+    queue: VecDeque<PayloadStep>,
 }
 
 impl MemoryWaiters {
-    /// Takes an operation out that is not wanted any more.
-    pub(super) fn remove_io(&mut self, id: IoId) -> Option<scsi_server::Step> {
-        match self.remove(|step| step.is_io(id))? {
-            ServerStep::Scsi(step) => Some(step),
-            ServerStep::Nvme(_) => None,
-        }
+    /// Takes an operation out that is not wanted any more; whether it was here.
+    pub(super) fn remove_io(&mut self, id: IoId) -> bool {
+        let at = self.queue.iter().position(|step| step.is_io(id));
+        at.and_then(|at| self.queue.remove(at)).is_some()
     }
 
-    /// The same for a command of NVMe.
-    pub(super) fn remove_command_io(&mut self, id: IoId) -> Option<nvme_server::Step> {
-        match self.remove(|step| step.is_io(id))? {
-            ServerStep::Nvme(step) => Some(step),
-            ServerStep::Scsi(_) => None,
-        }
-    }
-
-    fn remove(&mut self, wanted: impl Fn(&ServerStep) -> bool) -> Option<ServerStep> {
-        let at = self.queue.iter().position(wanted)?;
-        self.queue.remove(at)
-    }
-
-    /// Drops a transfer of a task that has ended.
-    pub(super) fn remove_transfer(&mut self, key: TaskKey) {
-        self.queue.retain(
-            |step| !matches!(step, ServerStep::Scsi(scsi_server::Step::Receive { task, .. }) if *task == key),
-        );
-    }
-
-    /// Drops the transfers of a queue that ends: its key, and the tags of its commands, may be another's
-    /// by the time that there is memory for them.
-    pub(super) fn remove_queue(&mut self, key: QueueKey) {
-        self.queue.retain(|step| {
-            !matches!(step, ServerStep::Nvme(
-                nvme_server::Step::Receive { command, .. } | nvme_server::Step::Room { command, .. }
-            ) if command.queue == key)
-        });
-    }
-
-    /// Drops a transfer of a command that has ended.
-    pub(super) fn remove_command(&mut self, key: CommandKey) {
-        self.queue.retain(|step| {
-            !matches!(step, ServerStep::Nvme(
-                nvme_server::Step::Receive { command, .. } | nvme_server::Step::Room { command, .. }
-            ) if *command == key)
-        });
+    /// Drops the transfers of commands that have ended: their names may be others' by the time that there is memory
+    /// for them.
+    pub(super) fn remove_transfers(&mut self, ended: impl Fn(CommandId) -> bool) {
+        self.queue.retain(|step| !(step.ends_with_command() && ended(step.command())));
     }
 }
 
 impl Shard {
     /// Gives a step its memory, or lets it wait for some.
-    pub(super) fn run_with_memory(&mut self, cx: &mut Cx<'_>, step: ServerStep) {
+    pub(super) fn run_with_memory(&mut self, cx: &mut Cx<'_>, step: PayloadStep) {
         // What needs no memory gives some back when it is done: it must not wait for those that do.
-        let needs_none = matches!(
-            step,
-            ServerStep::Scsi(scsi_server::Step::Io { want: 0, .. })
-                | ServerStep::Nvme(nvme_server::Step::Io { want: 0, .. })
-        );
-        let in_stream = self.class_of(&step) != Class::Solicited;
+        let needs_none = matches!(step, PayloadStep::Io(IoStep { want: 0, .. }));
+        let in_stream = match &step {
+            PayloadStep::Receive(receive) => self.memory_class(receive.command) != Class::Solicited,
+            PayloadStep::Io(_) | PayloadStep::Retry(_) => false,
+        };
         if !needs_none && !in_stream && !self.memory_waiters.queue.is_empty() {
             self.memory_waiters.queue.push_back(step);
             return;
@@ -108,116 +52,49 @@ impl Shard {
         }
     }
 
-    /// Which memory a step takes.
-    fn class_of(&self, step: &ServerStep) -> Class {
-        match step {
-            ServerStep::Nvme(nvme_server::Step::Receive { command, .. }) => self.memory_class(*command),
-            ServerStep::Nvme(_) | ServerStep::Scsi(_) => Class::Solicited,
-        }
-    }
-
     /// Lets those that wait have what has come back.
     pub(super) fn resume_memory_waiters(&mut self, cx: &mut Cx<'_>) -> bool {
-        let mut fed = false;
+        let mut any = false;
         while let Some(step) = self.memory_waiters.queue.pop_front() {
             match self.try_run_with_memory(cx, step) {
-                None => fed = true,
+                None => any = true,
                 Some(step) => {
                     self.memory_waiters.queue.push_front(step);
                     break;
                 }
             }
         }
-        fed
+        any
     }
 
     /// Gives the step back if there is no memory for it.
-    fn try_run_with_memory(&mut self, cx: &mut Cx<'_>, step: ServerStep) -> Option<ServerStep> {
+    fn try_run_with_memory(&mut self, cx: &mut Cx<'_>, step: PayloadStep) -> Option<PayloadStep> {
         match step {
-            ServerStep::Scsi(step) => self.try_run_task_step(cx, step).map(ServerStep::Scsi),
-            ServerStep::Nvme(step) => self.try_run_command_step(cx, step).map(ServerStep::Nvme),
-        }
-    }
-
-    fn try_run_task_step(&mut self, cx: &mut Cx<'_>, step: scsi_server::Step) -> Option<scsi_server::Step> {
-        use scsi_server::Step;
-        match step {
-            Step::Receive { task, at, len } => match cx.pool.take_sg(Class::Solicited, len as usize) {
-                Some(memory) => {
-                    self.receive(cx, task, at, memory);
-                    None
+            PayloadStep::Receive(Receive { command, at, len }) => {
+                let Some(memory) = cx.pool.take_sg(self.memory_class(command), len as usize) else {
+                    return Some(step);
+                };
+                self.with_conn(command, |conn, tag| conn.kind.recv_data(cx, tag, at, memory));
+            }
+            PayloadStep::Io(mut step) => {
+                if !attach(cx, &mut step.io, step.want) {
+                    return Some(PayloadStep::Io(step));
                 }
-                None => Some(step),
-            },
-            Step::Io { task, volume, mut io, want } => {
-                if !attach(cx, &mut io, want) {
-                    return Some(Step::Io { task, volume, io, want });
-                }
-                self.volumes.submit(cx, &self.server.nexus(task.nexus).nexus, volume, io);
-                None
+                let who = match step.command {
+                    CommandId::Scsi(key) => &self.server.nexus(key.nexus).nexus,
+                    CommandId::Nvme(key) => self.nvme.server.nexus(key.queue),
+                };
+                self.volumes.submit(cx, who, step.volume, step.io);
             }
-            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } | Step::Cancel { .. } => {
-                self.run_step(cx, step);
-                None
-            }
-            Step::VolumeRequest { .. } | Step::Managed { .. } => {
-                self.run_step(cx, step);
-                None
-            }
-        }
-    }
-
-    fn try_run_command_step(
-        &mut self,
-        cx: &mut Cx<'_>,
-        step: nvme_server::Step,
-    ) -> Option<nvme_server::Step> {
-        use nvme_server::Step;
-        match step {
-            Step::Receive { command, at, len } => {
-                match cx.pool.take_sg(self.memory_class(command), len as usize) {
-                    Some(memory) => {
-                        self.with_queue(command, |queue, tag| queue.proto.recv_data(cx, tag, at, memory));
-                        None
-                    }
-                    None => Some(step),
-                }
-            }
-            Step::Io { command, volume, mut io, want, to_host } => {
-                if !attach(cx, &mut io, want) {
-                    return Some(Step::Io { command, volume, io, want, to_host });
-                }
-                self.volumes.submit(cx, self.nvme.server.nexus(command.queue), volume, io);
-                None
-            }
-            Step::Room { command, class, len } => {
+            PayloadStep::Retry(Retry { command, class, len }) => {
                 // The server takes it itself, in this very call.
                 if cx.pool.take_sg(class, len as usize).is_none() {
                     return Some(step);
                 }
                 self.nvme.server.retry(cx, command);
-                None
-            }
-            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } | Step::Cancel { .. } => {
-                self.run_nvme_step(cx, step);
-                None
-            }
-            Step::VolumeRequest { .. }
-            | Step::QueueMessage { .. }
-            | Step::EndQueue { .. }
-            | Step::ControllerGone { .. } => {
-                self.run_nvme_step(cx, step);
-                None
-            }
-            Step::Compute { .. } | Step::CancelCompute { .. } | Step::ListControllers { .. } => {
-                self.run_nvme_step(cx, step);
-                None
-            }
-            Step::HostAuthenticated { .. } | Step::AuthenticationFailed { .. } => {
-                self.run_nvme_step(cx, step);
-                None
             }
         }
+        None
     }
 }
 

@@ -14,6 +14,7 @@ mod login;
 mod memory;
 mod nexus_presence;
 mod nvme;
+mod payload;
 mod pending_sessions;
 mod remotes;
 mod sessions;

@@ -105,7 +105,6 @@ impl Shard {
             nexus,
             links: Vec::new(),
             latest: handoff.accepted,
-            parked: super::steps::Parked::default(),
             io: Traffic::default(),
             joining: Vec::new(),
             admitted: Vec::new(),
@@ -114,7 +113,7 @@ impl Shard {
             leaves: false,
             closed: false,
         };
-        let conn = Conn { kind: ConnKind::Session(Box::new(session)), noted: None, touched: false };
+        let conn = Conn::new(ConnKind::Session(Box::new(session)));
         let Ok(tag) = self.conns.insert(conn) else {
             // The directory grants no more sessions than a shard can hold.
             if let Some(nexus) = nexus {
@@ -244,7 +243,7 @@ impl Shard {
                 None => break,
             }
         }
-        self.unpark(cx, conn);
+        self.resume_parked(cx, conn);
         self.answer_joins(cx, conn);
         let Some(session) = self.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();

@@ -1,30 +1,19 @@
 //! What the device server wants is done here, step by step.
 
-use std::collections::VecDeque;
-
-use buf::{Cx, Payload, SgMut};
+use buf::Cx;
 use endpoint::ShardId;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
 use scsi::Status;
 use scsi_server::{Arrived, Managed, Reply, Step, TaskKey};
 use stream::{Tag, Target};
-use volume::{Done, Failure, Fault, Op};
+use volume::{Answer, AskId, Op, VolumeId, VolumeRequest};
 
 use super::Shard;
-use super::conns::{ConnKind, Session};
-use super::memory::ServerStep;
+use super::conns::{Conn, ConnKind, Session};
+use super::payload::{CommandId, IoStep, Receive, carry_out_inline};
 use super::volumes::NVME;
 use crate::message::Message;
-
-/// What of a session waits until its peer has done its part of what was started before.
-#[derive(Debug, Default)]
-pub(super) struct Parked {
-    /// Reads: until it has read what was sent.
-    queue: VecDeque<Step>,
-    /// Writes: until it has sent what it was asked for.
-    asking: VecDeque<Step>,
-}
 
 impl Shard {
     /// Does what the server wants.
@@ -39,12 +28,13 @@ impl Shard {
 
     pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
-            Step::Receive { task, len, .. } => self.start_receive(cx, task, len, step),
-            Step::Io { .. } if self.deferred.must_defer() => self.deferred.push(ServerStep::Scsi(step)),
-            Step::Io { task, ref io, .. } => match io.op {
-                Op::Read(_) => self.start_read(cx, task, step),
-                _ => self.run_with_memory(cx, ServerStep::Scsi(step)),
-            },
+            Step::Receive { task, at, len } => {
+                self.start_receive(cx, Receive { command: CommandId::Scsi(task), at, len });
+            }
+            Step::Io { task, volume, io, want } => {
+                let to_peer = matches!(io.op, Op::Read(_));
+                self.start_io(cx, IoStep { command: CommandId::Scsi(task), volume, io, want, to_peer });
+            }
             Step::Send { task, at, data } => {
                 self.with_session(task, |session, tag| {
                     session.io.read_bytes += data.len() as u64;
@@ -54,13 +44,13 @@ impl Shard {
             Step::Respond { task, reply } => {
                 // One that ended by another's doing may have waited for memory for its payload.
                 if reply.status != Status::GOOD {
-                    self.forget_transfer(task);
+                    self.forget_transfers(CommandId::Scsi(task));
                 }
                 let result = Response::Scsi(result(&reply));
                 self.with_session(task, |session, tag| session.proto.respond(cx, tag, result));
             }
             Step::Retire { task } => {
-                self.forget_transfer(task);
+                self.forget_transfers(CommandId::Scsi(task));
                 self.with_session(task, |session, tag| session.proto.retire(cx, tag));
             }
             Step::Managed { task, outcome } => {
@@ -78,86 +68,9 @@ impl Shard {
                     }
                 }
             }
-            Step::Cancel { volume, io } => match self.remove_waiting(io) {
-                Some(Step::Io { io, .. }) => {
-                    let result = Err(Failure::Failed(Fault::Aborted));
-                    self.server.done(cx, Done { id: io.id, result, payload: Payload::None });
-                }
-                Some(_) | None => self.volumes.cancel(volume, io),
-            },
-            Step::VolumeRequest { volume, id, ask } => {
-                let home = self.volumes.home_of(volume);
-                self.post(home, Message::VolumeRequest(volume, self.id, id, ask));
-            }
+            Step::Cancel { volume, io } => self.cancel_io(cx, volume, io),
+            Step::VolumeRequest { volume, id, ask } => self.ask_home(volume, id, ask),
         }
-    }
-
-    fn remove_waiting(&mut self, id: volume::IoId) -> Option<Step> {
-        if let Some(step) = self.memory_waiters.remove_io(id) {
-            return Some(step);
-        }
-        if let Some(ServerStep::Scsi(step)) = self.deferred.remove(id) {
-            return Some(step);
-        }
-        for (_, conn) in self.conns.iter_mut() {
-            let super::conns::ConnKind::Session(session) = &mut conn.kind else { continue };
-            let queue = &mut session.parked.queue;
-            if let Some(at) = queue.iter().position(|step| matches!(step, Step::Io { io, .. } if io.id == id))
-            {
-                return queue.remove(at);
-            }
-        }
-        None
-    }
-
-    /// A read may start when its session has leave to send so much more.
-    fn start_read(&mut self, cx: &mut Cx<'_>, task: TaskKey, mut step: Step) {
-        let len = self.weigh(&mut step);
-        let mut may = Some(step);
-        self.with_session(task, |session, tag| {
-            if !session.parked.queue.is_empty() || !session.proto.reserve_read(tag, len) {
-                session.parked.queue.extend(may.take());
-            }
-        });
-        if let Some(step) = may {
-            self.run_with_memory(cx, ServerStep::Scsi(step));
-        }
-    }
-
-    /// A write's data may be asked for when its session has leave to ask for so much more.
-    fn start_receive(&mut self, cx: &mut Cx<'_>, task: TaskKey, len: u32, step: Step) {
-        let mut may = Some(step);
-        self.with_session(task, |session, tag| {
-            if !session.parked.asking.is_empty() || !session.proto.reserve_write(tag, len) {
-                session.parked.asking.extend(may.take());
-            }
-        });
-        if let Some(step) = may {
-            self.run_with_memory(cx, ServerStep::Scsi(step));
-        }
-    }
-
-    /// A task that has ended wants no memory for its payload any more.
-    fn forget_transfer(&mut self, ended: TaskKey) {
-        self.memory_waiters.remove_transfer(ended);
-        self.with_session(ended, |session, _| {
-            let ends = |step: &Step| matches!(step, Step::Receive { task, .. } if *task == ended);
-            session.parked.asking.retain(|step| !ends(step));
-        });
-    }
-
-    /// How much a read sends. If the volume may not lend its own memory any more (something was written atomically, or
-    /// hosts may be fenced), it wants as much of the pool's, like all others.
-    fn weigh(&self, step: &mut Step) -> u32 {
-        let Step::Io { volume, io, want, .. } = step else { return 0 };
-        let len = match io.op {
-            Op::Read(span) if *want == 0 => self.volumes.bytes(*volume, span),
-            _ => *want,
-        };
-        if !self.volumes.lends(*volume) {
-            *want = len;
-        }
-        len
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
@@ -168,75 +81,40 @@ impl Shard {
         key: TaskKey,
         arrived: &Arrived<'_>,
     ) -> bool {
-        let Some(now) = self.server.fast_path(key.nexus, arrived) else { return false };
-        let Some(ConnKind::Session(session)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
+        let Some(io) = self.server.fast_path(key.nexus, arrived) else { return false };
+        let Some(Conn { kind: ConnKind::Session(session), parked, .. }) = self.conns.get_mut(conn) else {
             return false;
         };
         let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
-        match now.write {
-            None => {
-                if !session.parked.queue.is_empty() {
-                    return false;
-                }
-                let may = || session.proto.reserve_read(tag, now.bytes);
-                let Some(data) = self.volumes.read_inline(who, now.volume, now.span, may) else {
-                    return false;
-                };
-                session.io.read_bytes += u64::from(now.bytes);
-                session.proto.send_data(cx, tag, 0, data);
-            }
-            Some(durability) => {
-                let Some(data) = session.proto.data_at_hand(tag) else { return false };
-                if !self.volumes.write_inline(who, now.volume, (now.span, durability), data) {
-                    return false;
-                }
-                session.io.written_bytes += u64::from(now.bytes);
-            }
+        if !carry_out_inline(cx, &mut self.volumes, who, &io, (&mut session.proto, tag), parked) {
+            return false;
         }
-        let result = ScsiResult::good(u64::from(now.bytes));
+        let moved = match io.write {
+            None => &mut session.io.read_bytes,
+            Some(_) => &mut session.io.written_bytes,
+        };
+        *moved += u64::from(io.bytes);
+        let result = ScsiResult::good(u64::from(io.bytes));
         session.proto.respond(cx, tag, Response::Scsi(result));
         true
     }
 
-    /// Reads that were parked, and writes, may start now, perhaps.
-    pub(super) fn unpark(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        while let Some(mut step) = self.session(conn).and_then(|session| session.parked.queue.pop_front()) {
-            let len = self.weigh(&mut step);
-            let (Step::Io { task, .. }, Some(session)) = (&step, self.session(conn)) else { return };
-            if !session.proto.reserve_read(Tag::from_bits(task.tag), len) {
-                session.parked.queue.push_front(step);
-                break;
+    fn with_session(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
+        self.with_conn(CommandId::Scsi(task), |conn, tag| {
+            if let ConnKind::Session(session) = &mut conn.kind {
+                act(session, tag);
             }
-            self.run_with_memory(cx, ServerStep::Scsi(step));
-        }
-        while let Some(step) = self.session(conn).and_then(|session| session.parked.asking.pop_front()) {
-            let Step::Receive { task, len, .. } = step else { return };
-            let Some(session) = self.session(conn) else { return };
-            if !session.proto.reserve_write(Tag::from_bits(task.tag), len) {
-                session.parked.asking.push_front(step);
-                return;
-            }
-            self.run_with_memory(cx, ServerStep::Scsi(step));
-        }
-    }
-
-    /// Memory for a task's payload is there.
-    pub(super) fn receive(&mut self, cx: &mut Cx<'_>, task: TaskKey, at: u32, memory: SgMut) {
-        self.with_session(task, |session, tag| {
-            session.io.written_bytes += memory.len() as u64;
-            session.proto.recv_data(cx, tag, at, memory);
         });
     }
 
-    fn with_session(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
-        let Some(Some(conn)) = self.nexuses.get(task.nexus.0 as usize).copied() else { return };
-        let Some(session) = self.session(conn) else { return };
-        act(session, Tag::from_bits(task.tag));
-        self.touch(conn);
+    /// Asks a volume's home for what a server wants of it.
+    pub(super) fn ask_home(&mut self, volume: VolumeId, id: AskId, ask: VolumeRequest) {
+        let home = self.volumes.home_of(volume);
+        self.post(home, Message::VolumeRequest(volume, self.id, id, ask));
     }
 
     /// A volume's home has answered.
-    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: volume::VolumeId, answer: volume::Answer) {
+    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
         debug_assert_eq!(ShardId(answer.to.0), self.id);
         if answer.id.is_gates() {
             return self.volumes.gate_answered(cx, volume, &answer);

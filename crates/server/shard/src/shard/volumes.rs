@@ -448,19 +448,24 @@ impl Shard {
 
     /// An operation has ended: its server hears of it, and may want another one.
     fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
-        let nvme = done.id.0 & NVME != 0;
-        if nvme {
-            self.nvme.server.done(cx, done);
-        } else {
-            self.server.done(cx, done);
-        }
+        let is_nvme = done.id.0 & NVME != 0;
+        self.end_io(cx, done);
         self.deferred.follows = true;
-        if nvme {
+        if is_nvme {
             self.run_nvme_steps(cx)
         } else {
             self.run_steps(cx)
         };
         self.deferred.follows = false;
+    }
+
+    /// An operation has ended: its server hears of it.
+    pub(super) fn end_io(&mut self, cx: &mut Cx<'_>, done: Done) {
+        if done.id.0 & NVME != 0 {
+            self.nvme.server.done(cx, done);
+        } else {
+            self.server.done(cx, done);
+        }
     }
 
     fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {

@@ -42,7 +42,7 @@ impl Shard {
     pub(super) fn add_queue(&mut self, queue: Queue) -> Option<Tag> {
         let id = queue.id;
         let is_stranger = queue.is_stranger;
-        let conn = Conn { kind: ConnKind::Queue(Box::new(queue)), noted: None, touched: false };
+        let conn = Conn::new(ConnKind::Queue(Box::new(queue)));
         let tag = self.conns.insert(conn).ok()?;
         if is_stranger {
             self.logins += 1;

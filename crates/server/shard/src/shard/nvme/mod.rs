@@ -15,14 +15,14 @@ mod pending_connects;
 mod proof;
 mod steps;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use buf::Cx;
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use nvme::fabrics::{Connect, ConnectNames};
 use nvme::{Nqn, Sqe};
-use nvme_server::{CommandKey, QueueKey, Server, Step};
+use nvme_server::{CommandKey, QueueKey, Server};
 use nvme_tcp::{ControllerQueue, LinkFault};
 use stream::{Close, Connection, Tag, TargetEvent};
 
@@ -90,10 +90,6 @@ pub(super) struct Queue {
     pub(super) state: QueueState,
     /// Its key at the server, also while its commands end.
     key: Option<QueueKey>,
-    /// Reads that wait for the peer to read what was sent.
-    parked: VecDeque<Step>,
-    /// Writes whose data the peer is not asked for before it has sent what it was asked for.
-    asking: VecDeque<Step>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
     is_stranger: bool,
     /// It has lost its place to another stranger: there is nothing to tell it.
@@ -155,8 +151,6 @@ impl Queue {
             accepted,
             state: QueueState::AwaitingConnect,
             key: None,
-            parked: VecDeque::new(),
-            asking: VecDeque::new(),
             is_stranger,
             evicted: false,
             gone: false,
@@ -268,7 +262,7 @@ impl Shard {
         let Some(queue) = self.queue(conn) else { return };
         let Some(key) = queue.open().map(|open| open.key) else { return };
         queue.state = QueueState::Ended;
-        self.memory_waiters.remove_queue(key);
+        self.forget_transfers_of_queue(key);
         self.nvme.server.close_queue(cx, key);
         // The key may be given again as soon as the last command has ended: the steps that end them are
         // done before anything else.
@@ -307,7 +301,7 @@ impl Shard {
             }
         }
         self.move_granted(cx, conn);
-        self.unpark_queue(cx, conn);
+        self.resume_parked(cx, conn);
         let Some(queue) = self.queue(conn) else { return };
         let id = queue.id;
         self.mark_ready(id);

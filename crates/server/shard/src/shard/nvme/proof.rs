@@ -40,13 +40,13 @@ impl Shard {
         }
     }
 
-    pub(super) fn conn_of(&self, key: QueueKey) -> Option<Tag> {
+    pub(in crate::shard) fn conn_of_queue(&self, key: QueueKey) -> Option<Tag> {
         self.nvme.conns.get(key.0 as usize).copied().flatten()
     }
 
     /// A queue's host has proved who it is.
     pub(super) fn host_authenticated(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
-        let Some(conn) = self.conn_of(key) else { return };
+        let Some(conn) = self.conn_of_queue(key) else { return };
         self.count_queue(cx, conn, false);
         let open = self.queue(conn).and_then(|queue| queue.open());
         if let Some(cntlid) = open.filter(|open| open.qid == 0).map(|open| open.cntlid) {
@@ -82,7 +82,7 @@ impl Shard {
 
     /// A queue's host has failed to. Whom we put out ourselves, for the place of another, has failed nothing.
     pub(super) fn host_failed_authentication(&mut self, key: QueueKey) {
-        let Some(conn) = self.conn_of(key) else { return };
+        let Some(conn) = self.conn_of_queue(key) else { return };
         let Some(queue) = self.queue(conn).filter(|queue| !queue.evicted) else { return };
         let from = queue.accepted.peer.ip();
         self.report_authentication_failure(from);
@@ -90,7 +90,7 @@ impl Shard {
 
     /// Has something computed for a queue's host, by the control plane.
     pub(super) fn compute(&mut self, cx: &mut Cx<'_>, key: QueueKey, id: ComputeId, work: DhComputation) {
-        let conn = self.conn_of(key);
+        let conn = self.conn_of_queue(key);
         match conn.and_then(|conn| self.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
             Some(from) => {
                 let message = NvmeMessage::Compute(self.id, id, source(from), Box::new(work));
