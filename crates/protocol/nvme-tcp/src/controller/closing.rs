@@ -18,7 +18,6 @@ impl ControllerQueue {
         self.phase = Phase::Dead;
         self.rx.inlet.clear();
         self.out.clear();
-        self.unasked_bytes = 0;
         self.deadline = None;
         self.retry = None;
         self.shut = true;
@@ -30,7 +29,6 @@ impl ControllerQueue {
     pub(super) fn begin_end(&mut self, deadline: Time) {
         self.phase = Phase::Finishing;
         self.out.clear();
-        self.unasked_bytes = 0;
         self.deadline = Some(deadline);
         self.doom_all();
     }
@@ -54,13 +52,13 @@ impl ControllerQueue {
         match self.phase {
             Phase::Init | Phase::Connect | Phase::Open | Phase::Finishing | Phase::Gone => {}
             Phase::Draining => {
-                if self.tasks.is_empty() && self.out.is_empty() && self.outbox.is_free() {
+                if self.tasks.len() == 0 && self.out.is_empty() && self.out.is_written() {
                     self.fail();
                     self.tidy();
                 }
             }
             Phase::Dead => {
-                if self.tasks.is_empty() && self.is_quiet() {
+                if self.tasks.len() == 0 && self.is_quiet() {
                     self.phase = Phase::Gone;
                     self.events.push_back(TargetEvent::Closed);
                 }
@@ -83,11 +81,11 @@ impl ControllerQueue {
     }
 
     fn stall_deadline(&self) -> Option<Time> {
-        self.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
+        self.out.unwritten_since().map(|since| since + self.limits.stall_timeout)
     }
 
     fn owed_deadline(&self) -> Option<Time> {
-        (self.owed > 0).then(|| self.owed_since + self.limits.data_out_timeout)
+        self.tasks.owed_since().map(|since| since + self.limits.data_out_timeout)
     }
 
     pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {

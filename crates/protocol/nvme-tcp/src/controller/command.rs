@@ -38,7 +38,7 @@ impl ControllerQueue {
         self.terms.host_alignment = alignment(request.hpda);
         self.terms.r2ts = request.maxr2t.get().saturating_add(1);
         self.phase = Phase::Connect;
-        self.out.push_back(OutgoingPdu::Init(self.terms));
+        self.out.push(OutgoingPdu::Init(self.terms));
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl ControllerQueue {
         }
         let payload = if self.phase == Phase::Draining {
             Err(Status::ABORTED_SQ_DELETION)
-        } else if self.index.find(cid.into()).is_some() {
+        } else if self.tasks.find(cid).is_some() {
             Err(Status::COMMAND_ID_CONFLICT.final_())
         } else if self.refused && sqe.fuse() == Fuse::Second {
             // Halves of a pair stand next to each other (NVMe Base §3.4.2).
@@ -77,15 +77,14 @@ impl ControllerQueue {
         let mut task = Task::new(cid, payload.source, payload.len);
         // Fabrics commands, and what comes in the place of Connect, are few: nothing is set aside.
         if payload.source == DataSource::Capsule && !fabrics && self.phase != Phase::Connect {
-            if !self.capsules.take() {
+            if !self.tasks.capsules.take() {
                 return Ok(None);
             }
             task.capsule = true;
         }
         task.arriving = data > 0;
         task.event_request = self.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
-        let Ok(tag) = self.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
-        self.index.insert(cid.into(), tag);
+        let Some(tag) = self.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
         self.half = (sqe.fuse() == Fuse::First).then_some(tag);
         if self.phase == Phase::Connect {
             self.connect = Some((tag, *sqe));
@@ -113,9 +112,9 @@ impl ControllerQueue {
     /// name the commands that shut the controller down by the identifiers of those (SPDK does). Neither moves
     /// data, so nothing can be mixed up: the request ends without an answer, and its name is free.
     fn take_from_event_request(&mut self, cid: u16) {
-        let Some(tag) = self.index.find(cid.into()) else { return };
+        let Some(tag) = self.tasks.find(cid) else { return };
         if self.tasks.get(tag).is_some_and(|task| task.event_request) {
-            self.index.remove(cid.into());
+            self.tasks.free_cid(cid);
             self.doom(tag, EndedBy::Silent);
         }
     }

@@ -23,7 +23,7 @@ impl ControllerQueue {
             return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
         }
         let unknown = Fatal::sequence(H2cData::AT_TTAG);
-        let tag = self.index.find(pdu.cccid.get().into()).ok_or(unknown)?;
+        let tag = self.tasks.find(pdu.cccid.get()).ok_or(unknown)?;
         let task = self.tasks.get_mut(tag).ok_or(unknown)?;
         let ttag = pdu.ttag.get();
         let asked = task.r2ts.iter_mut().find(|asked| asked.ttag == ttag).ok_or(unknown)?;
@@ -55,13 +55,14 @@ impl ControllerQueue {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let owed = task.r2ts.len();
         task.r2ts.retain(|asked| asked.ttag != ttag || asked.next < asked.end);
-        if task.r2ts.len() < owed {
-            // Bytes alone are no progress: a few of them now and then would hold memory for ever.
-            self.owed_since = cx.now;
-        }
+        let progressed = task.r2ts.len() < owed;
         if good {
             task.confirm();
-        } else {
+        }
+        if progressed {
+            self.tasks.note_progress(cx.now);
+        }
+        if !good {
             self.doom(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
         self.advance_task(cx, tag);
@@ -80,15 +81,17 @@ impl ControllerQueue {
     fn advance_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         if matches!(task.state, TaskState::Live) {
+            let mut received = 0;
             while let Some((at, data)) = task.full_place() {
-                let received = task.write_reserved.min(data.len() as u32);
-                task.write_reserved -= received;
-                self.write_bytes = self.write_bytes.saturating_sub(u64::from(received));
+                let len = task.write_reserved.min(data.len() as u32);
+                task.write_reserved -= len;
+                received += u64::from(len);
                 self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
             }
+            self.tasks.write_bytes = self.tasks.write_bytes.saturating_sub(received);
             self.ask(tag);
         }
-        self.note_owed(cx, tag);
+        self.tasks.note_owed(cx.now, tag);
         self.finish(tag);
     }
 
@@ -100,25 +103,7 @@ impl ControllerQueue {
         while let Some(asked) = task.next_r2t(self.next_ttag, most, len_max) {
             self.next_ttag = self.next_ttag.wrapping_add(1);
             let (ttag, at) = (asked.ttag, asked.next);
-            self.out.push_back(OutgoingPdu::R2t { cid: task.cid, ttag, at, len: asked.end - at });
-        }
-    }
-
-    /// Keeps the count of tasks that the host owes data for.
-    fn note_owed(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        let owes = !task.r2ts.is_empty();
-        if owes == task.owing {
-            return;
-        }
-        task.owing = owes;
-        if owes {
-            if self.owed == 0 {
-                self.owed_since = cx.now;
-            }
-            self.owed += 1;
-        } else {
-            self.owed -= 1;
+            self.out.push(OutgoingPdu::R2t { cid: task.cid, ttag, at, len: asked.end - at });
         }
     }
 }

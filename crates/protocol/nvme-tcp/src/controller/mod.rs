@@ -24,6 +24,7 @@ mod outgoing;
 mod receive;
 mod respond;
 mod task;
+mod task_table;
 
 use crate::LinkFault;
 use crate::receiver::Receiver;
@@ -32,16 +33,14 @@ use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
 pub use limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
-use outgoing::OutgoingPdu;
+use outgoing::SendQueue;
 use receive::PduData;
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{
-    Close, Connection, Inlet, Link, Outbox, Received, RecvOp, SendOp, Slab, Tag, TagIndex, Target,
-    TargetEvent,
-};
+use stream::{Close, Connection, Inlet, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
 use task::{DataSource, Task};
+use task_table::TaskTable;
 
 #[cfg(test)]
 mod tests;
@@ -52,9 +51,6 @@ const RETRY: Duration = Duration::from_millis(1);
 /// the first waits for the second. So `2 × round(in-capsule data)` is what an open queue costs a pool's
 /// promise.
 pub const CAPSULES_KEPT: u32 = 2;
-/// While so many bytes wait to be sent that nobody asked leave for (structures of Identify, small log pages),
-/// no further command is read: a host may have many queues, and leave all of them unread.
-const UNASKED_MAX: u64 = 16 << 10;
 /// The least that a pool lends.
 const BLOCK: u32 = 512;
 /// The one link of a queue.
@@ -85,9 +81,7 @@ pub struct ControllerQueue {
     terms: Terms,
     phase: Phase,
     size: QueueSize,
-    capsules: Capsules,
-    tasks: Slab<Task>,
-    index: TagIndex,
+    tasks: TaskTable,
     /// The Connect that waits for its answer.
     connect: Option<(Tag, Sqe)>,
     /// It is an Admin Queue, and open.
@@ -95,27 +89,14 @@ pub struct ControllerQueue {
     rx: Receiver<PduData>,
     /// The stream stands in data that has no place yet: it is not the host who is waited for.
     placeless: bool,
-    out: VecDeque<OutgoingPdu>,
-    outbox: Outbox,
+    out: SendQueue,
     events: VecDeque<TargetEvent<Sqe>>,
     link_fault: Option<LinkFault>,
-    sqhd: u16,
     /// The last command was refused here, so the server does not know that it stood between others.
     refused: bool,
     /// The last command, if it is the first of a fused pair.
     half: Option<Tag>,
     next_ttag: u16,
-    /// Read bytes that were allowed, and are not in a batch yet.
-    read_bytes: u64,
-    /// Bytes that wait to be sent and nobody asked leave for: small answers.
-    unasked_bytes: u64,
-    /// Write bytes that were allowed, and have not come yet.
-    write_bytes: u64,
-    /// Bytes in batches that the kernel still holds.
-    kernel_bytes: u64,
-    /// How many tasks the host owes data for, and since when it has sent no stretch of it to its end.
-    owed: usize,
-    owed_since: Time,
     /// When the handshake, or what is ending, must be over.
     deadline: Option<Time>,
     /// Memory was short: when to try again.
@@ -153,28 +134,18 @@ impl ControllerQueue {
             terms,
             phase,
             size: QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 },
-            capsules: Capsules::none(cx.pool),
-            tasks: Slab::new(usize::from(ENTRIES_MAX)),
-            index: TagIndex::new(1),
+            tasks: TaskTable::new(cx.pool, cx.now),
             connect: None,
             admin: false,
             rx: Receiver::new(inlet),
             placeless: false,
-            out: VecDeque::new(),
-            outbox: Outbox::new(),
+            out: SendQueue::default(),
             events: VecDeque::new(),
             link_fault: None,
-            sqhd: 0,
             refused: false,
             half: None,
             // Tags of different queues differ, so that a PDU gone astray is noticed.
             next_ttag: cx.entropy.next_u64() as u16,
-            read_bytes: 0,
-            unasked_bytes: 0,
-            write_bytes: 0,
-            kernel_bytes: 0,
-            owed: 0,
-            owed_since: cx.now,
             deadline,
             retry: None,
             shut: false,
@@ -210,10 +181,9 @@ impl ControllerQueue {
         let mut queue = Self::with(cx, limits, parked.terms, Phase::Connect, inlet, deadline);
         let cid = parked.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]
-        let Ok(tag) = queue.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
+        let Some(tag) = queue.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
             unreachable!("an empty table has room")
         };
-        queue.index.insert(cid.into(), tag);
         queue.connect = Some((tag, parked.connect));
         (queue, tag)
     }
@@ -233,9 +203,9 @@ impl ControllerQueue {
         if !capsules.set_aside(size.in_capsule_max, CAPSULES_KEPT) {
             return false;
         }
-        self.capsules = capsules;
+        self.tasks.capsules = capsules;
         self.size = QueueSize { entries, ..size };
-        self.index.grow(entries.into());
+        self.tasks.grow(entries);
         self.admin = nvme::fabrics::Connect::names_admin_queue(&connect);
         self.phase = Phase::Open;
         self.deadline = None;
@@ -283,7 +253,7 @@ impl ControllerQueue {
 
     /// Whether the world holds nothing of the link.
     fn is_quiet(&self) -> bool {
-        !self.rx.out && self.outbox.is_idle()
+        !self.rx.out && self.out.is_idle()
     }
 }
 
@@ -321,7 +291,7 @@ impl Connection for ControllerQueue {
     }
 
     fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
-        self.outbox.written();
+        self.out.written();
         if how.is_err() {
             self.fail();
         }
@@ -329,8 +299,7 @@ impl Connection for ControllerQueue {
     }
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
-        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
-        self.outbox.sent(op);
+        self.out.sent(op);
         self.tidy();
     }
 
@@ -380,11 +349,11 @@ impl Target for ControllerQueue {
     }
 
     fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
-        self.allow_read(tag, len)
+        self.tasks.allow_read(tag, len, self.out.kernel_bytes(), self.limits.read_bytes)
     }
 
     fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
-        self.allow_write(tag, len)
+        self.tasks.allow_write(tag, len, self.limits.write_bytes)
     }
 
     fn respond(&mut self, _cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {

@@ -4,16 +4,21 @@
 //! on the last C2HData where it may, else as a CapsuleResp right behind it in the same batch.
 
 use super::ControllerQueue;
+use super::limits::QueueSize;
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::receiver::Term;
 use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Flags, IcResp, PduType, R2t, TermReq, Terms};
-use buf::{Class, Cx, Pool, Sg};
+use buf::{Class, Cx, Pool, Sg, Time};
 use nvme::planted::{Bug, planted};
 use nvme::{Completion, Cqe};
+use std::collections::VecDeque;
 use std::ops::Range;
-use stream::{Batch, SendOp};
+use stream::{Batch, Outbox, SendOp};
 use zerocopy::IntoBytes;
 
+/// While so many bytes wait to be sent that nobody asked leave for (structures of Identify, small log pages),
+/// no further command is read: a host may have many queues, and leave all of them unread.
+const UNASKED_MAX: u64 = 16 << 10;
 /// A completion with its digest.
 const RESPONSE: usize = CapsuleResp::LEN + DIGEST_LEN;
 
@@ -95,12 +100,91 @@ impl OutgoingPdu {
     }
 }
 
-impl ControllerQueue {
-    /// Copies read data that waits to be sent and lies in memory that others may write. What is in batches is not
-    /// touched. False: some is left, for want of memory.
-    #[must_use]
-    pub fn copy_lent(&mut self, pool: &Pool) -> bool {
-        self.out.iter_mut().all(|out| match out {
+/// What waits to be sent, and what the kernel still holds of it.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    pdus: VecDeque<OutgoingPdu>,
+    outbox: Outbox,
+    sqhd: u16,
+    /// Bytes that wait and nobody asked leave for: small answers.
+    unasked_bytes: u64,
+    /// Bytes in batches that the kernel still holds.
+    kernel_bytes: u64,
+}
+
+impl SendQueue {
+    pub(super) fn push(&mut self, pdu: OutgoingPdu) {
+        self.pdus.push_back(pdu);
+    }
+
+    pub(super) fn push_data(&mut self, data: ReadData) {
+        self.unasked_bytes += u64::from(data.unasked);
+        self.pdus.push_back(OutgoingPdu::Data(data));
+    }
+
+    /// The answer rides with the data of its command, if that waits last.
+    pub(super) fn answer(&mut self, cid: u16, completion: Completion, connect: bool) {
+        if let Some(OutgoingPdu::Data(run)) = self.pdus.back_mut()
+            && run.cid == cid
+            && run.completion.is_none()
+        {
+            run.completion = Some(completion);
+        } else {
+            self.pdus.push_back(OutgoingPdu::Response { cid, completion, connect });
+        }
+    }
+
+    /// Drops what waits.
+    pub(super) fn clear(&mut self) {
+        self.pdus.clear();
+        self.unasked_bytes = 0;
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.pdus.len()
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pdus.is_empty()
+    }
+
+    /// Whether so much waits that a queue of so many entries takes no further command.
+    pub(super) fn is_full(&self, entries: u16) -> bool {
+        self.pdus.len() >= 2 * usize::from(entries) + 64 || self.unasked_bytes >= UNASKED_MAX
+    }
+
+    /// Whether the socket has taken all batches.
+    pub(super) fn is_written(&self) -> bool {
+        self.outbox.is_free()
+    }
+
+    /// Whether the kernel holds nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outbox.is_idle()
+    }
+
+    pub(super) fn unwritten_since(&self) -> Option<Time> {
+        self.outbox.unwritten_since()
+    }
+
+    pub(super) fn kernel_bytes(&self) -> u64 {
+        self.kernel_bytes
+    }
+
+    pub(super) fn written(&mut self) {
+        self.outbox.written();
+    }
+
+    pub(super) fn sent(&mut self, op: SendOp) {
+        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
+        self.outbox.sent(op);
+    }
+
+    /// Copies read data that waits and lies in memory that others may write. False: some is left, for want of memory.
+    pub(super) fn copy_lent(&mut self, pool: &Pool) -> bool {
+        self.pdus.iter_mut().all(|out| match out {
             OutgoingPdu::Data(run) if !run.data.is_stable() => {
                 match run.data.copied(pool, Class::Solicited) {
                     Some(copy) => {
@@ -114,48 +198,74 @@ impl ControllerQueue {
         })
     }
 
-    /// Makes one batch of all that waits.
-    pub(super) fn gather(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
-        let digest = self.terms.data_digest;
-        let least = self.out.front()?.head_least(digest);
+    /// Makes one batch of all that waits; `read_bytes` is what of it counts as allowed reads.
+    pub(super) fn gather(
+        &mut self,
+        cx: &mut Cx<'_>,
+        terms: &Terms,
+        size: QueueSize,
+        read_bytes: &mut u64,
+    ) -> Result<Option<SendOp>, NoMemory> {
+        let digest = terms.data_digest;
+        let Some(first) = self.pdus.front() else { return Ok(None) };
+        let least = first.head_least(digest);
         if !self.outbox.is_free() {
-            return None;
+            return Ok(None);
         }
         let mut want = 0;
-        for out in &self.out {
+        for out in &self.pdus {
             want += out.head_estimate(digest);
             if want >= stream::HEAD_MAX {
                 break;
             }
         }
-        let Some(batch) = self.outbox.open(cx.pool, least, want.max(least)) else {
-            self.retry = Some(cx.now + super::RETRY);
-            return None;
-        };
-        let terms = &self.terms;
+        let batch = self.outbox.open(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
         let mut writer = Writer {
             pdus: PduWriter { batch, terms, alignment: terms.host_alignment },
-            entries: self.size.entries,
-            flow_control: self.size.flow_control,
+            entries: size.entries,
+            flow_control: size.flow_control,
             sqhd: self.sqhd,
             read_bytes: 0,
         };
         let none = Sg::new();
-        while let Some(out) = self.out.front_mut() {
+        while let Some(out) = self.pdus.front_mut() {
             if !writer.pdus.batch.fits(out.head_least(digest), out.pieces().unwrap_or(&none)) {
                 break;
             }
             if writer.put(out)
-                && let Some(OutgoingPdu::Data(run)) = self.out.pop_front()
+                && let Some(OutgoingPdu::Data(run)) = self.pdus.pop_front()
             {
                 self.unasked_bytes -= u64::from(run.unasked);
             }
         }
         self.sqhd = writer.sqhd;
-        self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
-        let op = self.outbox.close(writer.pdus.batch, cx.now)?;
-        self.kernel_bytes += op.len as u64;
-        Some(op)
+        *read_bytes = read_bytes.saturating_sub(writer.read_bytes);
+        let op = self.outbox.close(writer.pdus.batch, cx.now);
+        self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
+        Ok(op)
+    }
+}
+
+/// There is no memory for a batch.
+pub(super) struct NoMemory;
+
+impl ControllerQueue {
+    /// Copies read data that waits to be sent and lies in memory that others may write. What is in batches is not
+    /// touched. False: some is left, for want of memory.
+    #[must_use]
+    pub fn copy_lent(&mut self, pool: &Pool) -> bool {
+        self.out.copy_lent(pool)
+    }
+
+    /// Makes one batch of all that waits.
+    pub(super) fn gather(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        match self.out.gather(cx, &self.terms, self.size, &mut self.tasks.read_bytes) {
+            Ok(op) => op,
+            Err(NoMemory) => {
+                self.retry = Some(cx.now + super::RETRY);
+                None
+            }
+        }
     }
 }
 

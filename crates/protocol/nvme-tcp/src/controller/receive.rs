@@ -171,9 +171,7 @@ impl ControllerQueue {
 
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
-        let most = 2 * usize::from(self.size.entries) + 64;
-        let full = self.out.len() >= most || self.unasked_bytes >= super::UNASKED_MAX;
-        if full || (self.phase == Phase::Connect && self.is_at_connect()) {
+        if self.out.is_full(self.size.entries) || (self.phase == Phase::Connect && self.is_at_connect()) {
             return Ok(ParseStatus::Wait);
         }
         let limits = self.limits();
@@ -299,7 +297,7 @@ impl ControllerQueue {
             DataPurpose::Capsule(tag) => self.end_capsule(cx, tag, good),
             DataPurpose::Solicited { tag, ttag } => self.end_data(cx, tag, ttag, good),
             DataPurpose::Refuse(cid, status) => {
-                self.out.push_back(OutgoingPdu::Response { cid, completion: status.into(), connect: false });
+                self.out.push(OutgoingPdu::Response { cid, completion: status.into(), connect: false });
             }
             DataPurpose::Skip => {}
         }
@@ -330,7 +328,7 @@ impl ControllerQueue {
         match term {
             Some(term) => {
                 self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
-                self.out.push_back(OutgoingPdu::Term(term));
+                self.out.push(OutgoingPdu::Term(term));
             }
             None => self.fail(),
         }

@@ -1,6 +1,6 @@
 //! Answers: read data and completions, and how tasks end.
 
-use super::outgoing::{OutgoingPdu, ReadData};
+use super::outgoing::ReadData;
 use super::task::{DataSource, EndedBy, TaskState};
 use super::{ControllerQueue, Phase};
 use buf::Sg;
@@ -8,32 +8,6 @@ use nvme::Completion;
 use stream::{Tag, TargetEvent};
 
 impl ControllerQueue {
-    pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
-        let Some(task) = self.tasks.get_mut(tag) else { return true };
-        // Who asks again (its answer found no memory) keeps what it was allowed, and that counts once.
-        let kept = task.read_reserved;
-        let more = len.saturating_sub(kept);
-        let outstanding = self.read_bytes + self.kernel_bytes;
-        let allowed = outstanding == u64::from(kept)
-            || outstanding + u64::from(more) <= u64::from(self.limits.read_bytes);
-        if allowed {
-            self.read_bytes += u64::from(more);
-            task.read_reserved += more;
-        }
-        allowed
-    }
-
-    pub(super) fn allow_write(&mut self, tag: Tag, len: u32) -> bool {
-        let Some(task) = self.tasks.get_mut(tag) else { return true };
-        let outstanding = self.write_bytes;
-        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.write_bytes);
-        if allowed {
-            self.write_bytes += u64::from(len);
-            task.write_reserved += len;
-        }
-        allowed
-    }
-
     /// Queues read data of a task. What is beyond the SGL's length never leaves.
     pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
@@ -43,20 +17,12 @@ impl ControllerQueue {
             return;
         }
         task.read_reserved -= reserved;
-        self.read_bytes = (self.read_bytes + len as u64).saturating_sub(u64::from(reserved));
+        let (cid, ends) = (task.cid, offset + len as u32 == task.len);
+        self.tasks.read_bytes = (self.tasks.read_bytes + len as u64).saturating_sub(u64::from(reserved));
         let data = if len < data.len() { data.slice(0..len) } else { data };
         // Counted as the pool counts: an answer of a few bytes holds a block.
         let unasked = (len as u32).saturating_sub(reserved).next_multiple_of(super::BLOCK);
-        self.unasked_bytes += u64::from(unasked);
-        self.out.push_back(OutgoingPdu::Data(ReadData {
-            cid: task.cid,
-            ends: offset + len as u32 == task.len,
-            offset,
-            unasked,
-            done: 0,
-            data,
-            completion: None,
-        }));
+        self.out.push_data(ReadData { cid, ends, offset, unasked, done: 0, data, completion: None });
     }
 
     /// The server answers.
@@ -103,14 +69,14 @@ impl ControllerQueue {
         let owed = task.is_owed() && !self.is_over();
         match task.state {
             TaskState::Ending { how: EndedBy::Silent, acked: true } => {
-                self.remove(tag);
+                self.tasks.remove(tag);
             }
             TaskState::Ending { how: EndedBy::Status(status), acked: true } if !owed => {
                 self.answer(tag, status.into());
             }
             TaskState::Answered(completion) if !owed => self.answer(tag, completion),
             TaskState::Abandoned if !owed => {
-                self.remove(tag);
+                self.tasks.remove(tag);
             }
             TaskState::Live | TaskState::Ending { .. } | TaskState::Answered(_) | TaskState::Abandoned => {}
         }
@@ -133,7 +99,7 @@ impl ControllerQueue {
             }
             // Its answer, or its silence, is settled already.
             TaskState::Answered(_) | TaskState::Abandoned if how == EndedBy::Silent => {
-                self.remove(tag);
+                self.tasks.remove(tag);
             }
             TaskState::Answered(_) | TaskState::Abandoned => {}
         }
@@ -145,42 +111,16 @@ impl ControllerQueue {
     }
 
     pub(super) fn doom_all(&mut self) {
-        let tags: Vec<Tag> = self.tasks.iter().map(|(tag, _)| tag).collect();
-        tags.into_iter().for_each(|tag| self.doom(tag, EndedBy::Silent));
-    }
-
-    /// Takes a task out of its table and of every count; gives its CID.
-    fn remove(&mut self, tag: Tag) -> Option<u16> {
-        let task = self.tasks.get(tag)?;
-        let cid = task.cid;
-        // Its name may be another's already (see `take_from_event_request`).
-        if self.index.find(cid.into()) == Some(tag) {
-            self.index.remove(cid.into());
-        }
-        if task.capsule {
-            self.capsules.give();
-        }
-        self.owed -= usize::from(task.owing);
-        self.read_bytes = self.read_bytes.saturating_sub(u64::from(task.read_reserved));
-        self.write_bytes = self.write_bytes.saturating_sub(u64::from(task.write_reserved));
-        self.tasks.discard(tag);
-        Some(cid)
+        self.tasks.tags().into_iter().for_each(|tag| self.doom(tag, EndedBy::Silent));
     }
 
     fn answer(&mut self, tag: Tag, completion: Completion) {
-        let Some(cid) = self.remove(tag) else { return };
+        let Some(cid) = self.tasks.remove(tag) else { return };
         let connect = self.connect.take_if(|(connect, _)| *connect == tag).is_some();
         if self.is_over() {
             return;
         }
-        if let Some(OutgoingPdu::Data(run)) = self.out.back_mut()
-            && run.cid == cid
-            && run.completion.is_none()
-        {
-            run.completion = Some(completion);
-        } else {
-            self.out.push_back(OutgoingPdu::Response { cid, completion, connect });
-        }
+        self.out.answer(cid, completion, connect);
     }
 
     /// Whether nothing that the server says reaches the host any more.

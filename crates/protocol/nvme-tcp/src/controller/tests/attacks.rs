@@ -434,7 +434,7 @@ fn who_asks_again_is_not_counted_twice() {
         }
     }
     tags.iter().for_each(|tag| pair.with_cx(|queue, cx| queue.retire(cx, *tag)));
-    assert_eq!(pair.queue.read_bytes, 0);
+    assert_eq!(pair.queue.tasks.read_bytes, 0);
     // Alone it is allowed whatever its length, and however often it asks.
     pair.command(&read(4, 0, 1 << 20), &[]);
     let tag = pair.kept[4].0;
