@@ -18,12 +18,11 @@ mod receive;
 use crate::LinkFault;
 use crate::controller::{ENTRIES_MAX, QueueSize};
 use crate::pdu_writer::DIGEST_SEGMENT_MAX;
-use crate::receiver::Receiver;
+use crate::receiver::{Receiver, Term};
 use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use nvme::{Cqe, Sqe};
-use outgoing::OutgoingPdu;
 use receive::PduData;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -91,6 +90,21 @@ enum Phase {
     Dead,
     /// Nothing is left.
     Gone,
+}
+
+/// A PDU, or a run of H2CData PDUs.
+#[derive(Debug)]
+enum OutgoingPdu {
+    Init,
+    Capsule(Tag),
+    /// What an R2T asked for, from `at` on.
+    Data {
+        tag: Tag,
+        ttag: u16,
+        at: u32,
+        end: u32,
+    },
+    Term(Box<Term>),
 }
 
 /// An NVMe/TCP queue on the host's side.

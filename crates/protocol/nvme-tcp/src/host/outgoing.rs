@@ -1,29 +1,13 @@
 //! What waits to be sent to the controller, and how it is put on the wire.
 
 use super::command::{Command, CommandData};
-use super::{HostQueue, RETRY};
+use super::{HostQueue, OutgoingPdu, RETRY};
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
-use crate::receiver::Term;
 use crate::wire::{CapsuleCmd, H2cData, IcReq, PduType, TermReq, Terms};
 use buf::{Cx, Sg};
 use std::ops::Range;
-use stream::{Batch, SendOp, Slab, Tag};
+use stream::{Batch, SendOp, Slab};
 use zerocopy::IntoBytes;
-
-/// A PDU, or a run of H2CData PDUs.
-#[derive(Debug)]
-pub(super) enum OutgoingPdu {
-    Init,
-    Capsule(Tag),
-    /// What an R2T asked for, from `at` on.
-    Data {
-        tag: Tag,
-        ttag: u16,
-        at: u32,
-        end: u32,
-    },
-    Term(Box<Term>),
-}
 
 /// The bytes that the next PDU carries.
 fn payload<'a>(

@@ -1,8 +1,7 @@
 //! From received bytes to PDUs of the controller.
 
 use super::command::CommandData;
-use super::outgoing::OutgoingPdu;
-use super::{HostQueue, Phase};
+use super::{HostQueue, OutgoingPdu, Phase};
 use crate::LinkFault;
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState};
 use crate::wire::{
