@@ -31,7 +31,7 @@ fn serve(place: &Place, text: &str) -> Daemon {
 }
 
 /// A login that offers more of everything than the file allows.
-fn greedy(header: Vec<Digest>, data: Vec<Digest>) -> iscsi::initiator::Wanted {
+fn greedy(header: Vec<Digest>, data: Vec<Digest>) -> iscsi::initiator::LoginConfig {
     let limits = Limits {
         header_digest: header,
         data_digest: data,
@@ -44,7 +44,7 @@ fn greedy(header: Vec<Digest>, data: Vec<Digest>) -> iscsi::initiator::Wanted {
         max_outstanding_r2t: 16,
         ..Limits::default()
     };
-    iscsi::initiator::Wanted { limits, ..wanted(HOST, Some(TARGET), None) }
+    iscsi::initiator::LoginConfig { limits, ..wanted(HOST, Some(TARGET), None) }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use buf::Entropy;
 use iscsi::{
-    initiator::{Credentials, Failure, InitiatorLogin, LoggedIn, Progress, Wanted},
+    initiator::{Credentials, Failure, InitiatorLogin, LoggedIn, LoginConfig, Progress},
     login::LoginPdu,
     negotiate::{Digest, Limits},
     wire::{
@@ -55,14 +55,14 @@ pub struct Initiator {
 }
 
 /// A login of `name` to `target`; `None`: discovery.
-pub fn wanted(name: &str, target: Option<&str>, credentials: Option<Credentials>) -> Wanted {
+pub fn wanted(name: &str, target: Option<&str>, credentials: Option<Credentials>) -> LoginConfig {
     let limits = Limits {
         header_digest: vec![Digest::None],
         data_digest: vec![Digest::None],
         initial_r2t: true,
         ..Limits::default()
     };
-    Wanted {
+    LoginConfig {
         initiator_name: name.to_owned(),
         alias: None,
         target_name: target.map(str::to_owned),
@@ -90,7 +90,7 @@ impl Initiator {
     }
 
     /// Logs in.
-    pub fn connect(at: SocketAddr, wanted: Wanted) -> Result<Self, Failure> {
+    pub fn connect(at: SocketAddr, wanted: LoginConfig) -> Result<Self, Failure> {
         let mut socket = TcpStream::connect(at).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         socket.set_nodelay(true).unwrap();

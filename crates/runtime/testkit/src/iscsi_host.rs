@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use buf::Entropy;
 use buf::crc32c::crc32c;
-use iscsi::initiator::{Failure, InitiatorLogin, LoggedIn, Progress, Wanted};
+use iscsi::initiator::{Failure, InitiatorLogin, LoggedIn, LoginConfig, Progress};
 use iscsi::negotiate::Digest;
 use iscsi::wire::{
     BHS_LEN, Bhs, Cid, CommandFlags, DataIn, DataInFlags, DataOut, DataOutFlags, Itt, LogoutRequest, Lun,
@@ -60,7 +60,7 @@ struct Conn {
 
 /// One session.
 pub struct Initiator {
-    wanted: Wanted,
+    wanted: LoginConfig,
     conns: Vec<Conn>,
     next_itt: u32,
     cmd_sn: Sn,
@@ -84,7 +84,7 @@ pub struct Initiator {
 
 impl Initiator {
     /// Connects and begins a login.
-    pub fn connect(world: &mut World<Shard>, wanted: Wanted) -> Self {
+    pub fn connect(world: &mut World<Shard>, wanted: LoginConfig) -> Self {
         let mut initiator = Initiator {
             wanted: wanted.clone(),
             conns: Vec::new(),
@@ -110,11 +110,11 @@ impl Initiator {
     /// Adds a connection to the session, or reinstates one.
     pub fn join(&mut self, world: &mut World<Shard>, cid: u16) {
         let tsih = self.conns[0].logged.as_ref().expect("the leading connection is in").tsih;
-        let wanted = Wanted { tsih, cid: Cid::new(cid), cmd_sn: self.cmd_sn, ..self.wanted.clone() };
+        let wanted = LoginConfig { tsih, cid: Cid::new(cid), cmd_sn: self.cmd_sn, ..self.wanted.clone() };
         self.log_in(world, wanted);
     }
 
-    fn log_in(&mut self, world: &mut World<Shard>, wanted: Wanted) {
+    fn log_in(&mut self, world: &mut World<Shard>, wanted: LoginConfig) {
         let peer = world.connect(endpoint::ListenerId(0));
         let cid = wanted.cid.value();
         let (login, first) = InitiatorLogin::start(wanted).expect("a login can begin");

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use buf::Entropy;
-use iscsi::login::{Access, AuthPolicy, Completion, Login, Step, Verdict};
+use iscsi::login::{AuthPolicy, Authorization, Completion, Login, LoginAction, LoginPolicy};
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::Limits;
 use iscsi::wire::{
@@ -176,28 +176,28 @@ impl Script {
         let mut step = login.handle_request(bhs, data, &mut self.entropy);
         let pdu = loop {
             match step {
-                Step::Authorize(_) => {
-                    let verdict = match self.moves.pop_front() {
-                        Some(to) => Verdict::MovedTemporarily(to),
-                        None => Verdict::Granted(Box::new(Access {
+                LoginAction::Authorize(_) => {
+                    let authorization = match self.moves.pop_front() {
+                        Some(to) => Authorization::MovedTemporarily(to),
+                        None => Authorization::Granted(Box::new(LoginPolicy {
                             auth: AuthPolicy::None,
                             limits: Limits { first_burst: 65_536, initial_r2t: false, ..Limits::default() },
                             portal_group_tag: 1,
                             target_alias: None,
                         })),
                     };
-                    step = login.authorize(verdict, &mut self.entropy);
+                    step = login.authorize(authorization, &mut self.entropy);
                 }
-                Step::Complete(_) => {
+                LoginAction::Complete(_) => {
                     step = login.complete(Completion::NewSession { tsih: Tsih::new(3), window: 64 });
                 }
-                Step::Send(pdu) | Step::Refuse(pdu, _) => break pdu,
-                Step::Established(pdu, end) => {
+                LoginAction::Send(pdu) | LoginAction::Refuse(pdu, _) => break pdu,
+                LoginAction::Established(pdu, end) => {
                     conn.open = true;
                     conn.stat_sn = end.stat_sn.value();
                     break pdu;
                 }
-                Step::Drop(_) => return,
+                LoginAction::Drop(_) => return,
             }
         };
         let mut said = [pdu.bhs.bytes(), &pdu.text[..]].concat();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use endpoint::ListenerId;
-use iscsi::initiator::Wanted;
+use iscsi::initiator::LoginConfig;
 use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
@@ -105,8 +105,8 @@ pub fn numbered<B: Backend + 'static>(
 }
 
 /// A login of initiator port `isid`, to its first connection.
-pub fn wanted(isid: u16) -> Wanted {
-    Wanted {
+pub fn wanted(isid: u16) -> LoginConfig {
+    LoginConfig {
         initiator_name: "iqn.2026-11.test:host".into(),
         alias: None,
         target_name: Some(TARGET.into()),

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use buf::{Class, Cx, Time};
 use endpoint::Accepted;
 use iscsi::login::{
-    Authorize, Cause, Complete, Completion, Established, LOGIN_SEGMENT_LEN_MAX, Login, LoginPdu, Step,
-    Verdict,
+    Authorization, Cause, Complete, Completion, Established, LOGIN_SEGMENT_LEN_MAX, Login, LoginAction,
+    LoginIdentity, LoginPdu,
 };
 use iscsi::wire::{BHS_LEN, Bhs, padded_len};
 use smallvec::smallvec;
@@ -22,7 +22,7 @@ const UNPARSED_MAX: usize = BHS_LEN + LOGIN_SEGMENT_LEN_MAX;
 #[derive(Debug)]
 pub(crate) enum LoginEvent {
     /// Answer with [`LoginLink::authorize`].
-    Authorize(Authorize),
+    Authorize(LoginIdentity),
     /// Answer with [`LoginLink::complete`].
     Complete(Box<Complete>),
     /// The last response is sent: the link belongs to a session now.
@@ -176,17 +176,17 @@ impl LoginLink {
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: LoginAction) {
         match step {
-            Step::Send(pdu) => {
+            LoginAction::Send(pdu) => {
                 self.to_send.push_back(pdu);
                 self.phase = Phase::AwaitRequest;
             }
-            Step::Authorize(question) => self.ask(LoginEvent::Authorize(question)),
-            Step::Complete(question) => self.ask(LoginEvent::Complete(question)),
-            Step::Refuse(pdu, cause) => self.end(pdu, Ending::Refused(cause)),
-            Step::Drop(cause) => self.over(Some(cause)),
-            Step::Established(pdu, established) => self.end(pdu, Ending::Established(established)),
+            LoginAction::Authorize(question) => self.ask(LoginEvent::Authorize(question)),
+            LoginAction::Complete(question) => self.ask(LoginEvent::Complete(question)),
+            LoginAction::Refuse(pdu, cause) => self.end(pdu, Ending::Refused(cause)),
+            LoginAction::Drop(cause) => self.over(Some(cause)),
+            LoginAction::Established(pdu, established) => self.end(pdu, Ending::Established(established)),
         }
     }
 
@@ -205,8 +205,8 @@ impl LoginLink {
         matches!(self.phase, Phase::AwaitAnswer)
     }
 
-    pub(crate) fn authorize(&mut self, cx: &mut Cx<'_>, verdict: Verdict) {
-        let step = self.machine.authorize(verdict, cx.entropy);
+    pub(crate) fn authorize(&mut self, cx: &mut Cx<'_>, authorization: Authorization) {
+        let step = self.machine.authorize(authorization, cx.entropy);
         self.take(step);
         self.parse(cx);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Class, Cx, Payload, SgMut, Time};
-use iscsi::initiator::{Lost, Response};
+use iscsi::initiator::{NoAnswer, Response};
 use iscsi::wire::ScsiStatus;
 use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
 use scsi::pr::{self, MoveList, OutList};
@@ -167,7 +167,7 @@ impl IscsiPath {
                 }
                 self.claim_answered(cx, tag, answer.status, &answer.sense, &data);
             }
-            Response::Lost(Lost::NotSent | Lost::Rejected(_)) => {
+            Response::Lost(NoAnswer::NotSent | NoAnswer::Rejected(_)) => {
                 self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
             }
             Response::Lost(_) | Response::TargetFailure if acts => {

@@ -8,7 +8,7 @@ use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use iscsi::discovery::SendTargets;
 use iscsi::initiator::{
-    Credentials, Failure, InitiatorSession, Lost, Notice, Request, Response, Targets, Wanted,
+    Credentials, Failure, InitiatorSession, LoginConfig, NoAnswer, Notice, Request, Response, Targets,
 };
 use iscsi::name::IscsiName;
 use iscsi::negotiate::Limits;
@@ -113,7 +113,7 @@ impl Discovery {
 
     fn log_in(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
         let question = &self.question;
-        let wanted = Wanted {
+        let wanted = LoginConfig {
             initiator_name: question.initiator.clone(),
             alias: None,
             target_name: None,
@@ -216,7 +216,7 @@ impl Discovery {
                     Response::Targets(targets) => {
                         (self.found, self.phase) = (Some(targets), Phase::LoggingOut)
                     }
-                    Response::Lost(Lost::Rejected(_)) => {
+                    Response::Lost(NoAnswer::Rejected(_)) => {
                         self.phase = Phase::Over;
                         let text = "the target refuses to list targets; name the target instead";
                         self.outcome = Some(Err(Why::Refused(text.to_owned())));

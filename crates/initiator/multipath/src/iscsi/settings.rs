@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use iscsi::initiator::{Credentials, InitiatorLimits, Wanted};
+use iscsi::initiator::{Credentials, InitiatorLimits, LoginConfig};
 use iscsi::negotiate::Limits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
 
@@ -125,8 +125,8 @@ impl Settings {
     }
 
     /// The leading login; CmdSN begins anywhere.
-    pub(super) fn wanted(&self, cmd_sn: u32) -> Wanted {
-        Wanted {
+    pub(super) fn wanted(&self, cmd_sn: u32) -> LoginConfig {
+        LoginConfig {
             initiator_name: self.initiator.clone(),
             alias: self.alias.clone(),
             target_name: Some(self.target.clone()),

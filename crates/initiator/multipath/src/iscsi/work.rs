@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Class, Cx, Payload, SgMut, Time};
-use iscsi::initiator::{Lost, Request, Residual, Response, ScsiAnswer, ScsiCommand};
+use iscsi::initiator::{NoAnswer, Request, Residual, Response, ScsiAnswer, ScsiCommand};
 use iscsi::session::Cdb;
 use iscsi::wire::TaskAttribute;
 use scsi::Command;
@@ -274,21 +274,21 @@ impl IscsiPath {
             Response::Scsi(answer) => self.answered(cx, tag, &answer, own, len),
             // The command ended without a status (RFC 7143 §11.4.3); it may have been done in part.
             Response::TargetFailure => self.repeat_damaged(cx, tag),
-            Response::Lost(Lost::DataDigest | Lost::Short | Lost::Rejected(_)) => {
+            Response::Lost(NoAnswer::DataDigest | NoAnswer::Short | NoAnswer::Rejected(_)) => {
                 self.repeat_damaged(cx, tag)
             }
-            Response::Lost(Lost::NotSent) => self.finish(tag, Err(Fate::NotDone(Duration::ZERO))),
-            Response::Lost(Lost::Unknown) => self.finish_unknown(tag),
-            Response::Lost(Lost::Aborted) if cancelled => {
+            Response::Lost(NoAnswer::NotSent) => self.finish(tag, Err(Fate::NotDone(Duration::ZERO))),
+            Response::Lost(NoAnswer::Unknown) => self.finish_unknown(tag),
+            Response::Lost(NoAnswer::Aborted) if cancelled => {
                 self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
             }
-            Response::Lost(Lost::Aborted) if aborting => {
+            Response::Lost(NoAnswer::Aborted) if aborting => {
                 let fate = self.works.get(tag).map_or(Fate::Unknown, Work::ended);
                 self.unknown |= matches!(fate, Fate::Unknown);
                 self.finish(tag, Err(fate));
             }
             // Ended for another's sake.
-            Response::Lost(Lost::Aborted) => match self.works.get(tag).map(Work::ended) {
+            Response::Lost(NoAnswer::Aborted) => match self.works.get(tag).map(Work::ended) {
                 Some(Fate::Unknown) => self.finish_unknown(tag),
                 Some(_) | None => self.repeat_damaged(cx, tag),
             },

@@ -1,4 +1,4 @@
-//! Why a login failed: whose fault it is, and what to change (RFC 7143 §11.13.5).
+//! Why a login failed, and what to change (RFC 7143 §11.13.5).
 
 use crate::chap::Denied;
 use crate::name::TargetAddress;
@@ -49,36 +49,7 @@ impl From<Denied> for Failure {
     }
 }
 
-/// Who must change something before a login can succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
-    /// What we asked for: name, secret, session, offers.
-    Initiator,
-    /// The target broke the protocol, or is broken.
-    Target,
-    /// Nobody: it may succeed later, unchanged.
-    Nobody,
-}
-
 impl Failure {
-    /// Whose fault it is, as far as the target tells.
-    #[must_use]
-    pub fn blame(&self) -> Blame {
-        match self {
-            Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES)
-            | Failure::Moved(..)
-            | Failure::TimedOut
-            | Failure::CutShort => Blame::Nobody,
-            Failure::Refused(LoginStatus { class: 2, .. }) | Failure::Authentication => Blame::Initiator,
-            Failure::Violation(Violation::NoAgreement(_)) => Blame::Initiator,
-            Failure::Refused(_)
-            | Failure::Unexpected(_)
-            | Failure::Malformed
-            | Failure::Violation(_)
-            | Failure::TooManyRequests => Blame::Target,
-        }
-    }
-
     /// What to do next.
     #[must_use]
     pub fn advice(&self) -> &'static str {

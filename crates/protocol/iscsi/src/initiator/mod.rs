@@ -9,11 +9,11 @@ mod failure;
 mod security;
 mod session;
 
-pub use failure::{Blame, Failure};
+pub use failure::Failure;
 pub use session::{
-    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, LinkFault, LoginStep, Lost, Notice,
-    Request, Residual, Response, STEPS_MAX, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord, Targets,
-    TaskManagement,
+    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, LinkFault, LoginStep, NoAnswer,
+    Notice, Request, Residual, Response, STEPS_MAX, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord,
+    Targets, TaskManagement,
 };
 
 #[cfg(test)]
@@ -31,9 +31,9 @@ use crate::wire::{
 use security::Security;
 use stream::Entropy;
 
-/// What a login is for.
+/// What the initiator wants of a login.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct LoginConfig {
     /// Our name.
     pub initiator_name: String,
     /// What we are called besides, for people who read the target's logs (RFC 7143 §13.7).
@@ -96,7 +96,7 @@ pub struct LoggedIn {
 /// The login of one connection.
 #[derive(Debug)]
 pub struct InitiatorLogin {
-    wanted: Wanted,
+    wanted: LoginConfig,
     stage: Stage,
     security: Security,
     keys: Negotiation,
@@ -115,7 +115,7 @@ const ITT: Itt = Itt::new(0);
 
 impl InitiatorLogin {
     /// Begins a login: gives the first request.
-    pub fn start(wanted: Wanted) -> Result<(Self, LoginPdu), Failure> {
+    pub fn start(wanted: LoginConfig) -> Result<(Self, LoginPdu), Failure> {
         let connection = if wanted.tsih.is_none() { Connection::Leading } else { Connection::Added };
         let session_type = match wanted.target_name {
             Some(_) => SessionType::Normal,

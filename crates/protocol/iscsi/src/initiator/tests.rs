@@ -2,15 +2,17 @@
 
 use super::*;
 use crate::chap::Secret;
-use crate::login::{Access, AuthPolicy, Chap, Completion, Established, Login, Step, Verdict};
+use crate::login::{
+    AuthPolicy, Authorization, Chap, Completion, Established, Login, LoginAction, LoginPolicy,
+};
 use crate::negotiate::{Digest, Violation};
 
 fn account(name: &str, secret: &[u8]) -> Account {
     Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
 }
 
-fn wanted(credentials: Option<Credentials>) -> Wanted {
-    Wanted {
+fn wanted(credentials: Option<Credentials>) -> LoginConfig {
+    LoginConfig {
         initiator_name: "iqn.2026-11.io.example:host".to_owned(),
         alias: None,
         target_name: Some("iqn.2026-11.io.example:disk".to_owned()),
@@ -31,8 +33,13 @@ fn credentials(target: Option<Account>) -> Option<Credentials> {
     })
 }
 
-fn access(auth: AuthPolicy) -> Access {
-    Access { auth, limits: Limits::default(), portal_group_tag: 7, target_alias: Some("the disk".to_owned()) }
+fn access(auth: AuthPolicy) -> LoginPolicy {
+    LoginPolicy {
+        auth,
+        limits: Limits::default(),
+        portal_group_tag: 7,
+        target_alias: Some("the disk".to_owned()),
+    }
 }
 
 fn chap() -> Chap {
@@ -45,7 +52,7 @@ fn chap() -> Chap {
 }
 
 /// Lets both ends talk until one of them is done.
-fn run(wanted: Wanted, access: Access) -> Result<(LoggedIn, Established), Failure> {
+fn run(wanted: LoginConfig, access: LoginPolicy) -> Result<(LoggedIn, Established), Failure> {
     let (mut ours, mut theirs) = (Entropy::new([1; 32]), Entropy::new([2; 32]));
     let (mut initiator, mut request) = InitiatorLogin::start(wanted)?;
     let mut target = Login::new();
@@ -55,18 +62,18 @@ fn run(wanted: Wanted, access: Access) -> Result<(LoggedIn, Established), Failur
         let mut step = target.handle_request(&request.bhs, &request.text, &mut theirs);
         let response = loop {
             match step {
-                Step::Authorize(_) => {
-                    step = target.authorize(Verdict::Granted(Box::new(access.clone())), &mut theirs);
+                LoginAction::Authorize(_) => {
+                    step = target.authorize(Authorization::Granted(Box::new(access.clone())), &mut theirs);
                 }
-                Step::Complete(_) => {
+                LoginAction::Complete(_) => {
                     step = target.complete(Completion::NewSession { tsih: Tsih::new(3), window: 64 });
                 }
-                Step::Send(pdu) | Step::Refuse(pdu, _) => break pdu,
-                Step::Established(pdu, end) => {
+                LoginAction::Send(pdu) | LoginAction::Refuse(pdu, _) => break pdu,
+                LoginAction::Established(pdu, end) => {
                     established = Some(*end);
                     break pdu;
                 }
-                Step::Drop(cause) => panic!("{cause:?}"),
+                LoginAction::Drop(cause) => panic!("{cause:?}"),
             }
         };
         match initiator.handle_response(&response.bhs, &response.text, &mut ours)? {

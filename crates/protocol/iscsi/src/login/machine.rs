@@ -2,8 +2,8 @@
 
 use super::auth::Auth;
 use super::{
-    Access, Authorize, Cause, Complete, Completion, Established, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX,
-    LoginPdu, Step, Verdict,
+    Authorization, Cause, Complete, Completion, Established, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX,
+    LoginAction, LoginIdentity, LoginPdu, LoginPolicy,
 };
 use crate::chap::value_of;
 use crate::keys::{Key, Phase, Side};
@@ -38,8 +38,8 @@ enum State {
     AwaitRequest,
     /// An empty request that fetches the rest of our answer.
     AwaitFetch(Outgoing),
-    /// The verdict on a first request, which is kept whole.
-    AwaitVerdict { identity: Authorize, flags: LoginFlags, text: Vec<u8> },
+    /// The answer whether a first request is authorized, which is kept whole.
+    AwaitAuthorization { identity: LoginIdentity, flags: LoginFlags, text: Vec<u8> },
     /// The session, for the final response.
     AwaitCompletion(TextBuf),
     /// Nothing: established or failed.
@@ -55,11 +55,11 @@ struct Fixed {
     versions: (u8, u8),
 }
 
-/// Everything that exists once the verdict is known.
+/// Everything that exists once the login is authorized.
 #[derive(Debug)]
 struct Negotiating {
-    identity: Authorize,
-    access: Access,
+    identity: LoginIdentity,
+    policy: LoginPolicy,
     auth: Auth,
     keys: Negotiation,
     initiator_alias: Option<String>,
@@ -106,7 +106,7 @@ impl Login {
 
     /// Checks a header before room is made for its data: gives the padded length of the data segment, at most
     /// [`LOGIN_SEGMENT_LEN_MAX`] bytes, or the end of the login.
-    pub fn handle_header(&mut self, bhs: &Bhs) -> Result<usize, Box<Step>> {
+    pub fn handle_header(&mut self, bhs: &Bhs) -> Result<usize, Box<LoginAction>> {
         match self.check_header(bhs) {
             Ok(()) => Ok(bhs.padded_data_len()),
             Err(cause) => Err(Box::new(self.end(Some(bhs), cause))),
@@ -114,32 +114,32 @@ impl Login {
     }
 
     /// Takes a whole Login Request; `data` is the data segment without padding.
-    pub fn handle_request(&mut self, bhs: &Bhs, data: &[u8], entropy: &mut Entropy) -> Step {
+    pub fn handle_request(&mut self, bhs: &Bhs, data: &[u8], entropy: &mut Entropy) -> LoginAction {
         match self.request(bhs, data, entropy) {
             Ok(step) => step,
             Err(cause) => self.end(Some(bhs), cause),
         }
     }
 
-    /// Takes the answer to [`Step::Authorize`]; without such a question the login ends.
+    /// Takes the answer to [`LoginAction::Authorize`]; without such a question the login ends.
     ///
     /// # Panics
     /// When a refusal carries no failure.
-    pub fn authorize(&mut self, verdict: Verdict, entropy: &mut Entropy) -> Step {
-        let State::AwaitVerdict { identity, flags, text } = self.take_state() else {
+    pub fn authorize(&mut self, authorization: Authorization, entropy: &mut Entropy) -> LoginAction {
+        let State::AwaitAuthorization { identity, flags, text } = self.take_state() else {
             return self.end(None, Cause::OutOfTurn);
         };
-        let access = match verdict {
-            Verdict::Granted(access) => access,
-            Verdict::Refused(status) => return self.end(None, Cause::Refused(status)),
-            Verdict::MovedTemporarily(to) => return self.redirect(LoginStatus::MOVED_TEMPORARILY, to),
-            Verdict::MovedPermanently(to) => return self.redirect(LoginStatus::MOVED_PERMANENTLY, to),
+        let policy = match authorization {
+            Authorization::Granted(policy) => policy,
+            Authorization::Refused(status) => return self.end(None, Cause::Refused(status)),
+            Authorization::MovedTemporarily(to) => return self.redirect(LoginStatus::MOVED_TEMPORARILY, to),
+            Authorization::MovedPermanently(to) => return self.redirect(LoginStatus::MOVED_PERMANENTLY, to),
         };
         let connection = if identity.tsih.is_none() { Connection::Leading } else { Connection::Added };
-        let keys = Negotiation::new(Side::Target, connection, identity.session_type, access.limits.clone());
+        let keys = Negotiation::new(Side::Target, connection, identity.session_type, policy.limits.clone());
         self.negotiating = Some(Box::new(Negotiating {
             identity,
-            access: *access,
+            policy: *policy,
             auth: Auth::AwaitMethod,
             keys,
             initiator_alias: None,
@@ -148,11 +148,11 @@ impl Login {
         self.negotiate(flags, &text, entropy).unwrap_or_else(|cause| self.end(None, cause))
     }
 
-    /// Takes the answer to [`Step::Complete`]; without such a question the login ends.
+    /// Takes the answer to [`LoginAction::Complete`]; without such a question the login ends.
     ///
     /// # Panics
     /// When the answer names TSIH 0 or an empty window, or a refusal carries no failure.
-    pub fn complete(&mut self, completion: Completion) -> Step {
+    pub fn complete(&mut self, completion: Completion) -> LoginAction {
         let asked = (self.take_state(), self.negotiating.take(), self.fixed);
         let (State::AwaitCompletion(text), Some(n), Some(fixed)) = asked else {
             return self.end(None, Cause::OutOfTurn);
@@ -177,7 +177,7 @@ impl Login {
             user,
             algorithm,
             initiator_alias: n.initiator_alias,
-            portal_group_tag: n.access.portal_group_tag,
+            portal_group_tag: n.policy.portal_group_tag,
             params: n.keys.params().clone(),
             exp_cmd_sn: self.exp_cmd_sn,
             max_cmd_sn: self.max_cmd_sn,
@@ -207,7 +207,7 @@ impl Login {
         Ok(())
     }
 
-    fn request(&mut self, bhs: &Bhs, data: &[u8], entropy: &mut Entropy) -> Result<Step, Cause> {
+    fn request(&mut self, bhs: &Bhs, data: &[u8], entropy: &mut Entropy) -> Result<LoginAction, Cause> {
         self.check_header(bhs)?;
         let request = LoginRequest::from_bhs(bhs);
         self.check_fixed(request)?;
@@ -220,7 +220,7 @@ impl Login {
             State::AwaitRequest => {}
             State::AwaitFetch(outgoing) if data.is_empty() => return Ok(self.send(outgoing)),
             State::AwaitFetch(_) => return Err(Cause::Unasked),
-            State::AwaitVerdict { .. } | State::AwaitCompletion(_) | State::Over => {
+            State::AwaitAuthorization { .. } | State::AwaitCompletion(_) | State::Over => {
                 return Err(Cause::Overtaken);
             }
         }
@@ -233,8 +233,8 @@ impl Login {
             return self.negotiate(request.flags, &text, entropy);
         }
         let identity = identify(&text::parse(&text)?, request)?;
-        self.state = State::AwaitVerdict { identity: identity.clone(), flags: request.flags, text };
-        Ok(Step::Authorize(identity))
+        self.state = State::AwaitAuthorization { identity: identity.clone(), flags: request.flags, text };
+        Ok(LoginAction::Authorize(identity))
     }
 
     /// The first request fixes the identity and opens the stage; the others repeat it.
@@ -278,7 +278,12 @@ impl Login {
     }
 
     /// Works through a complete text of the current stage.
-    fn negotiate(&mut self, flags: LoginFlags, text: &[u8], entropy: &mut Entropy) -> Result<Step, Cause> {
+    fn negotiate(
+        &mut self,
+        flags: LoginFlags,
+        text: &[u8],
+        entropy: &mut Entropy,
+    ) -> Result<LoginAction, Cause> {
         let n = self.negotiating.as_mut().ok_or(Cause::OutOfTurn)?;
         let pairs = text::parse(text)?;
         let mut out = TextBuf::new();
@@ -291,9 +296,9 @@ impl Login {
             n.initiator_alias = Some(alias.to_owned());
         }
         if security {
-            n.auth.handle(&n.access.auth, &pairs, entropy, &mut out)?;
+            n.auth.handle(&n.policy.auth, &pairs, entropy, &mut out)?;
         } else {
-            n.auth.end_security_stage(&n.access.auth)?;
+            n.auth.end_security_stage(&n.policy.auth)?;
             n.keys.declare(&mut out)?;
         }
         let wanted = flags.contains(LoginFlags::TRANSIT).then_some(flags.next());
@@ -301,7 +306,7 @@ impl Login {
             Some(Stage::FULL_FEATURE) => {
                 let question = n.question(self.exp_cmd_sn)?;
                 self.state = State::AwaitCompletion(out);
-                Ok(Step::Complete(Box::new(question)))
+                Ok(LoginAction::Complete(Box::new(question)))
             }
             Some(stage) => Ok(self.send(Outgoing { text: out, after: After::Enter(stage) })),
             None => Ok(self.send(Outgoing { text: out, after: After::Stay })),
@@ -309,32 +314,32 @@ impl Login {
     }
 
     /// Sends the next piece of an answer; only the last carries T.
-    fn send(&mut self, mut outgoing: Outgoing) -> Step {
+    fn send(&mut self, mut outgoing: Outgoing) -> LoginAction {
         let text = outgoing.text.split_piece(LOGIN_SEGMENT_LEN_MAX);
         let mut response = self.response(LoginStatus::SUCCESS);
         if !outgoing.text.is_empty() {
             response.flags = LoginFlags::CONTINUE.with_stages(self.stage, Stage(0));
             self.state = State::AwaitFetch(outgoing);
-            return Step::Send(pdu(response, text));
+            return LoginAction::Send(pdu(response, text));
         }
         match outgoing.after {
             After::Stay => {
                 response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
                 self.state = State::AwaitRequest;
-                Step::Send(pdu(response, text))
+                LoginAction::Send(pdu(response, text))
             }
             After::Enter(next) => {
                 response.flags = LoginFlags::TRANSIT.with_stages(self.stage, next);
                 self.stage = next;
                 self.state = State::AwaitRequest;
-                Step::Send(pdu(response, text))
+                LoginAction::Send(pdu(response, text))
             }
             After::Establish(mut established) => {
                 response.flags = LoginFlags::TRANSIT.with_stages(self.stage, Stage::FULL_FEATURE);
                 response.tsih = established.tsih;
                 established.stat_sn = self.stat_sn;
                 self.state = State::Over;
-                Step::Established(pdu(response, text), established)
+                LoginAction::Established(pdu(response, text), established)
             }
         }
     }
@@ -354,12 +359,12 @@ impl Login {
     }
 
     /// Ends the login; only what began as a login gets an answer. `bhs` is the request, if one is at hand.
-    fn end(&mut self, bhs: Option<&Bhs>, cause: Cause) -> Step {
+    fn end(&mut self, bhs: Option<&Bhs>, cause: Cause) -> LoginAction {
         self.state = State::Over;
         self.negotiating = None;
         self.incoming = Reassembly::default();
         if matches!(cause, Cause::NotLogin(_)) {
-            return Step::Drop(cause);
+            return LoginAction::Drop(cause);
         }
         assert!(cause.status().class > 1, "a refusal carries a failure");
         let mut response = self.response(cause.status());
@@ -368,10 +373,10 @@ impl Login {
             let request = LoginRequest::from_bhs(bhs);
             (response.itt, response.isid, response.tsih) = (request.itt, request.isid, request.tsih);
         }
-        Step::Refuse(pdu(response, Vec::new()), cause)
+        LoginAction::Refuse(pdu(response, Vec::new()), cause)
     }
 
-    fn redirect(&mut self, status: LoginStatus, to: TargetAddress) -> Step {
+    fn redirect(&mut self, status: LoginStatus, to: TargetAddress) -> LoginAction {
         let mut text = TextBuf::new();
         let address = to.without_tag().to_string();
         if let Err(error) = text.push("TargetAddress", &address) {
@@ -379,7 +384,7 @@ impl Login {
         }
         let mut response = self.response(status);
         response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
-        Step::Refuse(pdu(response, text.split_piece(LOGIN_SEGMENT_LEN_MAX)), Cause::Refused(status))
+        LoginAction::Refuse(pdu(response, text.split_piece(LOGIN_SEGMENT_LEN_MAX)), Cause::Refused(status))
     }
 }
 
@@ -404,8 +409,8 @@ impl Negotiating {
         }
         self.introduced = true;
         if self.identity.session_type == SessionType::Normal {
-            out.push_number("TargetPortalGroupTag", self.access.portal_group_tag.into())?;
-            if let Some(alias) = &self.access.target_alias {
+            out.push_number("TargetPortalGroupTag", self.policy.portal_group_tag.into())?;
+            if let Some(alias) = &self.policy.target_alias {
                 out.push("TargetAlias", alias)?;
             }
         }
@@ -422,7 +427,7 @@ impl Negotiating {
     ) -> Result<Option<Stage>, Cause> {
         let Some(next) = wanted else { return Ok(None) };
         if stage == Stage::SECURITY {
-            self.auth.end_security_stage(&self.access.auth)?;
+            self.auth.end_security_stage(&self.policy.auth)?;
             if !self.auth.is_done() {
                 // The initiator would go on, the authentication would not. A step that brought nothing was
                 // refused before; full feature phase may not even be asked for once CHAP began.
@@ -465,7 +470,7 @@ fn pdu(mut response: LoginResponse, text: Vec<u8>) -> LoginPdu {
 }
 
 /// Who logs in to what, from the first text (RFC 7143 §6.3).
-fn identify(pairs: &[Pair<'_>], request: &LoginRequest) -> Result<Authorize, Cause> {
+fn identify(pairs: &[Pair<'_>], request: &LoginRequest) -> Result<LoginIdentity, Cause> {
     let session_type = match value_of(pairs, "SessionType") {
         None | Some("Normal") => SessionType::Normal,
         Some("Discovery") => SessionType::Discovery,
@@ -478,7 +483,7 @@ fn identify(pairs: &[Pair<'_>], request: &LoginRequest) -> Result<Authorize, Cau
     if target_name.is_none() && session_type == SessionType::Normal {
         return Err(Cause::Missing(Key::TargetName));
     }
-    Ok(Authorize {
+    Ok(LoginIdentity {
         initiator_name,
         target_name,
         session_type,

@@ -1,8 +1,8 @@
 //! Login of one connection, target side (RFC 7143 §6.3, §11.12, §11.13), without I/O and without time.
 //!
 //! The caller hands in whole Login Requests and sends what comes back. Two questions go up, since their answers
-//! may live on another shard: who may log in to what ([`Step::Authorize`]), and which session this becomes
-//! ([`Step::Complete`]). The caller keeps the deadline.
+//! may live on another shard: who may log in to what ([`LoginAction::Authorize`]), and which session this becomes
+//! ([`LoginAction::Complete`]). The caller keeps the deadline.
 //!
 //! Invariants: nothing is allocated by a length before the length is checked; no path leads to full feature
 //! phase but through a finished authentication that the policy allows; what one stranger can make us hold is
@@ -48,13 +48,13 @@ pub struct LoginPdu {
     pub text: Vec<u8>,
 }
 
-/// What follows from a request or an answer.
+/// What the caller does next, after a request or an answer.
 #[derive(Debug)]
-pub enum Step {
+pub enum LoginAction {
     /// Send the response; the next request is awaited.
     Send(LoginPdu),
     /// Ask who may log in, then call [`Login::authorize`]. No request is read until then.
-    Authorize(Authorize),
+    Authorize(LoginIdentity),
     /// Ask which session this becomes, then call [`Login::complete`]. No request is read until then.
     Complete(Box<Complete>),
     /// Send the response, close the connection: no login.
@@ -65,9 +65,9 @@ pub enum Step {
     Established(LoginPdu, Box<Established>),
 }
 
-/// The question who may log in to what.
+/// Who logs in to what, as the first request says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authorize {
+pub struct LoginIdentity {
     /// The initiator's claim of its name; not authenticated yet.
     pub initiator_name: IscsiName,
     /// The target; `None` in discovery sessions that name none.
@@ -82,11 +82,11 @@ pub struct Authorize {
     pub cid: Cid,
 }
 
-/// The answer to [`Authorize`].
+/// The answer to [`LoginAction::Authorize`].
 #[derive(Debug)]
-pub enum Verdict {
+pub enum Authorization {
     /// The login may go on.
-    Granted(Box<Access>),
+    Granted(Box<LoginPolicy>),
     /// It may not: a status of class 2 or 3.
     Refused(LoginStatus),
     /// The target is elsewhere for now (0101h).
@@ -95,9 +95,9 @@ pub enum Verdict {
     MovedPermanently(TargetAddress),
 }
 
-/// Under which conditions a login goes on.
+/// What a login that is authorized must do, and may negotiate.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct LoginPolicy {
     /// How the initiator must prove itself.
     pub auth: AuthPolicy,
     /// What can be negotiated.
@@ -138,8 +138,8 @@ pub struct Chap {
 /// The question which session the login becomes.
 #[derive(Clone, Debug)]
 pub struct Complete {
-    /// Names, ISID, TSIH, CID as in [`Authorize`].
-    pub identity: Authorize,
+    /// Names, ISID, TSIH, CID as in [`LoginIdentity`].
+    pub identity: LoginIdentity,
     /// The CHAP name that was proved.
     pub user: Option<String>,
     /// CmdSN of the login: the first command of a new session carries it.
@@ -173,7 +173,7 @@ pub enum Completion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Established {
     /// Names, ISID, requested TSIH, CID.
-    pub identity: Authorize,
+    pub identity: LoginIdentity,
     /// The session's handle.
     pub tsih: Tsih,
     /// The CHAP name that was proved.

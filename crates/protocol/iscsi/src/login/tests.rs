@@ -55,32 +55,32 @@ fn chap() -> Chap {
 struct Target {
     login: Login,
     entropy: Entropy,
-    access: Access,
+    policy: LoginPolicy,
 }
 
 impl Target {
     fn new(auth: AuthPolicy) -> Self {
-        let access = Access { auth, limits: Limits::default(), portal_group_tag: 1, target_alias: None };
-        Self { login: Login::new(), entropy: Entropy::new([1; 32]), access }
+        let policy = LoginPolicy { auth, limits: Limits::default(), portal_group_tag: 1, target_alias: None };
+        Self { login: Login::new(), entropy: Entropy::new([1; 32]), policy }
     }
 
-    fn raw(&mut self, request: LoginRequest, data: &[u8]) -> Step {
+    fn raw(&mut self, request: LoginRequest, data: &[u8]) -> LoginAction {
         let step = self.login.handle_request(request.as_bhs(), data, &mut self.entropy);
-        let Step::Authorize(_) = step else { return step };
-        self.login.authorize(Verdict::Granted(Box::new(self.access.clone())), &mut self.entropy)
+        let LoginAction::Authorize(_) = step else { return step };
+        self.login.authorize(Authorization::Granted(Box::new(self.policy.clone())), &mut self.entropy)
     }
 
-    fn say(&mut self, flags: u8, text: &str) -> Step {
+    fn say(&mut self, flags: u8, text: &str) -> LoginAction {
         let data = bytes(text);
         let step = self.raw(header(flags, data.len()), &data);
-        let Step::Complete(_) = step else { return step };
+        let LoginAction::Complete(_) = step else { return step };
         self.login.complete(Completion::NewSession { tsih: Tsih::new(0x77), window: 32 })
     }
 
     /// The text of the response that lets the login go on, and its flags.
     fn answer(&mut self, flags: u8, text: &str) -> (u8, String) {
         match self.say(flags, text) {
-            Step::Send(pdu) | Step::Established(pdu, _) => {
+            LoginAction::Send(pdu) | LoginAction::Established(pdu, _) => {
                 let text = String::from_utf8(pdu.text).unwrap();
                 (pdu.bhs.flags, text.trim_end_matches('\0').replace('\0', " "))
             }
@@ -93,9 +93,9 @@ impl Target {
     }
 }
 
-fn refusal(step: Step) -> LoginStatus {
+fn refusal(step: LoginAction) -> LoginStatus {
     match step {
-        Step::Refuse(pdu, cause) => {
+        LoginAction::Refuse(pdu, cause) => {
             let status = LoginResponse::from_bhs(&pdu.bhs).status;
             assert_eq!(status, cause.status());
             assert!(status.class > 0 && pdu.bhs.flags & 0x80 == 0);
@@ -112,7 +112,7 @@ fn a_login_without_authentication_in_three_stages() {
     assert_eq!(t.answer(S_TO_O, &first), (S_TO_O, "TargetPortalGroupTag=1 AuthMethod=None".to_owned()));
     let offer =
         "HeaderDigest=CRC32C,None MaxRecvDataSegmentLength=65536 InitialR2T=No FirstBurstLength=262144";
-    let Step::Established(pdu, established) = t.say(O_TO_F, offer) else { panic!() };
+    let LoginAction::Established(pdu, established) = t.say(O_TO_F, offer) else { panic!() };
     let text = "HeaderDigest=CRC32C InitialR2T=No FirstBurstLength=65536 MaxRecvDataSegmentLength=262144";
     assert_eq!(pdu.text, bytes(text));
     let response = LoginResponse::from_bhs(&pdu.bhs);
@@ -133,17 +133,17 @@ fn a_login_without_authentication_in_three_stages() {
 #[test]
 fn a_login_may_skip_either_stage() {
     let mut t = Target::new(AuthPolicy::None);
-    t.access.limits.max_burst = 262_144;
+    t.policy.limits.max_burst = 262_144;
     assert_eq!(t.answer(S_TO_F, INITIATOR).0, S_TO_F);
     let mut t = Target::new(AuthPolicy::None);
     assert_eq!(t.answer(O_TO_F, INITIATOR).0, O_TO_F);
     // Limits below the defaults send the initiator through the operational stage, with a question to answer.
     let mut t = Target::new(AuthPolicy::None);
-    t.access.limits.immediate_data = false;
+    t.policy.limits.immediate_data = false;
     assert_eq!(t.answer(S_TO_F, INITIATOR).0, S_TO_O);
     let question = "MaxRecvDataSegmentLength=262144 ImmediateData=No".to_owned();
     assert_eq!(t.answer(O_TO_F, ""), (O, question));
-    let Step::Established(_, established) = t.say(O_TO_F, "ImmediateData=No") else { panic!() };
+    let LoginAction::Established(_, established) = t.say(O_TO_F, "ImmediateData=No") else { panic!() };
     assert!(!established.params.immediate_data);
 }
 
@@ -152,7 +152,7 @@ fn a_discovery_login_names_no_target() {
     let mut t = Target::new(AuthPolicy::None);
     let first = "InitiatorName=iqn.2026-11.io.example:host SessionType=Discovery AuthMethod=None";
     assert_eq!(t.answer(S_TO_O, first), (S_TO_O, "AuthMethod=None".to_owned()));
-    let Step::Established(_, established) = t.say(O_TO_F, "MaxBurstLength=512") else { panic!() };
+    let LoginAction::Established(_, established) = t.say(O_TO_F, "MaxBurstLength=512") else { panic!() };
     assert_eq!(established.params.session_type, SessionType::Discovery);
     assert_eq!(established.identity.target_name, None);
 }
@@ -194,7 +194,7 @@ fn our_order_of_methods_decides() {
     }
     let mut t = Target::new(AuthPolicy::Dispensable(chap()));
     assert!(
-        matches!(t.say(O_TO_F, INITIATOR), Step::Established(..)),
+        matches!(t.say(O_TO_F, INITIATOR), LoginAction::Established(..)),
         "who says nothing need not prove anything"
     );
 }
@@ -207,7 +207,7 @@ fn chap_takes_the_strongest_algorithm_of_both() {
         assert_eq!(challenge.0, Algorithm(chosen), "{offer}");
         let text = format!("CHAP_N=alice CHAP_R={}", response_to(&challenge, SECRET));
         assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, String::new()));
-        let Step::Established(_, established) = t.say(O_TO_F, "") else { panic!() };
+        let LoginAction::Established(_, established) = t.say(O_TO_F, "") else { panic!() };
         assert_eq!(established.user.as_deref(), Some("alice"));
         assert_eq!(established.algorithm, Some(Algorithm(chosen)));
     }
@@ -235,8 +235,8 @@ fn text_in_pieces_is_joined() {
     let mut t = Target::new(AuthPolicy::None);
     let data = bytes(INITIATOR);
     let (a, b) = data.split_at(20);
-    assert!(matches!(t.raw(header(S | MORE, a.len()), a), Step::Send(_)));
-    let Step::Send(pdu) = t.raw(header(S_TO_O, b.len()), b) else { panic!() };
+    assert!(matches!(t.raw(header(S | MORE, a.len()), a), LoginAction::Send(_)));
+    let LoginAction::Send(pdu) = t.raw(header(S_TO_O, b.len()), b) else { panic!() };
     assert_eq!(pdu.bhs.flags, S_TO_O);
 }
 
@@ -296,13 +296,13 @@ fn versions_session_types_and_redirections() {
     let status = Target::new(AuthPolicy::None).refusal(S_TO_O, &text);
     assert_eq!(status, LoginStatus::SESSION_TYPE_NOT_SUPPORTED);
     let address = TargetAddress::parse("[2001:db8::1]:3260,4").unwrap();
-    for (verdict, status) in [
-        (Verdict::MovedTemporarily(address.clone()), LoginStatus::MOVED_TEMPORARILY),
-        (Verdict::MovedPermanently(address), LoginStatus::MOVED_PERMANENTLY),
+    for (authorization, status) in [
+        (Authorization::MovedTemporarily(address.clone()), LoginStatus::MOVED_TEMPORARILY),
+        (Authorization::MovedPermanently(address), LoginStatus::MOVED_PERMANENTLY),
     ] {
         let mut t = Target::new(AuthPolicy::None);
         t.login.handle_request(header(S_TO_O, data.len()).as_bhs(), &data, &mut t.entropy);
-        let Step::Refuse(pdu, _) = t.login.authorize(verdict, &mut t.entropy) else { panic!() };
+        let LoginAction::Refuse(pdu, _) = t.login.authorize(authorization, &mut t.entropy) else { panic!() };
         assert_eq!(LoginResponse::from_bhs(&pdu.bhs).status, status);
         assert_eq!(pdu.text, b"TargetAddress=[2001:db8::1]:3260\0");
     }
@@ -313,7 +313,10 @@ fn a_request_before_our_answer_is_refused() {
     let mut t = Target::new(AuthPolicy::None);
     let data = bytes(INITIATOR);
     let request = header(S_TO_O, data.len());
-    assert!(matches!(t.login.handle_request(request.as_bhs(), &data, &mut t.entropy), Step::Authorize(_)));
+    assert!(matches!(
+        t.login.handle_request(request.as_bhs(), &data, &mut t.entropy),
+        LoginAction::Authorize(_)
+    ));
     assert_eq!(
         refusal(t.login.handle_request(request.as_bhs(), &data, &mut t.entropy)),
         LoginStatus::INITIATOR_ERROR
@@ -352,8 +355,8 @@ proptest! {
         let mut t = Target::new(AuthPolicy::Required(chap()));
         for (flags, text) in requests {
             match t.say(flags, &text) {
-                Step::Send(pdu) => prop_assert!(pdu.text.len() <= LOGIN_SEGMENT_LEN_MAX),
-                Step::Refuse(..) | Step::Drop(_) => break,
+                LoginAction::Send(pdu) => prop_assert!(pdu.text.len() <= LOGIN_SEGMENT_LEN_MAX),
+                LoginAction::Refuse(..) | LoginAction::Drop(_) => break,
                 other => prop_assert!(false, "{:?}", other),
             }
         }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use buf::{Account, Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::discovery::TargetList;
-use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Complete, Completion, Established, Verdict};
+use iscsi::login::{
+    AuthPolicy, Authorization, Cause, Complete, Completion, Established, LoginIdentity, LoginPolicy,
+};
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::{Limits, SessionType};
 use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
@@ -150,7 +152,7 @@ impl Shard {
         }
     }
 
-    fn session_name(&self, identity: &Authorize, accepted: &Accepted) -> SessionName {
+    fn session_name(&self, identity: &LoginIdentity, accepted: &Accepted) -> SessionName {
         SessionName {
             initiator: identity.initiator_name.as_str().into(),
             isid: identity.isid,
@@ -172,16 +174,16 @@ impl Shard {
         SessionMemory { unsolicited: params.unsolicited(), commands }
     }
 
-    fn authorize(&self, cx: &Cx<'_>, question: &Authorize, accepted: &Accepted) -> Verdict {
+    fn authorize(&self, cx: &Cx<'_>, question: &LoginIdentity, accepted: &Accepted) -> Authorization {
         let Some(portal) = self.exports.portal(accepted.listener) else {
-            return Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+            return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
         let held = self.backoff.holds(cx.now, accepted.peer.ip());
         let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
             if held && !matches!(auth, AuthPolicy::None) {
-                return Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+                return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
             }
-            Verdict::Granted(Box::new(Access {
+            Authorization::Granted(Box::new(LoginPolicy {
                 auth: auth.clone(),
                 limits: limits.clone(),
                 portal_group_tag: portal.group,
@@ -190,23 +192,23 @@ impl Shard {
         };
         match (question.session_type, &question.target_name) {
             (SessionType::Discovery, _) => grant(&self.exports.discovery_auth, &Limits::default(), None),
-            (SessionType::Normal, None) => Verdict::Refused(LoginStatus::MISSING_PARAMETER),
+            (SessionType::Normal, None) => Authorization::Refused(LoginStatus::MISSING_PARAMETER),
             (SessionType::Normal, Some(name)) => {
                 let Some(target) = self.exports.target(name.as_str(), portal) else {
-                    return Verdict::Refused(LoginStatus::TARGET_NOT_FOUND);
+                    return Authorization::Refused(LoginStatus::TARGET_NOT_FOUND);
                 };
                 if let Some(redirect) = &target.redirect {
                     let address = redirect.address.clone();
                     return match redirect.permanent {
-                        true => Verdict::MovedPermanently(address),
-                        false => Verdict::MovedTemporarily(address),
+                        true => Authorization::MovedPermanently(address),
+                        false => Authorization::MovedTemporarily(address),
                     };
                 }
                 if let Some(address) = target.sent_on(portal.group, accepted) {
-                    return Verdict::MovedTemporarily(address.clone());
+                    return Authorization::MovedTemporarily(address.clone());
                 }
                 match target.rule(question.initiator_name.as_str(), accepted) {
-                    Some(_) if target.is_away => Verdict::Refused(LoginStatus::SERVICE_UNAVAILABLE),
+                    Some(_) if target.is_away => Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE),
                     Some(rule) => {
                         let held = self.promised_by_initiator.get(question.initiator_name.as_str()).copied();
                         let offer = affordable(
@@ -217,7 +219,7 @@ impl Shard {
                         );
                         grant(&rule.auth, &offer, target.alias.as_ref())
                     }
-                    None => Verdict::Refused(LoginStatus::AUTHORIZATION_FAILURE),
+                    None => Authorization::Refused(LoginStatus::AUTHORIZATION_FAILURE),
                 }
             }
         }
@@ -484,7 +486,7 @@ fn matched_rule(exports: &Exports, name: &SessionName, accepted: &Accepted) -> O
 }
 
 /// Who logs in, as rules of placement see it.
-pub(super) fn placement_query<'a>(identity: &'a Authorize, accepted: &'a Accepted) -> PlacementQuery<'a> {
+pub(super) fn placement_query<'a>(identity: &'a LoginIdentity, accepted: &'a Accepted) -> PlacementQuery<'a> {
     PlacementQuery {
         by: accepted,
         peer: identity.initiator_name.as_str(),

@@ -142,7 +142,7 @@ fn idle_sessions_of_one_initiator_shut_no_other_host_out() {
     let mut world = world_of(config, &Arc::new(exports));
     let mut nvme = Host::connect(&mut world, Wanted::default());
     let mut log_in = |world: &mut World<Shard>, name: &str, isid| {
-        let asked = iscsi::initiator::Wanted { initiator_name: name.into(), ..wanted(isid) };
+        let asked = iscsi::initiator::LoginConfig { initiator_name: name.into(), ..wanted(isid) };
         let mut scsi = Initiator::connect(world, asked);
         run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_in());
         scsi

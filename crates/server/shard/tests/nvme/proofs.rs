@@ -471,8 +471,10 @@ fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
     for isid in 0..40 {
         let ours = account(b"a wrong secret!!");
         let credentials = Some(Credentials { ours, target: None, algorithms: algorithms.clone() });
-        let mut guess =
-            Initiator::connect(&mut world, iscsi::initiator::Wanted { credentials, ..target::wanted(isid) });
+        let mut guess = Initiator::connect(
+            &mut world,
+            iscsi::initiator::LoginConfig { credentials, ..target::wanted(isid) },
+        );
         while guess.failure().is_none() {
             guess.poll(&mut world);
             let until = world.now() + Duration::from_millis(1);

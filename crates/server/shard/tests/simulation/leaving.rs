@@ -72,7 +72,7 @@ fn a_session_by_another_target_does_not_take_the_reservation_along_when_it_ends(
         exports.targets.push(second);
         let config = Config { shards: SHARDS, ..Config::new(seed) };
         let mut world = super::world_with(config, Arc::new(exports));
-        let by_second = iscsi::initiator::Wanted { target_name: Some(SECOND.into()), ..wanted(1) };
+        let by_second = iscsi::initiator::LoginConfig { target_name: Some(SECOND.into()), ..wanted(1) };
         let mut first = log_in(&mut world, wanted(1));
         let mut second = log_in(&mut world, by_second);
         let mut other = log_in(&mut world, wanted(2));

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use blockwire_shard::{LinkHandoff, Message, Shard};
 use endpoint::{Accepted, ListenerId, ShardId};
-use iscsi::initiator::{Failure, Wanted};
-use iscsi::login::{Authorize, Established};
+use iscsi::initiator::{Failure, LoginConfig};
+use iscsi::login::{Established, LoginIdentity};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::{Params, SessionType};
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
@@ -33,7 +33,7 @@ fn scarce(seed: u64, shards: u16) -> World<Shard> {
     super::world_with(config, std::sync::Arc::new(exports))
 }
 
-fn asked(isid: u16) -> Wanted {
+fn asked(isid: u16) -> LoginConfig {
     let mut asked = wanted(isid);
     // One initiator's sessions have a bound of their own.
     asked.initiator_name = format!("iqn.2026-11.test:host-{isid}");
@@ -167,7 +167,7 @@ fn a_place_is_given_back_when_its_link_is_lost_on_its_way() {
     // Nobody waits for the answer.
     world.tell(here, Message::JoinSession(tsih, cid, here, u64::MAX));
     world.run_for(Duration::from_millis(1));
-    let identity = Authorize {
+    let identity = LoginIdentity {
         initiator_name: IscsiName::parse("iqn.2026-11.test:host").unwrap(),
         target_name: None,
         session_type: SessionType::Normal,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use blockwire_shard::{Control, Exports, Message, Shard};
 use endpoint::{ListenerId, ShardId};
 use history::{History, Tally};
-use iscsi::initiator::Wanted;
+use iscsi::initiator::LoginConfig;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 use plan::Plan;
@@ -68,7 +68,7 @@ fn run_until(
     panic!("it does not come to an end: {world:?}");
 }
 
-fn log_in(world: &mut World<Shard>, wanted: Wanted) -> Initiator {
+fn log_in(world: &mut World<Shard>, wanted: LoginConfig) -> Initiator {
     let mut initiator = Initiator::connect(world, wanted);
     run_until(world, &mut [&mut initiator], |all| all[0].is_in() || all[0].failure().is_some());
     assert_eq!(initiator.failure(), None);

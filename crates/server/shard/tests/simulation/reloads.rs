@@ -7,7 +7,7 @@ use std::time::Duration;
 use blockwire_shard::{Control, Exports, LunMask, Message, Network, Report, Rule, Shard};
 use endpoint::ShardId;
 use iscsi::chap::{Account, Algorithm, Secret};
-use iscsi::initiator::Wanted;
+use iscsi::initiator::LoginConfig;
 use iscsi::login::{AuthPolicy, Chap};
 use sim::{Config, PeerEnd, World};
 
@@ -31,7 +31,7 @@ fn world(seed: u64) -> World<Shard> {
     world_with(Config { shards: SHARDS, message_delay_max, ..Config::new(seed) }, exports(|_| {}))
 }
 
-fn asked() -> Wanted {
+fn asked() -> LoginConfig {
     let mut asked = wanted(1);
     asked.limits.max_connections = 4;
     asked
@@ -89,7 +89,7 @@ fn a_discovery_session_that_proved_nothing_ends_when_chap_is_turned_on() {
     let guarded = exports(|exports| exports.discovery_auth = chap());
     for seed in 0..40 {
         let mut world = world(seed);
-        let mut initiator = Initiator::connect(&mut world, Wanted { target_name: None, ..asked() });
+        let mut initiator = Initiator::connect(&mut world, LoginConfig { target_name: None, ..asked() });
         steps(&mut world, &mut initiator, 200);
         change(&mut world, &guarded);
         for _ in 0..60 {

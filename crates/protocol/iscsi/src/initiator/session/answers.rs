@@ -3,7 +3,7 @@
 
 use super::command::{Kind, residual};
 use super::outgoing::OutgoingPdu;
-use super::request::{Fault, Lost, Notice, Residual, Response};
+use super::request::{Fault, NoAnswer, Notice, Residual, Response};
 use super::{InitiatorSession, State};
 use crate::links::LinkIndex;
 use crate::session::SenseBytes;
@@ -74,11 +74,11 @@ impl InitiatorSession {
         let (function, lun, referenced) = (*function, *lun, *referenced);
         match (function, pdu.response) {
             (TmfFunction::ABORT_TASK, TmfResponseCode::COMPLETE) => {
-                referenced.into_iter().for_each(|tag| self.lose(tag, Lost::Aborted));
+                referenced.into_iter().for_each(|tag| self.lose(tag, NoAnswer::Aborted));
             }
             // The target has no such task, and answered none.
             (TmfFunction::ABORT_TASK, TmfResponseCode::NO_TASK) => {
-                referenced.into_iter().for_each(|tag| self.lose(tag, Lost::Unknown));
+                referenced.into_iter().for_each(|tag| self.lose(tag, NoAnswer::Unknown));
             }
             (
                 TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET,
@@ -108,7 +108,7 @@ impl InitiatorSession {
             .filter(|(_, command)| hit(&command.kind) && command.sent.is_some_and(|sn| sn.lt(before)))
             .map(|(tag, _)| tag)
             .collect();
-        ended.into_iter().for_each(|tag| self.lose(tag, Lost::Aborted));
+        ended.into_iter().for_each(|tag| self.lose(tag, NoAnswer::Aborted));
     }
 
     fn text_response(&mut self, pdu: &TextResponse) {
@@ -158,7 +158,7 @@ impl InitiatorSession {
         let (opcode, itt) = (bhs.opcode(), bhs.itt);
         let begins = matches!(opcode, Opcode::SCSI_COMMAND | Opcode::TMF_REQUEST | Opcode::TEXT_REQUEST);
         match self.find(index, itt, opcode) {
-            Ok(Some(tag)) if begins => self.lose(tag, Lost::Rejected(reason)),
+            Ok(Some(tag)) if begins => self.lose(tag, NoAnswer::Rejected(reason)),
             _other => self.notices.push_back(Notice::Rejected(opcode, reason)),
         }
         if self.logout == Some((index, itt)) {

@@ -1,7 +1,7 @@
 //! One request: from its submission to its end.
 
 use super::outgoing::{DIGEST_SEGMENT_MAX, OutgoingPdu};
-use super::request::{Fault, Lost, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement};
+use super::request::{Fault, NoAnswer, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement};
 use super::targets::TargetsReader;
 use super::{IMMEDIATE_MAX, InitiatorSession, State};
 use crate::discovery::SendTargets;
@@ -36,7 +36,7 @@ pub(super) struct Command {
     /// A data digest was wrong.
     pub(super) digest_failed: bool,
     /// It has ended, but its memory is still out with a receive.
-    pub(super) lost: Option<Lost>,
+    pub(super) lost: Option<NoAnswer>,
 }
 
 #[derive(Debug)]
@@ -183,11 +183,11 @@ impl InitiatorSession {
     /// How much of a write goes with its command, and how much with and behind it unasked (RFC 7143 §13.10,
     /// §13.11, §13.14).
     fn unasked(&self, link: LinkIndex, len: u32) -> (u32, u32) {
-        let terms = self.links[link].terms;
+        let framing = self.links[link].framing;
         let burst = self.params.first_burst.min(len);
-        let digest = if terms.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
+        let digest = if framing.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
         let immediate =
-            if self.params.immediate_data { burst.min(terms.target_mrdsl).min(digest) } else { 0 };
+            if self.params.immediate_data { burst.min(framing.target_mrdsl).min(digest) } else { 0 };
         (immediate, if self.params.initial_r2t { immediate } else { burst })
     }
 
@@ -300,9 +300,9 @@ impl InitiatorSession {
             return Err(Fault::WriteShort);
         }
         let response = if is_read && command.digest_failed {
-            Response::Lost(Lost::DataDigest)
+            Response::Lost(NoAnswer::DataDigest)
         } else if is_read && is_short {
-            Response::Lost(Lost::Short)
+            Response::Lost(NoAnswer::Short)
         } else {
             Response::Scsi(ScsiAnswer { status, sense, residual, transferred })
         };
@@ -340,7 +340,7 @@ impl InitiatorSession {
     }
 
     /// Ends a request that gets no answer; later, if its memory is out. What still comes for it is skipped.
-    pub(super) fn lose(&mut self, tag: Tag, why: Lost) {
+    pub(super) fn lose(&mut self, tag: Tag, why: NoAnswer) {
         let Some(command) = self.commands.get_mut(tag) else { return };
         if command.lost.is_none() && command.sent.is_some() && !matches!(self.state, State::Dead) {
             // No more than commands may be in work.
@@ -362,7 +362,7 @@ impl InitiatorSession {
         let tags: Vec<Tag> = self.commands.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             let sent = self.commands.get(tag).is_some_and(|command| command.sent.is_some());
-            self.lose(tag, if sent { Lost::Unknown } else { Lost::NotSent });
+            self.lose(tag, if sent { NoAnswer::Unknown } else { NoAnswer::NotSent });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::outgoing::OutgoingPdu;
 use super::{Failure, InitiatorLimits};
-use crate::initiator::{InitiatorLogin, Wanted};
+use crate::initiator::{InitiatorLogin, LoginConfig};
 use crate::wire::{Bhs, Cid, Itt, Sn};
 use buf::crc32c::Crc32c;
 use buf::{Cx, Time};
@@ -23,7 +23,7 @@ pub(super) struct LinkState {
     pub(super) rx: Rx,
     pub(super) out: VecDeque<OutgoingPdu>,
     pub(super) outbox: Outbox,
-    pub(super) terms: Terms,
+    pub(super) framing: Framing,
     /// StatSN that is expected next.
     pub(super) exp_stat_sn: Sn,
     /// Commands allegiant to this link.
@@ -40,9 +40,9 @@ pub(super) struct LinkState {
     pub(super) retry: Option<Time>,
 }
 
-/// What the login settled for the link.
+/// What the login negotiated for the link's PDUs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct Framing {
     pub(super) header_digest: bool,
     pub(super) data_digest: bool,
     /// Longest data segment that we receive.
@@ -108,7 +108,7 @@ pub(super) enum Segment {
 
 impl LinkState {
     /// Begins the login.
-    pub(super) fn new(cx: &Cx<'_>, wanted: &Wanted, limits: &InitiatorLimits) -> Result<Self, Failure> {
+    pub(super) fn new(cx: &Cx<'_>, wanted: &LoginConfig, limits: &InitiatorLimits) -> Result<Self, Failure> {
         let (login, first) = InitiatorLogin::start(wanted.clone())?;
         Ok(LinkState {
             cid: wanted.cid,
@@ -123,7 +123,7 @@ impl LinkState {
             },
             out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
             outbox: Outbox::new(),
-            terms: Terms {
+            framing: Framing {
                 header_digest: false,
                 data_digest: false,
                 initiator_mrdsl: 8192,

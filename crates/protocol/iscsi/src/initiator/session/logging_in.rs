@@ -1,6 +1,6 @@
 //! The login of a link: whole PDUs between the stream and [`InitiatorLogin`](crate::initiator::InitiatorLogin).
 
-use super::link::{Phase, Terms};
+use super::link::{Framing, Phase};
 use super::outgoing::OutgoingPdu;
 use super::receive::Parsing;
 use super::request::{LoginStep, Notice};
@@ -82,7 +82,7 @@ impl InitiatorSession {
     fn established(&mut self, cx: &mut Cx<'_>, index: LinkIndex, logged_in: &LoggedIn) {
         let params = &logged_in.params;
         let link = &mut self.links[index];
-        link.terms = Terms {
+        link.framing = Framing {
             header_digest: params.header_digest == Digest::Crc32c,
             data_digest: params.data_digest == Digest::Crc32c,
             initiator_mrdsl: params.initiator_mrdsl,

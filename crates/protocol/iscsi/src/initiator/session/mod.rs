@@ -26,7 +26,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-use super::{Failure, Wanted};
+use super::{Failure, LoginConfig};
 use crate::links::{LinkIndex, Links};
 use crate::negotiate::{Params, SessionType, TaskReporting};
 use crate::wire::{Cid, Itt, Sn, Tsih};
@@ -34,7 +34,7 @@ use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use link::{LinkState, Phase};
 pub use request::{
-    Fault, LinkFault, LoginStep, Lost, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand,
+    Fault, LinkFault, LoginStep, NoAnswer, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand,
     TaskManagement,
 };
 use std::collections::VecDeque;
@@ -144,7 +144,7 @@ pub enum AddError {
 /// An iSCSI session on the initiator's side.
 #[derive(Debug)]
 pub struct InitiatorSession {
-    wanted: Wanted,
+    wanted: LoginConfig,
     limits: InitiatorLimits,
     state: State,
     params: Params,
@@ -183,7 +183,7 @@ impl InitiatorSession {
     ///
     /// What this end cannot do is not offered, whatever `wanted` allows: recovery levels above 0, data out
     /// of order, other task reporting than RFC 3720's. A name that is too long for a text is refused.
-    pub fn new(cx: &mut Cx<'_>, mut wanted: Wanted, limits: InitiatorLimits) -> Result<Self, Failure> {
+    pub fn new(cx: &mut Cx<'_>, mut wanted: LoginConfig, limits: InitiatorLimits) -> Result<Self, Failure> {
         let commands = limits.commands.clamp(1, 4096);
         let limits = InitiatorLimits { commands, ..limits };
         wanted.limits.erl = 0;
@@ -237,7 +237,7 @@ impl InitiatorSession {
             return Err(AddError::CidInUse);
         }
         let cmd_sn = self.window.next;
-        let wanted = Wanted { tsih: self.tsih, cid, cmd_sn, ..self.wanted.clone() };
+        let wanted = LoginConfig { tsih: self.tsih, cid, cmd_sn, ..self.wanted.clone() };
         let link = LinkState::new(cx, &wanted, &self.limits).map_err(|_| AddError::NotReady)?;
         let index = match self.links.position(|link| link.phase == Phase::Gone) {
             Some(index) => {

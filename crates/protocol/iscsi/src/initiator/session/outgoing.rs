@@ -4,7 +4,7 @@
 //! ended before it was sent leaves no gap.
 
 use super::command::{Command, Data, Kind};
-use super::link::{LinkState, Terms};
+use super::link::{Framing, LinkState};
 use super::request::Response;
 use super::{InitiatorSession, RETRY, Window};
 use crate::discovery::SendTargets;
@@ -54,7 +54,7 @@ pub(super) enum OutgoingPdu {
 fn payload<'a>(
     out: &OutgoingPdu,
     commands: &'a Slab<Command>,
-    terms: Terms,
+    framing: Framing,
 ) -> Option<(&'a Sg, Range<usize>)> {
     let (tag, range) = match out {
         OutgoingPdu::Request(tag) => (tag, None),
@@ -64,17 +64,17 @@ fn payload<'a>(
         }
     };
     let Data::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
-    let digest = if terms.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
+    let digest = if framing.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
     let (at, end) = range.unwrap_or((0, *immediate));
-    let len = (end - at).min(terms.target_mrdsl).min(digest);
+    let len = (end - at).min(framing.target_mrdsl).min(digest);
     (len > 0).then_some((data, at as usize..(at + len) as usize))
 }
 
 /// Bytes of head that the next PDU needs at most.
-fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, terms: Terms) -> usize {
-    match (out, payload(out, commands, terms)) {
+fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, framing: Framing) -> usize {
+    match (out, payload(out, commands, framing)) {
         (OutgoingPdu::Login(pdu), _) => BHS_LEN + pdu.text.len() + 3,
-        (_, Some((data, range))) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
+        (_, Some((data, range))) => FRAME + Batch::head_need(data, range.len(), framing.data_digest),
         (_, None) => FRAME + TEXT_MAX,
     }
 }
@@ -83,14 +83,14 @@ impl InitiatorSession {
     /// Makes one batch of all that waits on a link.
     pub(super) fn gather(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<SendOp> {
         let link = &mut self.links[index];
-        let terms = link.terms;
-        let least = head_least(link.out.front()?, &self.commands, terms);
+        let framing = link.framing;
+        let least = head_least(link.out.front()?, &self.commands, framing);
         if !link.outbox.is_free() {
             return None;
         }
         let mut want = 0;
         for out in &link.out {
-            want += head_least(out, &self.commands, terms);
+            want += head_least(out, &self.commands, framing);
             if want >= stream::HEAD_MAX {
                 break;
             }
@@ -102,7 +102,7 @@ impl InitiatorSession {
         let LinkState { out: queue, exp_stat_sn, cid, pongs, .. } = link;
         let mut writer = Writer {
             batch,
-            terms,
+            framing,
             exp_stat_sn: *exp_stat_sn,
             cid: *cid,
             priorities: self.params.protocol_level >= 2,
@@ -112,8 +112,8 @@ impl InitiatorSession {
         };
         let none = Sg::new();
         while let Some(out) = queue.front_mut() {
-            let head = head_least(out, &self.commands, terms);
-            let pieces = payload(out, &self.commands, terms).map_or(&none, |(data, _)| data);
+            let head = head_least(out, &self.commands, framing);
+            let pieces = payload(out, &self.commands, framing).map_or(&none, |(data, _)| data);
             if writer.answered.is_some() || !writer.batch.fits(head, pieces) {
                 break;
             }
@@ -134,7 +134,7 @@ impl InitiatorSession {
 
 struct Writer<'a> {
     batch: Batch,
-    terms: Terms,
+    framing: Framing,
     exp_stat_sn: Sn,
     cid: Cid,
     priorities: bool,
@@ -159,7 +159,7 @@ impl Writer<'_> {
                 let carried = payload(
                     &OutgoingPdu::Data { tag: *tag, ttt: *ttt, at: *at, end: *end, sn: *sn },
                     commands,
-                    self.terms,
+                    self.framing,
                 );
                 let (Some(command), Some((data, range))) = (commands.get(*tag), carried) else { return true };
                 let Kind::Scsi(scsi) = &command.kind else { return true };
@@ -223,7 +223,7 @@ impl Writer<'_> {
         self.window.next = sn.next();
         let Some(command) = commands.get(tag) else { return sn };
         let Kind::Scsi(scsi) = &command.kind else { return sn };
-        let carried = payload(&OutgoingPdu::Request(tag), commands, self.terms);
+        let carried = payload(&OutgoingPdu::Request(tag), commands, self.framing);
         let mut pdu = wire::ScsiCommand::new();
         let mut flags = CommandFlags(0).with_attribute(scsi.attr);
         flags = match &command.data {
@@ -306,14 +306,14 @@ impl Writer<'_> {
         self.header(pdu.as_bhs(), ahs);
         let Some((data, range)) = carried else { return };
         let mut crc = Crc32c::new();
-        self.batch.payload(data, range, self.terms.data_digest.then_some(&mut crc));
+        self.batch.payload(data, range, self.framing.data_digest.then_some(&mut crc));
         self.trailer(len, crc);
     }
 
     fn header(&mut self, bhs: &Bhs, ahs: &[u8]) {
         self.batch.put(bhs.bytes());
         self.batch.put(ahs);
-        if self.terms.header_digest {
+        if self.framing.header_digest {
             let mut crc = Crc32c::new();
             crc.update(bhs.bytes());
             crc.update(ahs);
@@ -324,7 +324,7 @@ impl Writer<'_> {
     fn trailer(&mut self, len: usize, mut crc: Crc32c) {
         let padding = padding(len);
         self.batch.put(padding);
-        if self.terms.data_digest {
+        if self.framing.data_digest {
             crc.update(padding);
             self.batch.put(&crc.wire());
         }

@@ -85,7 +85,7 @@ impl InitiatorSession {
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
         let link = &mut self.links[index];
-        if link.terms.data_digest {
+        if link.framing.data_digest {
             data.digest(want.start..want.start + n, &mut link.rx.crc);
         }
         if let RxState::Data { left, segment: Segment::Read { at, .. } } = &mut link.rx.state {
@@ -132,7 +132,7 @@ impl InitiatorSession {
         if full || link.pongs >= PONGS_MAX {
             return Ok(Parsing::Wait);
         }
-        let len = BHS_LEN + if link.terms.header_digest { 4 } else { 0 };
+        let len = BHS_LEN + if link.framing.header_digest { 4 } else { 0 };
         let Some(bytes) = link.rx.inlet.header(len) else { return Ok(Parsing::Wait) };
         let (header, sum) = bytes.split_at(BHS_LEN);
         let Some(bhs) = Bhs::from_prefix(header).copied() else { return Ok(Parsing::Wait) };
@@ -149,7 +149,7 @@ impl InitiatorSession {
         }
         link.rx.inlet.consume(len);
         link.heard = cx.now;
-        if bhs.data_len() > link.terms.initiator_mrdsl as usize {
+        if bhs.data_len() > link.framing.initiator_mrdsl as usize {
             return Err(Fault::SegmentTooLong(bhs.data_len() as u32));
         }
         let segment = self.begin(index, &bhs)?;
@@ -241,7 +241,7 @@ impl InitiatorSession {
 
     fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Parsing {
         let link = &mut self.links[index];
-        let digest = link.terms.data_digest;
+        let digest = link.framing.data_digest;
         let Rx { inlet, state, crc, small, .. } = &mut link.rx;
         if inlet.is_empty() {
             return Parsing::Wait;
@@ -294,7 +294,7 @@ impl InitiatorSession {
     ) -> Result<Parsing, Fault> {
         let link = &mut self.links[index];
         let pad = pad_len(link.rx.bhs.data_len());
-        let digest = if link.terms.data_digest { 4 } else { 0 };
+        let digest = if link.framing.data_digest { 4 } else { 0 };
         let mut good = true;
         if pad + digest > 0 {
             let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Ok(Parsing::Wait) };

@@ -55,13 +55,13 @@ pub enum Response {
     /// A SCSI command that the target could not complete (iSCSI response 01h and above).
     TargetFailure,
     /// A task management function. The commands that it ended are completed before it, as
-    /// [`Lost::Aborted`]; one whose memory is being received into by another link, as soon as that is
+    /// [`NoAnswer::Aborted`]; one whose memory is being received into by another link, as soon as that is
     /// back.
     Task(TmfResponseCode),
     /// The targets.
     Targets(Targets),
     /// There is no answer.
-    Lost(Lost),
+    Lost(NoAnswer),
 }
 
 /// A SCSI command's answer.
@@ -91,7 +91,7 @@ pub enum Residual {
 
 /// Why a request has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum NoAnswer {
     /// The session ended before any of it was sent: it has not been done.
     NotSent,
     /// The session ended, or the target forgot it: it may have been done, or be done later still.

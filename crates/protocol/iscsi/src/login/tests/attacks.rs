@@ -9,7 +9,7 @@ fn attack_03_other_protocols_get_no_word() {
     for first in [hello, http] {
         let mut login = Login::new();
         let step = login.handle_header(Bhs::from_prefix(&first).unwrap()).unwrap_err();
-        assert!(matches!(*step, Step::Drop(Cause::NotLogin(_))), "{step:?}");
+        assert!(matches!(*step, LoginAction::Drop(Cause::NotLogin(_))), "{step:?}");
     }
 }
 
@@ -46,14 +46,15 @@ fn attack_06_malformed_and_endless_text() {
     let mut pieces = 0;
     let status = loop {
         match t.raw(header(S | MORE, piece.len()), &piece) {
-            Step::Send(pdu) => assert!(pdu.text.is_empty() && pdu.bhs.flags == S),
+            LoginAction::Send(pdu) => assert!(pdu.text.is_empty() && pdu.bhs.flags == S),
             step => break refusal(step),
         }
         pieces += 1;
     };
     assert_eq!((pieces, status), (TEXT_LEN_MAX / piece.len(), LoginStatus::INITIATOR_ERROR));
     let mut t = Target::new(AuthPolicy::None);
-    let answered = (0..1000).take_while(|_| matches!(t.raw(header(S | MORE, 0), &[]), Step::Send(_))).count();
+    let answered =
+        (0..1000).take_while(|_| matches!(t.raw(header(S | MORE, 0), &[]), LoginAction::Send(_))).count();
     assert_eq!(answered, LOGIN_REQUESTS_MAX as usize);
 }
 
@@ -63,7 +64,7 @@ fn attack_07_ten_thousand_unknown_keys() {
     let mut t = Target::new(AuthPolicy::None);
     let data = bytes(&text);
     let outcome = data.chunks(8192).find_map(|piece| match t.raw(header(S | MORE, piece.len()), piece) {
-        Step::Send(_) => None,
+        LoginAction::Send(_) => None,
         step => Some(refusal(step)),
     });
     assert_eq!(outcome, Some(LoginStatus::INITIATOR_ERROR));
@@ -78,14 +79,15 @@ fn attack_08_answers_beyond_8_kib_are_split() {
     let keys: Vec<_> = (0..120).map(|i| format!("X-{i:061}=")).collect();
     let data = bytes(&keys.join(" "));
     // The session is asked for before the answer goes out.
-    let Step::Complete(_) = t.raw(header(O_TO_F, data.len()), &data) else { panic!() };
-    let Step::Send(first) = t.login.complete(Completion::NewSession { tsih: Tsih::new(9), window: 1 }) else {
+    let LoginAction::Complete(_) = t.raw(header(O_TO_F, data.len()), &data) else { panic!() };
+    let LoginAction::Send(first) = t.login.complete(Completion::NewSession { tsih: Tsih::new(9), window: 1 })
+    else {
         panic!()
     };
     assert_eq!((first.text.len(), first.bhs.flags), (8192, O | MORE));
     assert_eq!(LoginResponse::from_bhs(&first.bhs).tsih, Tsih::NONE);
     let mut text = first.text;
-    let Step::Established(last, established) = t.raw(header(O_TO_F, 0), &[]) else { panic!() };
+    let LoginAction::Established(last, established) = t.raw(header(O_TO_F, 0), &[]) else { panic!() };
     assert_eq!((last.bhs.flags, LoginResponse::from_bhs(&last.bhs).tsih), (O_TO_F, Tsih::new(9)));
     assert_eq!(established.stat_sn, LoginResponse::from_bhs(&last.bhs).stat_sn.next());
     text.extend(last.text);
@@ -144,7 +146,7 @@ fn attack_11_operational_stage_first() {
         assert_eq!(Target::new(AuthPolicy::Required(chap())).refusal(flags, INITIATOR), denied);
     }
     let mut t = Target::new(AuthPolicy::Optional(chap()));
-    assert!(matches!(t.say(O_TO_F, INITIATOR), Step::Established(..)));
+    assert!(matches!(t.say(O_TO_F, INITIATOR), LoginAction::Established(..)));
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn attack_12_and_15_wrong_responses_all_look_the_same() {
     ] {
         let mut t = Target::new(AuthPolicy::Required(chap()));
         challenge(&mut t, "7");
-        let Step::Refuse(pdu, _) = t.say(S_TO_O, &format!("CHAP_N={name} CHAP_R={response}")) else {
+        let LoginAction::Refuse(pdu, _) = t.say(S_TO_O, &format!("CHAP_N={name} CHAP_R={response}")) else {
             panic!()
         };
         assert_eq!(LoginResponse::from_bhs(&pdu.bhs).status, LoginStatus::AUTHENTICATION_FAILURE);
@@ -223,7 +225,7 @@ fn attack_16_accounts_that_change_during_a_login() {
     let mut t = Target::new(AuthPolicy::Required(chap()));
     let challenge = challenge(&mut t, "7");
     // The configuration forgets the account; the login goes on by what it was granted, and owns it.
-    t.access.auth = AuthPolicy::Required(Chap { accounts: Vec::new(), ..chap() });
+    t.policy.auth = AuthPolicy::Required(Chap { accounts: Vec::new(), ..chap() });
     let text = format!("CHAP_N=alice CHAP_R={}", response_to(&challenge, SECRET));
     assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, String::new()));
 }
@@ -234,23 +236,24 @@ fn attack_17_and_19_the_session_is_judged_by_name_and_isid() {
     let data = bytes(INITIATOR);
     let mut request = header(S_TO_F, data.len());
     (request.tsih, request.cid) = (Tsih::new(0x1234), Cid::new(0xffff));
-    let Step::Authorize(question) = t.login.handle_request(request.as_bhs(), &data, &mut t.entropy) else {
+    let LoginAction::Authorize(question) = t.login.handle_request(request.as_bhs(), &data, &mut t.entropy)
+    else {
         panic!()
     };
     assert_eq!((question.tsih, question.cid, question.isid), (request.tsih, request.cid, request.isid));
     assert_eq!(question.initiator_name.as_str(), "iqn.2026-11.io.example:host");
     for status in [LoginStatus::SESSION_DOES_NOT_EXIST, LoginStatus::TOO_MANY_CONNECTIONS] {
         let mut t = Target::new(AuthPolicy::None);
-        let Step::Complete(_) = t.raw(request, &data) else { panic!() };
+        let LoginAction::Complete(_) = t.raw(request, &data) else { panic!() };
         assert_eq!(refusal(t.login.complete(Completion::Refused(status))), status);
         let mut t = Target::new(AuthPolicy::None);
         t.login.handle_request(request.as_bhs(), &data, &mut t.entropy);
-        assert_eq!(refusal(t.login.authorize(Verdict::Refused(status), &mut t.entropy)), status);
+        assert_eq!(refusal(t.login.authorize(Authorization::Refused(status), &mut t.entropy)), status);
     }
     let mut t = Target::new(AuthPolicy::None);
     t.raw(request, &data);
     let join = Completion::Join { exp_cmd_sn: Sn::new(500), max_cmd_sn: Sn::new(563) };
-    let Step::Established(pdu, established) = t.login.complete(join) else { panic!() };
+    let LoginAction::Established(pdu, established) = t.login.complete(join) else { panic!() };
     let response = LoginResponse::from_bhs(&pdu.bhs);
     assert_eq!(
         (response.tsih, response.exp_cmd_sn, response.max_cmd_sn),

@@ -70,7 +70,7 @@ fn attack_81_data_beyond_behind_and_over() {
     liar.say(data_in(0, 0, false), &[1; 100]);
     liar.say(status(ScsiStatus::GOOD), &[]);
     let (response, data) = liar.outcome();
-    assert_eq!(response, Response::Lost(Lost::Short));
+    assert_eq!(response, Response::Lost(NoAnswer::Short));
     assert_eq!(data, [&[1; 100][..], &[0; 412]].concat());
     // As long as the residual says: an answer, as short as it is.
     let mut liar = Liar::reading(512);
@@ -87,7 +87,7 @@ fn attack_82_data_for_what_does_not_read() {
     let mut liar = Liar::writing(512);
     liar.say(data_in(0, 0, false), &[1; 4]);
     assert_eq!(liar.fault, Some(Fault::WrongTask(Opcode::DATA_IN)));
-    assert_eq!(liar.outcome(), (Response::Lost(Lost::Unknown), pattern(512, 0)));
+    assert_eq!(liar.outcome(), (Response::Lost(NoAnswer::Unknown), pattern(512, 0)));
     // For a command that was answered, and for one that never was.
     let mut liar = Liar::reading(4);
     liar.say(data_in(0, 0, true), &[1; 4]);
@@ -159,7 +159,7 @@ fn attack_85_r2ts_that_ask_for_what_is_not() {
         liar.sent();
         liar.say(pdu, &[]);
         assert_eq!((liar.fault, liar.sent().len()), (Some(fault), 0), "{pdu:?}");
-        assert_eq!(liar.outcome(), (Response::Lost(Lost::Unknown), pattern(20_000, 0)));
+        assert_eq!(liar.outcome(), (Response::Lost(NoAnswer::Unknown), pattern(20_000, 0)));
     }
     // Three where two were agreed, before any data could leave.
     let mut liar = Liar::writing(20_000);
@@ -179,7 +179,7 @@ fn attack_85_good_for_a_write_whose_data_was_not_all_asked_for() {
         bytes.extend(liar.pdu(status(ScsiStatus::GOOD), &[]));
         liar.feed(&bytes);
         assert_eq!(liar.fault, Some(Fault::WriteShort), "{pdus:?}");
-        assert_eq!(liar.outcome(), (Response::Lost(Lost::Unknown), pattern(20_000, 0)));
+        assert_eq!(liar.outcome(), (Response::Lost(NoAnswer::Unknown), pattern(20_000, 0)));
     }
     // A residual that leaves out less than was not asked for.
     let mut liar = Liar::writing(20_000);
@@ -339,14 +339,14 @@ fn attack_93_events_of_every_kind() {
     assert!(!liar.closed && liar.submit(scsi(0), Payload::None).is_none());
     liar.pass(Duration::from_secs(1));
     assert!(liar.closed && liar.fault.is_none());
-    assert_eq!(liar.outcome().0, Response::Lost(Lost::Unknown));
+    assert_eq!(liar.outcome().0, Response::Lost(NoAnswer::Unknown));
     // Come back in eighteen hours.
     for drop in [AsyncEvent::SESSION_DROP, AsyncEvent::CONNECTION_DROP] {
         let mut liar = Liar::reading(512);
         liar.say(event(drop, 65_535, 65_535), &[]);
         assert_eq!(liar.notices, [Notice::Dropped { wait: Duration::from_secs(60) }]);
         assert!(liar.closed);
-        assert_eq!(liar.outcome().0, Response::Lost(Lost::Unknown));
+        assert_eq!(liar.outcome().0, Response::Lost(NoAnswer::Unknown));
     }
     // What nobody knows changes nothing, a thousand times.
     let mut liar = Liar::reading(4);
@@ -374,7 +374,7 @@ fn attack_94_digests_that_are_wrong_or_were_not_agreed() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     liar.feed(&bytes);
-    assert_eq!(liar.outcome().0, Response::Lost(Lost::DataDigest));
+    assert_eq!(liar.outcome().0, Response::Lost(NoAnswer::DataDigest));
     let mut other = data_in(0, 0, true);
     other.itt = Itt::new(ITT + 1);
     liar.say(other, &[7; 4]);
@@ -406,7 +406,7 @@ fn attack_94_the_end_of_the_stream_at_every_byte() {
             liar.turn();
             assert!(liar.closed, "{end}");
             let (response, data) = liar.outcome();
-            assert_eq!((response, data), (Response::Lost(Lost::Unknown), vec![0; 6]), "{end}");
+            assert_eq!((response, data), (Response::Lost(NoAnswer::Unknown), vec![0; 6]), "{end}");
         }
         whole.feed(&bytes);
         assert_eq!(whole.outcome().1, [1; 6]);
@@ -440,7 +440,7 @@ fn a_refused_command_comes_back_and_what_follows_for_it_is_skipped() {
     let mut reject = Reject::new();
     reject.reason = RejectReason::DATA_DIGEST_ERROR;
     liar.say(reject, &sent[..BHS_LEN]);
-    let lost = Response::Lost(Lost::Rejected(RejectReason::DATA_DIGEST_ERROR));
+    let lost = Response::Lost(NoAnswer::Rejected(RejectReason::DATA_DIGEST_ERROR));
     assert_eq!(liar.outcome(), (lost, pattern(512, 0)));
     liar.say(status(ScsiStatus::CHECK_CONDITION), &[0, 2, 0x70, 0]);
     assert_eq!((liar.fault, liar.ended.len()), (None, 0));

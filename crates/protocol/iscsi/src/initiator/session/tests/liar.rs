@@ -227,7 +227,7 @@ impl Liar {
         assert_eq!(self.fault, Some(fault));
         assert!(self.closed);
         let (response, data) = self.outcome();
-        assert_eq!(response, Response::Lost(Lost::Unknown));
+        assert_eq!(response, Response::Lost(NoAnswer::Unknown));
         assert_eq!(data[..good.len()], *good);
         assert!(data[good.len()..].iter().all(|byte| *byte == 0), "old bytes are shown");
     }

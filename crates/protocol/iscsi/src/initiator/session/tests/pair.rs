@@ -4,7 +4,7 @@ use super::super::*;
 use super::wire::*;
 use crate::chap::Algorithm;
 use crate::discovery::SendTargets;
-use crate::initiator::{Blame, Failure};
+use crate::initiator::Failure;
 use crate::negotiate::Digest;
 use crate::wire::{LoginStatus, ScsiStatus, TmfFunction, TmfResponseCode};
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ fn every_combination_of_chap_logs_in() {
 }
 
 #[test]
-fn a_login_that_is_refused_says_whose_fault_it_was() {
+fn a_login_that_is_refused_says_what_to_change() {
     let (mut wanted, mut access) = (wanted(), access());
     let (mut credentials, policy) = chap(Algorithm::SHA256, false);
     credentials.ours.secret = crate::chap::Secret::new(b"another secret".to_vec());
@@ -120,7 +120,6 @@ fn a_login_that_is_refused_says_whose_fault_it_was() {
     assert!(wire.closed && !wire.ready);
     let [Notice::LoginFailed(Link(0), failure)] = &wire.notices[..] else { panic!("{:?}", wire.notices) };
     assert_eq!(*failure, Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
-    assert_eq!(failure.blame(), Blame::Initiator);
     assert!(failure.to_string().contains("(0201h)") && failure.to_string().contains("secret"), "{failure}");
 }
 
@@ -191,7 +190,7 @@ fn functions_end_the_commands_that_they_name() {
     wire.run();
     let ended: Vec<_> = wire.ended.drain(..).map(|(tag, response, _)| (tag, response)).collect();
     let complete = Response::Task(TmfResponseCode::COMPLETE);
-    assert_eq!(ended, [(tags[1], Response::Lost(Lost::Aborted)), (abort, complete.clone())]);
+    assert_eq!(ended, [(tags[1], Response::Lost(NoAnswer::Aborted)), (abort, complete.clone())]);
     // One that has ended is not named to the target.
     wire.submit(task(TmfFunction::ABORT_TASK, Some(tags[1])), Payload::None).unwrap();
     wire.run();
@@ -200,7 +199,7 @@ fn functions_end_the_commands_that_they_name() {
     wire.run();
     assert_eq!(wire.ended.len(), 4);
     assert_eq!(wire.ended.pop().unwrap().1, complete);
-    assert!(wire.ended.iter().all(|(_, response, _)| *response == Response::Lost(Lost::Aborted)));
+    assert!(wire.ended.iter().all(|(_, response, _)| *response == Response::Lost(NoAnswer::Aborted)));
     wire.finish();
 }
 
@@ -217,8 +216,8 @@ fn a_lost_link_gives_everything_back_and_says_what_was_sent() {
     assert!(wire.closed);
     let outcome =
         |tag| wire.ended.iter().find(|(ended, ..)| *ended == tag).map(|(_, response, _)| response.clone());
-    assert_eq!(outcome(sent), Some(Response::Lost(Lost::Unknown)));
-    assert_eq!(outcome(waiting), Some(Response::Lost(Lost::NotSent)));
+    assert_eq!(outcome(sent), Some(Response::Lost(NoAnswer::Unknown)));
+    assert_eq!(outcome(waiting), Some(Response::Lost(NoAnswer::NotSent)));
     wire.finish();
 }
 

@@ -3,7 +3,7 @@
 use super::super::*;
 use crate::chap::{Account, Algorithm, Secret};
 use crate::initiator::Credentials;
-use crate::login::{Access, AuthPolicy, Chap, Completion, Login, LoginPdu, Step, Verdict};
+use crate::login::{AuthPolicy, Authorization, Chap, Completion, Login, LoginAction, LoginPdu, LoginPolicy};
 use crate::negotiate::{Digest, Limits};
 use crate::session::{self, Cdb, LinkParams, ScsiResult, SessionLimits, SessionParams, TargetSession};
 use crate::wire::{BHS_LEN, Bhs, Isid, TaskAttribute, TmfResponseCode};
@@ -80,7 +80,7 @@ pub struct Wire {
     pub ends: Vec<End>,
     targets: Vec<TargetEnd>,
     pub target: Option<TargetSession>,
-    access: Access,
+    access: LoginPolicy,
     pub disk: Vec<u8>,
     writes: Vec<(Tag, u32)>,
     /// The server keeps SCSI commands.
@@ -100,8 +100,8 @@ macro_rules! cx {
 }
 pub(crate) use cx;
 
-pub fn wanted() -> Wanted {
-    Wanted {
+pub fn wanted() -> LoginConfig {
+    LoginConfig {
         initiator_name: "iqn.2026-11.io.example:host".to_owned(),
         alias: None,
         target_name: Some("iqn.2026-11.io.example:disk".to_owned()),
@@ -114,8 +114,8 @@ pub fn wanted() -> Wanted {
     }
 }
 
-pub fn access() -> Access {
-    Access { auth: AuthPolicy::None, limits: Limits::default(), portal_group_tag: 1, target_alias: None }
+pub fn access() -> LoginPolicy {
+    LoginPolicy { auth: AuthPolicy::None, limits: Limits::default(), portal_group_tag: 1, target_alias: None }
 }
 
 pub fn account(name: &str, secret: &[u8]) -> Account {
@@ -148,7 +148,7 @@ pub fn scsi(offset: u32) -> Request {
 }
 
 impl Wire {
-    pub fn new(wanted: Wanted, access: Access, limits: InitiatorLimits) -> Self {
+    pub fn new(wanted: LoginConfig, access: LoginPolicy, limits: InitiatorLimits) -> Self {
         let pool = Pool::poisoned(64 << 20);
         let mut entropy = Entropy::new([3; 32]);
         let now = Time(1_000_000_000);
@@ -178,7 +178,7 @@ impl Wire {
     }
 
     /// Logged in, with default limits where nothing else is said.
-    pub fn open(wanted: Wanted, access: Access) -> Self {
+    pub fn open(wanted: LoginConfig, access: LoginPolicy) -> Self {
         let mut wire = Wire::new(wanted, access, InitiatorLimits::default());
         wire.run();
         assert!(wire.ready, "{:?}", wire.notices);
@@ -297,11 +297,11 @@ impl Wire {
         let mut over = false;
         let response = loop {
             match step {
-                Step::Authorize(_) => {
-                    let verdict = Verdict::Granted(Box::new(self.access.clone()));
-                    step = login.authorize(verdict, &mut self.entropy);
+                LoginAction::Authorize(_) => {
+                    let authorization = Authorization::Granted(Box::new(self.access.clone()));
+                    step = login.authorize(authorization, &mut self.entropy);
                 }
-                Step::Complete(_) => {
+                LoginAction::Complete(_) => {
                     let completion = match &self.target {
                         None => Completion::NewSession { tsih: Tsih::new(3), window: 32 },
                         Some(target) => {
@@ -311,17 +311,17 @@ impl Wire {
                     };
                     step = login.complete(completion);
                 }
-                Step::Send(pdu) => break pdu,
-                Step::Refuse(pdu, _) => {
+                LoginAction::Send(pdu) => break pdu,
+                LoginAction::Refuse(pdu, _) => {
                     over = true;
                     break pdu;
                 }
-                Step::Established(pdu, end) => {
+                LoginAction::Established(pdu, end) => {
                     over = true;
                     self.attach(at, &end);
                     break pdu;
                 }
-                Step::Drop(cause) => panic!("{cause:?}"),
+                LoginAction::Drop(cause) => panic!("{cause:?}"),
             }
         };
         self.targets[at].login = (!over).then_some(login);
