@@ -14,10 +14,7 @@ use std::sync::Arc;
 use endpoint::{Accepted, ShardId};
 use iscsi::wire::{Cid, Isid, Tsih};
 
-use crate::exports::ShardPreference;
-
-/// How many sessions one daemon keeps at most: every TSIH but 0.
-pub const SESSIONS_MAX: usize = 65_535;
+use crate::exports::{SESSIONS_MAX, ShardPreference};
 
 /// What names a session (RFC 7143 §6.3.1): judged per initiator, target and portal group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,9 @@
 //! Names and addresses here have been checked; nothing refers to something that is not there.
 
 mod condition;
+mod iscsi_access;
 mod nvme;
+mod nvme_access;
 mod placement;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,9 +19,6 @@ use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
 use volume::{PortId, VolumeId};
 
-use crate::directory::SESSIONS_MAX;
-use crate::shard::LOGINS_MAX;
-
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostRule, NamespaceExport, NamespaceMask,
@@ -28,6 +27,12 @@ pub use nvme::{
 pub use placement::{
     PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, ShardPreference,
 };
+
+/// How many sessions one daemon keeps at most: every TSIH but 0.
+pub const SESSIONS_MAX: usize = 65_535;
+/// Connections that may be logging in on one shard at a time, at most (`AdmissionLimits::logins`). With the longest
+/// text that a login holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
+pub const LOGINS_MAX: usize = 256;
 
 /// Everything that a shard must know to let initiators in.
 #[derive(Clone, Debug)]

@@ -35,13 +35,12 @@ mod shard;
 
 pub use backoff::source;
 pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
-pub use directory::SESSIONS_MAX;
 pub use exports::{
     AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
-    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, LunExport, LunMask, NamespaceExport,
-    NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, PlacementOutcome,
-    PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect, Referral, Rule,
-    ShardPreference, SubsystemExport, TargetExport,
+    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, LOGINS_MAX, LunExport, LunMask,
+    NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
+    PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect,
+    Referral, Rule, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
 };
 pub use links::LinkTraffic;
 pub use message::{
@@ -52,4 +51,4 @@ pub use message::{
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,
 };
-pub use shard::{ConnectFailure, LOGINS_MAX, LogLine, NvmeLogLine, Shard, home_of};
+pub use shard::{ConnectFailure, LogLine, NvmeLogLine, Shard, home_of};

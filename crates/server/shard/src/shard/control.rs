@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use endpoint::{Accepted, Departure, ShardId};
-use iscsi::login::AuthPolicy;
 use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
 use volume::{Answer, AskId, OperatorNotice, Refusal, VolumeId, VolumeRequest, Why};
 
 use super::conns::{ConnKind, Session};
 use super::{LogLine, Shard};
-use crate::exports::{Exports, LunExport};
+use crate::exports::Exports;
 use crate::links::Links;
 use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
 
@@ -222,9 +221,9 @@ impl Shard {
         let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
         let latest = session.latest;
         let Some(target) = target else {
-            return if self.may_discover(proved) { Access::Discovers } else { Access::Out };
+            return if self.exports.may_discover(proved) { Access::Discovers } else { Access::Out };
         };
-        let reached = |accepted: &Accepted| self.reached(&target, &initiator, proved, accepted);
+        let reached = |accepted: &Accepted| self.exports.reached(&target, &initiator, proved, accepted);
         let luns = reached(links.first().unwrap_or(&latest));
         match (nexus, luns) {
             (Some(nexus), Some(luns)) if links.iter().all(|link| reached(link).as_ref() == Some(&luns)) => {
@@ -232,31 +231,6 @@ impl Shard {
             }
             (_, _) => Access::Out,
         }
-    }
-
-    /// What an initiator reaches of a target by the exports of now that came like this; `None`: nothing. Who must prove
-    /// now who it is, and never did, comes again and does.
-    pub(super) fn reached(
-        &self,
-        target: &str,
-        initiator: &str,
-        proved: bool,
-        accepted: &Accepted,
-    ) -> Option<Vec<LunEntry>> {
-        let target = self.exports.target(target, self.exports.portal(accepted.listener)?)?;
-        let rule = target.rule(initiator, accepted)?;
-        let may = proved || !matches!(rule.auth, AuthPolicy::Required(_));
-        let entry = |(export, read_only): (LunExport, bool)| LunEntry {
-            lun: export.lun,
-            volume: export.volume,
-            read_only,
-        };
-        may.then(|| target.visible(rule).map(entry).collect())
-    }
-
-    /// The same for discovery.
-    pub(super) fn may_discover(&self, proved: bool) -> bool {
-        proved || !matches!(self.exports.discovery_auth, AuthPolicy::Required(_))
     }
 
     /// Whether a further connection of a session, that came like this, reaches just what its others reach. A session
@@ -267,9 +241,10 @@ impl Shard {
         let (proved, initiator) = (session.user.is_some(), session.initiator.clone());
         let Some(target) = session.target.clone() else { return true };
         let others: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
-        let Some(luns) = self.reached(&target, &initiator, proved, accepted) else { return false };
-        let alike =
-            |other: &Accepted| self.reached(&target, &initiator, proved, other).as_ref() == Some(&luns);
+        let Some(luns) = self.exports.reached(&target, &initiator, proved, accepted) else { return false };
+        let alike = |other: &Accepted| {
+            self.exports.reached(&target, &initiator, proved, other).as_ref() == Some(&luns)
+        };
         if !others.iter().all(alike) {
             return false;
         }

@@ -1,27 +1,25 @@
 //! From an accepted socket to a link of a session: who may come is asked of the exports, which session
 //! it becomes of the directory; then the link goes to the session's shard.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::{Account, Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
-use iscsi::discovery::TargetList;
 use iscsi::login::{
     AuthPolicy, Authorization, Cause, Complete, Completion, Established, LoginIdentity, LoginPolicy,
 };
-use iscsi::name::TargetAddress;
 use iscsi::negotiate::{Limits, SessionType};
 use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
 use super::conns::{Conn, ConnKind, JoinRequest, LogLine, PendingLogin};
-use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
+use super::{DIRECTORY, LOGINS_ROOM, Shard};
 use crate::directory::{
     AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
 };
-use crate::exports::{Exports, PlacementQuery, TargetExport};
+use crate::exports::{Exports, LOGINS_MAX, PlacementQuery};
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{LinkHandoff, Message, SessionMemory};
@@ -109,7 +107,7 @@ impl Shard {
                         .preference(&placement_query(&question.identity, &accepted), cx.entropy.next_u64());
                     let request = AdmissionRequest {
                         from: (self.id, tag.to_bits()),
-                        name: self.session_name(&question.identity, &accepted),
+                        name: session_name(&self.exports, &question.identity, &accepted),
                         tsih: question.identity.tsih,
                         cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
@@ -117,7 +115,7 @@ impl Shard {
                         accepted,
                         preference,
                     };
-                    let memory = self.session_memory(&question, &accepted);
+                    let memory = session_memory(&self.exports, &question, &accepted);
                     if let Some(pending_login) = self.pending_login(tag) {
                         pending_login.asked = true;
                         (pending_login.cid, pending_login.memory) = (Some(cid), memory);
@@ -150,28 +148,6 @@ impl Shard {
         for shard in 0..self.shards {
             self.post(ShardId(shard), Message::AuthenticationFailed(from));
         }
-    }
-
-    fn session_name(&self, identity: &LoginIdentity, accepted: &Accepted) -> SessionName {
-        SessionName {
-            initiator: identity.initiator_name.as_str().into(),
-            isid: identity.isid,
-            target: identity.target_name.as_ref().map_or("", |name| name.as_str()).into(),
-            portal_group: self.exports.portal(accepted.listener).map_or(0, |portal| portal.group),
-        }
-    }
-
-    /// What the session that a login founds needs set aside.
-    fn session_memory(&self, question: &Complete, accepted: &Accepted) -> SessionMemory {
-        let identity = &question.identity;
-        let target = || {
-            let portal = self.exports.portal(accepted.listener)?;
-            self.exports.target(identity.target_name.as_ref()?.as_str(), portal)
-        };
-        let commands = target().map_or(SessionLimits::default().commands, |target| target.limits.commands);
-        let params =
-            SessionParams::negotiated(&question.params, identity.isid, identity.tsih, question.cmd_sn);
-        SessionMemory { unsolicited: params.unsolicited(), commands }
     }
 
     fn authorize(&self, cx: &Cx<'_>, question: &LoginIdentity, accepted: &Accepted) -> Authorization {
@@ -445,33 +421,27 @@ impl Shard {
             self.link_never_came(cx, tsih, cid);
         }
     }
+}
 
-    /// What discovery tells an initiator: the targets that it may reach, and where.
-    pub(super) fn targets_text(
-        &self,
-        initiator: &str,
-        accepted: &Accepted,
-        which: Option<&str>,
-    ) -> Box<[u8]> {
-        let listing = self.exports.targets.iter().filter(|target| {
-            which.is_none_or(|name| &*target.name == name) && target.rule(initiator, accepted).is_some()
-        });
-        let mut list = TargetList::default();
-        for target in listing {
-            let mut addresses = self.addresses(target, accepted.local.ip()).peekable();
-            // Where no address follows, initiators take the one that they asked (RFC 7143 Appendix C).
-            if addresses.peek().is_some() {
-                list.target(&target.name);
-            }
-            addresses.for_each(|(address, group)| list.address(&TargetAddress::of_portal(address, group)));
-        }
-        list.into_text()
+fn session_name(exports: &Exports, identity: &LoginIdentity, accepted: &Accepted) -> SessionName {
+    SessionName {
+        initiator: identity.initiator_name.as_str().into(),
+        isid: identity.isid,
+        target: identity.target_name.as_ref().map_or("", |name| name.as_str()).into(),
+        portal_group: exports.portal(accepted.listener).map_or(0, |portal| portal.group),
     }
+}
 
-    fn addresses(&self, target: &TargetExport, local: IpAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
-        let portals = self.exports.portals.iter().filter(|portal| target.is_reached_by(portal));
-        portals.filter_map(move |portal| Some((portal.shown(local)?, portal.group)))
-    }
+/// What the session that a login founds needs set aside.
+fn session_memory(exports: &Exports, question: &Complete, accepted: &Accepted) -> SessionMemory {
+    let identity = &question.identity;
+    let target = || {
+        let portal = exports.portal(accepted.listener)?;
+        exports.target(identity.target_name.as_ref()?.as_str(), portal)
+    };
+    let commands = target().map_or(SessionLimits::default().commands, |target| target.limits.commands);
+    let params = SessionParams::negotiated(&question.params, identity.isid, identity.tsih, question.cmd_sn);
+    SessionMemory { unsolicited: params.unsolicited(), commands }
 }
 
 /// What lets a connection of a session in that came like this.

@@ -32,8 +32,8 @@ use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::DiskOp;
 
 use crate::backoff::BackOff;
-use crate::directory::{Directory, SESSIONS_MAX};
-use crate::exports::Exports;
+use crate::directory::Directory;
+use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::links::Links;
 use crate::message::{Message, NvmeMessage};
 
@@ -54,9 +54,6 @@ pub use volumes::home_of;
 
 /// The shard that keeps the directory of sessions.
 const DIRECTORY: ShardId = ShardId(0);
-/// Connections that may be logging in on one shard at a time, at most (`AdmissionLimits::logins`). With the longest
-/// text that a login holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
-pub const LOGINS_MAX: usize = 256;
 /// Beyond `AdmissionLimits::logins` each new login costs the oldest one that owes a request its place, so that
 /// strangers who are silent keep nobody out. Those on their way out are at most as many again.
 const LOGINS_ROOM: usize = 2 * LOGINS_MAX;

@@ -17,7 +17,8 @@ use iscsi::wire::{LoginStatus, Tsih};
 use endpoint::ShardId;
 
 use super::conns::JoinRequest;
-use super::{DIRECTORY, LOGINS_MAX, Shard};
+use super::{DIRECTORY, Shard};
+use crate::exports::LOGINS_MAX;
 use crate::message::{Message, SessionMemory};
 
 /// How long a founding link may be on its way.

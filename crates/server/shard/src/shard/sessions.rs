@@ -81,7 +81,7 @@ impl Shard {
             return None;
         }
         let (target, limits, nexus) = if discovery {
-            self.may_discover(established.user.is_some()).then_some(())?;
+            self.exports.may_discover(established.user.is_some()).then_some(())?;
             (None, SessionLimits::default(), None)
         } else {
             let (target, limits, spec) = self.nexus_spec(&initiator, handoff)?;
@@ -141,7 +141,8 @@ impl Shard {
         let name = established.identity.target_name.as_ref()?;
         let target = self.exports.target(name.as_str(), portal)?;
         // The exports may have changed since its login was judged.
-        let luns = self.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
+        let luns =
+            self.exports.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
         let identity = Identity::Initiator {
             name: initiator.clone(),
             isid: established.identity.isid.0,
@@ -339,13 +340,13 @@ impl Shard {
         let (initiator, own) = (session.initiator.clone(), session.target.clone());
         let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
         let text = match which {
-            SendTargets::All => self.targets_text(&initiator, &accepted, None),
+            SendTargets::All => self.exports.targets_text(&initiator, &accepted, None),
             // A normal session learns of its own target only (RFC 7143 Appendix C).
             SendTargets::Named(name) if own.as_deref().is_some_and(|own| own != name.as_str()) => {
                 Box::default()
             }
-            SendTargets::Named(name) => self.targets_text(&initiator, &accepted, Some(name.as_str())),
-            SendTargets::Own => self.targets_text(&initiator, &accepted, own.as_deref()),
+            SendTargets::Named(name) => self.exports.targets_text(&initiator, &accepted, Some(name.as_str())),
+            SendTargets::Own => self.exports.targets_text(&initiator, &accepted, own.as_deref()),
         };
         if let Some(session) = self.session(conn) {
             session.proto.respond(cx, tag, Response::Targets(text));

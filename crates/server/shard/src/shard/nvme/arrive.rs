@@ -6,12 +6,11 @@ use buf::{Class, Cx, Time};
 use endpoint::{Accepted, Departure, LinkId};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectRefusal};
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
-use nvme_tcp::controller::DigestPolicy;
-use nvme_tcp::{ControllerQueue, QueueLimits};
+use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
 use super::{ConnectFailure, ConnectRequest, LAST_WORDS_MAX, NvmeLogLine, Queue, QueueState};
-use crate::exports::{HostAuth, HostRule, NotAllowed, NvmePortal, NvmeService};
+use crate::exports::{HostAuth, HostRule, NotAllowed, NvmeService};
 use crate::links::Owner;
 use crate::shard::conns::{Conn, ConnKind};
 use crate::shard::{LogLine, Shard};
@@ -30,7 +29,7 @@ pub(super) struct ConnectPermit {
 impl Shard {
     /// A host connects. Who has not said who it is counts among the logins.
     pub(in crate::shard) fn accept_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
-        let limits = self.queue_limits(&accepted);
+        let limits = self.exports.queue_limits(&accepted);
         let proto = ControllerQueue::new(cx, limits);
         match self.add_queue(Queue::new(id, proto, accepted, true)) {
             Some(tag) => self.note_login_age(tag),
@@ -53,22 +52,6 @@ impl Shard {
         self.touch(tag);
         self.mark_ready(id);
         Some(tag)
-    }
-
-    pub(super) fn queue_limits(&self, accepted: &Accepted) -> QueueLimits {
-        let policy = |granted: bool| if granted { DigestPolicy::IfAsked } else { DigestPolicy::Never };
-        let portal = self.exports.nvme.portal(accepted.listener);
-        let granted = |of: fn(&NvmePortal) -> bool| policy(portal.is_none_or(of));
-        let data = portal.map(|portal| portal.data).unwrap_or_default();
-        QueueLimits {
-            header_digest: granted(|portal| portal.header_digest),
-            data_digest: granted(|portal| portal.data_digest),
-            cpda: data.cpda,
-            max_h2c_data: data.pdu_max,
-            r2t_len_max: data.r2t_max,
-            handshake_timeout: self.exports.admission.login_time,
-            ..QueueLimits::default()
-        }
     }
 
     /// What a connection says that is no queue.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Accepted, Departure, ShardId};
-use nvme::fabrics::{ConnectNames, ConnectRefusal};
+use endpoint::{Departure, ShardId};
+use nvme::fabrics::ConnectRefusal;
 use nvme_server::{HostIdentity, IoQueueConnect};
 use stream::Tag;
 use volume::Shard as Core;
@@ -106,7 +106,7 @@ impl Shard {
         // Who is not its host is told that, and learns nothing of its rule.
         let its = (&names.subsystem, &names.host, names.host_id);
         let named = its == (&asks.subsystem, &asks.host, asks.host_id);
-        if named && !self.have_one_rule(asks, &request.accepted, &admin) {
+        if named && !self.exports.have_one_rule(asks, &request.accepted, &admin) {
             return Err(QueueRefusal::OtherRule);
         }
         let mut load = vec![0; usize::from(self.shards)];
@@ -119,19 +119,6 @@ impl Shard {
         request.join.shard = Core(shard.0);
         let spec = self.nvme.server.join(cntlid, &request.join).map_err(QueueRefusal::Refused)?;
         Ok((shard, Box::new(AdmittedQueue { spec, admin })))
-    }
-
-    /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
-    /// the rule that its admin queue came under, so it is for queues of that rule and no others: else a host
-    /// would pass the secret or the bounds that a rule asks of its address by joining one that came by another.
-    pub(super) fn have_one_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
-        let nvme = &self.exports.nvme;
-        let rule = |accepted: &Accepted| {
-            let portal = nvme.portal(accepted.listener)?;
-            let subsystem = nvme.subsystem(names.subsystem.as_str(), portal.port)?;
-            subsystem.rule_at(names.host.as_str(), names.host_id, accepted.peer.ip())
-        };
-        rule(one).is_some_and(|at| rule(other) == Some(at))
     }
 
     pub(super) fn queue_reply(&mut self, cx: &mut Cx<'_>, token: u64, answer: QueueAdmission) {

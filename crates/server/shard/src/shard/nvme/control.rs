@@ -26,8 +26,8 @@ impl Shard {
             };
             if names.subsystem.is_discovery() {
                 let (book, auth) = (
-                    Arc::new(self.discovery_entries(names, &accepted)),
-                    self.discovery_proof(names, &accepted),
+                    Arc::new(self.exports.discovery_entries(names, &accepted)),
+                    self.exports.discovery_proof(names, &accepted),
                 );
                 let server = &mut self.nvme.server;
                 match auth {
@@ -40,8 +40,8 @@ impl Shard {
             }
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let now = export.and_then(|export| {
-                let namespaces = self.namespaces(export, names, &accepted)?;
-                Some((namespaces, self.proof(export, names, &accepted)?))
+                let namespaces = self.exports.namespaces(export, names, &accepted)?;
+                Some((namespaces, self.exports.proof(export, names, &accepted)?))
             });
             let server = &mut self.nvme.server;
             match now {
@@ -63,7 +63,7 @@ impl Shard {
             .filter_map(|(_, conn)| match &conn.kind {
                 ConnKind::Queue(queue) => {
                     let open = queue.open()?;
-                    let one = self.have_one_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
+                    let one = self.exports.have_one_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
                     (!one).then_some(open.key)
                 }
                 ConnKind::Login(_) | ConnKind::Session(_) => None,

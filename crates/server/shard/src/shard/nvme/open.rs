@@ -4,21 +4,19 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::{Accepted, Departure, LinkId};
-use nvme::auth::{Credentials, Policy};
-use nvme::fabrics::{ConnectNames, ConnectRefusal};
+use nvme::fabrics::ConnectRefusal;
 use nvme::{Nqn, TransferMax};
-use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, VisibleTo};
 use nvme_server::{
-    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec,
-    HostIdentity, NAMESPACES_MAX, NamespaceEntry, QueueKey, Subsystem,
+    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity,
+    NAMESPACES_MAX, QueueKey, Subsystem,
 };
 use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
-use volume::{Identity, Nexus, PortId};
+use volume::{Identity, Nexus};
 
 use super::offer::{affordable, left};
 use super::{ConnectFailure, ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
-use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
+use crate::exports::SubsystemExport;
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
 use crate::shard::{Shard, set_slot};
 
@@ -31,7 +29,7 @@ impl Shard {
     /// A link comes whose Connect is granted.
     pub(in crate::shard) fn attach_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: NvmeLinkHandoff) {
         let NvmeLinkHandoff { parked, accepted, connect, names, grant } = handoff;
-        let limits = self.queue_limits(&accepted);
+        let limits = self.exports.queue_limits(&accepted);
         let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
         let connecting = ConnectRequest { tag, connect, names, draw: 0 };
         let room = !self.nvme.is_full() && self.stopping.is_none();
@@ -102,9 +100,10 @@ impl Shard {
         let accepted = queue.accepted;
         // The exports may have changed on the way, and nobody could tell the queue before it is open.
         let namespaces = self
+            .exports
             .visible_namespaces(&connecting.names, &accepted)
             .ok_or((ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
-        if !self.have_one_rule(&connecting.names, &accepted, &joined.admin) {
+        if !self.exports.have_one_rule(&connecting.names, &accepted, &joined.admin) {
             return Err((ConnectRefusal::Host, ConnectFailure::OtherRule));
         }
         let mut spec = joined.spec.clone();
@@ -189,15 +188,15 @@ impl Shard {
             auth: None,
         };
         if names.subsystem.is_discovery() {
-            let book = Arc::new(self.discovery_entries(names, accepted));
+            let book = Arc::new(self.exports.discovery_entries(names, accepted));
             spec.discovery = Some(DiscoverySpec { book, local: accepted.local });
-            spec.auth = self.discovery_proof(names, accepted)?;
+            spec.auth = self.exports.discovery_proof(names, accepted)?;
             return Some(spec);
         }
         let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
         spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
-        spec.namespaces = self.namespaces(export, names, accepted)?;
-        spec.auth = self.proof(export, names, accepted)?;
+        spec.namespaces = self.exports.namespaces(export, names, accepted)?;
+        spec.auth = self.exports.proof(export, names, accepted)?;
         spec.limits = ControllerLimits {
             queues: export.limits.queues,
             entries: export.limits.entries.into(),
@@ -205,86 +204,6 @@ impl Shard {
             in_capsule: export.limits.in_capsule_max,
         };
         Some(spec)
-    }
-
-    /// What a host sees that came by an address; `None`: nothing, it is not let in.
-    fn visible_namespaces(&self, names: &ConnectNames, accepted: &Accepted) -> Option<Vec<NamespaceEntry>> {
-        let portal = self.exports.nvme.portal(accepted.listener)?;
-        let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
-        self.namespaces(export, names, accepted)
-    }
-
-    /// What a host sees of a subsystem; `None`: nothing, it is not let in.
-    pub(super) fn namespaces(
-        &self,
-        export: &SubsystemExport,
-        names: &ConnectNames,
-        accepted: &Accepted,
-    ) -> Option<Vec<NamespaceEntry>> {
-        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
-        let entry = |seen: crate::exports::NamespaceExport| NamespaceEntry {
-            nsid: seen.nsid,
-            volume: seen.volume,
-            read_only: seen.read_only,
-            ana_group: seen.ana_group,
-        };
-        Some(export.visible(rule).map(entry).collect())
-    }
-
-    /// What a host must prove to a subsystem, if anything; `None`: it is not let in.
-    pub(super) fn proof(
-        &self,
-        export: &SubsystemExport,
-        names: &ConnectNames,
-        accepted: &Accepted,
-    ) -> Option<Option<Arc<Authentication>>> {
-        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
-        Some(authentication(rule, names, &self.exports.nvme.proofs))
-    }
-
-    /// The same for the discovery service.
-    pub(super) fn discovery_proof(
-        &self,
-        names: &ConnectNames,
-        accepted: &Accepted,
-    ) -> Option<Option<Arc<Authentication>>> {
-        let nvme = &self.exports.nvme;
-        let rule = nvme.discovery_rule(names.host.as_str(), names.host_id, accepted.peer.ip()).ok()?;
-        Some(rule.and_then(|rule| authentication(rule, names, &nvme.proofs)))
-    }
-
-    /// What a host may discover that came from an address.
-    pub(super) fn discovery_entries(&self, names: &ConnectNames, accepted: &Accepted) -> DiscoveryEntries {
-        let nvme = &self.exports.nvme;
-        let mut entries = Vec::new();
-        for portal in &nvme.portals {
-            let mut put = |kind, subsystem| {
-                let (address, port) = (portal.address, portal.port);
-                entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts: VisibleTo::All });
-            };
-            if portal.service == NvmeService::Discovery {
-                put(EntryKind::Current, Nqn::discovery());
-                continue;
-            }
-            for export in nvme.subsystems.iter().filter(|export| export.on_port(portal.port)) {
-                let seen = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
-                if let (true, Ok(name)) = (seen, Nqn::parse(&export.nqn)) {
-                    put(EntryKind::Nvm, name);
-                }
-            }
-        }
-        for referral in &nvme.referrals {
-            let Ok(subsystem) = Nqn::parse(&referral.nqn) else { continue };
-            let (address, port) = (referral.address, PortId(referral.port));
-            entries.push(DiscoveryEntry {
-                kind: EntryKind::Referral,
-                subsystem,
-                address,
-                port,
-                hosts: VisibleTo::All,
-            });
-        }
-        DiscoveryEntries { generation: nvme.generation, entries }
     }
 }
 
@@ -295,18 +214,6 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
         *place = if byte.is_ascii_graphic() { byte } else { b' ' };
     }
     field
-}
-
-/// What a host must prove, if anything.
-fn authentication(rule: &HostRule, names: &ConnectNames, policy: &Policy) -> Option<Arc<Authentication>> {
-    let HostAuth::Required(secret) = &rule.auth else { return None };
-    let credentials = Credentials {
-        host_nqn: names.host.as_str().to_owned(),
-        subsystem_nqn: names.subsystem.as_str().to_owned(),
-        host: Some(secret.key(names.host.as_str())),
-        controller: None,
-    };
-    Some(Arc::new(Authentication { credentials, policy: policy.clone() }))
 }
 
 fn subsystem(export: &SubsystemExport, nqn: &Nqn) -> Subsystem {

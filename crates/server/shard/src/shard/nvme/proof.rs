@@ -13,8 +13,9 @@ use stream::Tag;
 
 use super::NvmeLogLine;
 use crate::backoff::source;
+use crate::exports::LOGINS_MAX;
 use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::{DIRECTORY, LOGINS_MAX, LogLine, Shard};
+use crate::shard::{DIRECTORY, LogLine, Shard};
 
 impl Shard {
     /// Counts a connection among the strangers, or among the queues.

@@ -1,0 +1,65 @@
+//! What an initiator reaches by the exports of now, and what it is told.
+
+use std::net::{IpAddr, SocketAddr};
+
+use endpoint::Accepted;
+use iscsi::discovery::TargetList;
+use iscsi::login::AuthPolicy;
+use iscsi::name::TargetAddress;
+use scsi_server::LunEntry;
+
+use super::{Exports, LunExport, TargetExport};
+
+impl Exports {
+    /// What an initiator reaches of a target by the exports of now that came like this; `None`: nothing. Who must prove
+    /// now who it is, and never did, comes again and does.
+    pub(crate) fn reached(
+        &self,
+        target: &str,
+        initiator: &str,
+        proved: bool,
+        accepted: &Accepted,
+    ) -> Option<Vec<LunEntry>> {
+        let target = self.target(target, self.portal(accepted.listener)?)?;
+        let rule = target.rule(initiator, accepted)?;
+        let may = proved || !matches!(rule.auth, AuthPolicy::Required(_));
+        let entry = |(export, read_only): (LunExport, bool)| LunEntry {
+            lun: export.lun,
+            volume: export.volume,
+            read_only,
+        };
+        may.then(|| target.visible(rule).map(entry).collect())
+    }
+
+    /// The same for discovery.
+    pub(crate) fn may_discover(&self, proved: bool) -> bool {
+        proved || !matches!(self.discovery_auth, AuthPolicy::Required(_))
+    }
+
+    /// What discovery tells an initiator: the targets that it may reach, and where.
+    pub(crate) fn targets_text(
+        &self,
+        initiator: &str,
+        accepted: &Accepted,
+        which: Option<&str>,
+    ) -> Box<[u8]> {
+        let listing = self.targets.iter().filter(|target| {
+            which.is_none_or(|name| &*target.name == name) && target.rule(initiator, accepted).is_some()
+        });
+        let mut list = TargetList::default();
+        for target in listing {
+            let mut addresses = self.addresses(target, accepted.local.ip()).peekable();
+            // Where no address follows, initiators take the one that they asked (RFC 7143 Appendix C).
+            if addresses.peek().is_some() {
+                list.target(&target.name);
+            }
+            addresses.for_each(|(address, group)| list.address(&TargetAddress::of_portal(address, group)));
+        }
+        list.into_text()
+    }
+
+    fn addresses(&self, target: &TargetExport, local: IpAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
+        let portals = self.portals.iter().filter(|portal| target.is_reached_by(portal));
+        portals.filter_map(move |portal| Some((portal.shown(local)?, portal.group)))
+    }
+}

@@ -1,0 +1,143 @@
+//! What an NVMe host reaches by the exports of now, and what it must prove.
+
+use std::sync::Arc;
+
+use endpoint::Accepted;
+use nvme::Nqn;
+use nvme::auth::{Credentials, Policy};
+use nvme::fabrics::ConnectNames;
+use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, VisibleTo};
+use nvme_server::{Authentication, NamespaceEntry};
+use nvme_tcp::QueueLimits;
+use nvme_tcp::controller::DigestPolicy;
+use volume::PortId;
+
+use super::{Exports, HostAuth, HostRule, NamespaceExport, NvmePortal, NvmeService, SubsystemExport};
+
+impl Exports {
+    /// What is granted to a connection that came like this.
+    pub(crate) fn queue_limits(&self, accepted: &Accepted) -> QueueLimits {
+        let policy = |granted: bool| if granted { DigestPolicy::IfAsked } else { DigestPolicy::Never };
+        let portal = self.nvme.portal(accepted.listener);
+        let granted = |of: fn(&NvmePortal) -> bool| policy(portal.is_none_or(of));
+        let data = portal.map(|portal| portal.data).unwrap_or_default();
+        QueueLimits {
+            header_digest: granted(|portal| portal.header_digest),
+            data_digest: granted(|portal| portal.data_digest),
+            cpda: data.cpda,
+            max_h2c_data: data.pdu_max,
+            r2t_len_max: data.r2t_max,
+            handshake_timeout: self.admission.login_time,
+            ..QueueLimits::default()
+        }
+    }
+
+    /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
+    /// the rule that its admin queue came under, so it is for queues of that rule and no others: else a host
+    /// would pass the secret or the bounds that a rule asks of its address by joining one that came by another.
+    pub(crate) fn have_one_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
+        let nvme = &self.nvme;
+        let rule = |accepted: &Accepted| {
+            let portal = nvme.portal(accepted.listener)?;
+            let subsystem = nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+            subsystem.rule_at(names.host.as_str(), names.host_id, accepted.peer.ip())
+        };
+        rule(one).is_some_and(|at| rule(other) == Some(at))
+    }
+
+    /// What a host sees that came by an address; `None`: nothing, it is not let in.
+    pub(crate) fn visible_namespaces(
+        &self,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Option<Vec<NamespaceEntry>> {
+        let portal = self.nvme.portal(accepted.listener)?;
+        let export = self.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+        self.namespaces(export, names, accepted)
+    }
+
+    /// What a host sees of a subsystem; `None`: nothing, it is not let in.
+    pub(crate) fn namespaces(
+        &self,
+        export: &SubsystemExport,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Option<Vec<NamespaceEntry>> {
+        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
+        let entry = |seen: NamespaceExport| NamespaceEntry {
+            nsid: seen.nsid,
+            volume: seen.volume,
+            read_only: seen.read_only,
+            ana_group: seen.ana_group,
+        };
+        Some(export.visible(rule).map(entry).collect())
+    }
+
+    /// What a host must prove to a subsystem, if anything; `None`: it is not let in.
+    pub(crate) fn proof(
+        &self,
+        export: &SubsystemExport,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Option<Option<Arc<Authentication>>> {
+        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
+        Some(authentication(rule, names, &self.nvme.proofs))
+    }
+
+    /// The same for the discovery service.
+    pub(crate) fn discovery_proof(
+        &self,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Option<Option<Arc<Authentication>>> {
+        let nvme = &self.nvme;
+        let rule = nvme.discovery_rule(names.host.as_str(), names.host_id, accepted.peer.ip()).ok()?;
+        Some(rule.and_then(|rule| authentication(rule, names, &nvme.proofs)))
+    }
+
+    /// What a host may discover that came from an address.
+    pub(crate) fn discovery_entries(&self, names: &ConnectNames, accepted: &Accepted) -> DiscoveryEntries {
+        let nvme = &self.nvme;
+        let mut entries = Vec::new();
+        for portal in &nvme.portals {
+            let mut put = |kind, subsystem| {
+                let (address, port) = (portal.address, portal.port);
+                entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts: VisibleTo::All });
+            };
+            if portal.service == NvmeService::Discovery {
+                put(EntryKind::Current, Nqn::discovery());
+                continue;
+            }
+            for export in nvme.subsystems.iter().filter(|export| export.on_port(portal.port)) {
+                let seen = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
+                if let (true, Ok(name)) = (seen, Nqn::parse(&export.nqn)) {
+                    put(EntryKind::Nvm, name);
+                }
+            }
+        }
+        for referral in &nvme.referrals {
+            let Ok(subsystem) = Nqn::parse(&referral.nqn) else { continue };
+            let (address, port) = (referral.address, PortId(referral.port));
+            entries.push(DiscoveryEntry {
+                kind: EntryKind::Referral,
+                subsystem,
+                address,
+                port,
+                hosts: VisibleTo::All,
+            });
+        }
+        DiscoveryEntries { generation: nvme.generation, entries }
+    }
+}
+
+/// What a host must prove, if anything.
+fn authentication(rule: &HostRule, names: &ConnectNames, policy: &Policy) -> Option<Arc<Authentication>> {
+    let HostAuth::Required(secret) = &rule.auth else { return None };
+    let credentials = Credentials {
+        host_nqn: names.host.as_str().to_owned(),
+        subsystem_nqn: names.subsystem.as_str().to_owned(),
+        host: Some(secret.key(names.host.as_str())),
+        controller: None,
+    };
+    Some(Arc::new(Authentication { credentials, policy: policy.clone() }))
+}
