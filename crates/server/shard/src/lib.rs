@@ -29,6 +29,7 @@ mod controllers;
 mod directory;
 mod exports;
 mod links;
+mod log;
 mod login_link;
 mod message;
 mod shard;
@@ -43,6 +44,7 @@ pub use exports::{
     Referral, Rule, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
 };
 pub use links::LinkTraffic;
+pub use log::{ConnectFailure, LogLine, NvmeLogLine};
 pub use message::{
     AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, HostAuthentication, LinkHandoff,
     Listing, MakeBackend, MakeRemote, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
@@ -51,4 +53,4 @@ pub use message::{
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,
 };
-pub use shard::{ConnectFailure, LogLine, NvmeLogLine, Shard, home_of};
+pub use shard::{Shard, home_of};

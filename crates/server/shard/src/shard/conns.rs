@@ -1,27 +1,23 @@
 //! Connections and their links: who owns which socket, and what is out on it.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use buf::{Cx, Errno};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::chap::Algorithm;
-use iscsi::login::Cause;
-use iscsi::session::{LinkFault, TargetSession};
+use iscsi::session::TargetSession;
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::NexusKey;
 use stream::{Connection, Link, Received, RecvOp, SendOp, Tag};
 
 use super::Shard;
-use super::nvme::{NvmeLogLine, Queue};
+use super::nvme::Queue;
 use super::payload::Parked;
 use crate::exports::PlacementOutcome;
 use crate::links::Owner;
+use crate::log::LogLine;
 use crate::login_link::LoginLink;
 use crate::message::{Message, SessionMemory, Traffic};
-
-/// How many lines wait for the log at most.
-const LOG_MAX: usize = 256;
 
 /// A connection: a login, a session with its links, or a queue of NVMe.
 #[derive(Debug)]
@@ -119,57 +115,7 @@ pub(super) struct SessionLink {
     pub(super) algorithm: Option<Algorithm>,
 }
 
-/// Something that an operator may want to know.
-#[derive(Clone, Debug)]
-pub enum LogLine {
-    /// A login failed.
-    LoginFailed {
-        /// Where it came from.
-        peer: SocketAddr,
-        /// Why; `None`: the peer went away or took too long.
-        cause: Option<Cause>,
-    },
-    /// An initiator is in.
-    LoggedIn {
-        /// Where it came from.
-        peer: SocketAddr,
-        /// Who.
-        initiator: Arc<str>,
-        /// Where; `None`: discovery.
-        target: Option<Arc<str>>,
-    },
-    /// A session has ended.
-    LoggedOut {
-        /// Who.
-        initiator: Arc<str>,
-        /// Where; `None`: discovery.
-        target: Option<Arc<str>>,
-    },
-    /// About an NVMe host.
-    Nvme(NvmeLogLine),
-    /// A peer broke the protocol.
-    LinkFault {
-        /// Who.
-        initiator: Arc<str>,
-        /// How.
-        violation: LinkFault,
-    },
-    /// Something happened to a volume.
-    Volume {
-        /// Its name.
-        name: Arc<str>,
-        /// What.
-        remark: volume::OperatorNotice,
-    },
-}
-
 impl Shard {
-    pub(super) fn log(&mut self, line: LogLine) {
-        if self.log_lines.len() < LOG_MAX {
-            self.log_lines.push_back(line);
-        }
-    }
-
     /// Notes that a connection may have events, and that its timer may have moved.
     pub(super) fn touch(&mut self, tag: Tag) {
         if let Some(conn) = self.conns.get_mut(tag)
@@ -216,7 +162,7 @@ impl Shard {
             ConnKind::Session(session) => {
                 if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
                     let initiator = session.initiator.clone();
-                    self.log(LogLine::LinkFault { initiator, violation });
+                    self.log.push(LogLine::LinkFault { initiator, violation });
                 }
             }
             ConnKind::Queue(queue) => {

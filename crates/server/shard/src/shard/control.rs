@@ -10,10 +10,11 @@ use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
 use volume::{Answer, AskId, OperatorNotice, Refusal, VolumeId, VolumeRequest, Why};
 
+use super::Shard;
 use super::conns::{ConnKind, Session};
-use super::{LogLine, Shard};
 use crate::exports::Exports;
 use crate::links::Links;
+use crate::log::LogLine;
 use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
 
 /// Asks of the control plane are numbered from here, the server's own from 0.
@@ -93,7 +94,7 @@ impl Shard {
     }
 
     fn report(&mut self, id: u64, report: Report) {
-        self.messages.push_back((CONTROL, Message::Report(id, report)));
+        self.outbox.post(CONTROL, Message::Report(id, report));
     }
 
     fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
@@ -110,7 +111,7 @@ impl Shard {
             return self.ask_for(cx, None, volume, ask);
         }
         let number = self.number_ask(None);
-        self.post(home, Message::VolumeRequest(volume, self.id, number, ask));
+        self.outbox.post(home, Message::VolumeRequest(volume, self.id, number, ask));
     }
 
     fn number_ask(&mut self, request: Option<u64>) -> AskId {
@@ -152,7 +153,7 @@ impl Shard {
                 continue;
             };
             for answer in answers {
-                self.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+                self.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
             }
             self.report(id, Report::Done);
             dropped = true;
@@ -165,9 +166,8 @@ impl Shard {
     fn report_when_applied(&mut self, cx: &mut Cx<'_>, id: u64) {
         self.run_nvme_steps(cx);
         self.requests.barriers.push((id, self.shards));
-        for shard in 0..self.shards {
-            self.post(ShardId(shard), Message::Barrier(self.id, id));
-        }
+        let from = self.id;
+        self.outbox.broadcast(|| Message::Barrier(from, id));
     }
 
     pub(super) fn barrier_reached(&mut self, id: u64) {
@@ -354,7 +354,7 @@ impl Shard {
         }
         if let Some(local) = self.volumes.get(volume).filter(|_| !well || failed) {
             let name = local.name().clone();
-            self.log(LogLine::Volume { name, remark: OperatorNotice::NotFlushed });
+            self.log.push(LogLine::Volume { name, remark: OperatorNotice::NotFlushed });
         }
     }
 }

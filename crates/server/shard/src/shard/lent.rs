@@ -60,7 +60,7 @@ impl Shard {
         // In their order.
         let waits = self.recalls.queue.iter().any(|recall| recall.volume == volume);
         if links.is_empty() && !waits {
-            return self.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
+            return self.outbox.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
         }
         self.recalls.queue.push_back(Recall { volume, ack, links, until: Some(cx.now + GRACE) });
     }
@@ -138,7 +138,7 @@ impl Shard {
             let is_first = waits.iter().all(|other: &Recall| other.volume != recall.volume);
             if recall.links.is_empty() && is_first {
                 let home = self.volumes.home_of(recall.volume);
-                self.post(home, Message::Ack(recall.volume, recall.ack));
+                self.outbox.post(home, Message::Ack(recall.volume, recall.ack));
                 worked = true;
                 continue;
             }

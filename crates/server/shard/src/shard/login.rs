@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::{Account, Cx, Pool};
-use endpoint::{Accepted, Departure, LinkId, ShardId};
+use endpoint::{Accepted, Departure, LinkId};
 use iscsi::login::{
     AuthPolicy, Authorization, Cause, Complete, Completion, Established, LoginIdentity, LoginPolicy,
 };
@@ -14,13 +14,14 @@ use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
-use super::conns::{Conn, ConnKind, JoinRequest, LogLine, PendingLogin};
+use super::conns::{Conn, ConnKind, JoinRequest, PendingLogin};
 use super::{DIRECTORY, LOGINS_ROOM, Shard};
 use crate::directory::{
     AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
 };
 use crate::exports::{Exports, LOGINS_MAX, PlacementQuery};
 use crate::links::Owner;
+use crate::log::LogLine;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{LinkHandoff, Message, SessionMemory};
 
@@ -120,14 +121,14 @@ impl Shard {
                         pending_login.asked = true;
                         (pending_login.cid, pending_login.memory) = (Some(cid), memory);
                     }
-                    self.post(DIRECTORY, Message::AdmissionRequest(request));
+                    self.outbox.post(DIRECTORY, Message::AdmissionRequest(request));
                 }
                 LoginEvent::Done(established) => self.enter(cx, tag, *established),
                 LoginEvent::Over(cause) => {
                     if cause == Some(Cause::Authentication) {
                         self.report_authentication_failure(accepted.peer.ip());
                     }
-                    self.log(LogLine::LoginFailed { peer: accepted.peer, cause });
+                    self.log.push(LogLine::LoginFailed { peer: accepted.peer, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
                     let evicted =
                         self.pending_login(tag).is_some_and(|pending_login| pending_login.login.is_evicted());
@@ -145,9 +146,7 @@ impl Shard {
     /// Who comes from here has failed to prove who they are: every shard puts them off, whichever
     /// accepts their next connection.
     pub(super) fn report_authentication_failure(&mut self, from: IpAddr) {
-        for shard in 0..self.shards {
-            self.post(ShardId(shard), Message::AuthenticationFailed(from));
-        }
+        self.outbox.broadcast(|| Message::AuthenticationFailed(from));
     }
 
     fn authorize(&self, cx: &Cx<'_>, question: &LoginIdentity, accepted: &Accepted) -> Authorization {
@@ -211,9 +210,9 @@ impl Shard {
         for action in actions {
             match action {
                 DirectoryAction::Answer { shard, token, reply } => {
-                    self.post(shard, Message::AdmissionReply(token, reply))
+                    self.outbox.post(shard, Message::AdmissionReply(token, reply))
                 }
-                DirectoryAction::End { shard, tsih } => self.post(shard, Message::EndSession(tsih)),
+                DirectoryAction::End { shard, tsih } => self.outbox.post(shard, Message::EndSession(tsih)),
             }
         }
     }
@@ -232,11 +231,13 @@ impl Shard {
             AdmissionReply::Granted { tsih, shard, new } => {
                 pending_login.grant = Some((shard, tsih, new));
                 match pending_login.cid {
-                    Some(cid) if !new => self.post(shard, Message::JoinSession(tsih, cid, self.id, token)),
+                    Some(cid) if !new => {
+                        self.outbox.post(shard, Message::JoinSession(tsih, cid, self.id, token))
+                    }
                     // A claim names its connection.
                     Some(_) | None => {
                         let memory = pending_login.memory;
-                        self.post(shard, Message::ReserveMemory(tsih, memory, self.id, token));
+                        self.outbox.post(shard, Message::ReserveMemory(tsih, memory, self.id, token));
                     }
                 }
             }
@@ -265,11 +266,11 @@ impl Shard {
             Ok(()) => self.complete(tag, Completion::NewSession { tsih, window: 1 }),
             Err(LoginStatus::OUT_OF_RESOURCES) if wanted => {
                 pending_login.grant = None;
-                self.post(DIRECTORY, Message::PlaceElsewhere(tsih, self.id, token));
+                self.outbox.post(DIRECTORY, Message::PlaceElsewhere(tsih, self.id, token));
             }
             Err(status) => {
                 pending_login.grant = None;
-                self.post(DIRECTORY, Message::SessionGone(tsih));
+                self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
                 self.complete(tag, Completion::Refused(status));
             }
         }
@@ -279,7 +280,7 @@ impl Shard {
         if !self.sessions.contains_key(&tsih) {
             self.join_of_absent(cx, tsih, joining);
         } else if !self.start_join(cx, tsih, joining) {
-            self.post(
+            self.outbox.post(
                 joining.from,
                 Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
             );
@@ -322,7 +323,7 @@ impl Shard {
             if window.is_err() {
                 self.expect_no_more(cx, conn, joining.cid);
             }
-            self.post(joining.from, Message::JoinReply(joining.token, window));
+            self.outbox.post(joining.from, Message::JoinReply(joining.token, window));
         }
     }
 
@@ -402,9 +403,9 @@ impl Shard {
         }
         match (pending_login.grant, pending_login.cid) {
             // What was granted never came to be.
-            (Some((shard, tsih, true)), _) => self.post(shard, Message::LoginAborted(tsih)),
+            (Some((shard, tsih, true)), _) => self.outbox.post(shard, Message::LoginAborted(tsih)),
             (Some((shard, tsih, false)), Some(cid)) => {
-                self.post(shard, Message::JoinAborted(tsih, cid, self.id, tag.to_bits()));
+                self.outbox.post(shard, Message::JoinAborted(tsih, cid, self.id, tag.to_bits()));
             }
             (Some((.., false)) | None, _) => {}
         }

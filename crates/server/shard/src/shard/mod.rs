@@ -14,6 +14,7 @@ mod login;
 mod memory;
 mod nexus_presence;
 mod nvme;
+mod outbox;
 mod payload;
 mod pending_sessions;
 mod remotes;
@@ -35,9 +36,9 @@ use crate::backoff::BackOff;
 use crate::directory::Directory;
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::links::Links;
+use crate::log::{Log, LogLine};
 use crate::message::{Message, NvmeMessage};
 
-pub use conns::LogLine;
 use conns::{Conn, JoinRequest};
 use control::{PendingRequests, Stopping};
 use deferred::DeferredSteps;
@@ -45,7 +46,7 @@ use lent::Recalls;
 use memory::MemoryWaiters;
 use nexus_presence::NexusPresence;
 use nvme::Nvme;
-pub use nvme::{ConnectFailure, NvmeLogLine};
+use outbox::Outbox;
 use pending_sessions::PendingSessions;
 use remotes::Remotes;
 use sessions::NexusEnds;
@@ -94,14 +95,12 @@ pub struct Shard {
     /// Links that may have something to receive or to send.
     ready: VecDeque<LinkId>,
     departures: VecDeque<(LinkId, Departure<Message>)>,
-    messages: VecDeque<(ShardId, Message)>,
-    /// Messages of this shard to itself.
-    own: VecDeque<Message>,
+    outbox: Outbox,
     stopping: Option<Stopping>,
     requests: PendingRequests,
     nexus_ends: NexusEnds,
     nexus_presence: NexusPresence,
-    log_lines: VecDeque<LogLine>,
+    log: Log,
 }
 
 impl Shard {
@@ -134,28 +133,18 @@ impl Shard {
             touched: VecDeque::new(),
             ready: VecDeque::new(),
             departures: VecDeque::new(),
-            messages: VecDeque::new(),
-            own: VecDeque::new(),
+            outbox: Outbox::new(id, shards),
             stopping: None,
             requests: PendingRequests::default(),
             nexus_ends: NexusEnds::default(),
             nexus_presence: NexusPresence::default(),
-            log_lines: VecDeque::new(),
+            log: Log::default(),
         }
     }
 
     /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
     pub fn poll_log(&mut self) -> Option<LogLine> {
-        self.log_lines.pop_front()
-    }
-
-    /// Sends a message, to this very shard as to any other.
-    fn post(&mut self, to: ShardId, message: Message) {
-        if to == self.id {
-            self.own.push_back(message);
-        } else {
-            self.messages.push_back((to, message));
-        }
+        self.log.poll()
     }
 
     fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
@@ -194,7 +183,7 @@ impl Shard {
             Message::Computed(remote) => self.remotes.handle_worked(remote),
             Message::VolumeRequest(volume, from, id, ask) => {
                 if let Some(answer) = self.volumes.ask(cx, volume, from, id, ask) {
-                    self.post(from, Message::Answer(volume, answer));
+                    self.outbox.post(from, Message::Answer(volume, answer));
                 }
             }
             Message::NexusCame(volume, who) => self.nexus_presence.came(volume, who),
@@ -207,7 +196,7 @@ impl Shard {
             Message::Barrier(from, id) => {
                 // What is to be answered to its earlier messages goes before.
                 self.run_nvme_steps(cx);
-                self.post(from, Message::BarrierReached(id));
+                self.outbox.post(from, Message::BarrierReached(id));
             }
             Message::BarrierReached(id) => self.barrier_reached(id),
             Message::Stored(volume, ticket, durable) => self.volumes.stored(cx, volume, ticket, durable),
@@ -279,7 +268,7 @@ impl Endpoint for Shard {
         loop {
             let mut more = false;
             worked |= self.run_remotes(cx);
-            while let Some(message) = self.own.pop_front() {
+            while let Some(message) = self.outbox.poll_own() {
                 self.take_message(cx, message);
                 more = true;
             }
@@ -325,7 +314,7 @@ impl Endpoint for Shard {
     }
 
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
-        self.messages.pop_front()
+        self.outbox.poll()
     }
 
     fn poll_dial(&mut self) -> Option<Dial> {

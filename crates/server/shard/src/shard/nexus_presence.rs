@@ -60,7 +60,7 @@ impl Shard {
     }
 
     fn announce_at(&mut self, volume: VolumeId, who: &Arc<Identity>) {
-        self.post(self.volumes.home_of(volume), Message::NexusCame(volume, who.clone()));
+        self.outbox.post(self.volumes.home_of(volume), Message::NexusCame(volume, who.clone()));
     }
 
     /// Changes what a nexus reaches.
@@ -79,7 +79,8 @@ impl Shard {
         for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
             // Nobody waits for the answer.
             let id = self.nexus_ends.next();
-            self.post(self.volumes.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
+            self.outbox
+                .post(self.volumes.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
         }
     }
 
@@ -94,10 +95,10 @@ impl Shard {
     ) {
         if self.nexus_presence.gone(volume, &who) {
             let answer = Answer { to: Core(from.0), id, result: Ok(()) };
-            return self.post(from, Message::Answer(volume, answer));
+            return self.outbox.post(from, Message::Answer(volume, answer));
         }
         if let Some(answer) = self.volumes.ask(cx, volume, from, id, VolumeRequest::NexusLost(who)) {
-            self.post(from, Message::Answer(volume, answer));
+            self.outbox.post(from, Message::Answer(volume, answer));
         }
     }
 }

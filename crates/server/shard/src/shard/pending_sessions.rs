@@ -79,14 +79,14 @@ impl Shard {
                 .map(|promise| drop(self.pending_sessions.reserved.insert(tsih, promise)))
                 .ok_or(LoginStatus::OUT_OF_RESOURCES)
         };
-        self.post(from, Message::MemoryReserved(token, answer));
+        self.outbox.post(from, Message::MemoryReserved(token, answer));
     }
 
     /// A session that was to live here does not come to be. What was set aside for it is given back before
     /// the directory hears of it, so that who comes in its place finds it.
     pub(super) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         drop(self.pending_sessions.take_memory(tsih));
-        self.post(DIRECTORY, Message::SessionGone(tsih));
+        self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
         self.resume_postponed(cx, tsih);
     }
 
@@ -95,7 +95,7 @@ impl Shard {
         if self.pending_sessions.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
             self.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
         } else {
-            self.post(
+            self.outbox.post(
                 joining.from,
                 Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
             );
@@ -125,7 +125,7 @@ impl Shard {
                 && !self.start_join(cx, tsih, joining)
             {
                 let gone = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
-                self.post(joining.from, Message::JoinReply(joining.token, gone));
+                self.outbox.post(joining.from, Message::JoinReply(joining.token, gone));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Shard {
             let tsih = *tsih;
             if !self.is_wanted(tsih) {
                 // Told twice it is harmless: the handle is not given again so soon.
-                self.post(DIRECTORY, Message::SessionGone(tsih));
+                self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
             }
             self.resume_postponed(cx, tsih);
         }

@@ -15,7 +15,8 @@ use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId, VolumeRequest};
 
-use super::{LogLine, Shard, set_slot};
+use super::{Shard, set_slot};
+use crate::log::LogLine;
 use crate::message::{CONTROL, Message};
 
 /// No bound that a table in memory can meet.
@@ -296,7 +297,7 @@ impl Shard {
         let again = shared.remote.turn(cx);
         while let Some(remark) = shared.remote.poll_remark() {
             if let Some(name) = self.volumes.get(volume).map(|local| local.name().clone()) {
-                self.log(LogLine::Volume { name, remark });
+                self.log.push(LogLine::Volume { name, remark });
             }
         }
         while let Some(done) = shared.remote.poll_done() {
@@ -320,7 +321,7 @@ impl Shard {
             self.remotes.dials.push_back(Dial { id, ..dial });
         }
         while let Some(work) = shared.remote.poll_work() {
-            self.post(CONTROL, Message::Compute(self.id, tag, work));
+            self.outbox.post(CONTROL, Message::Compute(self.id, tag, work));
         }
         let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
         let wanted = earliest(shared.remote.poll_timeout(), entry.closes_until);

@@ -18,11 +18,12 @@ use scsi_server::{Arrived, Management, NexusKey, NexusSpec, TaskAttribute, TaskK
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{AskId, Identity, Nexus};
 
-use super::conns::{Conn, ConnKind, LogLine, Session, SessionLink};
+use super::conns::{Conn, ConnKind, Session, SessionLink};
 use super::login::{placement_query, promise};
 use super::nexus_presence::volumes_of;
 use super::{DIRECTORY, Shard, set_slot};
 use crate::links::Owner;
+use crate::log::LogLine;
 use crate::message::{LinkHandoff, Message, Traffic};
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
@@ -127,7 +128,7 @@ impl Shard {
             set_slot(&mut self.nexuses, nexus.0 as usize, tag);
             self.announce_nexus(nexus);
         }
-        self.log(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
+        self.log.push(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
         Some(tag)
     }
 
@@ -230,12 +231,12 @@ impl Shard {
             }
             if let Err(violation) = session.proto.resume(cx) {
                 let initiator = session.initiator.clone();
-                self.log(LogLine::LinkFault { initiator, violation });
+                self.log.push(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             if let Some(violation) = session.proto.poll_link_fault() {
                 let initiator = session.initiator.clone();
-                self.log(LogLine::LinkFault { initiator, violation });
+                self.log.push(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             // Parsing on may have brought more to tell.
@@ -263,7 +264,7 @@ impl Shard {
                 || session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid)
         };
         if !session.is_some_and(replaced) {
-            self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+            self.outbox.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
         }
     }
 
@@ -373,7 +374,7 @@ impl Shard {
         let (initiator, promised) = (session.initiator.clone(), session.promised);
         let line =
             LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
-        self.log(line);
+        self.log.push(line);
         if self.sessions.remove(&tsih).is_some()
             && let Entry::Occupied(mut all) = self.promised_by_initiator.entry(initiator)
         {
@@ -385,7 +386,7 @@ impl Shard {
         if let Some(nexus) = nexus {
             self.close_nexus(nexus);
         }
-        self.post(DIRECTORY, Message::SessionGone(tsih));
+        self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
     }
 
     /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
@@ -399,7 +400,7 @@ impl Shard {
             for volume in volumes {
                 let id = self.nexus_ends.number(conn);
                 let home = self.volumes.home_of(volume);
-                self.post(home, Message::NexusGone(volume, self.id, id, identity.clone()));
+                self.outbox.post(home, Message::NexusGone(volume, self.id, id, identity.clone()));
                 asked += 1;
             }
         }

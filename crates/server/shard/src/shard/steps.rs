@@ -63,9 +63,7 @@ impl Shard {
                     }
                 });
                 if let Some(target) = reset.filter(|_| outcome == Managed::Complete) {
-                    for shard in 0..self.shards {
-                        self.post(ShardId(shard), Message::ColdReset(target.clone()));
-                    }
+                    self.outbox.broadcast(|| Message::ColdReset(target.clone()));
                 }
             }
             Step::Cancel { volume, io } => self.cancel_io(cx, volume, io),
@@ -110,7 +108,7 @@ impl Shard {
     /// Asks a volume's home for what a server wants of it.
     pub(super) fn ask_home(&mut self, volume: VolumeId, id: AskId, ask: VolumeRequest) {
         let home = self.volumes.home_of(volume);
-        self.post(home, Message::VolumeRequest(volume, self.id, id, ask));
+        self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
     }
 
     /// A volume's home has answered.

@@ -12,8 +12,9 @@ use volume::{
     VolumeRequest, Why,
 };
 
+use super::Shard;
 use super::remotes::Remotes;
-use super::{LogLine, Shard};
+use crate::log::LogLine;
 use crate::message::{BackendFactory, CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
@@ -494,14 +495,14 @@ impl Shard {
             self.volumes.out.push_back(op);
         }
         while let Some(core) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_wake()) {
-            self.post(ShardId(core.0), Message::Wake(volume));
+            self.outbox.post(ShardId(core.0), Message::Wake(volume));
         }
         while let Some((name, remark)) = self.volumes.get_mut(volume).and_then(LocalVolume::poll_remark) {
-            self.log(LogLine::Volume { name, remark });
+            self.log.push(LogLine::Volume { name, remark });
         }
         let home = self.volumes.home_of(volume);
         while let Some((id, ask)) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ask()) {
-            self.post(home, Message::VolumeRequest(volume, self.id, id, ask));
+            self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
         }
         while let Some(ack) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
             self.acknowledge(cx, volume, ack);
@@ -523,19 +524,17 @@ impl Shard {
         let name = home.facts().name.clone();
         let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
         for remark in remarks {
-            self.log(LogLine::Volume { name: name.clone(), remark });
+            self.log.push(LogLine::Volume { name: name.clone(), remark });
         }
         for store in stores {
-            self.post(CONTROL, Message::Store(volume, store));
+            self.outbox.post(CONTROL, Message::Store(volume, store));
         }
         for adoption in adoptions {
             let adoption = Arc::new(adoption);
-            for shard in 0..self.shards {
-                self.post(ShardId(shard), Message::Adopt(volume, adoption.clone()));
-            }
+            self.outbox.broadcast(|| Message::Adopt(volume, adoption.clone()));
         }
         for answer in answers {
-            self.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+            self.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
         }
     }
 
@@ -551,7 +550,7 @@ impl Shard {
                 // Nothing of it is in flight here.
                 self.volumes.keep_early_view(volume, &adoption.view);
                 let ack = Ack { from: Core(self.id.0), change: adoption.change };
-                self.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
+                self.outbox.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
             }
         }
         self.volumes.schedule(volume);

@@ -9,11 +9,12 @@ use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
-use super::{ConnectFailure, ConnectRequest, LAST_WORDS_MAX, NvmeLogLine, Queue, QueueState};
+use super::{ConnectRequest, LAST_WORDS_MAX, Queue, QueueState};
 use crate::exports::{HostAuth, HostRule, NotAllowed, NvmeService};
 use crate::links::Owner;
+use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
+use crate::shard::Shard;
 use crate::shard::conns::{Conn, ConnKind};
-use crate::shard::{LogLine, Shard};
 
 /// The leave to connect.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +216,7 @@ impl Shard {
         queue.proto.respond(cx, tag, completion);
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
         self.touch(conn);
-        self.log(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
+        self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
     }
 }
 

@@ -11,9 +11,10 @@ use stream::Tag;
 use volume::Shard as Core;
 
 use super::arrive::ConnectPermit;
-use super::{ConnectFailure, ConnectRequest, Controller, QueueState, placement_query};
+use super::{ConnectRequest, Controller, QueueState, placement_query};
 use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::ShardPreference;
+use crate::log::ConnectFailure;
 use crate::message::{
     AdmittedQueue, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal, QueueRequest,
 };
@@ -59,7 +60,7 @@ impl Shard {
         };
         if let Some(queue) = self.queue(conn) {
             queue.state = QueueState::AwaitingGrant(Box::new(connecting));
-            self.post(message.0, Message::Nvme(message.1));
+            self.outbox.post(message.0, Message::Nvme(message.1));
         }
     }
 
@@ -68,7 +69,7 @@ impl Shard {
         let registered = request.host_id.and_then(|id| self.registered_name(&request.subsystem, &id));
         let Some(directory) = &mut self.nvme.directory else { return };
         let reply = directory.admit(request, registered);
-        self.post(request.from.0, Message::Nvme(NvmeMessage::ControllerReply(request.from.1, reply)));
+        self.outbox.post(request.from.0, Message::Nvme(NvmeMessage::ControllerReply(request.from.1, reply)));
     }
 
     /// The name under which an identifier is registered with a volume of a subsystem.
@@ -193,7 +194,7 @@ impl Shard {
     pub(super) fn give_back(&mut self, grant: QueueGrant) {
         match grant {
             QueueGrant::Admin { cntlid, .. } => {
-                self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+                self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
             QueueGrant::Io(joined) => self.nvme.server.give_up(&joined.spec),
         }

@@ -8,7 +8,6 @@
 mod arrive;
 mod connect;
 mod control;
-mod log;
 mod offer;
 mod open;
 mod pending_connects;
@@ -27,12 +26,11 @@ use nvme_tcp::{ControllerQueue, LinkFault};
 use stream::{Close, Connection, Tag, TargetEvent};
 
 use super::conns::ConnKind;
-use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
+use super::{DIRECTORY, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
 use crate::exports::PlacementQuery;
+use crate::log::{LogLine, NvmeLogLine};
 use crate::message::{Message, NvmeMessage, QueueGrant};
-
-pub use log::{ConnectFailure, NvmeLogLine};
 
 /// How long last words may take to leave.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
@@ -232,7 +230,7 @@ impl Shard {
             NvmeMessage::Link(handoff) => self.give_back(handoff.grant),
             NvmeMessage::ListControllers(from, id, of) => {
                 let here = self.nvme.server.controllers_here(&of);
-                self.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
+                self.outbox.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
             }
             NvmeMessage::ControllersListed(id, here) => {
                 self.nvme.server.handle_controllers(cx, id, self.shards, &here)
@@ -253,7 +251,7 @@ impl Shard {
             host: queue.names().map(|(host, _)| host),
             violation,
         };
-        self.log(LogLine::Nvme(line));
+        self.log.push(LogLine::Nvme(line));
         self.close_server_queue(cx, conn);
     }
 
@@ -344,11 +342,11 @@ impl Shard {
         match std::mem::replace(&mut queue.state, QueueState::Ended) {
             QueueState::Ended | QueueState::Open(_) => {}
             QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::AwaitingGrant(_) => {
-                self.log(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
+                self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
             QueueState::Granted(granted) => {
                 self.give_back(granted.2);
-                self.log(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
+                self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
         }
         self.depart(id, how);

@@ -47,7 +47,7 @@ impl Shard {
         if self.nvme.reported_left.is_none_or(|told| told.abs_diff(now) >= step) {
             self.nvme.reported_left = Some(now);
             let message = NvmeMessage::MemoryLeft(self.id, now);
-            self.post(DIRECTORY, Message::Nvme(message));
+            self.outbox.post(DIRECTORY, Message::Nvme(message));
         }
     }
 }

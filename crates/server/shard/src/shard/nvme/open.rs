@@ -15,8 +15,9 @@ use stream::{Tag, Target};
 use volume::{Identity, Nexus};
 
 use super::offer::{affordable, left};
-use super::{ConnectFailure, ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
+use super::{ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
 use crate::exports::SubsystemExport;
+use crate::log::ConnectFailure;
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
 use crate::shard::{Shard, set_slot};
 

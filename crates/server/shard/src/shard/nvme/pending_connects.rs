@@ -53,7 +53,7 @@ impl Shard {
                 asked,
             });
         }
-        self.post(from, Message::Nvme(NvmeMessage::QueueReply(token, answer)));
+        self.outbox.post(from, Message::Nvme(NvmeMessage::QueueReply(token, answer)));
     }
 
     /// Answers those whose number is free, or who have waited long enough; tells whether there were any.
@@ -67,7 +67,7 @@ impl Shard {
             }
             any = true;
             let answer = self.admit_queue(pending.cntlid, &mut pending.asked);
-            self.post(pending.from, Message::Nvme(NvmeMessage::QueueReply(pending.token, answer)));
+            self.outbox.post(pending.from, Message::Nvme(NvmeMessage::QueueReply(pending.token, answer)));
         }
         any
     }

@@ -11,11 +11,11 @@ use nvme::fabrics::ConnectNames;
 use nvme_server::{ComputeId, ControllerEnd, QueueKey};
 use stream::Tag;
 
-use super::NvmeLogLine;
 use crate::backoff::source;
 use crate::exports::LOGINS_MAX;
+use crate::log::{LogLine, NvmeLogLine};
 use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::{DIRECTORY, LogLine, Shard};
+use crate::shard::{DIRECTORY, Shard};
 
 impl Shard {
     /// Counts a connection among the strangers, or among the queues.
@@ -52,7 +52,7 @@ impl Shard {
         let open = self.queue(conn).and_then(|queue| queue.open());
         if let Some(cntlid) = open.filter(|open| open.qid == 0).map(|open| open.cntlid) {
             self.log_connected(cntlid);
-            self.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
+            self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
         }
     }
 
@@ -64,7 +64,7 @@ impl Shard {
         }
         let ConnectNames { host, subsystem, .. } = controller.names.clone();
         let peer = controller.accepted.peer;
-        self.log(LogLine::Nvme(NvmeLogLine::Connected { peer, host, subsystem, cntlid }));
+        self.log.push(LogLine::Nvme(NvmeLogLine::Connected { peer, host, subsystem, cntlid }));
     }
 
     /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
@@ -78,7 +78,7 @@ impl Shard {
                 let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
                 NvmeLogLine::NotConnected { peer, names, cause: None }
             };
-        self.log(LogLine::Nvme(line));
+        self.log.push(LogLine::Nvme(line));
     }
 
     /// A queue's host has failed to. Whom we put out ourselves, for the place of another, has failed nothing.
@@ -95,7 +95,7 @@ impl Shard {
         match conn.and_then(|conn| self.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
             Some(from) => {
                 let message = NvmeMessage::Compute(self.id, id, source(from), Box::new(work));
-                self.post(CONTROL, Message::Nvme(message));
+                self.outbox.post(CONTROL, Message::Nvme(message));
             }
             None => self.nvme.server.not_computed(cx, id),
         }
@@ -105,7 +105,7 @@ impl Shard {
     pub(super) fn bind_identifier(&mut self, cntlid: u16) {
         let shard = ShardId(cntlid % self.shards);
         if self.nvme.directory.as_mut().is_some_and(|directory| !directory.bind(cntlid)) {
-            self.post(shard, Message::Nvme(NvmeMessage::IdentifierTaken(cntlid)));
+            self.outbox.post(shard, Message::Nvme(NvmeMessage::IdentifierTaken(cntlid)));
         }
     }
 }

@@ -55,22 +55,24 @@ impl Shard {
             Step::Cancel { volume, io } => self.cancel_io(cx, volume, io),
             Step::VolumeRequest { volume, id, ask } => self.ask_home(volume, id, ask),
             Step::ListControllers { id, of } => {
-                for shard in 0..self.shards {
-                    let message = NvmeMessage::ListControllers(self.id, id, Box::new(of.clone()));
-                    self.post(ShardId(shard), Message::Nvme(message));
-                }
+                let from = self.id;
+                self.outbox.broadcast(|| {
+                    Message::Nvme(NvmeMessage::ListControllers(from, id, Box::new(of.clone())))
+                });
             }
             Step::QueueMessage { to, message } => {
-                self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
+                self.outbox.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
             }
             Step::EndQueue { queue } => self.end_queue(cx, queue),
             Step::HostAuthenticated { queue } => self.host_authenticated(cx, queue),
             Step::AuthenticationFailed { queue } => self.host_failed_authentication(queue),
             Step::Compute { queue, id, work } => self.compute(cx, queue, id, work),
-            Step::CancelCompute { id } => self.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id))),
+            Step::CancelCompute { id } => {
+                self.outbox.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id)))
+            }
             Step::ControllerGone { cntlid, why } => {
                 self.controller_gone(cntlid, why);
-                self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+                self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
         }
     }

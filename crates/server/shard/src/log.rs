@@ -1,12 +1,81 @@
-//! What an operator may want to know of NVMe hosts.
+//! What an operator may want to know.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+use iscsi::login::Cause;
+use iscsi::session::LinkFault as IscsiLinkFault;
 
 use nvme::Nqn;
 use nvme::fabrics::ConnectRefusal;
 use nvme_server::ControllerEnd;
 use nvme_tcp::LinkFault;
+
+/// How many lines wait for the log at most.
+const LOG_MAX: usize = 256;
+
+/// Lines that nobody has fetched yet, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    lines: VecDeque<LogLine>,
+}
+
+impl Log {
+    pub(crate) fn push(&mut self, line: LogLine) {
+        if self.lines.len() < LOG_MAX {
+            self.lines.push_back(line);
+        }
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<LogLine> {
+        self.lines.pop_front()
+    }
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug)]
+pub enum LogLine {
+    /// A login failed.
+    LoginFailed {
+        /// Where it came from.
+        peer: SocketAddr,
+        /// Why; `None`: the peer went away or took too long.
+        cause: Option<Cause>,
+    },
+    /// An initiator is in.
+    LoggedIn {
+        /// Where it came from.
+        peer: SocketAddr,
+        /// Who.
+        initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
+    },
+    /// A session has ended.
+    LoggedOut {
+        /// Who.
+        initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
+    },
+    /// About an NVMe host.
+    Nvme(NvmeLogLine),
+    /// A peer broke the protocol.
+    LinkFault {
+        /// Who.
+        initiator: Arc<str>,
+        /// How.
+        violation: IscsiLinkFault,
+    },
+    /// Something happened to a volume.
+    Volume {
+        /// Its name.
+        name: Arc<str>,
+        /// What.
+        remark: volume::OperatorNotice,
+    },
+}
 
 /// A line about an NVMe host.
 #[derive(Clone, Debug)]
