@@ -11,8 +11,7 @@ use std::{
 use nvme::auth::{Hash, Secret};
 
 use crate::cli::KeyHash;
-use engine::store;
-use process::exit::Failure;
+use process::{exit::Failure, random};
 
 /// Draws a secret into a new file.
 pub fn draw(hash: KeyHash, path: &Path) -> Result<(), Failure> {
@@ -22,7 +21,9 @@ pub fn draw(hash: KeyHash, path: &Path) -> Result<(), Failure> {
         KeyHash::Sha384 => Some(Hash::Sha384),
         KeyHash::Sha512 => Some(Hash::Sha512),
     };
-    let secret = Secret::generate(hash, &mut store::fill_random);
+    let mut drawn = Ok(());
+    let secret = Secret::generate(hash, &mut |bytes| drawn = random::fill(bytes));
+    drawn.map_err(Failure::failed)?;
     write(path, &secret).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => Failure::failed(format!(
             "{} exists, and hosts may use the secret in it; name another file, or remove it first",

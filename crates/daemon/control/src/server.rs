@@ -21,7 +21,10 @@ use super::{
     read_line,
 };
 use process::exit::Failure;
-use process::owned::{self, Peer, user};
+use process::{
+    owned::{self, Peer, user},
+    random,
+};
 
 /// Clients at one time; each costs a thread.
 const CLIENTS_MAX: usize = 16;
@@ -86,7 +89,7 @@ impl Socket {
         // Bound under another name and renamed: there is no moment in which others could connect, and a
         // stale socket is replaced in one step. That name is nobody's.
         let mut new = path.as_os_str().to_owned();
-        new.push(format!("~{:08x}", owned::random().map_err(|why| failed("name", why))? as u32));
+        new.push(format!("~{:08x}", u32::from_ne_bytes(random::bytes().map_err(|why| failed("name", why))?)));
         let new = PathBuf::from(new);
         let listener = listen(&new).map_err(|why| failed("bind", why))?;
         let place = || {

@@ -38,6 +38,7 @@ use config::{
     plan::{Origin, Volume},
     spec::Source,
 };
+use process::random;
 
 /// In the place of a leg's number: no leg, but the whole volume.
 const WHOLE: usize = 0;
@@ -201,25 +202,30 @@ impl Store {
     }
 
     /// Finds out which volume it is, and has that known from now on: a whole one, or a leg by its number.
-    fn identify(&mut self, leg: usize, identities: &mut Identities) {
+    fn identify(&mut self, leg: usize, identities: &mut Identities) -> Result<(), Why> {
         if let Some(remote) = &mut self.remote {
             identities.found_elsewhere(&self.volume.name, leg, &remote.expected);
-            remote.set_nexus(identities.nexus(&self.volume.name, leg));
+            let nexus = identities.nexus(&self.volume.name, leg).map_err(Why::NoRandomness)?;
+            remote.set_nexus(nexus);
         }
-        self.uuid = self.identity(identities);
+        self.uuid = self.identity(identities)?;
+        Ok(())
     }
 
-    fn identity(&self, identities: &mut Identities) -> Uuid {
-        match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
+    fn identity(&self, identities: &mut Identities) -> Result<Uuid, Why> {
+        Ok(match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
             // What is kept of it tells that the file was there, and is its own again without `uuid=`.
             (Some(uuid), Some(key @ Key::File { .. }), Some(path)) => {
-                identities.of(key, path, fresh_uuid);
+                identities.of(key, path, fresh_uuid()?);
                 uuid
             }
             (Some(uuid), _, _) => uuid,
-            (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid),
-            (None, _, _) => self.remote.as_ref().and_then(|remote| remote.uuid).unwrap_or_else(fresh_uuid),
-        }
+            (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid()?),
+            (None, _, _) => match self.remote.as_ref().and_then(|remote| remote.uuid) {
+                Some(uuid) => uuid,
+                None => fresh_uuid()?,
+            },
+        })
     }
 
     /// What the system says of its file or device.
@@ -368,10 +374,7 @@ impl Opened {
                 let chunk = striped.chunk;
                 stripe::identify(store, chunk, identities)
             }
-            _ => {
-                store.identify(WHOLE, identities);
-                Ok(())
-            }
+            _ => store.identify(WHOLE, identities),
         };
         let alone = identified.and_then(|()| match others.find_map(|other| other.clashes(store)) {
             Some(why) => Err(why),
@@ -418,20 +421,10 @@ fn open_one<'a>(
     Ok(store)
 }
 
-/// Fills memory with what nobody can guess.
-pub fn fill_random(mut bytes: &mut [u8]) {
-    while !bytes.is_empty() {
-        // The call can only fail by being interrupted: a few bytes never block once the system is up.
-        let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
-        bytes = std::mem::take(&mut bytes).get_mut(filled..).unwrap_or_default();
-    }
-}
-
 /// A random UUID (RFC 9562 §5.4).
-fn fresh_uuid() -> Uuid {
-    let mut bytes = [0; 16];
-    fill_random(&mut bytes);
-    uuid::Builder::from_random_bytes(bytes).into_uuid()
+fn fresh_uuid() -> Result<Uuid, Why> {
+    let bytes = random::bytes().map_err(Why::NoRandomness)?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
 fn memory(volume: &Volume) -> Store {

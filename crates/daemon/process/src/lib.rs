@@ -20,5 +20,6 @@ pub mod exit;
 pub mod log;
 pub mod owned;
 pub mod paths;
+pub mod random;
 pub mod shown;
 pub mod stdout;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::exit::Failure;
+use crate::{exit::Failure, random};
 
 /// Others may write: group or world.
 const OTHERS: u32 = 0o022;
@@ -203,7 +203,7 @@ impl Dir {
     }
 
     fn put_file(&self, name: &OsStr, bytes: &[u8], how: RenameFlags) -> io::Result<()> {
-        let mut new = OsString::from(format!(".{:016x}.", random()?));
+        let mut new = OsString::from(format!(".{:016x}.", u64::from_ne_bytes(random::bytes()?)));
         new.push(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR)?;
@@ -219,18 +219,6 @@ impl Dir {
     /// What the system says.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
-    }
-}
-
-/// A number that nobody can foretell.
-///
-/// # Errors
-/// What the system says.
-pub fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
-        8 => Ok(u64::from_ne_bytes(bytes)),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

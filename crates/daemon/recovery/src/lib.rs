@@ -50,7 +50,8 @@ use self::record::{AttachRecord, AttachState, Found, Process, RecordFile, Shared
 use self::wire::RecoveryState;
 use control::called::Called;
 use process::exit::Failure;
-use process::owned::{self, Dir};
+use process::owned::Dir;
+use process::random;
 
 pub use found::{all, find, give_up};
 pub use keep::{KeepArgs, keep};
@@ -263,9 +264,9 @@ impl Attachment {
     ) -> Result<Attachment, Failure> {
         // A name that no attachment has had, nor has left behind; in the order in which they were made.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let random = owned::random().map_err(Failure::failed)?;
+        let random = u32::from_ne_bytes(random::bytes().map_err(Failure::failed)?);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let stem = format!("{}-{serial:04}-{:08x}", std::process::id(), random as u32);
+        let stem = format!("{}-{serial:04}-{random:08x}", std::process::id());
         let (_, shown) = client::urls_of(&options.url)?;
         let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.record.nexus));
         let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();

@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::place::{Key, directory_of, sync_directory};
-use engine::store::fill_random;
 use process::exit::Failure;
+use process::random;
 
 /// A journal is a few hundred bytes; what is longer is none.
 const LEN_MAX: u64 = 64 << 10;
@@ -107,9 +107,7 @@ impl Journal {
 fn fresh_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let mut tries = 0;
     loop {
-        let mut random = [0; 16];
-        fill_random(&mut random);
-        let name = format!(".blockwire-copy-{:032x}", u128::from_be_bytes(random));
+        let name = format!(".blockwire-copy-{:032x}", u128::from_be_bytes(random::bytes()?));
         let beside = directory_of(path).join(name);
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside) {
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists && tries < 8 => tries += 1,

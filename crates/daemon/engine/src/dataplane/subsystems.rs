@@ -14,13 +14,13 @@ use super::exports::{FixedSettings, Known, network, revision};
 use crate::{
     EngineError,
     state::{StateDir, StateError, serials::Serials},
-    store::fill_random,
 };
 use config::{
     check,
     name::VolumeName,
     plan::{Host, Portal, Protocol, Subsystem, SubsystemGrant},
 };
+use process::random;
 
 impl FixedSettings {
     /// What is offered over NVMe/TCP.
@@ -86,8 +86,9 @@ impl FixedSettings {
         let mut serials = Serials::load(state).map_err(failed)?;
         let mut is_new = false;
         for subsystem in subsystems.iter().filter(|one| one.serial.is_none() && one.namespaces.len() > 1) {
-            let first = || subsystem.namespaces.first().and_then(|one| uuid(&one.volume));
-            is_new |= serials.give(&subsystem.nqn, || serial(first().unwrap_or_else(drawn)));
+            let first = subsystem.namespaces.first().and_then(|one| uuid(&one.volume));
+            let uuid = first.map_or_else(drawn, Ok).map_err(|why| EngineError::Start(why.to_string()))?;
+            is_new |= serials.give(&subsystem.nqn, || serial(uuid));
         }
         if is_new {
             serials.save(state).map_err(failed)?;
@@ -217,10 +218,8 @@ fn auth(secret: Option<&Arc<Secret>>) -> HostAuth {
 }
 
 /// What no volume has.
-fn drawn() -> volume::Uuid {
-    let mut bytes = [0; 16];
-    fill_random(&mut bytes);
-    volume::Uuid(bytes)
+fn drawn() -> std::io::Result<volume::Uuid> {
+    random::bytes().map(volume::Uuid)
 }
 
 /// The serial number of a subsystem that stands for one volume: the first digits of its identity.

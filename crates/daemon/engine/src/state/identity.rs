@@ -9,6 +9,7 @@
 
 use std::{
     collections::HashSet,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -160,11 +161,11 @@ impl Identities {
     }
 
     /// By which number iSCSI targets know the sessions of a volume of another machine.
-    pub fn nexus(&mut self, volume: &VolumeName, leg: usize) -> [u8; 3] {
+    pub fn nexus(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
         let before = self.nexuses.clone();
-        let number = self.nexuses.of(volume, leg);
+        let number = self.nexuses.of(volume, leg)?;
         self.nexuses_changed |= self.nexuses != before;
-        number
+        Ok(number)
     }
 
     /// The volume was deleted: what comes by its name may be another.
@@ -217,8 +218,8 @@ impl Identities {
         self.recorded.contains(&uuid)
     }
 
-    /// The UUID of what `key` names; `fresh` if it was never seen.
-    pub fn of(&mut self, key: &Key, path: &Path, fresh: impl FnOnce() -> Uuid) -> Uuid {
+    /// The UUID of what `key` names: this one if it was never seen.
+    pub fn of(&mut self, key: &Key, path: &Path, fresh: Uuid) -> Uuid {
         let is_it = |entry: &Entry| entry.key == *key && (key.is_certain() || entry.path == path);
         let known = self
             .entries
@@ -233,7 +234,7 @@ impl Identities {
             }
             return entry.uuid;
         }
-        let uuid = fresh();
+        let uuid = fresh;
         if let Some(old) = self.lost(key, path) {
             tracing::warn!(
                 device = %path.display(), %old, new = %uuid,
@@ -294,11 +295,11 @@ mod tests {
             Uuid::from_u128(next)
         };
         let (mut ids, path) = (Identities::default(), Path::new("/dev/loop0"));
-        let first = ids.of(&numbered(0x700, Some("boot 17")), path, &mut fresh);
-        assert_eq!(ids.of(&numbered(0x700, Some("boot 17")), Path::new("/dev/disk/x"), &mut fresh), first);
-        assert_ne!(ids.of(&numbered(0x700, Some("boot 18")), path, &mut fresh), first, "over another file");
-        assert_ne!(ids.of(&numbered(0x700, Some("again 17")), path, &mut fresh), first, "after another boot");
-        assert_ne!(ids.of(&numbered(0x700, None), path, &mut fresh), first);
+        let first = ids.of(&numbered(0x700, Some("boot 17")), path, fresh());
+        assert_eq!(ids.of(&numbered(0x700, Some("boot 17")), Path::new("/dev/disk/x"), fresh()), first);
+        assert_ne!(ids.of(&numbered(0x700, Some("boot 18")), path, fresh()), first, "over another file");
+        assert_ne!(ids.of(&numbered(0x700, Some("again 17")), path, fresh()), first, "after another boot");
+        assert_ne!(ids.of(&numbered(0x700, None), path, fresh()), first);
         assert!(numbered(0x700, None).aliases(&numbered(0x700, Some("boot 17"))), "now there is only one");
     }
 
@@ -318,17 +319,17 @@ mod tests {
         };
         let mut ids = Identities::load(&state).unwrap();
         let (here, again) = (numbered(64768, Some("boot 1")), numbered(64768, Some("boot 2")));
-        assert_ne!(ids.of(&here, Path::new("/dev/vdb"), &mut fresh), old, "in another place");
+        assert_ne!(ids.of(&here, Path::new("/dev/vdb"), fresh()), old, "in another place");
         let mut ids = Identities::load(&state).unwrap();
-        assert_ne!(ids.of(&numbered(64769, Some("boot 1")), path, &mut fresh), old, "of another number");
+        assert_ne!(ids.of(&numbered(64769, Some("boot 1")), path, fresh()), old, "of another number");
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.of(&here, path, &mut fresh), old);
+        assert_eq!(ids.of(&here, path, fresh()), old);
         ids.save(&state).unwrap();
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.of(&here, path, &mut fresh), old, "it is known by more now");
+        assert_eq!(ids.of(&here, path, fresh()), old, "it is known by more now");
         assert_eq!(ids.lost(&again, path), Some(old), "and the operator is told what is lost");
         assert_eq!(ids.lost(&again, Path::new("/dev/vdc")), None, "but not of a new one");
-        assert_ne!(ids.of(&again, path, &mut fresh), old, "once");
+        assert_ne!(ids.of(&again, path, fresh()), old, "once");
     }
 
     fn file(device: u64, inode: u64, born: u64) -> Key {
@@ -371,27 +372,27 @@ mod tests {
             Uuid::from_u128(next)
         };
         let mut ids = Identities::load(&state).unwrap();
-        let first = ids.of(&file(1, 10, 100), Path::new("/a"), &mut fresh);
+        let first = ids.of(&file(1, 10, 100), Path::new("/a"), fresh());
         ids.save(&state).unwrap();
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), &mut fresh), first);
+        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), fresh()), first);
         assert_ne!(
-            ids.of(&file(1, 11, 200), Path::new("/renamed"), &mut fresh),
+            ids.of(&file(1, 11, 200), Path::new("/renamed"), fresh()),
             first,
             "a new file, the old name"
         );
-        assert_ne!(ids.of(&file(1, 10, 300), Path::new("/a"), &mut fresh), first, "a reused inode");
-        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), &mut fresh), first, "it is still known");
+        assert_ne!(ids.of(&file(1, 10, 300), Path::new("/a"), fresh()), first, "a reused inode");
+        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), fresh()), first, "it is still known");
         assert!(ids.knows(Path::new("/a")) && !ids.knows(Path::new("/c")));
         // Where no birth is known, the name must agree.
         let unborn = |inode| Key::File { device: 3, inode, born: None };
         for (one, other) in [(unborn(5), Path::new("/d")), (numbered(0x801, None), Path::new("/dev/sda1"))] {
-            let own = ids.of(&one, other, &mut fresh);
-            assert_ne!(ids.of(&one, Path::new("/new"), &mut fresh), own, "another bears the number now");
-            assert_eq!(ids.of(&one, other, &mut fresh), own, "and takes nothing from it");
+            let own = ids.of(&one, other, fresh());
+            assert_ne!(ids.of(&one, Path::new("/new"), fresh()), own, "another bears the number now");
+            assert_eq!(ids.of(&one, other, fresh()), own, "and takes nothing from it");
         }
-        let kept = ids.of(&file(2, 20, 400), Path::new("/b"), &mut fresh);
-        assert_eq!(ids.of(&file(7, 20, 400), Path::new("/b"), &mut fresh), kept, "the device number changed");
-        assert_ne!(ids.of(&file(9, 20, 400), Path::new("/c"), &mut fresh), kept, "but not elsewhere");
+        let kept = ids.of(&file(2, 20, 400), Path::new("/b"), fresh());
+        assert_eq!(ids.of(&file(7, 20, 400), Path::new("/b"), fresh()), kept, "the device number changed");
+        assert_ne!(ids.of(&file(9, 20, 400), Path::new("/c"), fresh()), kept, "but not elsewhere");
     }
 }

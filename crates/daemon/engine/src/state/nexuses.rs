@@ -5,11 +5,13 @@
 //! one number. And each keeps its own over restarts, so that a session that logs in again ends what a killed daemon has
 //! left there by that ISID: a number is given once, and to no other volume when its volume is forgotten.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 
 use super::{StateDir, StateError};
-use crate::store::fill_random;
 use config::name::VolumeName;
+use process::random;
 
 /// The record's name.
 const RECORD: &str = "nexuses";
@@ -47,20 +49,17 @@ impl Nexuses {
     }
 
     /// The number of a volume, or of a leg of one; a new one if it has none.
-    pub fn of(&mut self, volume: &VolumeName, leg: usize) -> [u8; 3] {
+    pub fn of(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
         let its = |one: &&Given| one.volume == volume.as_str() && one.leg == leg;
         let known = self.given.iter().find(its).map(|one| one.number);
-        let number = known.unwrap_or_else(|| self.give(volume, leg));
+        let number = known.map_or_else(|| self.give(volume, leg), Ok)?;
         let [_, number @ ..] = number.to_be_bytes();
-        number
+        Ok(number)
     }
 
-    fn give(&mut self, volume: &VolumeName, leg: usize) -> u32 {
-        let mut number = self.last.unwrap_or_else(|| {
-            let mut drawn = [0; 4];
-            fill_random(&mut drawn);
-            u32::from_be_bytes(drawn)
-        });
+    fn give(&mut self, volume: &VolumeName, leg: usize) -> io::Result<u32> {
+        let first = || random::bytes().map(u32::from_be_bytes);
+        let mut number = self.last.map_or_else(first, Ok)?;
         // It ends: nobody has 16 million volumes of other machines.
         loop {
             number = number.wrapping_add(1) % NUMBERS;
@@ -70,7 +69,7 @@ impl Nexuses {
         }
         self.last = Some(number);
         self.given.push(Given { volume: volume.to_string(), leg, number });
-        number
+        Ok(number)
     }
 
     /// The volume was deleted: what comes by its name is another.
@@ -90,20 +89,27 @@ mod tests {
         let state = StateDir::open(root.path()).unwrap();
         let name = |name: &str| VolumeName::parse(name).unwrap();
         let mut nexuses = Nexuses::load(&state).unwrap();
-        let (a, b) = (nexuses.of(&name("a"), 0), nexuses.of(&name("b"), 0));
-        let legs = [1, 2].map(|leg| nexuses.of(&name("striped"), leg));
+        let (a, b) = (nexuses.of(&name("a"), 0).unwrap(), nexuses.of(&name("b"), 0).unwrap());
+        let legs = [1, 2].map(|leg| nexuses.of(&name("striped"), leg).unwrap());
         nexuses.save(&state).unwrap();
         let mut nexuses = Nexuses::load(&state).unwrap();
-        assert_eq!((nexuses.of(&name("a"), 0), nexuses.of(&name("b"), 0)), (a, b));
-        assert_eq!([1, 2].map(|leg| nexuses.of(&name("striped"), leg)), legs);
+        assert_eq!((nexuses.of(&name("a"), 0).unwrap(), nexuses.of(&name("b"), 0).unwrap()), (a, b));
+        assert_eq!([1, 2].map(|leg| nexuses.of(&name("striped"), leg).unwrap()), legs);
         // Sessions of a volume that was deleted may still be there.
         nexuses.forget(&name("b"));
-        let mut all = vec![a, b, legs[0], legs[1], nexuses.of(&name("b"), 0), nexuses.of(&name("c"), 0)];
+        let mut all = vec![
+            a,
+            b,
+            legs[0],
+            legs[1],
+            nexuses.of(&name("b"), 0).unwrap(),
+            nexuses.of(&name("c"), 0).unwrap(),
+        ];
         all.sort_unstable();
         assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
         // Behind the last one the first that nobody has.
         nexuses.last = Some(NUMBERS - 1);
         nexuses.given = vec![Given { volume: "d".to_owned(), leg: 0, number: 0 }];
-        assert_eq!(nexuses.of(&name("e"), 0), [0, 0, 1]);
+        assert_eq!(nexuses.of(&name("e"), 0).unwrap(), [0, 0, 1]);
     }
 }

@@ -39,6 +39,7 @@ pub(super) enum Why {
     Misfit(backends::stripe::StripeMismatch),
     Unfit(backends::UnsuitableFile),
     TooLarge(u64, u64),
+    NoRandomness(io::Error),
 }
 
 impl fmt::Display for StoreError {
@@ -96,6 +97,7 @@ impl fmt::Display for Why {
             Why::Nested => f.write_str("a stripe cannot be a leg of another"),
             Why::Misfit(why) => why.fmt(f),
             Why::Unfit(why) => why.fmt(f),
+            Why::NoRandomness(why) => write!(f, "it cannot be given an identity: {why}"),
             Why::TooLarge(size, most) => {
                 let (size, most) = (config::size::exact(*size), config::size::exact(*most));
                 write!(f, "size={size} is more than the legs of the stripe have, {most}")
@@ -127,7 +129,7 @@ impl StoreError {
             | Why::TooLarge(..) => true,
             Why::Io(..) | Why::NotAFile(_) | Why::NotADevice(_) | Why::Missing(_) | Why::Gone(..) => false,
             Why::Empty(_) | Why::Locked(_) | Why::Moved(_) | Why::InUseBySystem(_) => false,
-            Why::Absent(_) | Why::Replaced(..) => false,
+            Why::Absent(_) | Why::Replaced(..) | Why::NoRandomness(_) => false,
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) fn open<'a>(
 pub(super) fn identify(stripe: &mut Store, chunk: u32, identities: &mut Identities) -> Result<(), Why> {
     let mut uuids: Vec<[u8; 16]> = Vec::new();
     for (at, leg) in stripe.legs.iter_mut().enumerate() {
-        leg.identify(at + 1, identities);
+        leg.identify(at + 1, identities).map_err(|why| Why::Leg(at + 1, Box::new(why)))?;
         if let Some(own) = leg.remote.as_ref().and_then(|remote| remote.uuid) {
             leg.uuid = own;
         }
