@@ -1,5 +1,6 @@
 //! Connections and their links: who owns which socket, and what is out on it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use buf::{Cx, Errno};
@@ -8,13 +9,13 @@ use iscsi::chap::Algorithm;
 use iscsi::session::TargetSession;
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::NexusKey;
-use stream::{Connection, Link, Received, RecvOp, SendOp, Tag};
+use stream::{Connection, Link, Received, RecvOp, SendOp, Slab, Tag, Timers};
 
 use super::Shard;
-use super::nvme::Queue;
-use super::payload::Parked;
+use super::nvme::queue::Queue;
+use super::payload_step::Parked;
 use crate::exports::PlacementOutcome;
-use crate::links::Owner;
+use crate::links::{Links, Owner};
 use crate::log::LogLine;
 use crate::login_link::LoginLink;
 use crate::message::{Message, SessionMemory, Traffic};
@@ -115,10 +116,74 @@ pub(super) struct SessionLink {
     pub(super) algorithm: Option<Algorithm>,
 }
 
-impl Shard {
+/// All connections of a shard, with their links.
+pub(super) struct Connections {
+    slab: Slab<Conn>,
+    pub(super) links: Links,
+    pub(super) timers: Timers<Tag>,
+    /// Connections that may have events.
+    pub(super) touched: VecDeque<Tag>,
+    /// Links that may have something to receive or to send.
+    pub(super) ready: VecDeque<LinkId>,
+    /// Links that the world is to take back.
+    pub(super) departures: VecDeque<(LinkId, Departure<Message>)>,
+}
+
+impl Connections {
+    /// Room for so many.
+    pub(super) fn new(max: usize) -> Self {
+        Connections {
+            slab: Slab::new(max),
+            links: Links::default(),
+            timers: Timers::default(),
+            touched: VecDeque::new(),
+            ready: VecDeque::new(),
+            departures: VecDeque::new(),
+        }
+    }
+
+    /// Notes when a connection wants to be called next.
+    fn note_timeout(&mut self, tag: Tag) {
+        if let Some(conn) = self.slab.get_mut(tag) {
+            let wanted = match &conn.kind {
+                ConnKind::Login(pending_login) => pending_login.login.poll_timeout(),
+                ConnKind::Session(session) => session.proto.poll_timeout(),
+                ConnKind::Queue(queue) => queue.proto.poll_timeout(),
+            };
+            self.timers.note(tag, wanted, &mut conn.noted);
+        }
+    }
+
+    /// Takes one on; gives it back if there are as many as can be.
+    pub(super) fn insert(&mut self, conn: Conn) -> Result<Tag, Conn> {
+        self.slab.insert(conn)
+    }
+
+    pub(super) fn remove(&mut self, tag: Tag) -> Option<Conn> {
+        self.slab.remove(tag)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, tag: Tag) -> Option<&Conn> {
+        self.slab.get(tag)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, tag: Tag) -> Option<&mut Conn> {
+        self.slab.get_mut(tag)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Tag, &Conn)> {
+        self.slab.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Tag, &mut Conn)> {
+        self.slab.iter_mut()
+    }
+
     /// Notes that a connection may have events, and that its timer may have moved.
     pub(super) fn touch(&mut self, tag: Tag) {
-        if let Some(conn) = self.conns.get_mut(tag)
+        if let Some(conn) = self.slab.get_mut(tag)
             && !conn.touched
         {
             conn.touched = true;
@@ -134,26 +199,35 @@ impl Shard {
     }
 
     pub(super) fn session(&mut self, tag: Tag) -> Option<&mut Session> {
-        match &mut self.conns.get_mut(tag)?.kind {
+        match &mut self.slab.get_mut(tag)?.kind {
             ConnKind::Session(session) => Some(session),
             ConnKind::Login(_) | ConnKind::Queue(_) => None,
         }
     }
 
     pub(super) fn pending_login(&mut self, tag: Tag) -> Option<&mut PendingLogin> {
-        match &mut self.conns.get_mut(tag)?.kind {
+        match &mut self.slab.get_mut(tag)?.kind {
             ConnKind::Login(pending_login) => Some(pending_login),
             ConnKind::Session(_) | ConnKind::Queue(_) => None,
         }
     }
 
+    pub(super) fn queue(&mut self, tag: Tag) -> Option<&mut Queue> {
+        match &mut self.slab.get_mut(tag)?.kind {
+            ConnKind::Queue(queue) => Some(queue),
+            ConnKind::Login(_) | ConnKind::Session(_) => None,
+        }
+    }
+}
+
+impl Shard {
     pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
         let bytes = match &came {
             Received::Bytes(bytes) => *bytes,
             Received::Loaned(sg) => sg.len(),
             Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
-        let Some(owner) = self.links.recv_back(id, bytes) else {
+        let Some(owner) = self.conns.links.recv_back(id, bytes) else {
             return self.remotes.handle_recv(cx, id, op, came);
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
@@ -171,24 +245,24 @@ impl Shard {
                 }
             }
         }
-        self.touch(owner.conn);
+        self.conns.touch(owner.conn);
         self.forget_if_drained(id);
     }
 
     pub(super) fn conn_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) {
-        let Some(owner) = self.links.get(id) else { return self.remotes.handle_written(cx, id, how) };
+        let Some(owner) = self.conns.links.get(id) else { return self.remotes.handle_written(cx, id, how) };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             ConnKind::Login(pending_login) => pending_login.login.handle_written(how),
             ConnKind::Session(session) => session.proto.handle_written(cx, owner.link, how),
             ConnKind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
         }
-        self.touch(owner.conn);
-        self.mark_ready(id);
+        self.conns.touch(owner.conn);
+        self.conns.mark_ready(id);
     }
 
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.links.send_back(id, op.len, !op.is_stable()) else {
+        let Some(owner) = self.conns.links.send_back(id, op.len, !op.is_stable()) else {
             return self.remotes.handle_sent(cx, id, op);
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
@@ -200,29 +274,29 @@ impl Shard {
             ConnKind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
             ConnKind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
         }
-        self.touch(owner.conn);
+        self.conns.touch(owner.conn);
         self.forget_if_drained(id);
     }
 
     pub(super) fn conn_poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<RecvOp> {
-        let Some(owner) = self.links.get(id) else { return self.remotes.poll_recv(cx, id) };
+        let Some(owner) = self.conns.links.get(id) else { return self.remotes.poll_recv(cx, id) };
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
             ConnKind::Login(pending_login) => pending_login.login.poll_recv(),
             ConnKind::Session(session) => session.proto.poll_recv(cx, owner.link),
             ConnKind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
         }?;
-        self.links.recv_out(id);
+        self.conns.links.recv_out(id);
         Some(op)
     }
 
     pub(super) fn conn_poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<SendOp> {
-        let Some(owner) = self.links.get(id) else { return self.remotes.poll_send(cx, id) };
+        let Some(owner) = self.conns.links.get(id) else { return self.remotes.poll_send(cx, id) };
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
             ConnKind::Login(pending_login) => pending_login.login.poll_send(cx),
             ConnKind::Session(session) => session.proto.poll_send(cx, owner.link),
             ConnKind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
         }?;
-        self.links.send_out(id, !op.is_stable());
+        self.conns.links.send_out(id, !op.is_stable());
         Some(op)
     }
 
@@ -245,7 +319,7 @@ impl Shard {
                 }
             }
         }
-        self.touch(tag);
+        self.conns.touch(tag);
     }
 
     /// Hears what a connection has to say.
@@ -257,31 +331,24 @@ impl Shard {
             ConnKind::Session(_) => self.drain_session(cx, tag),
             ConnKind::Queue(_) => self.drain_queue(cx, tag),
         }
-        if let Some(conn) = self.conns.get_mut(tag) {
-            let wanted = match &conn.kind {
-                ConnKind::Login(pending_login) => pending_login.login.poll_timeout(),
-                ConnKind::Session(session) => session.proto.poll_timeout(),
-                ConnKind::Queue(queue) => queue.proto.poll_timeout(),
-            };
-            self.timers.note(tag, wanted, &mut conn.noted);
-        }
+        self.conns.note_timeout(tag);
     }
 
     /// Lets a link go. What is out on it comes back first; then it is forgotten.
     pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) {
         let moved = matches!(how, Departure::Move { .. });
-        let how = match (self.links.depart(id, moved), how) {
+        let how = match (self.conns.links.depart(id, moved), how) {
             (true, Departure::Close) => Departure::Abort,
             (_, how) => how,
         };
-        self.departures.push_back((id, how));
+        self.conns.departures.push_back((id, how));
         self.forget_if_drained(id);
     }
 
     /// Forgets a link that has departed and has nothing out, and a connection that has no link.
     fn forget_if_drained(&mut self, id: LinkId) {
-        let Some(owner) = self.links.remove_drained(id) else {
-            self.mark_ready(id);
+        let Some(owner) = self.conns.links.remove_drained(id) else {
+            self.conns.mark_ready(id);
             return;
         };
         self.forget_link(id, owner);

@@ -69,13 +69,13 @@ impl Shard {
                     spec.view = view;
                 }
                 let view = spec.view.clone();
-                self.server.add_unit(spec.unit(), view.clone());
+                self.iscsi.server.add_unit(spec.unit(), view.clone());
                 self.nvme.server.add_volume(spec.namespace(), view);
                 self.volumes.add(cx, &mut self.remotes, *spec);
                 Report::Done
             }
             Control::DropVolume(volume) => {
-                self.server.remove_unit(volume);
+                self.iscsi.server.remove_unit(volume);
                 self.nvme.server.remove_volume(volume);
                 // Who asked before has lost patience, or would not ask again.
                 self.requests.drops.retain(|(_, known)| *known != volume);
@@ -184,16 +184,16 @@ impl Shard {
     fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) {
         self.exports = exports;
         self.change_controllers(cx);
-        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
         for tag in tags {
             match self.access(tag) {
                 Access::Reaches(nexus, luns) => self.change_luns(nexus, luns),
                 Access::Discovers => {}
                 Access::Out => {
-                    if let Some(session) = self.session(tag) {
+                    if let Some(session) = self.conns.session(tag) {
                         session.proto.close(cx, Close::AfterLogout(cx.now + Duration::from_secs(5)));
                     }
-                    self.touch(tag);
+                    self.conns.touch(tag);
                 }
             }
         }
@@ -201,21 +201,22 @@ impl Shard {
 
     /// Ends the sessions of a target that was reset: their initiators hear why, and are in again with a login.
     pub(super) fn end_sessions_of(&mut self, cx: &mut Cx<'_>, target: &str) {
-        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
         for tag in tags {
-            let Some(session) = self.session(tag).filter(|session| session.target.as_deref() == Some(target))
+            let Some(session) =
+                self.conns.session(tag).filter(|session| session.target.as_deref() == Some(target))
             else {
                 continue;
             };
             session.proto.close(cx, Close::AfterLogout(cx.now + COLD_RESET_GRACE));
-            self.touch(tag);
+            self.conns.touch(tag);
         }
     }
 
     /// What a session may do by the exports of now. Each connection is judged by its own addresses, as it was when it
     /// came; while there is none, the latest one is.
     fn access(&mut self, tag: Tag) -> Access {
-        let Some(session) = self.session(tag) else { return Access::Out };
+        let Some(session) = self.conns.session(tag) else { return Access::Out };
         let (nexus, proved) = (session.nexus, session.user.is_some());
         let (target, initiator) = (session.target.clone(), session.initiator.clone());
         let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
@@ -236,7 +237,7 @@ impl Shard {
     /// Whether a further connection of a session, that came like this, reaches just what its others reach. A session
     /// without any has from now on what this one reaches.
     pub(super) fn shares(&mut self, conn: Tag, accepted: &Accepted) -> bool {
-        let Some(session) = self.session(conn) else { return false };
+        let Some(session) = self.conns.session(conn) else { return false };
         let Some(nexus) = session.nexus else { return true };
         let (proved, initiator) = (session.user.is_some(), session.initiator.clone());
         let Some(target) = session.target.clone() else { return true };
@@ -257,7 +258,7 @@ impl Shard {
     fn listing(&self, cx: &mut Cx<'_>) -> Listing {
         let usage = cx.pool.usage();
         let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
-            ConnKind::Session(session) => Some(entry(session, &self.links)),
+            ConnKind::Session(session) => Some(entry(session, &self.conns.links)),
             ConnKind::Login(_) | ConnKind::Queue(_) => None,
         });
         Listing {
@@ -265,7 +266,7 @@ impl Shard {
             queues: self.queue_entries(),
             volumes: self.volumes.entries(),
             memory: (usage.capacity, usage.lent, usage.reserved),
-            logins: self.logins,
+            logins: self.admission.logins,
         }
     }
 
@@ -284,7 +285,7 @@ impl Shard {
                 Some(ConnKind::Queue(_)) => self.stop_queue(cx, tag, deadline),
                 None => {}
             }
-            self.touch(tag);
+            self.conns.touch(tag);
         }
     }
 
@@ -296,12 +297,12 @@ impl Shard {
         if self.stop_deadline().is_none_or(|deadline| deadline > cx.now) {
             return;
         }
-        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
         for tag in tags {
-            if let Some(session) = self.session(tag) {
+            if let Some(session) = self.conns.session(tag) {
                 session.proto.close(cx, Close::Now);
             }
-            self.touch(tag);
+            self.conns.touch(tag);
         }
         self.end_queues(cx);
         self.flush_all(cx);
@@ -312,7 +313,7 @@ impl Shard {
         if self.drop_volumes(cx) || self.stopping.is_some() && self.end_controllers() {
             return true;
         }
-        let over = self.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
+        let over = self.iscsi.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
         match &mut self.stopping {
             Some(Stopping { flushing: None, .. }) if over => {
                 self.flush_all(cx);

@@ -12,7 +12,7 @@ use buf::Cx;
 use volume::IoId;
 
 use super::Shard;
-use super::payload::IoStep;
+use super::payload_step::IoStep;
 
 /// How many operations may follow others before the world has its turn. One moves 256 KiB or so.
 const FOLLOWING_MAX: usize = 32;

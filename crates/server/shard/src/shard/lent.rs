@@ -77,7 +77,7 @@ impl Shard {
         for (_, conn) in self.conns.iter_mut() {
             match &mut conn.kind {
                 ConnKind::Session(session) => {
-                    let spec = session.nexus.map(|key| self.server.nexus(key));
+                    let spec = session.nexus.map(|key| self.iscsi.server.nexus(key));
                     let may_read = spec.is_some_and(|spec| {
                         let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
                         !reaches || !view.shuts_out(&spec.nexus)
@@ -113,7 +113,7 @@ impl Shard {
             self.reset(cx, *link);
         }
         out.append(&mut not_copied);
-        out.retain(|link| self.links.has_lent(*link));
+        out.retain(|link| self.conns.links.has_lent(*link));
         out
     }
 
@@ -122,7 +122,7 @@ impl Shard {
     }
 
     fn reset(&mut self, cx: &mut Cx<'_>, link: LinkId) {
-        self.links.reset_at_departure(link);
+        self.conns.links.reset_at_departure(link);
         self.conn_written(cx, link, Err(NOT_READ));
     }
 
@@ -134,7 +134,7 @@ impl Shard {
         let mut worked = false;
         let mut waits = VecDeque::new();
         for mut recall in std::mem::take(&mut self.recalls.queue) {
-            recall.links.retain(|link| self.links.has_lent(*link));
+            recall.links.retain(|link| self.conns.links.has_lent(*link));
             let is_first = waits.iter().all(|other: &Recall| other.volume != recall.volume);
             if recall.links.is_empty() && is_first {
                 let home = self.volumes.home_of(recall.volume);

@@ -15,7 +15,7 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
 use super::conns::{Conn, ConnKind, JoinRequest, PendingLogin};
-use super::{DIRECTORY, LOGINS_ROOM, Shard};
+use super::{DIRECTORY, Shard};
 use crate::directory::{
     AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
 };
@@ -31,12 +31,12 @@ impl Shard {
             cx.pool.share_between_accounts(PROTOCOL_SHARE);
         }
         let logins = self.exports.admission.logins.clamp(1, LOGINS_MAX);
-        if self.logins >= 2 * logins || self.stopping.is_some() {
-            self.departures.push_back((id, Departure::Abort));
+        if self.admission.logins >= 2 * logins || self.stopping.is_some() {
+            self.conns.departures.push_back((id, Departure::Abort));
             return;
         }
-        if self.logins >= logins {
-            self.evict_oldest_login(cx);
+        if self.admission.logins >= logins {
+            self.admission.evict_oldest(cx, &mut self.conns);
         }
         if self.exports.nvme.portal(accepted.listener).is_some() {
             return self.accept_queue(cx, id, accepted);
@@ -48,56 +48,24 @@ impl Shard {
         let conn = Conn::new(ConnKind::Login(Box::new(pending_login)));
         match self.conns.insert(conn) {
             Ok(tag) => {
-                self.logins += 1;
-                self.note_login_age(tag);
-                self.links.insert(id, Owner { conn: tag, link: Link(0) });
-                self.touch(tag);
-                self.mark_ready(id);
+                self.admission.logins += 1;
+                self.admission.note_age(&self.conns, tag);
+                self.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
+                self.conns.touch(tag);
+                self.conns.mark_ready(id);
             }
-            Err(_) => self.departures.push_back((id, Departure::Abort)),
-        }
-    }
-
-    pub(super) fn note_login_age(&mut self, tag: Tag) {
-        if self.logins_by_age.len() >= 2 * LOGINS_ROOM {
-            let mut ages = std::mem::take(&mut self.logins_by_age);
-            ages.retain(|tag| self.is_logging_in(*tag));
-            self.logins_by_age = ages;
-        }
-        self.logins_by_age.push_back(tag);
-    }
-
-    /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
-    pub(super) fn evict_oldest_login(&mut self, cx: &mut Cx<'_>) {
-        while let Some(tag) = self.logins_by_age.pop_front() {
-            let owed = match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
-                Some(ConnKind::Login(pending_login)) => pending_login.login.evict(),
-                Some(ConnKind::Queue(queue)) => queue.evict(cx),
-                Some(ConnKind::Session(_)) | None => false,
-            };
-            if owed {
-                return self.touch(tag);
-            }
-        }
-    }
-
-    /// Whether a connection logs in, or has yet to connect a queue.
-    fn is_logging_in(&self, tag: Tag) -> bool {
-        match self.conns.get(tag).map(|conn| &conn.kind) {
-            Some(ConnKind::Login(_)) => true,
-            Some(ConnKind::Queue(queue)) => queue.is_stranger(),
-            Some(ConnKind::Session(_)) | None => false,
+            Err(_) => self.conns.departures.push_back((id, Departure::Abort)),
         }
     }
 
     pub(super) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        while let Some(pending_login) = self.pending_login(tag) {
+        while let Some(pending_login) = self.conns.pending_login(tag) {
             let Some(event) = pending_login.login.poll_event() else { break };
             let (id, accepted) = (pending_login.id, pending_login.login.accepted);
             match event {
                 LoginEvent::Authorize(question) => {
                     let reply = self.authorize(cx, &question, &accepted);
-                    if let Some(pending_login) = self.pending_login(tag) {
+                    if let Some(pending_login) = self.conns.pending_login(tag) {
                         pending_login.login.authorize(cx, reply);
                     }
                 }
@@ -117,7 +85,7 @@ impl Shard {
                         preference,
                     };
                     let memory = session_memory(&self.exports, &question, &accepted);
-                    if let Some(pending_login) = self.pending_login(tag) {
+                    if let Some(pending_login) = self.conns.pending_login(tag) {
                         pending_login.asked = true;
                         (pending_login.cid, pending_login.memory) = (Some(cid), memory);
                     }
@@ -130,16 +98,18 @@ impl Shard {
                     }
                     self.log.push(LogLine::LoginFailed { peer: accepted.peer, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
-                    let evicted =
-                        self.pending_login(tag).is_some_and(|pending_login| pending_login.login.is_evicted());
+                    let evicted = self
+                        .conns
+                        .pending_login(tag)
+                        .is_some_and(|pending_login| pending_login.login.is_evicted());
                     let how = if evicted { Departure::Abort } else { Departure::Close };
                     self.depart(id, how);
                 }
             }
         }
-        if let Some(pending_login) = self.pending_login(tag) {
+        if let Some(pending_login) = self.conns.pending_login(tag) {
             let id = pending_login.id;
-            self.mark_ready(id);
+            self.conns.mark_ready(id);
         }
     }
 
@@ -153,7 +123,7 @@ impl Shard {
         let Some(portal) = self.exports.portal(accepted.listener) else {
             return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
-        let held = self.backoff.holds(cx.now, accepted.peer.ip());
+        let held = self.admission.backoff.holds(cx.now, accepted.peer.ip());
         let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
             if held && !matches!(auth, AuthPolicy::None) {
                 return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
@@ -185,7 +155,8 @@ impl Shard {
                 match target.rule(question.initiator_name.as_str(), accepted) {
                     Some(_) if target.is_away => Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE),
                     Some(rule) => {
-                        let held = self.promised_by_initiator.get(question.initiator_name.as_str()).copied();
+                        let held =
+                            self.iscsi.promised_by_initiator.get(question.initiator_name.as_str()).copied();
                         let offer = affordable(
                             cx.pool,
                             &target.negotiation,
@@ -204,7 +175,7 @@ impl Shard {
         &mut self,
         change: impl FnOnce(&mut Directory, &mut Vec<DirectoryAction>),
     ) {
-        let Some(directory) = &mut self.directory else { return };
+        let Some(directory) = &mut self.iscsi.directory else { return };
         let mut actions = Vec::new();
         change(directory, &mut actions);
         for action in actions {
@@ -226,7 +197,7 @@ impl Shard {
     /// The directory has answered a login of this shard.
     pub(super) fn admission_reply(&mut self, token: u64, reply: AdmissionReply) {
         let tag = Tag::from_bits(token);
-        let Some(pending_login) = self.pending_login(tag) else { return };
+        let Some(pending_login) = self.conns.pending_login(tag) else { return };
         match reply {
             AdmissionReply::Granted { tsih, shard, new } => {
                 pending_login.grant = Some((shard, tsih, new));
@@ -257,7 +228,7 @@ impl Shard {
     /// Memory for the session was set aside where it shall live, or not.
     pub(super) fn memory_reserved(&mut self, token: u64, memory: Result<(), LoginStatus>) {
         let tag = Tag::from_bits(token);
-        let Some(pending_login) = self.pending_login(tag) else { return };
+        let Some(pending_login) = self.conns.pending_login(tag) else { return };
         let Some((_, tsih, _)) = pending_login.grant else { return };
         let wanted = pending_login.login.awaits_answer();
         match memory {
@@ -277,7 +248,7 @@ impl Shard {
     }
 
     pub(super) fn join_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        if !self.sessions.contains_key(&tsih) {
+        if !self.iscsi.sessions.contains_key(&tsih) {
             self.join_of_absent(cx, tsih, joining);
         } else if !self.start_join(cx, tsih, joining) {
             self.outbox.post(
@@ -291,18 +262,18 @@ impl Shard {
     /// §6.3.4), and only then is its login answered. False: the session does not go on.
     pub(super) fn start_join(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) -> bool {
         let until = cx.now + self.exports.admission.login_time;
-        let Some(tag) = self.sessions.get(&tsih).copied() else { return false };
-        let Some(session) = self.session(tag).filter(|session| !session.closed) else { return false };
+        let Some(tag) = self.iscsi.sessions.get(&tsih).copied() else { return false };
+        let Some(session) = self.conns.session(tag).filter(|session| !session.closed) else { return false };
         session.joining.push(joining);
         session.proto.reinstate(cx, joining.cid, until);
-        self.touch(tag);
+        self.conns.touch(tag);
         true
     }
 
     /// Answers the logins that wait to join a session, as far as nothing of what they replace is left, and
     /// keeps places for their links.
     pub(super) fn answer_joins(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let Some(session) = self.session(conn) else { return };
+        let Some(session) = self.conns.session(conn) else { return };
         if session.joining.is_empty() {
             return;
         }
@@ -310,7 +281,7 @@ impl Shard {
         let ready = |joining: &mut JoinRequest| closed || proto.is_clear_of(joining.cid);
         let ready: Vec<JoinRequest> = session.joining.extract_if(.., ready).collect();
         for joining in ready {
-            let Some(session) = self.session(conn) else { return };
+            let Some(session) = self.conns.session(conn) else { return };
             let window = match session.proto.keep_place(joining.cid) {
                 Ok(()) => {
                     session.admitted.push(joining);
@@ -329,8 +300,8 @@ impl Shard {
 
     /// A login that was to join a session came to nothing: the session waits for its link no longer.
     pub(super) fn join_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        if let Some(conn) = self.sessions.get(&tsih).copied()
-            && let Some(session) = self.session(conn)
+        if let Some(conn) = self.iscsi.sessions.get(&tsih).copied()
+            && let Some(session) = self.conns.session(conn)
             && let Some(at) = session.admitted.iter().position(|admitted| *admitted == joining)
         {
             session.admitted.swap_remove(at);
@@ -341,8 +312,8 @@ impl Shard {
 
     /// The link of a login that was let in to a session does not become part of it.
     pub(super) fn link_never_came(&mut self, cx: &mut Cx<'_>, tsih: Tsih, cid: Cid) {
-        if let Some(conn) = self.sessions.get(&tsih).copied()
-            && let Some(session) = self.session(conn)
+        if let Some(conn) = self.iscsi.sessions.get(&tsih).copied()
+            && let Some(session) = self.conns.session(conn)
         {
             session.admitted.retain(|admitted| admitted.cid != cid);
             self.expect_no_more(cx, conn, cid);
@@ -351,11 +322,11 @@ impl Shard {
     }
 
     fn expect_no_more(&mut self, cx: &mut Cx<'_>, conn: Tag, cid: Cid) {
-        let Some(session) = self.session(conn) else { return };
+        let Some(session) = self.conns.session(conn) else { return };
         // Another login may be on its way with the same CID.
         if !session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid) {
             session.proto.expect_no_more(cx, cid);
-            self.touch(conn);
+            self.conns.touch(conn);
         }
     }
 
@@ -368,11 +339,11 @@ impl Shard {
     }
 
     fn complete(&mut self, tag: Tag, completion: Completion) {
-        let Some(pending_login) = self.pending_login(tag) else { return };
+        let Some(pending_login) = self.conns.pending_login(tag) else { return };
         pending_login.asked = false;
         if pending_login.login.awaits_answer() {
             pending_login.login.complete(completion);
-            self.touch(tag);
+            self.conns.touch(tag);
         } else {
             self.forget_login(tag);
         }
@@ -381,7 +352,7 @@ impl Shard {
     /// The last response is sent: the link goes where its session lives.
     fn enter(&mut self, cx: &mut Cx<'_>, tag: Tag, established: Established) {
         let Some(Conn { kind: ConnKind::Login(pending_login), .. }) = self.conns.remove(tag) else { return };
-        self.logins -= 1;
+        self.admission.logins -= 1;
         let (id, accepted) = (pending_login.id, pending_login.login.accepted);
         // A login ends after its grant.
         let Some((shard, _, new)) = pending_login.grant else { return self.depart(id, Departure::Abort) };
@@ -397,7 +368,7 @@ impl Shard {
 
     /// Forgets a login whose link is gone and whom nobody owes an answer.
     pub(super) fn forget_login(&mut self, tag: Tag) {
-        let Some(pending_login) = self.pending_login(tag) else { return };
+        let Some(pending_login) = self.conns.pending_login(tag) else { return };
         if !pending_login.gone || pending_login.asked {
             return;
         }
@@ -410,7 +381,7 @@ impl Shard {
             (Some((.., false)) | None, _) => {}
         }
         self.conns.remove(tag);
-        self.logins -= 1;
+        self.admission.logins -= 1;
     }
 
     /// The peer's address and target of a link that is lost on its way between shards.

@@ -10,7 +10,7 @@ use buf::{Class, Cx, Payload};
 use volume::{Io, IoId};
 
 use super::Shard;
-use super::payload::{CommandId, IoStep, PayloadStep, Receive, Retry};
+use super::payload_step::{CommandId, IoStep, PayloadStep, Receive, Retry};
 
 /// What waits for memory.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Shard {
                     return Some(PayloadStep::Io(step));
                 }
                 let who = match step.command {
-                    CommandId::Scsi(key) => &self.server.nexus(key.nexus).nexus,
+                    CommandId::Scsi(key) => &self.iscsi.server.nexus(key.nexus).nexus,
                     CommandId::Nvme(key) => self.nvme.server.nexus(key.queue),
                 };
                 self.volumes.submit(cx, who, step.volume, step.io);

@@ -6,6 +6,7 @@
 //! touched is in a queue once (`touched`, `scheduled`, `ready`), so a turn costs what happened, not what
 //! exists.
 
+mod admission;
 mod conns;
 mod control;
 mod deferred;
@@ -16,30 +17,30 @@ mod nexus_presence;
 mod nvme;
 mod outbox;
 mod payload;
+mod payload_step;
 mod pending_sessions;
 mod remotes;
 mod sessions;
 mod steps;
 mod volumes;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use iscsi::wire::Tsih;
 use scsi_server::Server;
-use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
+use stream::{Received, RecvOp, SendOp, Tag};
 use volume::DiskOp;
 
-use crate::backoff::BackOff;
 use crate::directory::Directory;
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
-use crate::links::Links;
 use crate::log::{Log, LogLine};
 use crate::message::{Message, NvmeMessage};
 
-use conns::{Conn, JoinRequest};
+use admission::Admission;
+use conns::{Connections, JoinRequest};
 use control::{PendingRequests, Stopping};
 use deferred::DeferredSteps;
 use lent::Recalls;
@@ -67,40 +68,48 @@ pub struct Shard {
     id: ShardId,
     shards: u16,
     exports: Arc<Exports>,
-    links: Links,
-    conns: Slab<Conn>,
-    /// How many of `conns` are logging in.
-    logins: usize,
-    /// Logins by age, among them some that are over.
-    logins_by_age: VecDeque<Tag>,
-    backoff: BackOff,
-    /// Sessions of this shard by their handle.
-    sessions: HashMap<Tsih, Tag>,
-    /// Bytes that were promised to each initiator's sessions when they began.
-    promised_by_initiator: HashMap<Arc<str>, usize>,
-    /// The connection of each nexus of the server.
-    nexuses: Vec<Option<Tag>>,
-    server: Server,
+    conns: Connections,
+    admission: Admission,
+    iscsi: IscsiFront,
     nvme: Nvme,
     volumes: LocalVolumes,
     remotes: Remotes,
-    directory: Option<Directory>,
-    pending_sessions: PendingSessions,
     memory_waiters: MemoryWaiters,
     deferred: DeferredSteps,
     recalls: Recalls,
-    timers: Timers<Tag>,
-    /// Connections that may have events.
-    touched: VecDeque<Tag>,
-    /// Links that may have something to receive or to send.
-    ready: VecDeque<LinkId>,
-    departures: VecDeque<(LinkId, Departure<Message>)>,
     outbox: Outbox,
     stopping: Option<Stopping>,
     requests: PendingRequests,
-    nexus_ends: NexusEnds,
     nexus_presence: NexusPresence,
     log: Log,
+}
+
+/// The iSCSI side of a shard.
+struct IscsiFront {
+    server: Server,
+    /// Sessions of this shard by their handle.
+    sessions: HashMap<Tsih, Tag>,
+    /// The connection of each nexus of the server.
+    nexuses: Vec<Option<Tag>>,
+    /// Bytes that were promised to each initiator's sessions when they began.
+    promised_by_initiator: HashMap<Arc<str>, usize>,
+    pending_sessions: PendingSessions,
+    nexus_ends: NexusEnds,
+    directory: Option<Directory>,
+}
+
+impl IscsiFront {
+    fn new(id: ShardId, directory: Option<Directory>) -> Self {
+        IscsiFront {
+            server: Server::new(volume::Shard(id.0)),
+            sessions: HashMap::new(),
+            nexuses: Vec::new(),
+            promised_by_initiator: HashMap::new(),
+            pending_sessions: PendingSessions::default(),
+            nexus_ends: NexusEnds::default(),
+            directory,
+        }
+    }
 }
 
 impl Shard {
@@ -112,31 +121,18 @@ impl Shard {
             id,
             shards,
             exports,
-            links: Links::default(),
-            conns: Slab::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
-            logins: 0,
-            logins_by_age: VecDeque::new(),
-            backoff: BackOff::default(),
-            sessions: HashMap::new(),
-            promised_by_initiator: HashMap::new(),
-            nexuses: Vec::new(),
-            server: Server::new(volume::Shard(id.0)),
+            conns: Connections::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
+            admission: Admission::default(),
+            iscsi: IscsiFront::new(id, directory),
             nvme: Nvme::new(id, shards),
             volumes: LocalVolumes::new(id, shards),
             remotes: Remotes::new(),
-            pending_sessions: PendingSessions::default(),
-            directory,
             memory_waiters: MemoryWaiters::default(),
             deferred: DeferredSteps::default(),
             recalls: Recalls::default(),
-            timers: Timers::default(),
-            touched: VecDeque::new(),
-            ready: VecDeque::new(),
-            departures: VecDeque::new(),
             outbox: Outbox::new(id, shards),
             stopping: None,
             requests: PendingRequests::default(),
-            nexus_ends: NexusEnds::default(),
             nexus_presence: NexusPresence::default(),
             log: Log::default(),
         }
@@ -176,7 +172,7 @@ impl Shard {
             Message::ConnectionGone(tsih, cid) => {
                 self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
             }
-            Message::AuthenticationFailed(from) => self.backoff.failed(cx.now, from),
+            Message::AuthenticationFailed(from) => self.admission.backoff.failed(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
             Message::Link(handoff) => self.handoff_without_link(cx, &handoff),
             Message::Nvme(message) => self.take_nvme(cx, message),
@@ -226,7 +222,7 @@ impl Endpoint for Shard {
             Arrival::Moved(Message::Nvme(NvmeMessage::Link(handoff))) => {
                 self.attach_queue(cx, link, *handoff);
             }
-            Arrival::Moved(_) => self.departures.push_back((link, Departure::Close)),
+            Arrival::Moved(_) => self.conns.departures.push_back((link, Departure::Close)),
         }
     }
 
@@ -251,7 +247,7 @@ impl Endpoint for Shard {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some((time, tag)) = self.timers.due(cx.now) {
+        while let Some((time, tag)) = self.conns.timers.due(cx.now) {
             self.conn_timeout(cx, tag, time);
         }
         self.volumes.handle_timeout(cx);
@@ -272,7 +268,7 @@ impl Endpoint for Shard {
                 self.take_message(cx, message);
                 more = true;
             }
-            while let Some(tag) = self.touched.pop_front() {
+            while let Some(tag) = self.conns.touched.pop_front() {
                 self.drain(cx, tag);
                 more = true;
             }
@@ -292,8 +288,8 @@ impl Endpoint for Shard {
     }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
-        let link = self.ready.pop_front()?;
-        self.links.unready(link);
+        let link = self.conns.ready.pop_front()?;
+        self.conns.links.unready(link);
         Some(link)
     }
 
@@ -310,7 +306,7 @@ impl Endpoint for Shard {
     }
 
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
-        self.departures.pop_front()
+        self.conns.departures.pop_front()
     }
 
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
@@ -323,7 +319,7 @@ impl Endpoint for Shard {
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         if let Some(link) = self.remotes.handle_dialled(cx, id, how) {
-            self.departures.push_back((link, Departure::Abort));
+            self.conns.departures.push_back((link, Departure::Abort));
         }
     }
 
@@ -332,9 +328,10 @@ impl Endpoint for Shard {
             // It has come: what gives way goes on as soon as the world has had its turn.
             return Some(Time(0));
         }
-        let own = [self.stop_deadline(), self.pending_sessions.poll_timeout(), self.remotes.poll_timeout()];
+        let own =
+            [self.stop_deadline(), self.iscsi.pending_sessions.poll_timeout(), self.remotes.poll_timeout()];
         let own = own.into_iter().chain([self.pending_connects_timeout(), self.recalls.poll_timeout()]);
-        let times = [self.timers.next(), self.volumes.poll_timeout(), self.nvme.server.poll_timeout()];
+        let times = [self.conns.timers.next(), self.volumes.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
 impl Shard {
     /// A nexus of this shard reaches what its LUNs lead to: the homes are told.
     pub(super) fn announce_nexus(&mut self, nexus: NexusKey) {
-        let spec = self.server.nexus(nexus);
+        let spec = self.iscsi.server.nexus(nexus);
         let (who, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
         volumes.into_iter().for_each(|volume| self.announce_at(volume, &who));
     }
@@ -65,11 +65,11 @@ impl Shard {
 
     /// Changes what a nexus reaches.
     pub(super) fn change_luns(&mut self, nexus: NexusKey, luns: Vec<LunEntry>) {
-        let spec = self.server.nexus(nexus);
+        let spec = self.iscsi.server.nexus(nexus);
         let (who, old, new) = (spec.nexus.identity.clone(), volumes_of(&spec.luns), volumes_of(&luns));
-        self.server.change_luns(nexus, luns);
-        let conn = self.nexuses.get(nexus.0 as usize).copied().flatten();
-        if conn.and_then(|conn| self.session(conn)).is_none_or(|session| session.leaves) {
+        self.iscsi.server.change_luns(nexus, luns);
+        let conn = self.iscsi.nexuses.get(nexus.0 as usize).copied().flatten();
+        if conn.and_then(|conn| self.conns.session(conn)).is_none_or(|session| session.leaves) {
             // All homes know that it goes.
             return;
         }
@@ -78,7 +78,7 @@ impl Shard {
         }
         for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
             // Nobody waits for the answer.
-            let id = self.nexus_ends.next();
+            let id = self.iscsi.nexus_ends.next();
             self.outbox
                 .post(self.volumes.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
         }

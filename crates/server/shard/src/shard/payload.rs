@@ -7,111 +7,14 @@
 //! *Inline* is what waits for nothing: a plain read or write that is carried out within the call that brings its
 //! command ([`carry_out_inline`]). It becomes no task, and nobody can tell.
 
-use std::collections::VecDeque;
-
 use buf::{Class, Cx, SgMut};
-use nvme_server::CommandKey;
-use scsi_server::TaskKey;
 use stream::{Tag, Target};
-use volume::{Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, Payload, VolumeId};
+use volume::{Done, Failure, Fault, InlineIo, IoId, Nexus, Op, Payload, VolumeId};
 
 use super::Shard;
 use super::conns::{Conn, ConnKind};
+use super::payload_step::{CommandId, IoStep, Parked, PayloadStep, Receive};
 use super::volumes::LocalVolumes;
-
-/// A command of either server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CommandId {
-    Scsi(TaskKey),
-    Nvme(CommandKey),
-}
-
-impl CommandId {
-    /// Its name at its connection.
-    fn tag(self) -> Tag {
-        match self {
-            CommandId::Scsi(key) => Tag::from_bits(key.tag),
-            CommandId::Nvme(key) => Tag::from_bits(key.tag),
-        }
-    }
-}
-
-/// The peer is to send `len` bytes of a command's payload, from `at` on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Receive {
-    pub(super) command: CommandId,
-    pub(super) at: u32,
-    pub(super) len: u32,
-}
-
-/// A volume is to carry this out.
-#[derive(Debug)]
-pub(super) struct IoStep {
-    pub(super) command: CommandId,
-    pub(super) volume: VolumeId,
-    pub(super) io: Io,
-    /// Bytes of memory to be attached first; 0 if none.
-    pub(super) want: u32,
-    /// Whether the bytes that it reads are for the peer.
-    pub(super) to_peer: bool,
-}
-
-/// The NVMe server is to make an answer for which it found no memory.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Retry {
-    pub(super) command: CommandKey,
-    pub(super) class: Class,
-    pub(super) len: u32,
-}
-
-/// A step that moves payload.
-#[derive(Debug)]
-pub(super) enum PayloadStep {
-    Receive(Receive),
-    Io(IoStep),
-    Retry(Retry),
-}
-
-impl PayloadStep {
-    pub(super) fn command(&self) -> CommandId {
-        match self {
-            PayloadStep::Receive(receive) => receive.command,
-            PayloadStep::Io(step) => step.command,
-            PayloadStep::Retry(retry) => CommandId::Nvme(retry.command),
-        }
-    }
-
-    /// Whether it is this operation. Those of either server have names of their own.
-    pub(super) fn is_io(&self, id: IoId) -> bool {
-        matches!(self, PayloadStep::Io(step) if step.io.id == id)
-    }
-
-    /// Whether nobody wants it any more when its command has ended. An operation is cancelled by its name.
-    pub(super) fn ends_with_command(&self) -> bool {
-        !matches!(self, PayloadStep::Io(_))
-    }
-}
-
-/// What waits until the peer of a connection has done its part of what was started before.
-#[derive(Debug, Default)]
-pub(super) struct Parked {
-    /// Reads and long answers: until it has read what was sent.
-    reads: VecDeque<PayloadStep>,
-    /// Writes: until it has sent what it was asked for.
-    writes: VecDeque<Receive>,
-}
-
-impl Parked {
-    fn remove_io(&mut self, id: IoId) -> bool {
-        let at = self.reads.iter().position(|step| step.is_io(id));
-        at.and_then(|at| self.reads.remove(at)).is_some()
-    }
-
-    fn remove_transfers(&mut self, of: CommandId) {
-        self.reads.retain(|step| !(step.ends_with_command() && step.command() == of));
-        self.writes.retain(|receive| receive.command != of);
-    }
-}
 
 /// Carries a plain read or write out and counts it for its volume, if nothing has to be waited for. Its command has
 /// then only to be answered.
@@ -183,7 +86,7 @@ impl Shard {
     /// The connection of a command.
     fn conn_of(&self, command: CommandId) -> Option<Tag> {
         match command {
-            CommandId::Scsi(key) => self.nexuses.get(key.nexus.0 as usize).copied().flatten(),
+            CommandId::Scsi(key) => self.iscsi.nexuses.get(key.nexus.0 as usize).copied().flatten(),
             CommandId::Nvme(key) => self.conn_of_queue(key.queue),
         }
     }
@@ -193,7 +96,7 @@ impl Shard {
         let Some(tag) = self.conn_of(command) else { return };
         let Some(conn) = self.conns.get_mut(tag) else { return };
         act(conn, command.tag());
-        self.touch(tag);
+        self.conns.touch(tag);
     }
 
     /// Which memory the data of a write is to be taken from.

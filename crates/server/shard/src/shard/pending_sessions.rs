@@ -76,7 +76,7 @@ impl Shard {
         } else {
             let promise = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
             promise
-                .map(|promise| drop(self.pending_sessions.reserved.insert(tsih, promise)))
+                .map(|promise| drop(self.iscsi.pending_sessions.reserved.insert(tsih, promise)))
                 .ok_or(LoginStatus::OUT_OF_RESOURCES)
         };
         self.outbox.post(from, Message::MemoryReserved(token, answer));
@@ -85,15 +85,15 @@ impl Shard {
     /// A session that was to live here does not come to be. What was set aside for it is given back before
     /// the directory hears of it, so that who comes in its place finds it.
     pub(super) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        drop(self.pending_sessions.take_memory(tsih));
+        drop(self.iscsi.pending_sessions.take_memory(tsih));
         self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
         self.resume_postponed(cx, tsih);
     }
 
     /// Another connection asks for a session that is not here.
     pub(super) fn join_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        if self.pending_sessions.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
-            self.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
+        if self.iscsi.pending_sessions.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
+            self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
         } else {
             self.outbox.post(
                 joining.from,
@@ -105,13 +105,14 @@ impl Shard {
     /// A session that is not here is to end: its founding link is still on its way, or it has just
     /// ended, and the directory knows by now.
     pub(super) fn end_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih) {
-        drop(self.pending_sessions.take_memory(tsih));
-        self.pending_sessions.wait(tsih, cx.now, Postponed::End);
+        drop(self.iscsi.pending_sessions.take_memory(tsih));
+        self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::End);
     }
 
     /// A founding link is here: false if its session is not wanted any more.
     pub(super) fn is_wanted(&mut self, tsih: Tsih) -> bool {
         !self
+            .iscsi
             .pending_sessions
             .waiting
             .iter()
@@ -120,7 +121,7 @@ impl Shard {
 
     /// What waited for a session goes on: it is here, or never will be.
     pub(super) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        for postponed in self.pending_sessions.take(tsih) {
+        for postponed in self.iscsi.pending_sessions.take(tsih) {
             if let Postponed::Window(joining) = postponed
                 && !self.start_join(cx, tsih, joining)
             {
@@ -132,7 +133,7 @@ impl Shard {
 
     /// Gives up on links that never came.
     pub(super) fn pending_sessions_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some((tsih, until, _)) = self.pending_sessions.waiting.first()
+        while let Some((tsih, until, _)) = self.iscsi.pending_sessions.waiting.first()
             && *until <= cx.now
         {
             let tsih = *tsih;

@@ -304,7 +304,7 @@ impl Shard {
             shared.done.push_back(done);
         }
         while let Some(link) = shared.remote.poll_ready() {
-            self.ready.push_back(link);
+            self.conns.ready.push_back(link);
         }
         while let Some((link, how)) = shared.remote.poll_leave() {
             self.remotes.leave(link);
@@ -312,7 +312,7 @@ impl Shard {
                 Leave::Close => Departure::Close,
                 Leave::Abort => Departure::Abort,
             };
-            self.departures.push_back((link, how));
+            self.conns.departures.push_back((link, how));
         }
         while let Some(dial) = shared.remote.poll_dial() {
             let id = DialId(self.remotes.dialled);
@@ -329,7 +329,7 @@ impl Shard {
         if let Some(until) = entry.closes_until {
             if shared.remote.is_closed() || until <= cx.now {
                 let links = self.remotes.forget(tag);
-                self.departures.extend(links.into_iter().map(|link| (link, Departure::Abort)));
+                self.conns.departures.extend(links.into_iter().map(|link| (link, Departure::Abort)));
             }
             return again;
         }

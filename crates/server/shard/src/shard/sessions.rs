@@ -58,11 +58,11 @@ impl Shard {
         let conn = match handoff.new {
             true if self.is_wanted(tsih) => self.create_session(cx, &handoff),
             true => None,
-            false => self.sessions.get(&tsih).copied(),
+            false => self.iscsi.sessions.get(&tsih).copied(),
         };
         let attached = conn.and_then(|conn| self.join(cx, conn, id, &handoff));
         if attached.is_none() {
-            self.departures.push_back((id, Departure::Close));
+            self.conns.departures.push_back((id, Departure::Close));
         }
         match (handoff.new, attached) {
             (true, Some(())) => self.resume_postponed(cx, tsih),
@@ -74,7 +74,7 @@ impl Shard {
 
     /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
     fn create_session(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) -> Option<Tag> {
-        let memory = self.pending_sessions.take_memory(handoff.established.tsih)?;
+        let memory = self.iscsi.pending_sessions.take_memory(handoff.established.tsih)?;
         let established = &handoff.established;
         let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
         let discovery = established.identity.session_type == SessionType::Discovery;
@@ -92,7 +92,7 @@ impl Shard {
         let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
         let promised = promise(limits.commands, params.unsolicited());
         let proto = TargetSession::with(cx, params, limits, memory);
-        let nexus = nexus.map(|spec| self.server.open_nexus(spec));
+        let nexus = nexus.map(|spec| self.iscsi.server.open_nexus(spec));
         let placed = self.exports.placed(&placement_query(&established.identity, &handoff.accepted), self.id);
         let session = Session {
             proto,
@@ -118,14 +118,14 @@ impl Shard {
         let Ok(tag) = self.conns.insert(conn) else {
             // The directory grants no more sessions than a shard can hold.
             if let Some(nexus) = nexus {
-                self.server.close_nexus(nexus);
+                self.iscsi.server.close_nexus(nexus);
             }
             return None;
         };
-        self.sessions.insert(established.tsih, tag);
-        *self.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
+        self.iscsi.sessions.insert(established.tsih, tag);
+        *self.iscsi.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
         if let Some(nexus) = nexus {
-            set_slot(&mut self.nexuses, nexus.0 as usize, tag);
+            set_slot(&mut self.iscsi.nexuses, nexus.0 as usize, tag);
             self.announce_nexus(nexus);
         }
         self.log.push(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
@@ -164,7 +164,7 @@ impl Shard {
     fn join(&mut self, cx: &mut Cx<'_>, conn: Tag, id: LinkId, handoff: &LinkHandoff) -> Option<()> {
         let established = &handoff.established;
         self.shares(conn, &handoff.accepted).then_some(())?;
-        let session = self.session(conn)?;
+        let session = self.conns.session(conn)?;
         if session.closed {
             return None;
         }
@@ -187,19 +187,19 @@ impl Shard {
         });
         // A link that stays on its shard has its entry since it was accepted.
         let owner = Owner { conn, link };
-        if self.links.get(id).is_some() {
-            self.links.hand_over(id, owner);
+        if self.conns.links.get(id).is_some() {
+            self.conns.links.hand_over(id, owner);
         } else {
-            self.links.insert(id, owner);
+            self.conns.links.insert(id, owner);
         }
-        self.touch(conn);
-        self.mark_ready(id);
+        self.conns.touch(conn);
+        self.conns.mark_ready(id);
         Some(())
     }
 
     pub(super) fn drain_session(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         loop {
-            let Some(session) = self.session(conn) else { return };
+            let Some(session) = self.conns.session(conn) else { return };
             if let Some(event) = session.proto.poll_event() {
                 self.session_event(cx, conn, event);
                 continue;
@@ -208,7 +208,7 @@ impl Shard {
             if self.run_steps(cx) {
                 continue;
             }
-            let Some(session) = self.session(conn) else { return };
+            let Some(session) = self.conns.session(conn) else { return };
             if let Some(link) = session.proto.poll_shut() {
                 let id =
                     session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
@@ -221,7 +221,7 @@ impl Shard {
             }
             if let Some(lun) = session.proto.poll_cleared() {
                 if let Some(nexus) = session.nexus {
-                    self.server.commands_cleared(nexus, lun);
+                    self.iscsi.server.commands_cleared(nexus, lun);
                 }
                 continue;
             }
@@ -247,18 +247,18 @@ impl Shard {
         }
         self.resume_parked(cx, conn);
         self.answer_joins(cx, conn);
-        let Some(session) = self.session(conn) else { return };
+        let Some(session) = self.conns.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
-            self.mark_ready(id);
+            self.conns.mark_ready(id);
         }
         self.forget_session(conn);
     }
 
     /// Tells the directory, unless another link bears the same CID, or is about to: it is reinstated.
     pub(super) fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
-        let conn = self.sessions.get(&tsih).copied();
-        let session = conn.and_then(|conn| self.session(conn));
+        let conn = self.iscsi.sessions.get(&tsih).copied();
+        let session = conn.and_then(|conn| self.conns.session(conn));
         let replaced = |session: &mut Session| {
             session.proto.has_connection(cid)
                 || session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid)
@@ -273,13 +273,13 @@ impl Shard {
             TargetEvent::Command { tag, command, data_out } => self.command(cx, conn, tag, command, data_out),
             TargetEvent::DataReceived { tag, at, data } => {
                 if let Some(key) = self.task_key(conn, tag) {
-                    self.server.data(cx, key, at, data);
+                    self.iscsi.server.data(cx, key, at, data);
                 }
             }
             TargetEvent::Aborted { tag } => match self.task_key(conn, tag) {
-                Some(key) => self.server.abort(key),
+                Some(key) => self.iscsi.server.abort(key),
                 None => {
-                    if let Some(session) = self.session(conn) {
+                    if let Some(session) = self.conns.session(conn) {
                         session.proto.retire(cx, tag);
                     }
                 }
@@ -289,12 +289,12 @@ impl Shard {
     }
 
     fn task_key(&mut self, conn: Tag, tag: Tag) -> Option<TaskKey> {
-        let nexus = self.session(conn)?.nexus?;
+        let nexus = self.conns.session(conn)?.nexus?;
         Some(TaskKey { nexus, tag: tag.to_bits() })
     }
 
     fn command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request, data_out: u32) {
-        let Some(session) = self.session(conn) else { return };
+        let Some(session) = self.conns.session(conn) else { return };
         let Some(nexus) = session.nexus else { return self.discovery_command(cx, conn, tag, command) };
         let key = TaskKey { nexus, tag: tag.to_bits() };
         match command {
@@ -308,7 +308,7 @@ impl Shard {
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
                 let arrived = arrived(&scsi, data_out);
                 if !self.try_inline(cx, conn, key, &arrived) {
-                    self.server.start(cx, key, arrived);
+                    self.iscsi.server.start(cx, key, arrived);
                 }
             }
             Request::Task(task) => match management(&task) {
@@ -316,7 +316,7 @@ impl Shard {
                     if task.function == TmfFunction::TARGET_COLD_RESET {
                         session.cold_reset = Some(tag);
                     }
-                    self.server.manage(key, what);
+                    self.iscsi.server.manage(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
             },
@@ -329,7 +329,7 @@ impl Shard {
             Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
             // The session itself rejects what a discovery session may not ask.
             Request::Scsi(_) | Request::Task(_) => {
-                if let Some(session) = self.session(conn) {
+                if let Some(session) = self.conns.session(conn) {
                     session.proto.retire(cx, tag);
                 }
             }
@@ -337,7 +337,7 @@ impl Shard {
     }
 
     fn send_targets(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, which: &SendTargets) {
-        let Some(session) = self.session(conn) else { return };
+        let Some(session) = self.conns.session(conn) else { return };
         let (initiator, own) = (session.initiator.clone(), session.target.clone());
         let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
         let text = match which {
@@ -349,34 +349,34 @@ impl Shard {
             SendTargets::Named(name) => self.exports.targets_text(&initiator, &accepted, Some(name.as_str())),
             SendTargets::Own => self.exports.targets_text(&initiator, &accepted, own.as_deref()),
         };
-        if let Some(session) = self.session(conn) {
+        if let Some(session) = self.conns.session(conn) {
             session.proto.respond(cx, tag, Response::Targets(text));
         }
     }
 
     /// The directory wants a session's end: it is being reinstated.
     pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        match self.sessions.get(&tsih).copied() {
+        match self.iscsi.sessions.get(&tsih).copied() {
             Some(conn) => {
-                if let Some(session) = self.session(conn) {
+                if let Some(session) = self.conns.session(conn) {
                     session.proto.close(cx, Close::Now);
                 }
-                self.touch(conn);
+                self.conns.touch(conn);
             }
             None => self.end_of_absent(cx, tsih),
         }
     }
 
     fn session_closed(&mut self, conn: Tag) {
-        let Some(session) = self.session(conn) else { return };
+        let Some(session) = self.conns.session(conn) else { return };
         session.closed = true;
         let (tsih, nexus) = (session.tsih, session.nexus.take());
         let (initiator, promised) = (session.initiator.clone(), session.promised);
         let line =
             LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
         self.log.push(line);
-        if self.sessions.remove(&tsih).is_some()
-            && let Entry::Occupied(mut all) = self.promised_by_initiator.entry(initiator)
+        if self.iscsi.sessions.remove(&tsih).is_some()
+            && let Entry::Occupied(mut all) = self.iscsi.promised_by_initiator.entry(initiator)
         {
             *all.get_mut() -= promised;
             if *all.get() == 0 {
@@ -392,19 +392,19 @@ impl Shard {
     /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
     /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
     fn end_nexus(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let nexus = self.session(conn).and_then(|session| session.nexus);
+        let nexus = self.conns.session(conn).and_then(|session| session.nexus);
         let mut asked = 0;
         if let Some(nexus) = nexus {
-            let spec = self.server.nexus(nexus);
+            let spec = self.iscsi.server.nexus(nexus);
             let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
             for volume in volumes {
-                let id = self.nexus_ends.number(conn);
+                let id = self.iscsi.nexus_ends.number(conn);
                 let home = self.volumes.home_of(volume);
                 self.outbox.post(home, Message::NexusGone(volume, self.id, id, identity.clone()));
                 asked += 1;
             }
         }
-        if let Some(session) = self.session(conn) {
+        if let Some(session) = self.conns.session(conn) {
             (session.homes_left, session.leaves) = (asked, true);
         }
         self.finish_nexus_end(cx, conn);
@@ -412,8 +412,8 @@ impl Shard {
 
     /// Whether an answer was about the end of a nexus.
     pub(super) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: AskId) -> bool {
-        let Some(conn) = self.nexus_ends.asks.remove(&id) else { return false };
-        if let Some(session) = self.session(conn) {
+        let Some(conn) = self.iscsi.nexus_ends.asks.remove(&id) else { return false };
+        if let Some(session) = self.conns.session(conn) {
             session.homes_left -= 1;
         }
         self.finish_nexus_end(cx, conn);
@@ -421,22 +421,22 @@ impl Shard {
     }
 
     fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        if let Some(session) = self.session(conn).filter(|session| session.homes_left == 0) {
+        if let Some(session) = self.conns.session(conn).filter(|session| session.homes_left == 0) {
             session.proto.nexus_ended(cx);
-            self.touch(conn);
+            self.conns.touch(conn);
         }
     }
 
     fn close_nexus(&mut self, nexus: NexusKey) {
-        self.server.close_nexus(nexus);
-        if let Some(slot) = self.nexuses.get_mut(nexus.0 as usize) {
+        self.iscsi.server.close_nexus(nexus);
+        if let Some(slot) = self.iscsi.nexuses.get_mut(nexus.0 as usize) {
             *slot = None;
         }
     }
 
     /// Forgets a session that has ended and whose links are all gone.
     pub(super) fn forget_session(&mut self, conn: Tag) {
-        let over = self.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
+        let over = self.conns.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
         if over {
             self.conns.remove(conn);
         }

@@ -11,7 +11,8 @@ use volume::{Answer, AskId, Op, VolumeId, VolumeRequest};
 
 use super::Shard;
 use super::conns::{Conn, ConnKind, Session};
-use super::payload::{CommandId, IoStep, Receive, carry_out_inline};
+use super::payload::carry_out_inline;
+use super::payload_step::{CommandId, IoStep, Receive};
 use super::volumes::NVME;
 use crate::message::Message;
 
@@ -19,7 +20,7 @@ impl Shard {
     /// Does what the server wants.
     pub(super) fn run_steps(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut worked = false;
-        while let Some(step) = self.server.poll_step() {
+        while let Some(step) = self.iscsi.server.poll_step() {
             worked = true;
             self.run_step(cx, step);
         }
@@ -79,11 +80,11 @@ impl Shard {
         key: TaskKey,
         arrived: &Arrived<'_>,
     ) -> bool {
-        let Some(io) = self.server.fast_path(key.nexus, arrived) else { return false };
+        let Some(io) = self.iscsi.server.fast_path(key.nexus, arrived) else { return false };
         let Some(Conn { kind: ConnKind::Session(session), parked, .. }) = self.conns.get_mut(conn) else {
             return false;
         };
-        let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
+        let (who, tag) = (&self.iscsi.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
         if !carry_out_inline(cx, &mut self.volumes, who, &io, (&mut session.proto, tag), parked) {
             return false;
         }
@@ -120,7 +121,7 @@ impl Shard {
         if answer.id.0 & NVME != 0 {
             self.nvme.server.answered(cx, answer.id, answer.result);
         } else if !self.nexus_end_answered(cx, answer.id) && !self.control_answered(volume, &answer) {
-            self.server.answered(cx, answer.id, answer.result);
+            self.iscsi.server.answered(cx, answer.id, answer.result);
         }
     }
 }

@@ -465,7 +465,7 @@ impl Shard {
         if done.id.0 & NVME != 0 {
             self.nvme.server.done(cx, done);
         } else {
-            self.server.done(cx, done);
+            self.iscsi.server.done(cx, done);
         }
     }
 
@@ -540,7 +540,7 @@ impl Shard {
 
     /// Takes a change over: tasks that it ends first, then its notices, then the gate.
     pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &ViewUpdate) {
-        self.server.adopt(volume, adoption);
+        self.iscsi.server.adopt(volume, adoption);
         self.run_steps(cx);
         self.nvme.server.adopt(volume, adoption);
         self.run_nvme_steps(cx);

@@ -33,8 +33,8 @@ impl Shard {
         let limits = self.exports.queue_limits(&accepted);
         let proto = ControllerQueue::new(cx, limits);
         match self.add_queue(Queue::new(id, proto, accepted, true)) {
-            Some(tag) => self.note_login_age(tag),
-            None => self.departures.push_back((id, Departure::Abort)),
+            Some(tag) => self.admission.note_age(&self.conns, tag),
+            None => self.conns.departures.push_back((id, Departure::Abort)),
         }
     }
 
@@ -45,19 +45,19 @@ impl Shard {
         let conn = Conn::new(ConnKind::Queue(Box::new(queue)));
         let tag = self.conns.insert(conn).ok()?;
         if is_stranger {
-            self.logins += 1;
+            self.admission.logins += 1;
         } else {
             self.nvme.queues += 1;
         }
-        self.links.insert(id, Owner { conn: tag, link: Link(0) });
-        self.touch(tag);
-        self.mark_ready(id);
+        self.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
+        self.conns.touch(tag);
+        self.conns.mark_ready(id);
         Some(tag)
     }
 
     /// What a connection says that is no queue.
     pub(super) fn stranger_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         match event {
             TargetEvent::Command { tag, command, data_out } => match queue.state {
                 QueueState::AwaitingConnect => self.first_command(cx, conn, tag, &command, data_out),
@@ -119,7 +119,7 @@ impl Shard {
             let completion = ConnectRefusal::Busy.into();
             return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NoMemory);
         };
-        if let Some(queue) = self.queue(conn) {
+        if let Some(queue) = self.conns.queue(conn) {
             queue.state = QueueState::ReadingConnect(connect);
             queue.proto.recv_data(cx, tag, 0, memory);
         }
@@ -127,13 +127,13 @@ impl Shard {
 
     /// A host has said who it is and what it wants.
     fn judge_connect(&mut self, cx: &mut Cx<'_>, conn: Tag, connecting: ConnectRequest) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let accepted = queue.accepted;
         match self.may_connect(cx.now, &connecting.connect, &connecting.names, &accepted) {
             Ok(permit) => self.apply(conn, connecting, permit),
             Err((refusal, cause)) => {
                 let tag = connecting.tag;
-                if let Some(queue) = self.queue(conn) {
+                if let Some(queue) = self.conns.queue(conn) {
                     queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
                 self.refuse_connect(cx, conn, tag, refusal.into(), cause);
@@ -195,7 +195,7 @@ impl Shard {
         (controllers, source): (u16, Option<(IpAddr, u16)>),
     ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
         let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
-        if proves && self.backoff.holds(now, from) {
+        if proves && self.admission.backoff.holds(now, from) {
             return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
         }
         Ok(ConnectPermit { controllers, source, proves })
@@ -210,12 +210,12 @@ impl Shard {
         completion: Completion,
         cause: ConnectFailure,
     ) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let (peer, names) = (queue.accepted.peer, queue.names());
         queue.state = QueueState::Ended;
         queue.proto.respond(cx, tag, completion);
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
-        self.touch(conn);
+        self.conns.touch(conn);
         self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
     }
 }

@@ -28,7 +28,7 @@ impl Shard {
     /// Asks who can grant a Connect that the exports allow.
     pub(super) fn apply(&mut self, conn: Tag, connecting: ConnectRequest, permit: ConnectPermit) {
         let (id, names) = (self.id, &connecting.names);
-        let Some(accepted) = self.queue(conn).map(|queue| queue.accepted) else { return };
+        let Some(accepted) = self.conns.queue(conn).map(|queue| queue.accepted) else { return };
         let message = if connecting.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
             let request = ControllerRequest {
@@ -58,7 +58,7 @@ impl Shard {
             let request = QueueRequest { join, preference, names: names.clone(), accepted };
             (home, NvmeMessage::JoinController(names.cntlid, id, conn.to_bits(), Box::new(request)))
         };
-        if let Some(queue) = self.queue(conn) {
+        if let Some(queue) = self.conns.queue(conn) {
             queue.state = QueueState::AwaitingGrant(Box::new(connecting));
             self.outbox.post(message.0, Message::Nvme(message.1));
         }
@@ -136,12 +136,13 @@ impl Shard {
     }
 
     fn granted(&mut self, cx: &mut Cx<'_>, conn: Tag, shard: ShardId, grant: QueueGrant) {
-        let state = self.queue(conn).map(|queue| std::mem::replace(&mut queue.state, QueueState::Ended));
-        match (state, self.queue(conn)) {
+        let state =
+            self.conns.queue(conn).map(|queue| std::mem::replace(&mut queue.state, QueueState::Ended));
+        match (state, self.conns.queue(conn)) {
             (Some(QueueState::AwaitingGrant(connecting)), Some(queue)) => {
                 queue.state = QueueState::Granted(Box::new((*connecting, shard, grant)));
                 self.move_granted(cx, conn);
-                self.touch(conn);
+                self.conns.touch(conn);
             }
             // It went away while it was asked for.
             (Some(other), Some(queue)) => {
@@ -153,7 +154,7 @@ impl Shard {
     }
 
     fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: ConnectFailure) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         if let QueueState::AwaitingGrant(connecting) = &queue.state {
             let tag = connecting.tag;
             self.refuse_connect(cx, conn, tag, refusal.into(), cause);
@@ -163,7 +164,7 @@ impl Shard {
     /// Lets a connection go where it is to live, when nothing is out on it.
     pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let id = self.id;
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let granted = match std::mem::replace(&mut queue.state, QueueState::Ended) {
             QueueState::Granted(granted) if granted.1 == id || queue.proto.can_park() => granted,
             state => {
@@ -178,7 +179,7 @@ impl Shard {
         let Some(Conn { kind: ConnKind::Queue(queue), .. }) = self.conns.remove(conn) else {
             return self.give_back(grant);
         };
-        self.logins -= usize::from(queue.is_stranger);
+        self.admission.logins -= usize::from(queue.is_stranger);
         let (link, accepted) = (queue.id, queue.accepted);
         let Some(parked) = queue.proto.park() else {
             self.give_back(grant);

@@ -76,7 +76,7 @@ impl Shard {
 
     /// Who is not connected yet goes; queues end with what is in work.
     pub(in crate::shard) fn stop_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, deadline: Time) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         match &queue.state {
             QueueState::Open(_) if queue.is_stranger => queue.proto.close(cx, Close::Now),
             QueueState::Open(open) if open.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
@@ -111,10 +111,10 @@ impl Shard {
         let queues = self.conns.iter().filter(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)));
         let tags: Vec<Tag> = queues.map(|(tag, _)| tag).collect();
         for tag in tags {
-            if let Some(queue) = self.queue(tag) {
+            if let Some(queue) = self.conns.queue(tag) {
                 queue.proto.close(cx, Close::Now);
             }
-            self.touch(tag);
+            self.conns.touch(tag);
         }
     }
 
@@ -149,7 +149,7 @@ impl Shard {
             commands: queue.proto.tasks_in_work(),
             placed: self.exports.placed(&placement_query(&open.names, &queue.accepted), self.id),
             counters: self.nvme.server.counters(open.key),
-            traffic: self.links.traffic(queue.id),
+            traffic: self.conns.links.traffic(queue.id),
         })
     }
 }

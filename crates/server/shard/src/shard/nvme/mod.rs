@@ -12,25 +12,26 @@ mod offer;
 mod open;
 mod pending_connects;
 mod proof;
+pub(super) mod queue;
 mod steps;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use buf::Cx;
-use endpoint::{Accepted, Departure, LinkId, ShardId};
-use nvme::fabrics::{Connect, ConnectNames};
-use nvme::{Nqn, Sqe};
-use nvme_server::{CommandKey, QueueKey, Server};
-use nvme_tcp::{ControllerQueue, LinkFault};
-use stream::{Close, Connection, Tag, TargetEvent};
+use endpoint::{Accepted, Departure, ShardId};
+use nvme::Sqe;
+use nvme::fabrics::ConnectNames;
+use nvme_server::{CommandKey, Server};
+use nvme_tcp::LinkFault;
+use stream::{Connection, Tag, TargetEvent};
 
-use super::conns::ConnKind;
 use super::{DIRECTORY, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
 use crate::exports::PlacementQuery;
 use crate::log::{LogLine, NvmeLogLine};
-use crate::message::{Message, NvmeMessage, QueueGrant};
+use crate::message::{Message, NvmeMessage};
+use queue::{ConnectRequest, OpenQueue, Queue, QueueState};
 
 /// How long last words may take to leave.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
@@ -79,133 +80,12 @@ struct Controller {
     is_logged: bool,
 }
 
-/// A connection of an NVMe host.
-#[derive(Debug)]
-pub(super) struct Queue {
-    pub(super) id: LinkId,
-    pub(super) proto: ControllerQueue,
-    pub(super) accepted: Accepted,
-    pub(super) state: QueueState,
-    /// Its key at the server, also while its commands end.
-    key: Option<QueueKey>,
-    /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
-    is_stranger: bool,
-    /// It has lost its place to another stranger: there is nothing to tell it.
-    evicted: bool,
-    /// Its link is gone.
-    pub(super) gone: bool,
-    /// `TargetEvent::Closed` has come.
-    closed: bool,
-}
-
-/// How far a connection is.
-#[derive(Debug)]
-pub(super) enum QueueState {
-    /// Its Connect has not come.
-    AwaitingConnect,
-    /// The data of its Connect comes.
-    ReadingConnect(Connect),
-    /// Another shard judges its Connect.
-    AwaitingGrant(Box<ConnectRequest>),
-    /// It is granted, and waits until nothing is out on it.
-    Granted(Box<(ConnectRequest, ShardId, QueueGrant)>),
-    /// It is a queue.
-    Open(Box<OpenQueue>),
-    /// It was refused, or has ended; its last words may be on their way.
-    Ended,
-}
-
-/// A Connect that is not answered.
-#[derive(Clone, Debug)]
-pub(super) struct ConnectRequest {
-    tag: Tag,
-    connect: Connect,
-    names: ConnectNames,
-    /// Drawn for it, in case a rule of placement wants chance.
-    draw: u64,
-}
-
 /// Who connects, as rules of placement see it.
 fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> PlacementQuery<'a> {
     PlacementQuery { by: accepted, peer: names.host.as_str(), destination: names.subsystem.as_str() }
 }
 
-/// What a queue is.
-#[derive(Debug)]
-pub(super) struct OpenQueue {
-    key: QueueKey,
-    cntlid: u16,
-    qid: u16,
-    names: ConnectNames,
-    /// Of an I/O queue: where its controller's admin queue was accepted.
-    admin: Option<Accepted>,
-}
-
-impl Queue {
-    fn new(id: LinkId, proto: ControllerQueue, accepted: Accepted, is_stranger: bool) -> Self {
-        Queue {
-            id,
-            proto,
-            accepted,
-            state: QueueState::AwaitingConnect,
-            key: None,
-            is_stranger,
-            evicted: false,
-            gone: false,
-            closed: false,
-        }
-    }
-
-    /// Ends it if the peer owes its Connect, or the proof of who it is; says whether it did.
-    pub(super) fn evict(&mut self, cx: &mut Cx<'_>) -> bool {
-        let owes = match self.state {
-            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) => true,
-            QueueState::Open(_) => self.is_stranger,
-            QueueState::AwaitingGrant(_) | QueueState::Granted(_) | QueueState::Ended => false,
-        };
-        if owes {
-            self.evicted = true;
-            self.proto.close(cx, Close::Now);
-        }
-        owes
-    }
-
-    /// Whether it counts among the strangers.
-    pub(super) fn is_stranger(&self) -> bool {
-        self.is_stranger
-    }
-
-    fn open(&self) -> Option<&OpenQueue> {
-        match &self.state {
-            QueueState::Open(open) => Some(open),
-            _ => None,
-        }
-    }
-
-    /// Its key at the server, while it is a queue.
-    pub(super) fn server_key(&self) -> Option<QueueKey> {
-        self.open().map(|open| open.key)
-    }
-
-    fn names(&self) -> Option<(Nqn, Nqn)> {
-        let names = match &self.state {
-            QueueState::AwaitingGrant(connecting) => &connecting.names,
-            QueueState::Granted(granted) => &granted.0.names,
-            QueueState::Open(open) => &open.names,
-            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::Ended => return None,
-        };
-        Some((names.host.clone(), names.subsystem.clone()))
-    }
-}
-
 impl Shard {
-    pub(super) fn queue(&mut self, tag: Tag) -> Option<&mut Queue> {
-        match &mut self.conns.get_mut(tag)?.kind {
-            ConnKind::Queue(queue) => Some(queue),
-            ConnKind::Login(_) | ConnKind::Session(_) => None,
-        }
-    }
-
     pub(super) fn take_nvme(&mut self, cx: &mut Cx<'_>, message: NvmeMessage) {
         match message {
             NvmeMessage::ControllerRequest(request) => self.admit_controller(&request),
@@ -245,7 +125,7 @@ impl Shard {
 
     /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
     pub(super) fn queue_protocol_error(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: LinkFault) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let line = NvmeLogLine::LinkFault {
             peer: queue.accepted.peer,
             host: queue.names().map(|(host, _)| host),
@@ -257,7 +137,7 @@ impl Shard {
 
     /// The server lets go of a queue: its commands end without a word.
     fn close_server_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let Some(key) = queue.open().map(|open| open.key) else { return };
         queue.state = QueueState::Ended;
         self.forget_transfers_of_queue(key);
@@ -270,7 +150,7 @@ impl Shard {
     /// Hears what a connection has to say.
     pub(super) fn drain_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         loop {
-            let Some(queue) = self.queue(conn) else { return };
+            let Some(queue) = self.conns.queue(conn) else { return };
             if let Some(event) = queue.proto.poll_event() {
                 self.queue_event(cx, conn, event);
                 continue;
@@ -279,7 +159,7 @@ impl Shard {
             if self.run_nvme_steps(cx) {
                 continue;
             }
-            let Some(queue) = self.queue(conn) else { return };
+            let Some(queue) = self.conns.queue(conn) else { return };
             if queue.proto.poll_shut().is_some() {
                 self.lose_queue(cx, conn);
                 continue;
@@ -300,14 +180,14 @@ impl Shard {
         }
         self.move_granted(cx, conn);
         self.resume_parked(cx, conn);
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let id = queue.id;
-        self.mark_ready(id);
+        self.conns.mark_ready(id);
         self.forget_queue(conn);
     }
 
     fn queue_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         if matches!(event, TargetEvent::Closed) {
             queue.closed = true;
             return;
@@ -335,7 +215,7 @@ impl Shard {
     /// A connection's socket is to be closed: what it was is over.
     fn lose_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         self.close_server_queue(cx, conn);
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let (id, peer, names) = (queue.id, queue.accepted.peer, queue.names());
         // Its descriptor is free at once.
         let how = if queue.evicted { Departure::Abort } else { Departure::Close };
@@ -354,12 +234,12 @@ impl Shard {
 
     /// Forgets a connection that has ended and whose link is gone.
     pub(super) fn forget_queue(&mut self, conn: Tag) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         if !queue.gone || !queue.closed {
             return;
         }
         let (is_stranger, key) = (queue.is_stranger, queue.key);
-        self.logins -= usize::from(is_stranger);
+        self.admission.logins -= usize::from(is_stranger);
         self.nvme.queues -= usize::from(!is_stranger);
         if let Some(slot) = key.and_then(|key| self.nvme.conns.get_mut(key.0 as usize))
             && *slot == Some(conn)

@@ -39,7 +39,7 @@ impl Shard {
             Some(conn) => self.open_queue(cx, conn, connecting, grant),
             None => {
                 self.give_back(grant);
-                self.departures.push_back((id, Departure::Close));
+                self.conns.departures.push_back((id, Departure::Close));
             }
         }
     }
@@ -67,7 +67,7 @@ impl Shard {
             Ok(key) => key,
             Err((refusal, cause)) => {
                 self.give_back(grant);
-                if let Some(queue) = self.queue(conn) {
+                if let Some(queue) = self.conns.queue(conn) {
                     queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
                 return self.refuse_connect(cx, conn, tag, refusal.into(), cause);
@@ -75,7 +75,7 @@ impl Shard {
         };
         set_slot(&mut self.nvme.conns, key.0 as usize, conn);
         let completion = self.nvme.server.connected(key);
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         queue.key = Some(key);
         queue.state =
             QueueState::Open(Box::new(OpenQueue { key, cntlid, qid, names: connecting.names, admin }));
@@ -85,7 +85,7 @@ impl Shard {
         if qid == 0 && !stranger {
             self.log_connected(cntlid);
         }
-        self.touch(conn);
+        self.conns.touch(conn);
     }
 
     fn open_io(
@@ -95,7 +95,7 @@ impl Shard {
         connecting: &ConnectRequest,
         joined: &AdmittedQueue,
     ) -> Result<QueueKey, Refused> {
-        let Some(queue) = self.queue(conn) else {
+        let Some(queue) = self.conns.queue(conn) else {
             return Err((ConnectRefusal::Busy, ConnectFailure::NoMemory));
         };
         let accepted = queue.accepted;
@@ -126,7 +126,7 @@ impl Shard {
         connecting: &ConnectRequest,
         (cntlid, left_elsewhere): (u16, u64),
     ) -> Result<QueueKey, Refused> {
-        let Some(queue) = self.queue(conn) else {
+        let Some(queue) = self.conns.queue(conn) else {
             return Err((ConnectRefusal::Busy, ConnectFailure::NoMemory));
         };
         let accepted = queue.accepted;
@@ -159,7 +159,7 @@ impl Shard {
 
     fn reserve_queue_memory(&mut self, cx: &mut Cx<'_>, conn: Tag, size: QueueSize) -> Result<(), Refused> {
         let room = !self.nvme.is_full();
-        let open = room && self.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
+        let open = room && self.conns.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
         open.then_some(()).ok_or((ConnectRefusal::Busy, ConnectFailure::NoMemory))
     }
 

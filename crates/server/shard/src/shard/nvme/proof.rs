@@ -20,23 +20,23 @@ use crate::shard::{DIRECTORY, Shard};
 impl Shard {
     /// Counts a connection among the strangers, or among the queues.
     pub(super) fn count_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, stranger: bool) {
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         let was = std::mem::replace(&mut queue.is_stranger, stranger);
         match (was, stranger) {
             (true, false) => {
-                self.logins -= 1;
+                self.admission.logins -= 1;
                 self.nvme.queues += 1;
             }
             (false, true) => {
-                self.logins += 1;
+                self.admission.logins += 1;
                 self.nvme.queues -= 1;
             }
             (true, true) | (false, false) => {}
         }
         if stranger {
-            self.note_login_age(conn);
-            if self.logins > self.exports.admission.logins.clamp(1, LOGINS_MAX) {
-                self.evict_oldest_login(cx);
+            self.admission.note_age(&self.conns, conn);
+            if self.admission.logins > self.exports.admission.logins.clamp(1, LOGINS_MAX) {
+                self.admission.evict_oldest(cx, &mut self.conns);
             }
         }
     }
@@ -49,7 +49,7 @@ impl Shard {
     pub(super) fn host_authenticated(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         let Some(conn) = self.conn_of_queue(key) else { return };
         self.count_queue(cx, conn, false);
-        let open = self.queue(conn).and_then(|queue| queue.open());
+        let open = self.conns.queue(conn).and_then(|queue| queue.open());
         if let Some(cntlid) = open.filter(|open| open.qid == 0).map(|open| open.cntlid) {
             self.log_connected(cntlid);
             self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
@@ -84,7 +84,7 @@ impl Shard {
     /// A queue's host has failed to. Whom we put out ourselves, for the place of another, has failed nothing.
     pub(super) fn host_failed_authentication(&mut self, key: QueueKey) {
         let Some(conn) = self.conn_of_queue(key) else { return };
-        let Some(queue) = self.queue(conn).filter(|queue| !queue.evicted) else { return };
+        let Some(queue) = self.conns.queue(conn).filter(|queue| !queue.evicted) else { return };
         let from = queue.accepted.peer.ip();
         self.report_authentication_failure(from);
     }
@@ -92,7 +92,7 @@ impl Shard {
     /// Has something computed for a queue's host, by the control plane.
     pub(super) fn compute(&mut self, cx: &mut Cx<'_>, key: QueueKey, id: ComputeId, work: DhComputation) {
         let conn = self.conn_of_queue(key);
-        match conn.and_then(|conn| self.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
+        match conn.and_then(|conn| self.conns.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
             Some(from) => {
                 let message = NvmeMessage::Compute(self.id, id, source(from), Box::new(work));
                 self.outbox.post(CONTROL, Message::Nvme(message));

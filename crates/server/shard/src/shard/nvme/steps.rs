@@ -9,7 +9,8 @@ use stream::{Close, Connection, Tag, Target};
 use super::{LAST_WORDS_MAX, Queue, QueueState};
 use crate::message::{CONTROL, Message, NvmeMessage};
 use crate::shard::conns::{Conn, ConnKind};
-use crate::shard::payload::{CommandId, IoStep, PayloadStep, Receive, Retry, carry_out_inline};
+use crate::shard::payload::carry_out_inline;
+use crate::shard::payload_step::{CommandId, IoStep, PayloadStep, Receive, Retry};
 use crate::shard::{DIRECTORY, Shard};
 
 impl Shard {
@@ -80,13 +81,13 @@ impl Shard {
     /// What was queued for a queue is sent, then its link is closed.
     pub(super) fn end_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         let Some(Some(conn)) = self.nvme.conns.get(key.0 as usize).copied() else { return };
-        let Some(queue) = self.queue(conn) else { return };
+        let Some(queue) = self.conns.queue(conn) else { return };
         if queue.open().is_none_or(|open| open.key != key) {
             return;
         }
         queue.state = QueueState::Ended;
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
-        self.touch(conn);
+        self.conns.touch(conn);
         self.forget_transfers_of_queue(key);
         self.nvme.server.close_queue(cx, key);
     }

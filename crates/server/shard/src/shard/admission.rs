@@ -1,0 +1,56 @@
+//! Who is let in: how many may be strangers at a time, and which sources have to wait.
+//!
+//! Connections that log in, or have yet to connect a queue or to prove who they are, are strangers. One more than may be
+//! costs the oldest that owes a request its place.
+
+use std::collections::VecDeque;
+
+use buf::Cx;
+use stream::Tag;
+
+use super::LOGINS_ROOM;
+use super::conns::{ConnKind, Connections};
+use crate::backoff::BackOff;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Admission {
+    /// How many connections are strangers.
+    pub(super) logins: usize,
+    /// They by age, among them some that are none any more.
+    by_age: VecDeque<Tag>,
+    pub(super) backoff: BackOff,
+}
+
+impl Admission {
+    /// Notes a stranger as the youngest.
+    pub(super) fn note_age(&mut self, conns: &Connections, tag: Tag) {
+        if self.by_age.len() >= 2 * LOGINS_ROOM {
+            self.by_age.retain(|tag| is_stranger(conns, *tag));
+        }
+        self.by_age.push_back(tag);
+    }
+
+    /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
+    pub(super) fn evict_oldest(&mut self, cx: &mut Cx<'_>, conns: &mut Connections) {
+        while let Some(tag) = self.by_age.pop_front() {
+            let owed = match conns.get_mut(tag).map(|conn| &mut conn.kind) {
+                Some(ConnKind::Login(pending_login)) => pending_login.login.evict(),
+                Some(ConnKind::Queue(queue)) => queue.evict(cx),
+                Some(ConnKind::Session(_)) | None => false,
+            };
+            if owed {
+                return conns.touch(tag);
+            }
+        }
+    }
+}
+
+/// Whether a connection logs in, or has yet to connect a queue.
+fn is_stranger(conns: &Connections, tag: Tag) -> bool {
+    match conns.get(tag).map(|conn| &conn.kind) {
+        Some(ConnKind::Login(_)) => true,
+        Some(ConnKind::Queue(queue)) => queue.is_stranger(),
+        Some(ConnKind::Session(_)) | None => false,
+    }
+}

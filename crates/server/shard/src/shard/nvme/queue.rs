@@ -1,0 +1,130 @@
+//! A connection of an NVMe host, and how far it is.
+
+use buf::Cx;
+use endpoint::{Accepted, LinkId, ShardId};
+use nvme::Nqn;
+use nvme::fabrics::{Connect, ConnectNames};
+use nvme_server::QueueKey;
+use nvme_tcp::ControllerQueue;
+use stream::{Close, Connection, Tag};
+
+use crate::message::QueueGrant;
+
+/// A connection of an NVMe host.
+#[derive(Debug)]
+pub(in crate::shard) struct Queue {
+    pub(in crate::shard) id: LinkId,
+    pub(in crate::shard) proto: ControllerQueue,
+    pub(in crate::shard) accepted: Accepted,
+    pub(in crate::shard) state: QueueState,
+    /// Its key at the server, also while its commands end.
+    pub(in crate::shard) key: Option<QueueKey>,
+    /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
+    pub(in crate::shard) is_stranger: bool,
+    /// It has lost its place to another stranger: there is nothing to tell it.
+    pub(in crate::shard) evicted: bool,
+    /// Its link is gone.
+    pub(in crate::shard) gone: bool,
+    /// `TargetEvent::Closed` has come.
+    pub(in crate::shard) closed: bool,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(in crate::shard) enum QueueState {
+    /// Its Connect has not come.
+    AwaitingConnect,
+    /// The data of its Connect comes.
+    ReadingConnect(Connect),
+    /// Another shard judges its Connect.
+    AwaitingGrant(Box<ConnectRequest>),
+    /// It is granted, and waits until nothing is out on it.
+    Granted(Box<(ConnectRequest, ShardId, QueueGrant)>),
+    /// It is a queue.
+    Open(Box<OpenQueue>),
+    /// It was refused, or has ended; its last words may be on their way.
+    Ended,
+}
+
+/// A Connect that is not answered.
+#[derive(Clone, Debug)]
+pub(in crate::shard) struct ConnectRequest {
+    pub(in crate::shard) tag: Tag,
+    pub(in crate::shard) connect: Connect,
+    pub(in crate::shard) names: ConnectNames,
+    /// Drawn for it, in case a rule of placement wants chance.
+    pub(in crate::shard) draw: u64,
+}
+
+/// What a queue is.
+#[derive(Debug)]
+pub(in crate::shard) struct OpenQueue {
+    pub(in crate::shard) key: QueueKey,
+    pub(in crate::shard) cntlid: u16,
+    pub(in crate::shard) qid: u16,
+    pub(in crate::shard) names: ConnectNames,
+    /// Of an I/O queue: where its controller's admin queue was accepted.
+    pub(in crate::shard) admin: Option<Accepted>,
+}
+
+impl Queue {
+    pub(in crate::shard) fn new(
+        id: LinkId,
+        proto: ControllerQueue,
+        accepted: Accepted,
+        is_stranger: bool,
+    ) -> Self {
+        Queue {
+            id,
+            proto,
+            accepted,
+            state: QueueState::AwaitingConnect,
+            key: None,
+            is_stranger,
+            evicted: false,
+            gone: false,
+            closed: false,
+        }
+    }
+
+    /// Ends it if the peer owes its Connect, or the proof of who it is; says whether it did.
+    pub(in crate::shard) fn evict(&mut self, cx: &mut Cx<'_>) -> bool {
+        let owes = match self.state {
+            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) => true,
+            QueueState::Open(_) => self.is_stranger,
+            QueueState::AwaitingGrant(_) | QueueState::Granted(_) | QueueState::Ended => false,
+        };
+        if owes {
+            self.evicted = true;
+            self.proto.close(cx, Close::Now);
+        }
+        owes
+    }
+
+    /// Whether it counts among the strangers.
+    pub(in crate::shard) fn is_stranger(&self) -> bool {
+        self.is_stranger
+    }
+
+    pub(in crate::shard) fn open(&self) -> Option<&OpenQueue> {
+        match &self.state {
+            QueueState::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    /// Its key at the server, while it is a queue.
+    pub(in crate::shard) fn server_key(&self) -> Option<QueueKey> {
+        self.open().map(|open| open.key)
+    }
+
+    pub(in crate::shard) fn names(&self) -> Option<(Nqn, Nqn)> {
+        let names = match &self.state {
+            QueueState::AwaitingGrant(connecting) => &connecting.names,
+            QueueState::Granted(granted) => &granted.0.names,
+            QueueState::Open(open) => &open.names,
+            QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::Ended => return None,
+        };
+        Some((names.host.clone(), names.subsystem.clone()))
+    }
+}
