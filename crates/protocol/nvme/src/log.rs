@@ -137,20 +137,17 @@ pub fn changed_namespaces(nsids: &[u32]) -> [u8; 4096] {
 }
 
 /// What the reservation notification log tells (80h).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationNotice {
-    /// Nothing: there is no notice.
-    #[default]
-    Empty,
     /// The host's registration was preempted.
-    RegistrationPreempted,
+    RegistrationPreempted = 1,
     /// The reservation was released.
     ReservationReleased,
     /// The reservation was preempted.
     ReservationPreempted,
 }
 
-/// Reservation Notification (80h): 64 bytes. `count` counts the notices, 0 if there is none;
+/// Reservation Notification (80h): 64 bytes. `count` counts the notices;
 /// `more`: how many wait behind this one.
 pub fn reservation(count: u64, what: ReservationNotice, more: u8, nsid: u32) -> [u8; 64] {
     let mut log = [0; 64];

@@ -314,61 +314,6 @@ pub fn decode_status(bytes: &[u8], extended: bool) -> Option<(Summary, usize, Ve
     Some((summary, count, registrants))
 }
 
-/// What a reservation notification is about. Its number is its bit in the notification mask (feature
-/// 82h) too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NotificationType(pub u8);
-
-impl NotificationType {
-    /// There is no notification.
-    pub const EMPTY: NotificationType = NotificationType(0);
-    /// The host's registration was removed by another.
-    pub const REGISTRATION_PREEMPTED: NotificationType = NotificationType(1);
-    /// The reservation was released.
-    pub const RESERVATION_RELEASED: NotificationType = NotificationType(2);
-    /// The reservation was taken, or cleared, by another.
-    pub const RESERVATION_PREEMPTED: NotificationType = NotificationType(3);
-
-    /// Its bit in the notification mask.
-    pub fn mask(self) -> u32 {
-        1u32.checked_shl(self.0.into()).unwrap_or(0)
-    }
-}
-
-/// The Reservation Notification log page (LID 80h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct NotificationPage {
-    /// Counts the notifications, from 1 up; 0 stands for none.
-    pub count: U64,
-    /// What it is about.
-    pub kind: u8,
-    /// How many more there are; 255 stands for more.
-    pub available: u8,
-    /// Reserved.
-    pub reserved: [u8; 2],
-    /// Of which namespace.
-    pub nsid: U32,
-    /// Reserved.
-    pub reserved_16: [u8; 48],
-}
-
-const _: () = assert!(size_of::<NotificationPage>() == 64);
-
-impl NotificationPage {
-    /// A page about this.
-    pub fn new(count: u64, kind: NotificationType, available: u8, nsid: u32) -> Self {
-        NotificationPage {
-            count: U64::new(count),
-            kind: kind.0,
-            available,
-            reserved: [0; 2],
-            nsid: U32::new(nsid),
-            reserved_16: [0; 48],
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -462,15 +407,5 @@ mod tests {
         assert_eq!(decode_status(&bytes[..190], true).unwrap().2, registrants[..1]);
         assert_eq!(decode_status(&bytes[..30], true).unwrap().1, 2);
         assert_eq!(decode_status(&bytes[..23], true), None);
-    }
-
-    /// Built by hand from NVMe Base 2.0, figure 240 (Reservation Notification log page).
-    #[test]
-    fn the_notification_page() {
-        let page = NotificationPage::new(0x0203, NotificationType::RESERVATION_RELEASED, 4, 0x0506);
-        let mut golden = [0; 64];
-        golden[..14].copy_from_slice(&[3, 2, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 6, 5]);
-        assert_eq!(page.as_bytes(), golden);
-        assert_eq!(NotificationType::RESERVATION_PREEMPTED.mask(), 8);
     }
 }

@@ -35,7 +35,6 @@ impl Status {
     pub const ABORTED_MISSING_FUSED: Status = generic(0x0a);
     pub const INVALID_NAMESPACE: Status = generic(0x0b);
     pub const COMMAND_SEQUENCE_ERROR: Status = generic(0x0c);
-    pub const INVALID_SGL_SEGMENT: Status = generic(0x0d);
     pub const SGL_LENGTH_INVALID: Status = generic(0x0f);
     pub const SGL_TYPE_INVALID: Status = generic(0x11);
     pub const ATOMIC_WRITE_UNIT_EXCEEDED: Status = generic(0x14);
@@ -54,15 +53,12 @@ impl Status {
     pub const NAMESPACE_NOT_READY: Status = generic(0x82);
     pub const RESERVATION_CONFLICT: Status = generic(0x83);
 
-    pub const INVALID_QUEUE_ID: Status = specific(0x01);
-    pub const INVALID_QUEUE_SIZE: Status = specific(0x02);
     pub const ABORT_LIMIT_EXCEEDED: Status = specific(0x03);
     pub const AER_LIMIT_EXCEEDED: Status = specific(0x05);
     pub const INVALID_LOG_PAGE: Status = specific(0x09);
     pub const FEATURE_NOT_SAVEABLE: Status = specific(0x0d);
     pub const FEATURE_NOT_CHANGEABLE: Status = specific(0x0e);
     pub const FEATURE_NOT_NAMESPACE_SPECIFIC: Status = specific(0x0f);
-    pub const CONFLICTING_ATTRIBUTES: Status = specific(0x80);
     pub const INVALID_PROTECTION_INFO: Status = specific(0x81);
     pub const WRITE_TO_READ_ONLY_RANGE: Status = specific(0x82);
     pub const COMMAND_SIZE_LIMIT_EXCEEDED: Status = specific(0x83);
@@ -79,7 +75,6 @@ impl Status {
     pub const WRITE_FAULT: Status = media(0x80);
     pub const UNRECOVERED_READ_ERROR: Status = media(0x81);
     pub const COMPARE_FAILURE: Status = media(0x85);
-    pub const ACCESS_DENIED: Status = media(0x86);
     pub const UNWRITTEN_BLOCK: Status = media(0x87);
 
     pub const INTERNAL_PATH_ERROR: Status = path(0x00);

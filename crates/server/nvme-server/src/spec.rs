@@ -88,7 +88,7 @@ pub const QUEUES_MAX: u16 = 128;
 #[derive(Clone, Debug)]
 pub struct DiscoverySpec {
     /// What there is to discover now.
-    pub book: Arc<DiscoveryEntries>,
+    pub entries: Arc<DiscoveryEntries>,
     /// The address that the connection came by: what listeners on an unspecified address are shown as.
     pub local: SocketAddr,
 }

@@ -93,7 +93,9 @@ fn small_pages_stand_at_their_offsets() {
     assert_eq!(changed_namespaces(&many)[..8], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     let page = reservation(0x0102, ReservationNotice::ReservationPreempted, 4, 0x0506);
     assert_eq!(page[..16], [2, 1, 0, 0, 0, 0, 0, 0, 3, 4, 0, 0, 6, 5, 0, 0]);
-    assert!(reservation(0, ReservationNotice::Empty, 0, 0).iter().all(|&byte| byte == 0));
+    // Built by hand from NVMe Base 2.0, figure 240.
+    let page = reservation(0x0203, ReservationNotice::ReservationReleased, 4, 0x0506);
+    assert_eq!(page[..16], [3, 2, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 6, 5, 0, 0]);
 }
 
 #[test]

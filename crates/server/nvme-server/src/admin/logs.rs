@@ -172,15 +172,15 @@ fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<AdminOutco
         return Err(Status::INVALID_LOG_PAGE.final_());
     };
     if page.offset == 0 || controller.snapshot.is_none() {
-        controller.snapshot = Some(discovery.book.clone());
+        controller.snapshot = Some(discovery.entries.clone());
     }
-    let book = controller.snapshot.as_ref().unwrap_or(&discovery.book);
+    let entries = controller.snapshot.as_ref().unwrap_or(&discovery.entries);
     let (host, local) = (&controller.spec.host.nqn, discovery.local);
-    if page.offset > book.log_len(host, local) {
+    if page.offset > entries.log_len(host, local) {
         return Err(Status::INVALID_FIELD.final_());
     }
     let mut piece = vec![0; page.len as usize];
-    book.copy_log(host, local, page.offset, &mut piece);
+    entries.copy_log(host, local, page.offset, &mut piece);
     Ok(AdminOutcome::bytes(piece))
 }
 

@@ -148,21 +148,13 @@ impl Server {
         }
     }
 
-    /// What can be discovered has changed: hosts that see another log are told.
-    pub fn change_discovery(&mut self, book: &Arc<DiscoveryEntries>) {
-        let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
-        for cntlid in numbers {
-            self.change_discovery_of(cntlid, book);
-        }
-    }
-
-    /// What the host of one discovery controller can discover has changed.
-    pub fn change_discovery_of(&mut self, cntlid: u16, book: &Arc<DiscoveryEntries>) {
+    /// What the host of a discovery controller can discover has changed: it is told if it sees another log.
+    pub fn change_discovery(&mut self, cntlid: u16, entries: &Arc<DiscoveryEntries>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         let Some(discovery) = &mut controller.spec.discovery else { return };
         let host = &controller.spec.host.nqn;
-        let same = discovery.book.shows_the_same(book, host, discovery.local);
-        discovery.book = book.clone();
+        let same = discovery.entries.shows_the_same(entries, host, discovery.local);
+        discovery.entries = entries.clone();
         if !same {
             controller.events.raise(EventKind::Discovery);
             self.tell_events(cntlid);

@@ -166,10 +166,4 @@ impl Server {
         controller.spec.auth.clone_from(auth);
         true
     }
-
-    /// The I/O queues that this host holds, and what its controller is: for those who look on.
-    pub fn controller_queues(&self, cntlid: u16) -> Option<(&ControllerSpec, usize)> {
-        let controller = self.controllers.find(cntlid)?;
-        Some((&controller.spec, controller.members.len()))
-    }
 }

@@ -64,7 +64,7 @@ fn pieces_come_from_the_book_that_the_reading_began_with() {
     assert_eq!(counts(&header), (5, 3));
     world
         .server(host)
-        .change_discovery(&book(6, &["nqn.2026-11.io.blockwire:b", "nqn.2026-11.io.blockwire:c"]));
+        .change_discovery(1, &book(6, &["nqn.2026-11.io.blockwire:b", "nqn.2026-11.io.blockwire:c"]));
     let record = world.good(host, &piece(1024, 3072), &[]);
     assert_eq!(&record[256..283], b"nqn.2026-11.io.blockwire:a\0");
     // The counter tells that the records are old.
@@ -83,18 +83,18 @@ fn hosts_that_stay_are_told_of_changes_that_they_can_see() {
     // The same for this host, though not for others.
     let mut other = DiscoveryEntries::clone(&book(6, &["nqn.2026-11.io.blockwire:a"]));
     other.entries.pop();
-    world.server(host).change_discovery(&Arc::new(other));
+    world.server(host).change_discovery(1, &Arc::new(other));
     world.run();
     assert_eq!(world.end(request), None);
-    world.server(host).change_discovery(&book(7, &[]));
+    world.server(host).change_discovery(1, &book(7, &[]));
     world.run();
     assert_eq!(world.event(request), Some(0x0070_f002));
     let again = world.start(host, &event_request(2), &[]);
-    world.server(host).change_discovery(&book(8, &["nqn.2026-11.io.blockwire:x"]));
+    world.server(host).change_discovery(1, &book(8, &["nqn.2026-11.io.blockwire:x"]));
     world.run();
     assert_eq!(world.end(again), None, "the log was not read");
     assert_eq!(counts(&world.good(host, &piece(1024, 0), &[])), (8, 3));
-    world.server(host).change_discovery(&book(9, &[]));
+    world.server(host).change_discovery(1, &book(9, &[]));
     world.run();
     assert_eq!(world.event(again), Some(0x0070_f002));
     // Keep alive as anywhere else.

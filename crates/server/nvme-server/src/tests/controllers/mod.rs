@@ -222,7 +222,7 @@ fn discovery(cntlid: u16, id: u8, book: &Arc<DiscoveryEntries>, kato_ms: u32) ->
     ControllerSpec {
         subsystem,
         kato_ms,
-        discovery: Some(DiscoverySpec { book: book.clone(), local }),
+        discovery: Some(DiscoverySpec { entries: book.clone(), local }),
         ..spec(cntlid, id, Vec::new())
     }
 }

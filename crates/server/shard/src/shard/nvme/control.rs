@@ -25,14 +25,14 @@ impl Shard {
                 continue;
             };
             if names.subsystem.is_discovery() {
-                let (book, auth) = (
+                let (entries, auth) = (
                     Arc::new(self.exports.discovery_entries(names, &accepted)),
                     self.exports.discovery_proof(names, &accepted),
                 );
                 let server = &mut self.nvme.server;
                 match auth {
                     Some(auth) if server.change_authentication(cntlid, &auth) => {
-                        server.change_discovery_of(cntlid, &book);
+                        server.change_discovery(cntlid, &entries);
                     }
                     Some(_) | None => server.end_controller(cntlid),
                 }

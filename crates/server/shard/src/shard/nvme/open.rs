@@ -189,8 +189,8 @@ impl Shard {
             auth: None,
         };
         if names.subsystem.is_discovery() {
-            let book = Arc::new(self.exports.discovery_entries(names, accepted));
-            spec.discovery = Some(DiscoverySpec { book, local: accepted.local });
+            let entries = Arc::new(self.exports.discovery_entries(names, accepted));
+            spec.discovery = Some(DiscoverySpec { entries, local: accepted.local });
             spec.auth = self.exports.discovery_proof(names, accepted)?;
             return Some(spec);
         }
