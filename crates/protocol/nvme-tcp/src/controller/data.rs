@@ -7,7 +7,7 @@ use super::task::{EndedBy, TaskState};
 use crate::wire::{CommonHeader, Fatal, FatalStatus, Flags, Frame, H2cData};
 use buf::{Cx, SgMut};
 use nvme::Status;
-use nvme::planted::{Bug, planted};
+use nvme::failpoint::{Failpoint, is_on};
 use stream::{Place, Tag, TargetEvent};
 
 impl ControllerQueue {
@@ -34,7 +34,7 @@ impl ControllerQueue {
         }
         asked.next = end;
         let purpose = DataPurpose::Solicited { tag, ttag };
-        let lead = if planted(Bug::DataMisplaced) { len.min(16) } else { 0 };
+        let lead = if is_on(Failpoint::DataMisplaced) { len.min(16) } else { 0 };
         Ok(PduData { lead, want: len - lead, tail: 0, at, purpose })
     }
 

@@ -9,7 +9,7 @@ use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::receiver::Term;
 use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Flags, IcResp, PduType, R2t, TermReq, Terms};
 use buf::{Class, Cx, Pool, Sg, Time};
-use nvme::planted::{Bug, planted};
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Cqe};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -319,7 +319,7 @@ impl Writer<'_> {
             .with(Flags::SUCCESS, success);
         self.read_bytes += u64::from(len);
         self.pdus.put(C2hData::new(run.cid, at, len, flags).as_mut_bytes(), Some((&run.data, range)));
-        if let (Some(completion), false) = (answer, success && !planted(Bug::AnsweredTwice)) {
+        if let (Some(completion), false) = (answer, success && !is_on(Failpoint::AnsweredTwice)) {
             self.response(run.cid, completion, false);
         }
         ends

@@ -13,7 +13,7 @@ use crate::wire::{
 };
 use buf::{Cx, Time};
 use nvme::Status;
-use nvme::planted::{Bug, planted};
+use nvme::failpoint::{Failpoint, is_on};
 use stream::{Direct, Received, RecvOp, Tag};
 
 /// Data of a PDU: `lead` bytes that are dropped, `want` bytes that have a use, `tail` dropped again.
@@ -286,7 +286,7 @@ impl ControllerQueue {
 
     fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
         let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
-        let good = good || planted(Bug::DataDigestUnchecked);
+        let good = good || is_on(Failpoint::DataDigestUnchecked);
         self.end_pdu(cx, stretch, good);
         ParseStatus::Continue
     }
@@ -320,7 +320,7 @@ impl ControllerQueue {
         // What stands before it is digested already.
         let mut crc = self.rx.crc;
         crc.update(data);
-        if crc.wire() == sum || planted(Bug::DataDigestUnchecked) { data.get(..len) } else { None }
+        if crc.wire() == sum || is_on(Failpoint::DataDigestUnchecked) { data.get(..len) } else { None }
     }
 
     /// Ends the connection for what a header says.

@@ -4,7 +4,7 @@
 //! place: a buffer that the server gave, or nowhere, when nobody wants it any more.
 
 use buf::SgMut;
-use nvme::planted::{Bug, planted};
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Status};
 use smallvec::SmallVec;
 use stream::Place;
@@ -120,16 +120,16 @@ impl Task {
 
     /// A PDU with data of it is whole.
     pub(super) fn confirm(&mut self) {
-        if planted(Bug::DataMisplaced) {
+        if is_on(Failpoint::DataMisplaced) {
             self.make_up(16);
         }
-        if planted(Bug::DataMadeUp) {
+        if is_on(Failpoint::DataMadeUp) {
             self.make_up(usize::MAX);
         }
         self.places.iter_mut().for_each(Place::confirm);
     }
 
-    /// What planted bugs do: bytes of the first buffer count that never came.
+    /// What a failpoint does: bytes of the first buffer count that never came.
     fn make_up(&mut self, len: usize) {
         let Some(place) = self.places.first_mut() else { return };
         if let Some((data, _)) = place.lend(0, 0) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use nvme::Status;
-use nvme::planted::{Bug, planted};
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::property::{Configuration, Shutdown};
 
 use super::{Controller, TimerOf};
@@ -129,7 +129,7 @@ impl Server {
     /// A controller whose I/O queues are gone has ended its reset, its shutdown, or itself.
     pub(super) fn end_if_queues_gone(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        if !controller.members.is_empty() && !planted(Bug::ResetHasty) {
+        if !controller.members.is_empty() && !is_on(Failpoint::ResetHasty) {
             return;
         }
         if controller.status.shutdown == Shutdown::Occurring {

@@ -5,8 +5,8 @@
 //! alone, in the same turn.
 
 use buf::Payload;
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::io::Transfer;
-use nvme::planted::{Bug, planted};
 use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Op, Refusal, Span};
 
@@ -29,7 +29,7 @@ pub(super) fn span(transfer: Transfer) -> Span {
 
 #[inline]
 pub(super) fn durability(transfer: Transfer) -> Durability {
-    if transfer.has(Transfer::FUA) && !planted(Bug::FuaForgotten) {
+    if transfer.has(Transfer::FUA) && !is_on(Failpoint::FuaForgotten) {
         Durability::Stable
     } else {
         Durability::Cached
@@ -163,7 +163,7 @@ pub(super) fn write_zeroes(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) ->
 
 /// Verify. It reads in steps, as Write Zeroes writes.
 pub(super) fn verify(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
-    if planted(Bug::VerifyBlind) {
+    if is_on(Failpoint::VerifyBlind) {
         ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
         return Ok(());
     }

@@ -2,8 +2,8 @@
 //! piece by piece, so that one copy holds little memory and can be aborted between two pieces.
 
 use buf::{Payload, Sg};
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::io::{Copy, CopyRange};
-use nvme::planted::{Bug, planted};
 use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Failure, Op, Outcome, Refusal, Span};
 use zerocopy::FromBytes;
@@ -103,7 +103,7 @@ fn read(ctx: &mut ExecContext, slot: u32) {
         return ctx.complete(slot, Completion::SUCCESS);
     };
     let blocks = (source.blocks - copy.copied).min(u64::from(PIECE / logical));
-    let source = if planted(Bug::CopyShifted) { copy.sources.first().unwrap_or(source) } else { source };
+    let source = if is_on(Failpoint::CopyShifted) { copy.sources.first().unwrap_or(source) } else { source };
     let span = Span { lba: source.lba + copy.copied, blocks };
     (copy.piece, copy.writing) = (blocks, false);
     // At most `PIECE`.

@@ -1,8 +1,8 @@
 //! Flush (NVMe Base §7.1), of one namespace or of all that the host reaches.
 
 use buf::Payload;
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::io::NSID_ALL;
-use nvme::planted::{Bug, planted};
 use nvme::{Completion, Sqe, Status};
 use volume::{Failure, Op, Outcome, Refusal, VolumeId, Why};
 
@@ -19,7 +19,7 @@ pub(super) fn flush(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result
     }
     let (entry, _) = place(ctx, key.queue, sqe.nsid.get())?;
     let slot = ctx.open(key, sqe, &entry, 0, Job::Plain)?;
-    if planted(Bug::FlushForgotten) {
+    if is_on(Failpoint::FlushForgotten) {
         ctx.complete(slot, Completion::SUCCESS);
         return Ok(());
     }

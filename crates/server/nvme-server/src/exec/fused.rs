@@ -9,8 +9,8 @@
 //! Invariant: halves of a pair name each other, until one of them ends.
 
 use buf::{Payload, Sg};
+use nvme::failpoint::{Failpoint, is_on};
 use nvme::io::Transfer;
-use nvme::planted::{Bug, planted};
 use nvme::{Descriptor, Fuse, Opcode, Sqe, Status};
 use volume::{Failure, Fault, Op, Outcome};
 
@@ -33,7 +33,7 @@ pub(crate) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out:
         (Fuse::Second, None) => Err(Status::ABORTED_MISSING_FUSED.final_()),
         (fuse, waiting) => {
             match waiting {
-                Some(first) if planted(Bug::HalfWaits) => ctx.queue_mut(key.queue).half = Some(first),
+                Some(first) if is_on(Failpoint::HalfWaits) => ctx.queue_mut(key.queue).half = Some(first),
                 Some(first) => miss(ctx, first),
                 None => {}
             }

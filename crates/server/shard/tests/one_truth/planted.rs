@@ -5,7 +5,7 @@
 use std::panic::catch_unwind;
 use std::process::Command;
 
-use nvme::planted::{Bug, plant};
+use nvme::failpoint::{Failpoint, turn_on};
 
 use crate::history::History;
 use crate::plan::Plan;
@@ -14,35 +14,35 @@ use crate::plan::Plan;
 const SEEDS: u64 = 150;
 
 /// What of a plan makes it likely that a bug shows.
-fn plan(bug: Bug, seed: u64) -> Plan {
+fn plan(bug: Failpoint, seed: u64) -> Plan {
     let plan = Plan::wide(seed);
     match bug {
-        Bug::FlushForgotten | Bug::FuaForgotten => Plan { file: true, power_loss: true, ..plan },
-        Bug::DataDigestUnchecked | Bug::HeaderDigestUnchecked => {
+        Failpoint::FlushForgotten | Failpoint::FuaForgotten => Plan { file: true, power_loss: true, ..plan },
+        Failpoint::DataDigestUnchecked | Failpoint::HeaderDigestUnchecked => {
             Plan { digests: (true, true), noise_permille: 20, ..plan }
         }
-        Bug::DataMisplaced => Plan { block: 4096, ..plan },
-        Bug::AnsweredTwice => Plan { flow_control: false, ..plan },
-        Bug::ResetHasty => {
+        Failpoint::DataMisplaced => Plan { block: 4096, ..plan },
+        Failpoint::AnsweredTwice => Plan { flow_control: false, ..plan },
+        Failpoint::ResetHasty => {
             let disk_delay_max = std::time::Duration::from_millis(20);
             Plan { file: true, reset_permille: 100, disk_delay_max, ..plan }
         }
         // Of a file, whose disk is looked through.
-        Bug::DataMadeUp => Plan { file: true, ..plan.in_pieces() },
-        Bug::HalfWaits | Bug::CopyShifted | Bug::VerifyBlind => plan,
+        Failpoint::DataMadeUp => Plan { file: true, ..plan.in_pieces() },
+        Failpoint::HalfWaits | Failpoint::CopyShifted | Failpoint::VerifyBlind => plan,
     }
 }
 
 /// Whether what ended a history is what shall notice this bug. Memory that nobody has filled shall be seen
 /// where it leaves, not where somebody happens to read it later.
-fn is_meant(bug: Bug, why: Option<&String>) -> bool {
-    bug != Bug::DataMadeUp || why.is_some_and(|why| why.contains(sim::UNFILLED))
+fn is_meant(bug: Failpoint, why: Option<&String>) -> bool {
+    bug != Failpoint::DataMadeUp || why.is_some_and(|why| why.contains(sim::UNFILLED))
 }
 
 /// The histories with a bug, in the process that it is planted in.
 fn look_for(name: &str) {
-    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).expect("a bug of that name");
-    plant(bug);
+    let bug = Failpoint::ALL.into_iter().find(|bug| format!("{bug:?}") == name).expect("a bug of that name");
+    turn_on(bug);
     let caught = (0..SEEDS).find(|&seed| {
         let outcome = catch_unwind(|| History::new(plan(bug, seed)).play());
         outcome.is_err_and(|why| is_meant(bug, why.downcast_ref::<String>()))
@@ -57,7 +57,7 @@ fn planted_bugs_of_the_protocol_are_caught() {
     if let Ok(name) = std::env::var("PLANTED") {
         return look_for(&name);
     }
-    for bug in Bug::ALL {
+    for bug in Failpoint::ALL {
         for seed in 0..2 {
             let tally = History::new(plan(bug, seed)).play();
             assert!(tally.good > 0, "{bug:?}: nothing happens");

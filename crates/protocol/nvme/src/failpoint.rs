@@ -1,15 +1,15 @@
-//! Bugs that tests plant in what ships, to see that they are noticed.
+//! Failpoints: bugs that tests turn on in what ships, to see that they are noticed.
 //!
-//! Invariant: without the feature `rig`, which only tests turn on, [`planted`] is `false` before anything is
+//! Invariant: without the feature `rig`, which only tests turn on, [`is_on`] is `false` before anything is
 //! compiled, and nothing of a bug is in the program.
 
 #[cfg(feature = "rig")]
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A bug.
+/// A place in the code, and the bug that it has while it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Bug {
+pub enum Failpoint {
     /// Server: the first half of a pair waits on when another command parts it from its mate.
     HalfWaits = 1,
     /// Server: a Flush is answered and not carried out.
@@ -34,43 +34,43 @@ pub enum Bug {
     DataMadeUp,
 }
 
-impl Bug {
+impl Failpoint {
     /// All of them.
-    pub const ALL: [Bug; 11] = [
-        Bug::HalfWaits,
-        Bug::FlushForgotten,
-        Bug::FuaForgotten,
-        Bug::CopyShifted,
-        Bug::VerifyBlind,
-        Bug::ResetHasty,
-        Bug::DataDigestUnchecked,
-        Bug::HeaderDigestUnchecked,
-        Bug::DataMisplaced,
-        Bug::AnsweredTwice,
-        Bug::DataMadeUp,
+    pub const ALL: [Failpoint; 11] = [
+        Failpoint::HalfWaits,
+        Failpoint::FlushForgotten,
+        Failpoint::FuaForgotten,
+        Failpoint::CopyShifted,
+        Failpoint::VerifyBlind,
+        Failpoint::ResetHasty,
+        Failpoint::DataDigestUnchecked,
+        Failpoint::HeaderDigestUnchecked,
+        Failpoint::DataMisplaced,
+        Failpoint::AnsweredTwice,
+        Failpoint::DataMadeUp,
     ];
 }
 
 #[cfg(feature = "rig")]
-static PLANTED: AtomicU8 = AtomicU8::new(0);
+static ON: AtomicU8 = AtomicU8::new(0);
 
-/// Plants a bug in all of this process.
+/// Turns a failpoint on in all of this process.
 #[cfg(feature = "rig")]
-pub fn plant(bug: Bug) {
-    PLANTED.store(bug as u8, Ordering::Relaxed);
+pub fn turn_on(bug: Failpoint) {
+    ON.store(bug as u8, Ordering::Relaxed);
 }
 
-/// Whether this bug is planted.
+/// Whether this failpoint is on.
 #[cfg(feature = "rig")]
 #[must_use]
-pub fn planted(bug: Bug) -> bool {
-    PLANTED.load(Ordering::Relaxed) == bug as u8
+pub fn is_on(bug: Failpoint) -> bool {
+    ON.load(Ordering::Relaxed) == bug as u8
 }
 
-/// Whether this bug is planted: none is.
+/// Whether this failpoint is on: none is.
 #[cfg(not(feature = "rig"))]
 #[must_use]
 #[inline(always)]
-pub const fn planted(_: Bug) -> bool {
+pub const fn is_on(_: Failpoint) -> bool {
     false
 }
