@@ -17,7 +17,8 @@ impl Server {
     #[inline]
     pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         self.context.now = cx.now;
-        if cx.now >= self.context.queue(key.queue).attention && self.before_execution(cx, key, sqe, data_out)
+        if cx.now >= self.context.queue(key.queue).notice_from
+            && self.before_execution(cx, key, sqe, data_out)
         {
             return;
         }
@@ -96,7 +97,7 @@ impl Server {
 
     /// A command that wants more than to be executed has come. Whether that is all it wants.
     fn before_execution(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
-        if self.guarded(cx, key, sqe, data_out) {
+        if self.authenticate_first(cx, key, sqe, data_out) {
             return true;
         }
         let queue = self.context.queue_mut(key.queue);
@@ -104,8 +105,8 @@ impl Server {
             admin::start(self, cx, key, sqe, data_out);
             return true;
         }
-        if queue.told(cx.now) {
-            self.context.tell_controller(key.queue, ControllerEvent::Traffic);
+        if queue.is_traffic_notice_due(cx.now) {
+            self.context.send_to_controller(key.queue, ControllerEvent::Traffic);
         }
         false
     }

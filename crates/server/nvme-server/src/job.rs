@@ -43,7 +43,7 @@ impl Job {
 pub(crate) struct Copying {
     pub(crate) sources: Vec<Span>,
     /// The source range that is being copied.
-    pub(crate) at: usize,
+    pub(crate) index: usize,
     /// How many blocks of it are copied.
     pub(crate) copied: u64,
     /// Where the next block goes.
@@ -60,7 +60,7 @@ pub(crate) struct Copying {
 #[derive(Debug)]
 pub(crate) struct FlushAll {
     /// The volume whose turn it is.
-    pub(crate) at: VolumeId,
+    pub(crate) volume: VolumeId,
     /// Those that follow.
     pub(crate) rest: Vec<VolumeId>,
     /// The first failure.

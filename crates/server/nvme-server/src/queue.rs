@@ -30,13 +30,13 @@ pub(crate) struct Queue {
     pub(crate) live: u32,
     /// From when on the next command wants more than to be executed: always on an admin queue; when
     /// the controller is to hear of it, on an I/O queue.
-    pub(crate) attention: Time,
+    pub(crate) notice_from: Time,
     /// When the controller is to hear of a command next.
     traffic_at: Time,
     /// Its end is no loss: the host has disconnected it, or the controller has ended it.
     pub(crate) ended: bool,
     /// Its end was asked for because the host did not authenticate.
-    pub(crate) told_away: bool,
+    pub(crate) end_requested: bool,
     /// What stands between a host and its commands until it has authenticated.
     pub(crate) guard: Option<QueueAuthentication>,
     /// The time under which it stands among the timers.
@@ -51,10 +51,10 @@ impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
         let reports = spec.qid == 0 || spec.traffic_ms != 0 || spec.auth.is_some();
         Queue {
-            attention: if reports { Time(0) } else { Time(u64::MAX) },
+            notice_from: if reports { Time(0) } else { Time(u64::MAX) },
             traffic_at: Time(0),
             ended: false,
-            told_away: false,
+            end_requested: false,
             guard: spec.auth.as_ref().map(QueueAuthentication::new),
             armed: None,
             aborting: Vec::new(),
@@ -72,12 +72,12 @@ impl Queue {
 
     /// A command has come to an I/O queue that commands are served of: whether the controller must hear
     /// of it. It then need not hear of the next ones for a while.
-    pub(crate) fn told(&mut self, now: Time) -> bool {
+    pub(crate) fn is_traffic_notice_due(&mut self, now: Time) -> bool {
         let due = self.spec.traffic_ms != 0 && now >= self.traffic_at;
         if due {
             self.traffic_at = now + Duration::from_millis(self.spec.traffic_ms.into());
         }
-        self.attention = match (&self.guard, self.spec.traffic_ms) {
+        self.notice_from = match (&self.guard, self.spec.traffic_ms) {
             // A host may authenticate again at any time.
             (Some(_), _) => Time(0),
             (None, 0) => Time(u64::MAX),
@@ -94,10 +94,10 @@ impl Queue {
     }
 
     /// The controller wants to hear of commands so often.
-    pub(crate) fn listen(&mut self, traffic_ms: u32) {
+    pub(crate) fn set_traffic_interval(&mut self, traffic_ms: u32) {
         if self.spec.traffic_ms != traffic_ms {
             self.spec.traffic_ms = traffic_ms;
-            (self.traffic_at, self.attention) = (Time(0), Time(0));
+            (self.traffic_at, self.notice_from) = (Time(0), Time(0));
         }
     }
 

@@ -70,7 +70,7 @@ pub enum ControllerEvent {
         ticket: u64,
     },
     /// To the queue: tell of commands so often from now on, in milliseconds; 0: never.
-    Listen {
+    Settings {
         /// See [`traffic_ms`](crate::QueueSpec).
         traffic_ms: u32,
         /// See [`delays_retries`](crate::QueueSpec).

@@ -83,7 +83,7 @@ impl Server {
         self.context.now = cx.now;
         let is_admin = spec.qid == 0;
         let key = self.context.insert_queue(cx.pool, spec);
-        self.guard(key);
+        self.start_authentication(key);
         if !is_admin {
             self.context.note_opened(key);
         }
@@ -105,7 +105,7 @@ impl Server {
             return;
         }
         let QueueSpec { cntlid, qid, .. } = queue.spec;
-        self.unguard(key);
+        self.close_authentication(key);
         if qid == 0 {
             self.admin_closed(cntlid, key);
         }

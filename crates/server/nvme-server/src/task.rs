@@ -41,7 +41,7 @@ impl Task {
     /// Where its operation is, if it has one.
     pub(crate) fn volume_of_io(&self) -> VolumeId {
         match &self.job {
-            Job::FlushAll(all) => all.at,
+            Job::FlushAll(all) => all.volume,
             _ => self.volume,
         }
     }

@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// A queue has opened that must authenticate: it has until its deadline.
-    pub(crate) fn guard(&mut self, key: QueueKey) {
+    pub(crate) fn start_authentication(&mut self, key: QueueKey) {
         let now = self.context.now;
         if let Some(guard) = &mut self.context.queue_mut(key).guard {
             guard.watch(now);
@@ -49,7 +49,13 @@ impl Server {
     }
 
     /// A command has come to a queue with a guard: whether it was dealt with here.
-    pub(crate) fn guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
+    pub(crate) fn authenticate_first(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: CommandKey,
+        sqe: &Sqe,
+        data_out: u32,
+    ) -> bool {
         let Some(guard) = &self.context.queue(key.queue).guard else { return false };
         if is_authentication(sqe) {
             self.authenticate(cx, key, sqe, data_out);
@@ -59,11 +65,11 @@ impl Server {
             return false;
         }
         let cid = sqe.cid.get();
-        self.answer_guarded(key, cid, Status::AUTHENTICATION_REQUIRED.final_().into());
+        self.answer_authentication(key, cid, Status::AUTHENTICATION_REQUIRED.final_().into());
         true
     }
 
-    fn answer_guarded(&mut self, command: CommandKey, cid: u16, completion: Completion) {
+    fn answer_authentication(&mut self, command: CommandKey, cid: u16, completion: Completion) {
         if !completion.status.is_success() {
             let failure =
                 CommandFailure { at: self.context.now, cid, status: completion.status, lba: 0, nsid: 0 };
@@ -98,7 +104,7 @@ impl Server {
                 return self.context.steps.push_back(Step::Receive { command: key, at: 0, len });
             }
         };
-        self.answer_guarded(key, cid, refused.into());
+        self.answer_authentication(key, cid, refused.into());
     }
 
     /// Authentication Receive.
@@ -106,7 +112,7 @@ impl Server {
         let now = self.context.now;
         let Some(guard) = &mut self.context.queue_mut(key.queue).guard else { return };
         if room < len {
-            return self.answer_guarded(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
+            return self.answer_authentication(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
         }
         let len = len.min(ROOM_MAX);
         if !super::has_room(cx.pool, len) {
@@ -132,7 +138,7 @@ impl Server {
                 }
             },
         };
-        self.answer_guarded(key, cid, completion);
+        self.answer_authentication(key, cid, completion);
         match outcome {
             AuthOutcome::Continue => self.arm_queue(key.queue),
             AuthOutcome::Authenticated => self.admit_host(key.queue),
@@ -141,7 +147,7 @@ impl Server {
     }
 
     /// There may be memory for an Authentication Receive. Whether it was one.
-    pub(crate) fn retry_guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
+    pub(crate) fn retry_authentication(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
         let Some(guard) = self.context.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut())
         else {
             return false;
@@ -157,7 +163,7 @@ impl Server {
     }
 
     /// The data of an Authentication Send is here. Whether it was one.
-    pub(crate) fn guard_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
+    pub(crate) fn authentication_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
         let Some(queue) = self.context.open_queue_mut(key.queue) else { return false };
         let Some(guard) = &mut queue.guard else { return false };
         let Some((_, cid, _)) =
@@ -200,8 +206,8 @@ impl Server {
         };
         // Nobody is to be blamed for what was not done.
         guard.cost = false;
-        self.answer_guarded(key, cid, Status::INTERNAL_ERROR.into());
-        self.end_guarded(key.queue, ControllerEnd::Overloaded);
+        self.answer_authentication(key, cid, Status::INTERNAL_ERROR.into());
+        self.end_unauthenticated(key.queue, ControllerEnd::Overloaded);
     }
 
     fn proceed(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
@@ -211,7 +217,7 @@ impl Server {
         }
         match progress {
             ControllerProgress::Answer => {
-                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.answer_authentication(key, cid, Completion::SUCCESS);
                 self.arm_queue(key.queue);
             }
             ControllerProgress::Compute(work) => {
@@ -225,11 +231,11 @@ impl Server {
                 self.context.steps.push_back(Step::Compute { queue: key.queue, id, work });
             }
             ControllerProgress::Authenticated => {
-                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.answer_authentication(key, cid, Completion::SUCCESS);
                 self.admit_host(key.queue);
             }
             ControllerProgress::End(_) => {
-                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.answer_authentication(key, cid, Completion::SUCCESS);
                 self.reject_host(key.queue);
             }
         }
@@ -246,27 +252,27 @@ impl Server {
         self.arm_queue(key);
         self.context.steps.push_back(Step::HostAuthenticated { queue: key });
         if self.context.queue(key).spec.qid != 0 {
-            self.context.tell_controller(key, ControllerEvent::Proven);
+            self.context.send_to_controller(key, ControllerEvent::Proven);
         }
     }
 
     /// The host has failed to authenticate: the queue ends, and with it the association.
     pub(crate) fn reject_host(&mut self, key: QueueKey) {
-        self.end_guarded(key, ControllerEnd::Unauthenticated);
+        self.end_unauthenticated(key, ControllerEnd::Unauthenticated);
     }
 
-    fn end_guarded(&mut self, key: QueueKey, why: ControllerEnd) {
+    fn end_unauthenticated(&mut self, key: QueueKey, why: ControllerEnd) {
         let spec = &self.context.queue(key).spec;
         if spec.qid == 0 {
             return self.end_association(spec.cntlid, why);
         }
-        if !std::mem::replace(&mut self.context.queue_mut(key).told_away, true) {
+        if !std::mem::replace(&mut self.context.queue_mut(key).end_requested, true) {
             self.context.steps.push_back(Step::EndQueue { queue: key });
         }
     }
 
     /// A command of authentication that waits must end without an answer. Whether it was one.
-    pub(crate) fn retire_guarded(&mut self, key: CommandKey) -> bool {
+    pub(crate) fn retire_authentication(&mut self, key: CommandKey) -> bool {
         let Some(guard) = self.context.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut())
         else {
             return false;
@@ -280,7 +286,7 @@ impl Server {
     }
 
     /// A queue with a guard closes: what waits there ends.
-    pub(crate) fn unguard(&mut self, key: QueueKey) {
+    pub(crate) fn close_authentication(&mut self, key: QueueKey) {
         let queue = self.context.queue_mut(key);
         let Some(QueueAuthentication { machine, waiting, proven, cost, .. }) = queue.guard.take() else {
             return;

@@ -216,10 +216,10 @@ pub(super) fn set(
     }
     let outcome = controller.set(now, set);
     if set.fid == Fid::KEEP_ALIVE_TIMER {
-        let words = controller.listen();
-        server.context.steps.extend(words);
+        let messages = controller.settings_messages();
+        server.context.steps.extend(messages);
     }
-    server.tell_events(cntlid);
+    server.complete_event_requests(cntlid);
     server.arm(cntlid);
     outcome
 }
@@ -325,8 +325,8 @@ pub(super) fn data(
             return Err(Status::INVALID_FIELD.final_());
         }
         controller.features.behavior = bytes;
-        let words = controller.listen();
-        server.context.steps.extend(words);
+        let messages = controller.settings_messages();
+        server.context.steps.extend(messages);
     }
     Ok(AdminOutcome::SUCCESS)
 }

@@ -89,7 +89,7 @@ fn begin(
     };
     conclude(server, cx.pool, key, cid, outcome);
     // What was read may have more behind it.
-    server.tell_events(cntlid);
+    server.complete_event_requests(cntlid);
 }
 
 /// The longest data that the answer to a command may have, if it has any.
@@ -117,7 +117,7 @@ pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: WaitingCo
 
 /// There may be memory for a command that waits for it.
 pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
-    if server.retry_guarded(cx, key) {
+    if server.retry_authentication(cx, key) {
         return;
     }
     let waits = |waiting: &WaitingCommand| {
@@ -132,7 +132,7 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
         AdminWait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, None),
         AdminWait::RoomForPage(page) => {
             logs::gathered(server, cx, cntlid, key, cid, page);
-            server.tell_events(cntlid);
+            server.complete_event_requests(cntlid);
         }
         AdminWait::RoomForList(found, from) => {
             controller_list::give(server, cx, cntlid, (key, cid), found, from)
@@ -230,7 +230,7 @@ fn execute(
                 return Err(Status::AER_LIMIT_EXCEEDED.final_());
             }
             controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Event });
-            server.tell_events(cntlid);
+            server.complete_event_requests(cntlid);
             Ok(AdminOutcome::Later)
         }
         Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
@@ -241,7 +241,7 @@ fn execute(
 
 /// Payload is here of a command that is not executed on a volume.
 pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) {
-    if server.guard_data(cx, key, data) {
+    if server.authentication_data(cx, key, data) {
         return;
     }
     let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
@@ -271,7 +271,7 @@ pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: 
 
 /// A command that is not executed on a volume must end without an answer. Whether there was such a one.
 pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
-    if server.retire_guarded(key) {
+    if server.retire_authentication(key) {
         return true;
     }
     let Some((_, waiting)) = take(server, |waiting| waiting.key == key) else { return false };

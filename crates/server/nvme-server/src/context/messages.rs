@@ -7,23 +7,23 @@ use crate::step::{QueueKey, Step};
 
 impl ExecContext {
     /// A controller has said something to a queue of this shard.
-    pub(crate) fn hear_controller(&mut self, message: QueueMessage) {
+    pub(crate) fn handle_controller_event(&mut self, message: QueueMessage) {
         let QueueMessage { cntlid, association, queue_slot, event } = message;
         let Some(key) = self.find_joined(cntlid, association, queue_slot) else {
             // It is gone, and has said so.
             return;
         };
         match event {
-            ControllerEvent::End => self.told_to_end(key),
+            ControllerEvent::End => self.end_requested_by_controller(key),
             ControllerEvent::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
             ControllerEvent::RequestReport { ticket } => {
                 let report = Box::new(self.report(key));
-                self.tell_controller(key, ControllerEvent::Report { ticket, report });
+                self.send_to_controller(key, ControllerEvent::Report { ticket, report });
             }
-            ControllerEvent::Listen { traffic_ms, delays_retries } => {
+            ControllerEvent::Settings { traffic_ms, delays_retries } => {
                 let queue = self.queue_mut(key);
                 queue.spec.delays_retries = delays_retries;
-                queue.listen(traffic_ms);
+                queue.set_traffic_interval(traffic_ms);
             }
             ControllerEvent::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
             ControllerEvent::Opened { .. }
@@ -43,7 +43,7 @@ impl ExecContext {
     }
 
     /// Says something to the controller of a queue.
-    pub(crate) fn tell_controller(&mut self, key: QueueKey, event: ControllerEvent) {
+    pub(crate) fn send_to_controller(&mut self, key: QueueKey, event: ControllerEvent) {
         let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queue(key).spec;
         self.steps.push_back(Step::QueueMessage {
             to: home,
@@ -51,7 +51,7 @@ impl ExecContext {
         });
     }
 
-    fn told_to_end(&mut self, key: QueueKey) {
+    fn end_requested_by_controller(&mut self, key: QueueKey) {
         let queue = self.queue_mut(key);
         if !queue.closing && !std::mem::replace(&mut queue.ended, true) {
             self.steps.push_back(Step::EndQueue { queue: key });
@@ -63,7 +63,7 @@ impl ExecContext {
         let QueueSpec { cntlid, queue_slot, .. } = self.queue(key).spec;
         self.joined.insert((cntlid, queue_slot), key);
         let at = self.shard;
-        self.tell_controller(key, ControllerEvent::Opened { at });
+        self.send_to_controller(key, ControllerEvent::Opened { at });
     }
 
     /// An I/O queue of this shard is gone, with all its commands.
@@ -97,7 +97,7 @@ impl ExecContext {
         self.queue_mut(key).aborting.push((cid, ticket));
         if !self.abort_cid(key, cid) {
             self.queue_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
-            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: false });
+            self.send_to_controller(key, ControllerEvent::Aborted { ticket, aborted: false });
         }
     }
 
@@ -107,7 +107,7 @@ impl ExecContext {
         let tickets: Vec<u64> =
             queue.aborting.extract_if(.., |(victim, _)| *victim == cid).map(|(_, ticket)| ticket).collect();
         for ticket in tickets {
-            self.tell_controller(key, ControllerEvent::Aborted { ticket, aborted: true });
+            self.send_to_controller(key, ControllerEvent::Aborted { ticket, aborted: true });
         }
     }
 }

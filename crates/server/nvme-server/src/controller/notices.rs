@@ -124,7 +124,7 @@ impl Server {
                     Told::Nothing => {}
                 }
             }
-            self.tell_events(cntlid);
+            self.complete_event_requests(cntlid);
             self.follow_ana(cntlid);
         }
     }
@@ -134,7 +134,7 @@ impl Server {
         if let Some(controller) = self.controllers.find_mut(cntlid) {
             controller.note_namespaces(nsids);
         }
-        self.tell_events(cntlid);
+        self.complete_event_requests(cntlid);
     }
 
     /// Looks whether the path states that a controller shows have changed.
@@ -144,7 +144,7 @@ impl Server {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         if controller.ana.follow(states) {
             controller.events.raise(EventKind::Ana);
-            self.tell_events(cntlid);
+            self.complete_event_requests(cntlid);
         }
     }
 
@@ -157,12 +157,12 @@ impl Server {
         discovery.entries = entries.clone();
         if !same {
             controller.events.raise(EventKind::Discovery);
-            self.tell_events(cntlid);
+            self.complete_event_requests(cntlid);
         }
     }
 
     /// Answers Asynchronous Event Requests while there are events and requests.
-    pub(crate) fn tell_events(&mut self, cntlid: u16) {
+    pub(crate) fn complete_event_requests(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         while let Some(at) =
             controller.waiting.iter().position(|waiting| matches!(waiting.on, AdminWait::Event))

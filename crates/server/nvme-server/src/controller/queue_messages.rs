@@ -22,16 +22,16 @@ impl Server {
             | ControllerEvent::Proven
             | ControllerEvent::Traffic
             | ControllerEvent::Report { .. }
-            | ControllerEvent::Aborted { .. } => self.hear_queue(cx, message),
+            | ControllerEvent::Aborted { .. } => self.handle_queue_event(cx, message),
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
             | ControllerEvent::RequestReport { .. }
-            | ControllerEvent::Listen { .. }
-            | ControllerEvent::Namespaces(_) => self.context.hear_controller(message),
+            | ControllerEvent::Settings { .. }
+            | ControllerEvent::Namespaces(_) => self.context.handle_controller_event(message),
         }
     }
 
-    fn hear_queue(&mut self, cx: &mut Cx<'_>, message: QueueMessage) {
+    fn handle_queue_event(&mut self, cx: &mut Cx<'_>, message: QueueMessage) {
         let QueueMessage { cntlid, association, queue_slot, event } = message;
         let known = self.controllers.find_mut(cntlid).filter(|known| known.association == association);
         let Some(controller) = known else {
@@ -44,14 +44,14 @@ impl Server {
         };
         match event {
             ControllerEvent::Opened { at } => {
-                let stays = controller.lets_queues_be();
-                let listen = controller.wish();
+                let stays = controller.keeps_queues();
+                let settings = controller.settings();
                 if let Some(member) =
                     controller.members.iter_mut().find(|member| member.queue_slot == queue_slot)
                 {
                     member.open = true;
                     // Both may have changed while it was on its way.
-                    for event in [listen, ControllerEvent::Namespaces(controller.namespaces.clone())] {
+                    for event in [settings, ControllerEvent::Namespaces(controller.namespaces.clone())] {
                         let message = QueueMessage { cntlid, association, queue_slot, event };
                         self.context.steps.push_back(Step::QueueMessage { to: at, message });
                     }
@@ -67,7 +67,7 @@ impl Server {
             ControllerEvent::Proven => self.queue_proven(cntlid, queue_slot),
             ControllerEvent::Traffic => self.note_host_alive(cntlid, cx.now),
             ControllerEvent::Report { ticket, report } => {
-                controller.absorb(queue_slot, *report);
+                controller.take_report(queue_slot, *report);
                 self.reported(cx, cntlid, queue_slot, Some(ticket));
             }
             ControllerEvent::Aborted { ticket, aborted } => {
@@ -76,7 +76,7 @@ impl Server {
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
             | ControllerEvent::RequestReport { .. }
-            | ControllerEvent::Listen { .. }
+            | ControllerEvent::Settings { .. }
             // The caller gives these to the queue.
             | ControllerEvent::Namespaces(_) => {}
         }
@@ -121,12 +121,12 @@ impl Server {
         report: QueueReport,
     ) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        controller.absorb(queue_slot, report);
+        controller.take_report(queue_slot, report);
         if let Some(at) = controller.members.iter().position(|member| member.queue_slot == queue_slot) {
             let member = controller.members.swap_remove(at);
             controller.past = controller.past.plus(member.counters);
         }
-        let spared = controller.spec.individual_deletion || !controller.lets_queues_be();
+        let spared = controller.spec.individual_deletion || !controller.keeps_queues();
         if lost && !spared && controller.lost.is_none() {
             controller.lost = Some(cx.now);
         }
@@ -201,15 +201,15 @@ impl Server {
 }
 
 impl Controller {
-    fn wish(&self) -> ControllerEvent {
+    fn settings(&self) -> ControllerEvent {
         let delays_retries = self.features.delays_retries();
-        ControllerEvent::Listen { traffic_ms: self.traffic_ms(), delays_retries }
+        ControllerEvent::Settings { traffic_ms: self.traffic_ms(), delays_retries }
     }
 
     /// Messages that tell its I/O queues how often it wants to hear of commands, and how its host tries
     /// them again.
-    pub(crate) fn listen(&self) -> Vec<Step> {
-        let event = self.wish();
+    pub(crate) fn settings_messages(&self) -> Vec<Step> {
+        let event = self.settings();
         let (cntlid, association) = (self.spec.cntlid, self.association);
         let message = |queue_slot| QueueMessage { cntlid, association, queue_slot, event: event.clone() };
         self.members
@@ -219,13 +219,13 @@ impl Controller {
     }
 
     /// Whether its I/O queues may stay: it neither stops, nor shuts down, nor ends.
-    fn lets_queues_be(&self) -> bool {
+    fn keeps_queues(&self) -> bool {
         let stops = !self.configuration.is_enabled();
         !stops && self.ending.is_none() && self.status.shutdown == nvme::property::Shutdown::No
     }
 
     /// Takes a queue's report over.
-    fn absorb(&mut self, queue_slot: u16, report: QueueReport) {
+    fn take_report(&mut self, queue_slot: u16, report: QueueReport) {
         let member = self.members.iter_mut().find(|member| member.queue_slot == queue_slot);
         let Some(JoinedQueue { qid, counters, .. }) = member else { return };
         *counters = report.counters;

@@ -78,7 +78,7 @@ fn judge(ctx: &ExecContext, slot: u32, words: Copy, data: &Sg) -> Result<Copying
     if sources.iter().any(|source| source.overlaps(&target)) {
         return Err(Status::OVERLAPPING_RANGE.final_());
     }
-    Ok(Copying { sources, at: 0, copied: 0, to: words.lba, piece: 0, writing: false, stable: words.fua })
+    Ok(Copying { sources, index: 0, copied: 0, to: words.lba, piece: 0, writing: false, stable: words.fua })
 }
 
 #[expect(clippy::unreachable, reason = "only Copy's own steps ask, and a Copy stays one until it ends")]
@@ -96,7 +96,7 @@ fn read(ctx: &mut ExecContext, slot: u32) {
     };
     let logical = volume.view.geometry.logical;
     let copy = copying(ctx, slot);
-    let Some(source) = copy.sources.get(copy.at) else {
+    let Some(source) = copy.sources.get(copy.index) else {
         if copy.stable {
             return flush::make_stable(ctx, slot);
         }
@@ -116,7 +116,7 @@ pub(super) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
     let copy = copying(ctx, slot);
     if let Err(failure) = result {
         // Which source range was the first that is not copied.
-        let completion = Completion { result: copy.at as u64, status: status::of(failure) };
+        let completion = Completion { result: copy.index as u64, status: status::of(failure) };
         return ctx.complete(slot, completion);
     }
     let piece = copy.piece;
@@ -127,8 +127,8 @@ pub(super) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
     }
     copy.to += piece;
     copy.copied += piece;
-    if copy.sources.get(copy.at).is_none_or(|source| copy.copied == source.blocks) {
-        (copy.at, copy.copied) = (copy.at + 1, 0);
+    if copy.sources.get(copy.index).is_none_or(|source| copy.copied == source.blocks) {
+        (copy.index, copy.copied) = (copy.index + 1, 0);
     }
     read(ctx, slot);
 }

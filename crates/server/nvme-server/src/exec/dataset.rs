@@ -55,7 +55,7 @@ pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
             spans.push(span);
         }
     }
-    // Where no space can be given back, there is nothing to do: deallocation is a wish.
+    // Where no space can be given back, there is nothing to do: deallocation is a hint.
     if words.deallocate && geometry.thin && !spans.is_empty() {
         ctx.tasks.get_mut(slot).job = Job::Plain;
         ctx.submit(slot, Op::Unmap(spans), Payload::None, 0);

@@ -15,7 +15,7 @@ impl ExecContext {
     #[inline]
     pub(crate) fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<InlineIo> {
         let queue = self.queue(key.queue);
-        let heard = now < queue.attention || queue.needs_no_notice(now);
+        let heard = now < queue.notice_from || queue.needs_no_notice(now);
         let free = heard && queue.half.is_none() && queue.aborting.is_empty();
         if !free || queue.closing || sqe.flags & 3 != 0 {
             return None;

@@ -31,15 +31,15 @@ fn flush_all(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), St
     let entries = ctx.queue(key.queue).spec.namespaces.iter();
     let mut rest: Vec<VolumeId> = entries.map(|entry| entry.volume).collect();
     rest.retain(|volume| ctx.volume(*volume).is_some());
-    let Some(at) = rest.pop() else {
+    let Some(volume) = rest.pop() else {
         ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
         return Ok(());
     };
     // It is on no namespace: that one goes does not end it.
-    let nowhere = NamespaceEntry { nsid: 0, volume: at, read_only: false, ana_group: 0 };
-    let all = Box::new(FlushAll { at, rest, failed: None });
+    let nowhere = NamespaceEntry { nsid: 0, volume, read_only: false, ana_group: 0 };
+    let all = Box::new(FlushAll { volume, rest, failed: None });
     let slot = ctx.open(key, sqe, &nowhere, 0, Job::FlushAll(all))?;
-    ctx.submit_on(slot, at, Op::Flush, Payload::None, 0, false);
+    ctx.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
     Ok(())
 }
 
@@ -57,7 +57,7 @@ pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
     }
     match all.rest.pop() {
         Some(volume) => {
-            all.at = volume;
+            all.volume = volume;
             ctx.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
         }
         None => {
