@@ -36,7 +36,7 @@ pub(crate) struct Receiver<D> {
     /// A receive is out.
     pub(crate) out: bool,
     /// Since when the stream has stood within a PDU.
-    pub(crate) begun: Option<Time>,
+    pub(crate) pdu_since: Option<Time>,
 }
 
 /// What a TermReq says.
@@ -71,7 +71,7 @@ impl HeaderFault {
 
 impl<D> Receiver<D> {
     pub(crate) fn new(inlet: Inlet) -> Self {
-        Receiver { inlet, state: ReceiveState::Header, crc: Crc32c::new(), out: false, begun: None }
+        Receiver { inlet, state: ReceiveState::Header, crc: Crc32c::new(), out: false, pdu_since: None }
     }
 
     /// Drops all that is here.
@@ -84,9 +84,9 @@ impl<D> Receiver<D> {
     #[inline(always)]
     pub(crate) fn note_time(&mut self, now: Time) {
         if matches!(self.state, ReceiveState::Header) && !self.inlet.is_within_header() {
-            self.begun = None;
-        } else if self.begun.is_none() {
-            self.begun = Some(now);
+            self.pdu_since = None;
+        } else if self.pdu_since.is_none() {
+            self.pdu_since = Some(now);
         }
     }
 
@@ -136,7 +136,7 @@ impl<D> Receiver<D> {
     #[inline(always)]
     pub(crate) fn end_header(&mut self, head: usize, data: Option<D>) {
         self.inlet.consume(head);
-        self.begun = None;
+        self.pdu_since = None;
         if let Some(data) = data {
             self.crc = Crc32c::new();
             self.state = ReceiveState::Data(data);
@@ -152,7 +152,7 @@ impl<D> Receiver<D> {
             self.inlet.consume(DIGEST_LEN);
         }
         self.state = ReceiveState::Header;
-        self.begun = None;
+        self.pdu_since = None;
         Some(good)
     }
 }

@@ -21,16 +21,16 @@ impl ControllerQueue {
         self.deadline = None;
         self.retry = None;
         self.shut = true;
-        self.doom_all();
+        self.abort_all();
     }
 
     /// Nothing is said any more but last words; what comes is swallowed until the host closes, at
     /// most until `deadline`.
-    pub(super) fn begin_end(&mut self, deadline: Time) {
+    pub(super) fn begin_termination(&mut self, deadline: Time) {
         self.phase = Phase::Finishing;
         self.out.clear();
         self.deadline = Some(deadline);
-        self.doom_all();
+        self.abort_all();
     }
 
     pub(super) fn begin_close(&mut self, how: Close) {
@@ -48,13 +48,13 @@ impl ControllerQueue {
     }
 
     /// Brings to an end what is ending.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn advance_closing(&mut self) {
         match self.phase {
             Phase::Init | Phase::Connect | Phase::Open | Phase::Finishing | Phase::Gone => {}
             Phase::Draining => {
                 if self.tasks.len() == 0 && self.out.is_empty() && self.out.is_written() {
                     self.fail();
-                    self.tidy();
+                    self.advance_closing();
                 }
             }
             Phase::Dead => {
@@ -88,7 +88,7 @@ impl ControllerQueue {
         self.tasks.owed_since().map(|since| since + self.limits.data_out_timeout)
     }
 
-    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
         if due(self.retry) {

@@ -27,14 +27,14 @@ impl ControllerQueue {
     /// Answers ICReq.
     pub(super) fn begin_terms(&mut self, request: &IcReq) -> Result<(), Fatal> {
         request.check()?;
-        let settle = |asked: bool, policy: DigestPolicy| match policy {
+        let negotiate = |asked: bool, policy: DigestPolicy| match policy {
             DigestPolicy::IfAsked => Ok(asked),
             DigestPolicy::Never => Ok(false),
             DigestPolicy::Required if asked => Ok(true),
             DigestPolicy::Required => Err(Fatal::unsupported(AT_DGST)),
         };
-        self.terms.header_digest = settle(request.header_digest(), self.limits.header_digest)?;
-        self.terms.data_digest = settle(request.data_digest(), self.limits.data_digest)?;
+        self.terms.header_digest = negotiate(request.header_digest(), self.limits.header_digest)?;
+        self.terms.data_digest = negotiate(request.data_digest(), self.limits.data_digest)?;
         self.terms.host_alignment = alignment(request.hpda);
         self.terms.r2ts = request.maxr2t.get().saturating_add(1);
         self.phase = Phase::Connect;
@@ -115,7 +115,7 @@ impl ControllerQueue {
         let Some(tag) = self.tasks.find(cid) else { return };
         if self.tasks.get(tag).is_some_and(|task| task.event_request) {
             self.tasks.free_cid(cid);
-            self.doom(tag, EndedBy::Silent);
+            self.abort_task(tag, EndedBy::Silent);
         }
     }
 
@@ -127,7 +127,7 @@ impl ControllerQueue {
             Fuse::Second => Status::ABORTED_FAILED_FUSED,
             Fuse::No | Fuse::First | Fuse::Reserved => Status::ABORTED_MISSING_FUSED,
         };
-        self.doom(half, EndedBy::Status(status.final_()));
+        self.abort_task(half, EndedBy::Status(status.final_()));
     }
 }
 

@@ -45,7 +45,7 @@ impl ControllerQueue {
         if good {
             task.confirm();
         } else {
-            self.doom(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
+            self.abort_task(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
         self.advance_task(cx, tag);
     }
@@ -63,7 +63,7 @@ impl ControllerQueue {
             self.tasks.note_progress(cx.now);
         }
         if !good {
-            self.doom(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
+            self.abort_task(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
         self.advance_task(cx, tag);
     }

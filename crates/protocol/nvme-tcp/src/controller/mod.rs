@@ -6,7 +6,7 @@
 //! data; what a command means it does not know.
 //!
 //! Until it is opened it takes one command at a time and reads no further meanwhile, so that it can be
-//! parked, the Connect unanswered, and go on where another shard has its memory.
+//! handed off, the Connect unanswered, and go on where another shard has its memory.
 //!
 //! Invariants:
 //! - A command is announced before its data is received. Data that has no place yet stays in the
@@ -88,7 +88,7 @@ pub struct ControllerQueue {
     admin: bool,
     rx: Receiver<PduData>,
     /// The stream stands in data that has no place yet: it is not the host who is waited for.
-    placeless: bool,
+    awaits_place: bool,
     out: SendQueue,
     events: VecDeque<TargetEvent<Sqe>>,
     link_fault: Option<LinkFault>,
@@ -138,7 +138,7 @@ impl ControllerQueue {
             connect: None,
             admin: false,
             rx: Receiver::new(inlet),
-            placeless: false,
+            awaits_place: false,
             out: SendQueue::default(),
             events: VecDeque::new(),
             link_fault: None,
@@ -152,9 +152,9 @@ impl ControllerQueue {
         }
     }
 
-    /// Whether [`ControllerQueue::park`] would succeed: a Connect and all its data have come, it is
+    /// Whether [`ControllerQueue::hand_off`] would succeed: a Connect and all its data have come, it is
     /// unanswered, and nothing is out.
-    pub fn can_park(&self) -> bool {
+    pub fn can_hand_off(&self) -> bool {
         self.phase == Phase::Connect
             && self.is_at_connect()
             && self.tasks.len() == 1
@@ -164,27 +164,27 @@ impl ControllerQueue {
     }
 
     /// Makes plain data of the queue, to go on elsewhere. `None`, and the connection is lost, unless
-    /// [`ControllerQueue::can_park`].
-    pub fn park(self) -> Option<QueueHandoff> {
-        if !self.can_park() {
+    /// [`ControllerQueue::can_hand_off`].
+    pub fn hand_off(self) -> Option<QueueHandoff> {
+        if !self.can_hand_off() {
             return None;
         }
         let (_, connect) = self.connect?;
         Some(QueueHandoff { terms: self.terms, connect, left: self.rx.inlet.left_over().into() })
     }
 
-    /// Goes on with a queue that was parked. The tag is that of its Connect, which is still to be
+    /// Goes on with a queue that was handed off. The tag is that of its Connect, which is still to be
     /// answered.
-    pub fn unpark(cx: &mut Cx<'_>, limits: QueueLimits, parked: &QueueHandoff) -> (Self, Tag) {
-        let inlet = Inlet::with_bytes(&parked.left);
+    pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: &QueueHandoff) -> (Self, Tag) {
+        let inlet = Inlet::with_bytes(&handoff.left);
         let deadline = Some(cx.now + limits.handshake_timeout);
-        let mut queue = Self::with(cx, limits, parked.terms, Phase::Connect, inlet, deadline);
-        let cid = parked.connect.cid.get();
+        let mut queue = Self::with(cx, limits, handoff.terms, Phase::Connect, inlet, deadline);
+        let cid = handoff.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]
         let Some(tag) = queue.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
             unreachable!("an empty table has room")
         };
-        queue.connect = Some((tag, parked.connect));
+        queue.connect = Some((tag, handoff.connect));
         (queue, tag)
     }
 
@@ -241,7 +241,7 @@ impl ControllerQueue {
 
     /// Whether a task has leave to read so many bytes already, and has sent none of them: its answer may have
     /// found no memory.
-    pub fn has_leave(&self, tag: Tag, len: u32) -> bool {
+    pub fn has_read_reserved(&self, tag: Tag, len: u32) -> bool {
         self.tasks.get(tag).is_some_and(|task| len > 0 && task.read_reserved >= len)
     }
 
@@ -273,7 +273,7 @@ impl Connection for ControllerQueue {
         received: Received,
     ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, op, received);
-        self.tidy();
+        self.advance_closing();
         result
     }
 
@@ -282,7 +282,7 @@ impl Connection for ControllerQueue {
             return Ok(());
         }
         let result = self.parse(cx);
-        self.tidy();
+        self.advance_closing();
         result
     }
 
@@ -295,19 +295,19 @@ impl Connection for ControllerQueue {
         if how.is_err() {
             self.fail();
         }
-        self.tidy();
+        self.advance_closing();
     }
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
         self.out.sent(op);
-        self.tidy();
+        self.advance_closing();
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
         loop {
             match self.events.pop_front()? {
                 // It was answered when the server was told of it, after this was put in.
-                TargetEvent::Aborted { tag } if !self.is_dying(tag) => {}
+                TargetEvent::Aborted { tag } if !self.is_aborting(tag) => {}
                 event => return Some(event),
             }
         }
@@ -318,8 +318,8 @@ impl Connection for ControllerQueue {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.look_at_clocks(cx);
-        self.tidy();
+        self.check_deadlines(cx);
+        self.advance_closing();
     }
 
     fn poll_shut(&mut self) -> Option<Link> {
@@ -328,7 +328,7 @@ impl Connection for ControllerQueue {
 
     fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
         self.begin_close(how);
-        self.tidy();
+        self.advance_closing();
     }
 }
 
@@ -358,11 +358,11 @@ impl Target for ControllerQueue {
 
     fn respond(&mut self, _cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
         self.take_response(tag, response);
-        self.tidy();
+        self.advance_closing();
     }
 
     fn retire(&mut self, _cx: &mut Cx<'_>, tag: Tag) {
-        self.let_go(tag);
-        self.tidy();
+        self.retire_task(tag);
+        self.advance_closing();
     }
 }

@@ -60,7 +60,7 @@ impl ControllerQueue {
             return None;
         }
         match self.phase {
-            // One command at a time, and nothing is out when the queue is parked.
+            // One command at a time, and nothing is out when the queue is handed off.
             Phase::Connect if self.is_at_connect() && matches!(self.rx.state, ReceiveState::Header) => {
                 return None;
             }
@@ -269,7 +269,7 @@ impl ControllerQueue {
             return ParseStatus::Continue;
         };
         let Some(place) = task.place_of(stretch.at) else {
-            self.placeless = true;
+            self.awaits_place = true;
             return ParseStatus::Wait;
         };
         if place.at() > stretch.at {
@@ -327,7 +327,9 @@ impl ControllerQueue {
     fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
         match term {
             Some(term) => {
-                self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
+                self.begin_termination(
+                    cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX),
+                );
                 self.out.push(OutgoingPdu::Term(term));
             }
             None => self.fail(),
@@ -337,16 +339,16 @@ impl ControllerQueue {
 
     /// Data has got a place: the host is waited for again, from now on.
     pub(super) fn placed(&mut self, now: Time) {
-        if std::mem::take(&mut self.placeless) {
-            self.rx.begun = Some(now);
+        if std::mem::take(&mut self.awaits_place) {
+            self.rx.pdu_since = Some(now);
         }
     }
 
     /// When the PDU that the stream stands in must have ended.
     pub(super) fn pdu_deadline(&self) -> Option<Time> {
-        if self.placeless || !self.rx.inlet.is_empty() {
+        if self.awaits_place || !self.rx.inlet.is_empty() {
             return None;
         }
-        self.rx.begun.map(|since| since + self.limits.pdu_timeout)
+        self.rx.pdu_since.map(|since| since + self.limits.pdu_timeout)
     }
 }

@@ -33,7 +33,7 @@ impl ControllerQueue {
             TaskState::Live if owed => {
                 task.state = TaskState::Answered(completion);
                 task.places.clear();
-                self.placeless = false;
+                self.awaits_place = false;
             }
             TaskState::Live => self.answer(tag, completion),
             TaskState::Ending { acked, .. } => {
@@ -45,13 +45,13 @@ impl ControllerQueue {
     }
 
     /// The server lets go of a task without an answer.
-    pub(super) fn let_go(&mut self, tag: Tag) {
+    pub(super) fn retire_task(&mut self, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match &mut task.state {
             TaskState::Live => {
                 task.state = TaskState::Abandoned;
                 task.places.clear();
-                self.placeless = false;
+                self.awaits_place = false;
                 self.finish(tag);
             }
             TaskState::Ending { acked, .. } => {
@@ -83,7 +83,7 @@ impl ControllerQueue {
     }
 
     /// A task is to end without the server's answer.
-    pub(super) fn doom(&mut self, tag: Tag, how: EndedBy) {
+    pub(super) fn abort_task(&mut self, tag: Tag, how: EndedBy) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         task.places.clear();
         match &mut task.state {
@@ -106,12 +106,12 @@ impl ControllerQueue {
     }
 
     /// Whether the server has still to let go of a task that ends without its answer.
-    pub(super) fn is_dying(&self, tag: Tag) -> bool {
+    pub(super) fn is_aborting(&self, tag: Tag) -> bool {
         self.tasks.get(tag).is_some_and(|task| matches!(task.state, TaskState::Ending { acked: false, .. }))
     }
 
-    pub(super) fn doom_all(&mut self) {
-        self.tasks.tags().into_iter().for_each(|tag| self.doom(tag, EndedBy::Silent));
+    pub(super) fn abort_all(&mut self) {
+        self.tasks.tags().into_iter().for_each(|tag| self.abort_task(tag, EndedBy::Silent));
     }
 
     fn answer(&mut self, tag: Tag, completion: Completion) {

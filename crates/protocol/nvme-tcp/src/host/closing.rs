@@ -21,7 +21,7 @@ impl HostQueue {
     }
 
     /// Nothing is said any more but last words; what comes is swallowed.
-    pub(super) fn begin_end(&mut self, deadline: Time) {
+    pub(super) fn begin_termination(&mut self, deadline: Time) {
         self.phase = Phase::Finishing;
         self.out.clear();
         self.deadline = Some(deadline);
@@ -44,13 +44,13 @@ impl HostQueue {
     }
 
     /// Brings to an end what is ending.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn advance_closing(&mut self) {
         match self.phase {
             Phase::Init | Phase::Ready | Phase::Finishing | Phase::Gone => {}
             Phase::Draining => {
                 if self.commands.is_empty() && self.out.is_empty() && self.outbox.is_free() {
                     self.fail();
-                    self.tidy();
+                    self.advance_closing();
                 }
             }
             Phase::Dead => {
@@ -74,7 +74,7 @@ impl HostQueue {
         self.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
     }
 
-    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
         if due(self.retry) {

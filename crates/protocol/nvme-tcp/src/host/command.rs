@@ -27,7 +27,7 @@ pub(super) struct Command {
     /// The last C2HData came.
     pub(super) last: bool,
     /// A data digest was wrong.
-    pub(super) spoilt: bool,
+    pub(super) digest_failed: bool,
 }
 
 /// A command's memory.
@@ -72,7 +72,8 @@ impl HostQueue {
             reserved: [0; 3],
             identifier: if in_capsule { Descriptor::IN_CAPSULE } else { Descriptor::TRANSPORT },
         };
-        let command = Command { sqe, data, len, next: 0, r2ts: 0, sent: false, last: false, spoilt: false };
+        let command =
+            Command { sqe, data, len, next: 0, r2ts: 0, sent: false, last: false, digest_failed: false };
         #[expect(clippy::unreachable, reason = "the window was looked at, and is smaller than the table")]
         let Ok(tag) = self.commands.insert(command) else {
             unreachable!("the window is smaller than the table")
@@ -107,7 +108,7 @@ impl HostQueue {
     pub(super) fn end_data(&mut self, tag: Tag, flags: Flags, end: u32, good: bool) {
         let Some(command) = self.commands.get_mut(tag) else { return };
         command.next = end;
-        command.spoilt |= !good;
+        command.digest_failed |= !good;
         if flags.contains(Flags::SUCCESS) {
             let cqe = Cqe::new(Completion::SUCCESS, command.sqe.cid.get(), 0);
             self.complete(tag, cqe);
@@ -168,7 +169,7 @@ impl HostQueue {
                 if short && !data.is_empty() {
                     data.zero(command.next as usize..command.len as usize);
                 }
-                let failure = if command.spoilt {
+                let failure = if command.digest_failed {
                     Some(Status::TRANSIENT_TRANSPORT_ERROR)
                 } else {
                     // Authentication Receive names the room that there is (AL), not what must come.

@@ -226,7 +226,7 @@ impl Connection for HostQueue {
         received: Received,
     ) -> Result<(), Self::LinkFault> {
         let result = self.received(cx, op, received);
-        self.tidy();
+        self.advance_closing();
         result
     }
 
@@ -235,7 +235,7 @@ impl Connection for HostQueue {
             return Ok(());
         }
         let result = self.parse(cx);
-        self.tidy();
+        self.advance_closing();
         result
     }
 
@@ -248,12 +248,12 @@ impl Connection for HostQueue {
         if how.is_err() {
             self.fail();
         }
-        self.tidy();
+        self.advance_closing();
     }
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
         self.outbox.sent(op);
-        self.tidy();
+        self.advance_closing();
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
@@ -265,8 +265,8 @@ impl Connection for HostQueue {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.look_at_clocks(cx);
-        self.tidy();
+        self.check_deadlines(cx);
+        self.advance_closing();
     }
 
     fn poll_shut(&mut self) -> Option<Link> {
@@ -275,7 +275,7 @@ impl Connection for HostQueue {
 
     fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
         self.begin_close(how);
-        self.tidy();
+        self.advance_closing();
     }
 }
 

@@ -199,7 +199,7 @@ impl HostQueue {
     fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
         match term {
             Some(term) => {
-                self.begin_end(cx.now + self.limits.term_timeout);
+                self.begin_termination(cx.now + self.limits.term_timeout);
                 self.out.push_back(OutgoingPdu::Term(term));
             }
             None => self.fail(),
@@ -209,6 +209,6 @@ impl HostQueue {
 
     /// When the PDU that the stream stands in must have ended.
     pub(super) fn pdu_deadline(&self) -> Option<Time> {
-        self.rx.begun.map(|since| since + self.limits.pdu_timeout)
+        self.rx.pdu_since.map(|since| since + self.limits.pdu_timeout)
     }
 }

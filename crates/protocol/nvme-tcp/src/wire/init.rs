@@ -1,4 +1,4 @@
-//! ICReq and ICResp: how a connection begins (NVMe-TCP §3.6.2.2, §3.6.2.3), and what they settle.
+//! ICReq and ICResp: how a connection begins (NVMe-TCP §3.6.2.2, §3.6.2.3), and what they negotiate.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -48,7 +48,7 @@ impl ConnKind {
     /// What a command holds at its connection already covers so much more.
     fn has_leave(&self, tag: Tag, len: u32) -> bool {
         match self {
-            ConnKind::Queue(queue) => queue.proto.has_leave(tag, len),
+            ConnKind::Queue(queue) => queue.proto.has_read_reserved(tag, len),
             ConnKind::Session(_) | ConnKind::Login(_) => false,
         }
     }

@@ -191,7 +191,7 @@ fn attack_58_a_wrong_data_digest_fails_the_command_only() {
     *bytes.last_mut().unwrap() ^= 1;
     let got = pair2.talk(&bytes);
     assert_eq!((got[0].status(), pair2.aborted.len()), (Status::TRANSIENT_TRANSPORT_ERROR, 1));
-    assert!(!pair2.shut && !pair2.queue.can_park());
+    assert!(!pair2.shut && !pair2.queue.can_hand_off());
     // Nothing was written, and the queue lives.
     assert!(pair.disk == before && pair.violations.is_empty());
     assert_eq!(pair.command(&read(3, 0, 512), &[])[1].status(), Status::SUCCESS);
@@ -460,15 +460,15 @@ fn attack_66_small_answers_that_nobody_reads_hold_little() {
     let mut pair = Pair::plain();
     pair.mode = Mode::Keep;
     pair.deaf = true;
-    let mut begun = 0;
+    let mut pdu_since = 0;
     for cid in 0..60 {
         pair.command(&read(cid, 0, 64), &[]);
         if let Some((tag, _)) = pair.kept.pop() {
-            begun += 1;
+            pdu_since += 1;
             pair.send_read(tag, 0, 64);
             pair.answer(tag, Completion::SUCCESS);
             pair.pump();
         }
     }
-    assert!((32..40).contains(&begun), "{begun} short answers wait");
+    assert!((32..40).contains(&pdu_since), "{pdu_since} short answers wait");
 }

@@ -45,7 +45,7 @@ fn digest_policies_decide() {
 }
 
 #[test]
-fn a_parked_queue_goes_on_elsewhere() {
+fn a_queue_that_is_handed_off_goes_on_elsewhere() {
     let mut pair = Pair::fresh(QueueLimits::default());
     pair.mode = Mode::Keep;
     pair.feed(IcReq::new(3, true, true, 2).as_bytes());
@@ -54,15 +54,16 @@ fn a_parked_queue_goes_on_elsewhere() {
     // The host is in a hurry: the next command comes with the Connect.
     let mut bytes = dialect.capsule(&connect(9), &[7; 1024]);
     bytes.extend(dialect.capsule(&read(10, 0, 512), &[]));
-    assert!(!pair.queue.can_park());
+    assert!(!pair.queue.can_hand_off());
     pair.feed(&bytes);
     assert_eq!(pair.kept.len(), 1, "one command at a time");
-    assert!(pair.queue.can_park());
+    assert!(pair.queue.can_hand_off());
     let fresh = Pair::fresh(QueueLimits::default());
     let old = std::mem::replace(&mut pair.queue, fresh.queue);
-    let parked = old.park().unwrap();
-    assert_eq!(*parked.connect(), connect(9));
-    let (queue, tag) = pair.with_cx(|_, cx| ControllerQueue::unpark(cx, QueueLimits::default(), &parked));
+    let handoff = old.hand_off().unwrap();
+    assert_eq!(*handoff.connect(), connect(9));
+    let (queue, tag) =
+        pair.with_cx(|_, cx| ControllerQueue::from_handoff(cx, QueueLimits::default(), &handoff));
     pair.queue = queue;
     pair.mode = Mode::Serve;
     assert!(pair.with_cx(|queue, cx| queue.open(cx, SIZE)));
@@ -83,7 +84,7 @@ fn nothing_is_read_beyond_an_unanswered_connect() {
     let (tag, _) = pair.kept[0];
     pair.answer(tag, Status::CONNECT_INVALID_PARAMETERS.into());
     pair.pump();
-    assert!(!pair.queue.can_park() && !pair.with_cx(|queue, cx| queue.open(cx, SIZE)));
+    assert!(!pair.queue.can_hand_off() && !pair.with_cx(|queue, cx| queue.open(cx, SIZE)));
 }
 
 #[test]
@@ -95,10 +96,10 @@ fn the_data_of_a_connect_may_be_asked_for() {
     let mut connect = connect(1);
     connect.dptr.identifier = nvme::Descriptor::TRANSPORT;
     let r2t = pair.command(&connect, &[])[0].r2t();
-    assert!(!pair.queue.can_park());
+    assert!(!pair.queue.can_hand_off());
     let dialect = pair.dialect();
     assert!(pair.talk(&dialect.h2c(&r2t, 0, &[9; 1024], true)).is_empty());
-    assert!(pair.queue.can_park());
+    assert!(pair.queue.can_hand_off());
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl Shard {
         let id = self.id;
         let Some(queue) = self.conns.queue(conn) else { return };
         let granted = match std::mem::replace(&mut queue.state, QueueState::Ended) {
-            QueueState::Granted(granted) if granted.1 == id || queue.proto.can_park() => granted,
+            QueueState::Granted(granted) if granted.1 == id || queue.proto.can_hand_off() => granted,
             state => {
                 queue.state = state;
                 return;
@@ -181,7 +181,7 @@ impl Shard {
         };
         self.admission.logins -= usize::from(queue.is_stranger);
         let (link, accepted) = (queue.id, queue.accepted);
-        let Some(parked) = queue.proto.park() else {
+        let Some(parked) = queue.proto.hand_off() else {
             self.give_back(grant);
             return self.depart(link, Departure::Abort);
         };

@@ -31,7 +31,7 @@ impl Shard {
     pub(in crate::shard) fn attach_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: NvmeLinkHandoff) {
         let NvmeLinkHandoff { parked, accepted, connect, names, grant } = handoff;
         let limits = self.exports.queue_limits(&accepted);
-        let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
+        let (proto, tag) = ControllerQueue::from_handoff(cx, limits, &parked);
         let connecting = ConnectRequest { tag, connect, names, draw: 0 };
         let room = !self.nvme.is_full() && self.stopping.is_none();
         let queue = room.then(|| Queue::new(id, proto, accepted, false));
