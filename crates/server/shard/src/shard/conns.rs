@@ -182,6 +182,7 @@ impl Connections {
     }
 
     /// Notes that a connection may have events, and that its timer may have moved.
+    #[inline]
     pub(super) fn touch(&mut self, tag: Tag) {
         if let Some(conn) = self.slab.get_mut(tag)
             && !conn.touched
@@ -192,12 +193,14 @@ impl Connections {
     }
 
     /// Notes that a link may have something to receive or to send.
+    #[inline]
     pub(super) fn mark_ready(&mut self, link: LinkId) {
         if self.links.make_ready(link) {
             self.ready.push_back(link);
         }
     }
 
+    #[inline]
     pub(super) fn session(&mut self, tag: Tag) -> Option<&mut Session> {
         match &mut self.slab.get_mut(tag)?.kind {
             ConnKind::Session(session) => Some(session),
@@ -212,6 +215,7 @@ impl Connections {
         }
     }
 
+    #[inline]
     pub(super) fn queue(&mut self, tag: Tag) -> Option<&mut Queue> {
         match &mut self.slab.get_mut(tag)?.kind {
             ConnKind::Queue(queue) => Some(queue),
