@@ -84,8 +84,8 @@ impl Shard {
             }
             Control::VolumeRequest(volume, ask) => return self.control_ask(cx, id, volume, ask),
             Control::Exports(exports) => {
-                self.change_exports(cx, exports);
-                return self.report_when_applied(cx, id);
+                let old = self.change_exports(cx, exports);
+                return self.withdraw(cx, &old, id);
             }
             Control::List => Report::Listing(Box::new(self.listing(cx))),
             Control::Stop { grace } => return self.stop(cx, id, grace),
@@ -163,7 +163,7 @@ impl Shard {
 
     /// Reports a change once every shard has done what this one told it of the change: a controller's
     /// queues may be on any.
-    fn report_when_applied(&mut self, cx: &mut Cx<'_>, id: u64) {
+    pub(super) fn report_when_applied(&mut self, cx: &mut Cx<'_>, id: u64) {
         self.run_nvme_steps(cx);
         self.requests.barriers.push((id, self.shards));
         let from = self.id;
@@ -180,9 +180,9 @@ impl Shard {
         }
     }
 
-    /// Sessions keep what they may still reach; those that may reach nothing any more are ended.
-    fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) {
-        self.exports = exports;
+    /// Sessions keep what they may still reach; those that may reach nothing any more are ended. Gives the exports of before.
+    fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) -> Arc<Exports> {
+        let old = std::mem::replace(&mut self.exports, exports);
         self.change_controllers(cx);
         let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
         for tag in tags {
@@ -197,6 +197,7 @@ impl Shard {
                 }
             }
         }
+        old
     }
 
     /// Ends the sessions of a target that was reset: their initiators hear why, and are in again with a login.

@@ -4,7 +4,8 @@
 //! it, or one has reserved it, it lends nothing; but what was lent before a reservation would be sent to a host that the
 //! reservation shuts out, with what others have written since. So before this shard acknowledges such a change, what
 //! waits to be sent to that host is copied. What its socket has already is awaited for [`GRACE`], and then the link is
-//! reset: no fence waits for a host that reads slowly. A session or queue that has ended and still sends what was queued
+//! reset: no fence waits for a host that reads slowly. The same goes for hosts from which a change of the exports takes a
+//! volume: the change is reported when nothing of it is sent to them any more. A session or queue that has ended and still sends what was queued
 //! has no nexus any more, and is treated like one that is shut out. A link that is closed with lent memory in its socket
 //! is reset at once, so that none of it is read when its connection is forgotten.
 //!
@@ -14,12 +15,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use buf::{Cx, Errno, Time};
-use endpoint::LinkId;
+use buf::{Cx, Errno, Pool, Time};
+use endpoint::{Accepted, LinkId};
 use volume::{Ack, VolumeId};
 
 use super::Shard;
-use super::conns::ConnKind;
+use super::conns::{ConnKind, Connections};
+use crate::exports::Exports;
 use crate::message::Message;
 
 /// How long a change waits for what the sockets of hosts have that it shuts out. A socket holds some MiB at most, which
@@ -30,7 +32,7 @@ const GRACE: Duration = Duration::from_millis(50);
 /// What is noted for a link that is reset: ETIMEDOUT.
 const NOT_READ: Errno = Errno(110);
 
-/// Changes that are acknowledged when lent memory is back, oldest first.
+/// Changes that hold when lent memory is back, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Recalls {
     queue: VecDeque<Recall>,
@@ -38,12 +40,26 @@ pub(super) struct Recalls {
 
 #[derive(Debug)]
 struct Recall {
-    volume: VolumeId,
-    ack: Ack,
+    change: Change,
     /// Links whose sockets have lent memory.
     links: Vec<LinkId>,
     /// When they are reset; `None`: they were.
     until: Option<Time>,
+}
+
+/// A change that shuts hosts out of volumes.
+#[derive(Debug)]
+enum Change {
+    /// Of a volume; its home awaits this.
+    View(VolumeId, Ack),
+    /// Of the exports, by this request of the control plane.
+    Exports(u64),
+}
+
+impl Change {
+    fn is_of(&self, volume: VolumeId) -> bool {
+        matches!(self, Change::View(of, _) if *of == volume)
+    }
 }
 
 impl Recalls {
@@ -58,11 +74,34 @@ impl Shard {
     pub(super) fn acknowledge(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {
         let links = self.recall(cx, volume);
         // In their order.
-        let waits = self.recalls.queue.iter().any(|recall| recall.volume == volume);
+        let waits = self.recalls.queue.iter().any(|recall| recall.change.is_of(volume));
         if links.is_empty() && !waits {
             return self.outbox.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
         }
-        self.recalls.queue.push_back(Recall { volume, ack, links, until: Some(cx.now + GRACE) });
+        self.recalls.queue.push_back(Recall {
+            change: Change::View(volume, ack),
+            links,
+            until: Some(cx.now + GRACE),
+        });
+    }
+
+    /// Reports a change of the exports as soon as nobody from whom it takes a volume can be sent what is written to that
+    /// after it.
+    pub(super) fn withdraw(&mut self, cx: &mut Cx<'_>, old: &Exports, id: u64) {
+        // Commands that the change ends have ended.
+        self.run_steps(cx);
+        self.run_nvme_steps(cx);
+        let new = &self.exports;
+        let (mut out, mut not_copied) =
+            copy_lent(cx.pool, &mut self.conns, |kind| keeps_volumes(kind, old, new));
+        self.reset_all(cx, &not_copied);
+        out.append(&mut not_copied);
+        out.retain(|link| self.conns.links.has_lent(*link));
+        if out.is_empty() {
+            return self.report_when_applied(cx, id);
+        }
+        let (change, until) = (Change::Exports(id), Some(cx.now + GRACE));
+        self.recalls.queue.push_back(Recall { change, links: out, until });
     }
 
     /// Copies what waits to be sent to hosts that may read the volume no more. Gives the links whose sockets have more.
@@ -73,45 +112,22 @@ impl Shard {
         let Some(view) = self.volumes.get(volume).map(|local| local.gate.view().clone()) else {
             return Vec::new();
         };
-        let (mut out, mut not_copied) = (Vec::new(), Vec::new());
-        for (_, conn) in self.conns.iter_mut() {
-            match &mut conn.kind {
-                ConnKind::Session(session) => {
-                    let spec = session.nexus.map(|key| self.iscsi.server.nexus(key));
-                    let may_read = spec.is_some_and(|spec| {
-                        let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
-                        !reaches || !view.shuts_out(&spec.nexus)
-                    });
-                    if may_read {
-                        continue;
-                    }
-                    let left = session.proto.copy_lent(cx.pool);
-                    for link in &session.links {
-                        let to = if left.contains(&link.link) { &mut not_copied } else { &mut out };
-                        to.push(link.id);
-                    }
-                }
-                ConnKind::Queue(queue) => {
-                    let server = &self.nvme.server;
-                    let may_read = queue.server_key().is_some_and(|key| {
-                        !server.reaches(key, volume) || !view.shuts_out(server.nexus(key))
-                    });
-                    if may_read {
-                        continue;
-                    }
-                    let copied = queue.proto.copy_lent(cx.pool);
-                    if copied { out.push(queue.id) } else { not_copied.push(queue.id) }
-                }
-                ConnKind::Login(_) => {}
-            }
-        }
+        let (scsi, nvme) = (&self.iscsi.server, &self.nvme.server);
+        let (mut out, mut not_copied) = copy_lent(cx.pool, &mut self.conns, |kind| match kind {
+            ConnKind::Session(session) => session.nexus.map(|key| scsi.nexus(key)).is_some_and(|spec| {
+                let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
+                !reaches || !view.shuts_out(&spec.nexus)
+            }),
+            ConnKind::Queue(queue) => queue
+                .server_key()
+                .is_some_and(|key| !nvme.reaches(key, volume) || !view.shuts_out(nvme.nexus(key))),
+            ConnKind::Login(_) => true,
+        });
         // The copies may have been all that was lent.
         if !self.may_be_read_late(volume) {
             return Vec::new();
         }
-        for link in &not_copied {
-            self.reset(cx, *link);
-        }
+        self.reset_all(cx, &not_copied);
         out.append(&mut not_copied);
         out.retain(|link| self.conns.links.has_lent(*link));
         out
@@ -121,9 +137,11 @@ impl Shard {
         self.volumes.get(volume).is_some_and(|local| local.gate.may_be_read_late())
     }
 
-    fn reset(&mut self, cx: &mut Cx<'_>, link: LinkId) {
-        self.conns.links.reset_at_departure(link);
-        self.conn_written(cx, link, Err(NOT_READ));
+    fn reset_all(&mut self, cx: &mut Cx<'_>, links: &[LinkId]) {
+        for link in links {
+            self.conns.links.reset_at_departure(*link);
+            self.conn_written(cx, *link, Err(NOT_READ));
+        }
     }
 
     /// Acknowledges what has nothing to wait for any more.
@@ -135,22 +153,85 @@ impl Shard {
         let mut waits = VecDeque::new();
         for mut recall in std::mem::take(&mut self.recalls.queue) {
             recall.links.retain(|link| self.conns.links.has_lent(*link));
-            let is_first = waits.iter().all(|other: &Recall| other.volume != recall.volume);
-            if recall.links.is_empty() && is_first {
-                let home = self.volumes.home_of(recall.volume);
-                self.outbox.post(home, Message::Ack(recall.volume, recall.ack));
-                worked = true;
-                continue;
+            let is_first = |volume| waits.iter().all(|other: &Recall| !other.change.is_of(volume));
+            match recall.change {
+                Change::View(volume, ack) if recall.links.is_empty() && is_first(volume) => {
+                    let home = self.volumes.home_of(volume);
+                    self.outbox.post(home, Message::Ack(volume, ack));
+                    worked = true;
+                    continue;
+                }
+                Change::Exports(id) if recall.links.is_empty() => {
+                    self.report_when_applied(cx, id);
+                    worked = true;
+                    continue;
+                }
+                Change::View(..) | Change::Exports(_) => {}
             }
             if recall.until.take_if(|until| *until <= cx.now).is_some() {
-                for link in &recall.links {
-                    self.reset(cx, *link);
-                }
+                self.reset_all(cx, &recall.links);
                 worked = true;
             }
             waits.push_back(recall);
         }
         self.recalls.queue = waits;
         worked
+    }
+}
+
+/// Copies what waits to be sent to those for which `keeps` does not hold. Gives the links of which all was copied, and
+/// those for which there was not enough memory.
+fn copy_lent(
+    pool: &Pool,
+    conns: &mut Connections,
+    keeps: impl Fn(&ConnKind) -> bool,
+) -> (Vec<LinkId>, Vec<LinkId>) {
+    let (mut copied, mut not_copied) = (Vec::new(), Vec::new());
+    for conn in conns.iter_mut().map(|(_, conn)| &mut conn.kind) {
+        if keeps(conn) {
+            continue;
+        }
+        match conn {
+            ConnKind::Session(session) => {
+                let left = session.proto.copy_lent(pool);
+                for link in &session.links {
+                    let to = if left.contains(&link.link) { &mut not_copied } else { &mut copied };
+                    to.push(link.id);
+                }
+            }
+            ConnKind::Queue(queue) => {
+                let to = if queue.proto.copy_lent(pool) { &mut copied } else { &mut not_copied };
+                to.push(queue.id);
+            }
+            ConnKind::Login(_) => {}
+        }
+    }
+    (copied, not_copied)
+}
+
+/// Whether a connection still reaches all volumes that it reached by the exports of before.
+fn keeps_volumes(kind: &ConnKind, old: &Exports, new: &Exports) -> bool {
+    let all_of = |old: Option<Vec<VolumeId>>, new: Option<Vec<VolumeId>>| {
+        let new = new.unwrap_or_default();
+        old.unwrap_or_default().iter().all(|volume| new.contains(volume))
+    };
+    match kind {
+        ConnKind::Session(session) => {
+            let Some(target) = &session.target else { return true };
+            let volumes = |exports: &Exports, by: &Accepted| {
+                let luns = exports.reached(target, &session.initiator, session.user.is_some(), by)?;
+                Some(luns.iter().map(|entry| entry.volume).collect())
+            };
+            let links = session.links.iter().map(|link| &link.accepted).chain([&session.latest]);
+            session.nexus.is_some() && links.into_iter().all(|by| all_of(volumes(old, by), volumes(new, by)))
+        }
+        ConnKind::Queue(queue) => queue.names_if_open().is_some_and(|names| {
+            let volumes = |exports: &Exports| {
+                let seen = exports.visible_namespaces(names, &queue.accepted)?;
+                Some(seen.iter().map(|entry| entry.volume).collect())
+            };
+            all_of(volumes(old), volumes(new))
+        }),
+        ConnKind::Login(_) => true,
     }
 }

@@ -355,3 +355,91 @@ fn a_queue_that_has_ended_is_not_sent_what_is_written_after_its_host_was_shut_ou
         }
     }
 }
+
+/// Changes what is offered on all shards; says when it holds, which must not wait for hosts that read nothing.
+fn change_exports(world: &mut World<Shard>, change: impl FnOnce(&mut Exports), shards: u16) {
+    let mut exports = Exports::clone(&target::exports(&Terms::default()));
+    change(&mut exports);
+    let exports = Arc::new(exports);
+    for shard in 0..shards {
+        world.tell(ShardId(shard), Message::Control(9, Control::Exports(exports.clone())));
+    }
+    let (mut reports, end) = (Vec::new(), world.now() + Duration::from_millis(200));
+    while reports.len() < usize::from(shards) {
+        assert!(world.now() < end, "it waits for hosts that read nothing");
+        world.run_for(Duration::from_millis(1));
+        host::heed(world, &mut reports);
+    }
+}
+
+#[test]
+fn a_host_from_which_a_volume_is_taken_is_not_sent_what_is_written_after_that() {
+    for (shards, whole) in [(1, false), (1, true), (3, false), (3, true)] {
+        let mut world = world_of(narrow_config(14, shards), &target::exports(&Terms::default()));
+        let (mut scsi, mut nvme) = both(&mut world);
+        let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
+        go_on(&mut world, &mut scsi, Duration::from_millis(20));
+        let take = |exports: &mut Exports| match whole {
+            true => exports.nvme.subsystems.clear(),
+            false => exports.nvme.subsystems[0].namespaces.clear(),
+        };
+        change_exports(&mut world, take, shards);
+        let written = write_later(&mut world, &mut scsi);
+        go_on(&mut world, &mut scsi, Duration::from_millis(20));
+        assert!(has_ended(&scsi, written));
+        for _ in 0..200 {
+            nvme.pipes[1].poll(&mut world);
+            go_on(&mut world, &mut scsi, Duration::from_millis(1));
+        }
+        for cid in reads {
+            let data = nvme.pipes[1].take_ended(cid).map_or(Vec::new(), |ended| ended.data);
+            assert!(data.iter().all(|byte| *byte == 0), "{shards} shards, the whole subsystem: {whole}");
+        }
+        assert!(whole || !is_dead(&world, &nvme.pipes[2]), "it had nothing of the volume");
+    }
+}
+
+#[test]
+fn an_iscsi_host_from_which_a_volume_is_taken_is_not_sent_what_is_written_after_that() {
+    for (shards, whole) in [(1, false), (1, true), (3, false), (3, true)] {
+        let mut world = world_of(narrow_config(15, shards), &target::exports(&Terms::default()));
+        let mut nvme = Host::connect(&mut world, Wanted::default());
+        let mut victims: Vec<_> = (0..shards).map(|at| log_in(&mut world, 2 + at, target::TARGET)).collect();
+        for victim in &mut victims {
+            for _ in 0..3 {
+                start_scsi_read(&mut world, victim);
+            }
+        }
+        world.run_for(Duration::from_millis(20));
+        let take = |exports: &mut Exports| match whole {
+            true => exports.targets.clear(),
+            false => exports.targets[0].luns.clear(),
+        };
+        change_exports(&mut world, take, shards);
+        let later = nvme.write(&mut world, 1, LATER.into(), &pattern(0, 8, 0x5a));
+        assert_eq!(later, Status::SUCCESS);
+        for victim in &mut victims {
+            for _ in 0..200 {
+                victim.poll(&mut world);
+                world.run_for(Duration::from_millis(1));
+            }
+            let mut data = victim.ended.iter().flat_map(|ended| &ended.data);
+            assert!(data.all(|byte| *byte == 0), "{shards} shards, the whole target: {whole}");
+        }
+    }
+}
+
+/// Another target goes: that is nobody's volume of these hosts.
+#[test]
+fn a_host_that_keeps_its_volumes_loses_no_connection_when_exports_change() {
+    let mut world = two_volumes(narrow_config(16, 1));
+    let mut scsi = log_in(&mut world, 1, target::TARGET);
+    let mut nvme = Host::connect(&mut world, Wanted::default());
+    start_scsi_read(&mut world, &mut scsi);
+    start_read(&mut world, &mut nvme, 1);
+    world.run_for(Duration::from_millis(20));
+    change_exports(&mut world, |_| {}, 1);
+    world.run_for(Duration::from_millis(300));
+    assert!(scsi.end(&world) == PeerEnd::Open && !is_dead(&world, &nvme.pipes[1]));
+    run(&mut world, &mut scsi, &mut nvme, |scsi, nvme| scsi.is_idle() && nvme.pipes[1].is_idle());
+}

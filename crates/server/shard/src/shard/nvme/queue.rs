@@ -113,6 +113,11 @@ impl Queue {
         }
     }
 
+    /// Who is connected to whom, while it is a queue.
+    pub(in crate::shard) fn names_if_open(&self) -> Option<&ConnectNames> {
+        self.open().map(|open| &open.names)
+    }
+
     /// Its key at the server, while it is a queue.
     pub(in crate::shard) fn server_key(&self) -> Option<QueueKey> {
         self.open().map(|open| open.key)
