@@ -28,6 +28,7 @@ impl ControllerQueue {
     /// most until `deadline`.
     pub(super) fn begin_termination(&mut self, deadline: Time) {
         self.phase = Phase::Finishing;
+        self.rx.clear();
         self.out.clear();
         self.deadline = Some(deadline);
         self.abort_all();

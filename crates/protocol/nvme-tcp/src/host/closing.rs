@@ -23,6 +23,7 @@ impl HostQueue {
     /// Nothing is said any more but last words; what comes is swallowed.
     pub(super) fn begin_termination(&mut self, deadline: Time) {
         self.phase = Phase::Finishing;
+        self.rx.clear();
         self.out.clear();
         self.deadline = Some(deadline);
         self.complete_all();

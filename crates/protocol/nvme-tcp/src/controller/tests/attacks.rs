@@ -67,6 +67,20 @@ fn attack_54_ten_thousand_handshakes_that_go_at_once() {
     assert_eq!(pool.usage().lent, 0);
 }
 
+/// The connection ends with a TermReq, which the host has its time to read.
+#[test]
+fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_too() {
+    let mut pair = Pair::fresh(QueueLimits { pdu_timeout: Duration::from_secs(1), ..QueueLimits::default() });
+    let mut request = IcReq::new(0, false, false, 1);
+    request.hpda = 0xff;
+    pair.feed(&request.as_bytes()[..64]);
+    pair.feed(&request.as_bytes()[64..]);
+    let wrong = LinkFault::Fatal(Fatal::field(10));
+    assert_eq!(pair.violations, [wrong]);
+    pair.pass(Duration::from_secs(2));
+    assert_eq!((&pair.violations[..], pair.shut), (&[wrong][..], false));
+}
+
 #[test]
 fn attack_54_a_host_that_says_nothing_is_closed() {
     let mut pair = Pair::fresh(QueueLimits::default());

@@ -175,6 +175,21 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
     Lied::asking().cut_off_by(&end(0), AT_TYPE);
 }
 
+/// The connection ends with a TermReq, which the controller has its time to read.
+#[test]
+fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_too() {
+    let mut lied = Lied::new(HostLimits { pdu_timeout: Duration::from_secs(1), ..HostLimits::default() });
+    let wrong = ic_resp(10, &[32]);
+    assert_eq!(lied.say(&[]).len(), 128);
+    assert!(lied.say(&wrong[..64]).is_empty() && !lied.say(&wrong[64..]).is_empty());
+    assert_eq!(lied.side.violation, Some(LinkFault::Fatal(Fatal::field(10))));
+    lied.now = lied.now + Duration::from_secs(2);
+    lied.side.queue.handle_timeout(cx!(lied));
+    assert_eq!(lied.side.queue.poll_link_fault(), None);
+    lied.say(&[]);
+    assert!(!lied.side.shut);
+}
+
 #[test]
 fn attack_96_lengths_and_alignments_that_cannot_be_granted() {
     for most in [0, 1, 4095, 4097, u32::MAX] {
