@@ -12,10 +12,11 @@ use volume::{Answer, AskId, OperatorNotice, Refusal, VolumeId, VolumeRequest, Wh
 
 use super::Shard;
 use super::conns::{ConnKind, Session};
+use super::outbox::Outbox;
 use crate::exports::Exports;
 use crate::links::Links;
 use crate::log::LogLine;
-use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
+use crate::message::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
 
 /// Asks of the control plane are numbered from here, the server's own from 0.
 const CONTROL_ASKS: u64 = 1 << 62;
@@ -57,6 +58,37 @@ pub(super) struct PendingRequests {
     drops: Vec<(u64, VolumeId)>,
 }
 
+impl PendingRequests {
+    fn number_ask(&mut self, request: Option<u64>) -> AskId {
+        self.made += 1;
+        let number = AskId(CONTROL_ASKS | self.made);
+        self.asks.insert(number, request);
+        number
+    }
+
+    /// Whether an answer was for the control plane.
+    pub(super) fn answered(&mut self, outbox: &mut Outbox, answer: &Answer) -> bool {
+        let Some(id) = self.asks.remove(&answer.id) else { return false };
+        let Some(id) = id else { return true };
+        let report = match answer.result {
+            Ok(()) => Report::Done,
+            Err(refusal) => Report::Refused(refusal),
+        };
+        outbox.report(id, report);
+        true
+    }
+
+    pub(super) fn barrier_reached(&mut self, outbox: &mut Outbox, id: u64) {
+        let Some(at) = self.barriers.iter().position(|(known, _)| *known == id) else { return };
+        let Some((_, left)) = self.barriers.get_mut(at) else { return };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.barriers.remove(at);
+            outbox.report(id, Report::Done);
+        }
+    }
+}
+
 impl Shard {
     pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
         let report = match control {
@@ -90,16 +122,12 @@ impl Shard {
             Control::List => Report::Listing(Box::new(self.listing(cx))),
             Control::Stop { grace } => return self.stop(cx, id, grace),
         };
-        self.report(id, report);
-    }
-
-    fn report(&mut self, id: u64, report: Report) {
-        self.outbox.post(CONTROL, Message::Report(id, report));
+        self.outbox.report(id, report);
     }
 
     fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
         if self.volumes.get(volume).is_none() {
-            return self.report(id, Report::NoVolume);
+            return self.outbox.report(id, Report::NoVolume);
         }
         self.ask_for(cx, Some(id), volume, ask);
     }
@@ -110,34 +138,15 @@ impl Shard {
         if home == self.id {
             return self.ask_for(cx, None, volume, ask);
         }
-        let number = self.number_ask(None);
+        let number = self.requests.number_ask(None);
         self.outbox.post(home, Message::VolumeRequest(volume, self.id, number, ask));
     }
 
-    fn number_ask(&mut self, request: Option<u64>) -> AskId {
-        self.requests.made += 1;
-        let number = AskId(CONTROL_ASKS | self.requests.made);
-        self.requests.asks.insert(number, request);
-        number
-    }
-
     fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: VolumeRequest) {
-        let number = self.number_ask(request);
+        let number = self.requests.number_ask(request);
         if let Some(answer) = self.volumes.ask(cx, volume, self.id, number, ask) {
-            self.control_answered(volume, &answer);
+            self.requests.answered(&mut self.outbox, &answer);
         }
-    }
-
-    /// Whether an answer was for the control plane.
-    pub(super) fn control_answered(&mut self, _volume: VolumeId, answer: &Answer) -> bool {
-        let Some(id) = self.requests.asks.remove(&answer.id) else { return false };
-        let Some(id) = id else { return true };
-        let report = match answer.result {
-            Ok(()) => Report::Done,
-            Err(refusal) => Report::Refused(refusal),
-        };
-        self.report(id, report);
-        true
     }
 
     /// Lets volumes go on which nothing is in flight any more; true if one went.
@@ -155,7 +164,7 @@ impl Shard {
             for answer in answers {
                 self.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
             }
-            self.report(id, Report::Done);
+            self.outbox.report(id, Report::Done);
             dropped = true;
         }
         dropped
@@ -168,16 +177,6 @@ impl Shard {
         self.requests.barriers.push((id, self.shards));
         let from = self.id;
         self.outbox.broadcast(|| Message::Barrier(from, id));
-    }
-
-    pub(super) fn barrier_reached(&mut self, id: u64) {
-        let Some(at) = self.requests.barriers.iter().position(|(known, _)| *known == id) else { return };
-        let Some((_, left)) = self.requests.barriers.get_mut(at) else { return };
-        *left = left.saturating_sub(1);
-        if *left == 0 {
-            self.requests.barriers.remove(at);
-            self.report(id, Report::Done);
-        }
     }
 
     /// Sessions keep what they may still reach; those that may reach nothing any more are ended. Gives the exports of before.
@@ -311,7 +310,7 @@ impl Shard {
 
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
     pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.drop_volumes(cx) || self.stopping.is_some() && self.end_controllers() {
+        if self.drop_volumes(cx) || self.stopping.is_some() && self.nvme.end_controllers() {
             return true;
         }
         let over = self.iscsi.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
@@ -330,7 +329,7 @@ impl Shard {
                 *told = true;
                 let (id, safe) = (*request, !*in_doubt);
                 let refused = Report::Refused(Refusal::NotReady(Why::SyncFailed));
-                self.report(id, if safe { Report::Done } else { refused });
+                self.outbox.report(id, if safe { Report::Done } else { refused });
                 true
             }
             Some(_) | None => false,

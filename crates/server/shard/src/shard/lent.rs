@@ -106,7 +106,7 @@ impl Shard {
 
     /// Copies what waits to be sent to hosts that may read the volume no more. Gives the links whose sockets have more.
     fn recall(&mut self, cx: &mut Cx<'_>, volume: VolumeId) -> Vec<LinkId> {
-        if !self.may_be_read_late(volume) {
+        if !self.volumes.may_be_read_late(volume) {
             return Vec::new();
         }
         let Some(view) = self.volumes.get(volume).map(|local| local.gate.view().clone()) else {
@@ -124,17 +124,13 @@ impl Shard {
             ConnKind::Login(_) => true,
         });
         // The copies may have been all that was lent.
-        if !self.may_be_read_late(volume) {
+        if !self.volumes.may_be_read_late(volume) {
             return Vec::new();
         }
         self.reset_all(cx, &not_copied);
         out.append(&mut not_copied);
         out.retain(|link| self.conns.links.has_lent(*link));
         out
-    }
-
-    fn may_be_read_late(&self, volume: VolumeId) -> bool {
-        self.volumes.get(volume).is_some_and(|local| local.gate.may_be_read_late())
     }
 
     fn reset_all(&mut self, cx: &mut Cx<'_>, links: &[LinkId]) {

@@ -1,7 +1,6 @@
 //! From an accepted socket to a link of a session: who may come is asked of the exports, which session
 //! it becomes of the directory; then the link goes to the session's shard.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::{Account, Cx, Pool};
@@ -94,7 +93,7 @@ impl Shard {
                 LoginEvent::Done(established) => self.enter(cx, tag, *established),
                 LoginEvent::Over(cause) => {
                     if cause == Some(Cause::Authentication) {
-                        self.report_authentication_failure(accepted.peer.ip());
+                        self.outbox.broadcast(|| Message::AuthenticationFailed(accepted.peer.ip()));
                     }
                     self.log.push(LogLine::LoginFailed { peer: accepted.peer, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
@@ -111,12 +110,6 @@ impl Shard {
             let id = pending_login.id;
             self.conns.mark_ready(id);
         }
-    }
-
-    /// Who comes from here has failed to prove who they are: every shard puts them off, whichever
-    /// accepts their next connection.
-    pub(super) fn report_authentication_failure(&mut self, from: IpAddr) {
-        self.outbox.broadcast(|| Message::AuthenticationFailed(from));
     }
 
     fn authorize(&self, cx: &Cx<'_>, question: &LoginIdentity, accepted: &Accepted) -> Authorization {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use iscsi::wire::Tsih;
-use scsi_server::Server;
+use scsi_server::{NexusKey, Server};
 use stream::{Received, RecvOp, SendOp, Tag};
 use volume::DiskOp;
 
@@ -46,7 +46,7 @@ use deferred::DeferredSteps;
 use lent::Recalls;
 use memory::MemoryWaiters;
 use nexus_presence::NexusPresence;
-use nvme::Nvme;
+use nvme::NvmeFront;
 use outbox::Outbox;
 use pending_sessions::PendingSessions;
 use remotes::Remotes;
@@ -71,7 +71,7 @@ pub struct Shard {
     conns: Connections,
     admission: Admission,
     iscsi: IscsiFront,
-    nvme: Nvme,
+    nvme: NvmeFront,
     volumes: LocalVolumes,
     remotes: Remotes,
     memory_waiters: MemoryWaiters,
@@ -110,6 +110,14 @@ impl IscsiFront {
             directory,
         }
     }
+
+    /// Ends a nexus.
+    fn close_nexus(&mut self, nexus: NexusKey) {
+        self.server.close_nexus(nexus);
+        if let Some(slot) = self.nexuses.get_mut(nexus.0 as usize) {
+            *slot = None;
+        }
+    }
 }
 
 impl Shard {
@@ -124,7 +132,7 @@ impl Shard {
             conns: Connections::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
             admission: Admission::default(),
             iscsi: IscsiFront::new(id, directory),
-            nvme: Nvme::new(id, shards),
+            nvme: NvmeFront::new(id, shards),
             volumes: LocalVolumes::new(id, shards),
             remotes: Remotes::new(),
             memory_waiters: MemoryWaiters::default(),
@@ -194,7 +202,7 @@ impl Shard {
                 self.run_nvme_steps(cx);
                 self.outbox.post(from, Message::BarrierReached(id));
             }
-            Message::BarrierReached(id) => self.barrier_reached(id),
+            Message::BarrierReached(id) => self.requests.barrier_reached(&mut self.outbox, id),
             Message::Stored(volume, ticket, durable) => self.volumes.stored(cx, volume, ticket, durable),
             // For the control plane only.
             Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
@@ -259,7 +267,7 @@ impl Endpoint for Shard {
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.report_memory_left(cx);
+        self.nvme.report_memory_left(cx, &mut self.outbox);
         let mut worked = false;
         loop {
             let mut more = false;
@@ -330,7 +338,7 @@ impl Endpoint for Shard {
         }
         let own =
             [self.stop_deadline(), self.iscsi.pending_sessions.poll_timeout(), self.remotes.poll_timeout()];
-        let own = own.into_iter().chain([self.pending_connects_timeout(), self.recalls.poll_timeout()]);
+        let own = own.into_iter().chain([self.nvme.pending_connects_timeout(), self.recalls.poll_timeout()]);
         let times = [self.conns.timers.next(), self.volumes.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }

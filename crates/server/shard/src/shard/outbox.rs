@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use endpoint::ShardId;
 
-use crate::message::Message;
+use crate::message::{CONTROL, Message, Report};
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +28,21 @@ impl Outbox {
         } else {
             self.to_others.push_back((to, message));
         }
+    }
+
+    /// This shard.
+    pub(super) fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// How many shards there are.
+    pub(super) fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// Answers a request of the control plane.
+    pub(super) fn report(&mut self, request: u64, report: Report) {
+        self.post(CONTROL, Message::Report(request, report));
     }
 
     /// Sends a message to every shard, this one too.

@@ -87,7 +87,7 @@ impl Shard {
     fn conn_of(&self, command: CommandId) -> Option<Tag> {
         match command {
             CommandId::Scsi(key) => self.iscsi.nexuses.get(key.nexus.0 as usize).copied().flatten(),
-            CommandId::Nvme(key) => self.conn_of_queue(key.queue),
+            CommandId::Nvme(key) => self.nvme.conn_of_queue(key.queue),
         }
     }
 

@@ -42,6 +42,11 @@ pub(super) struct PendingSessions {
 }
 
 impl PendingSessions {
+    /// A founding link is here: false if its session is not wanted any more.
+    pub(super) fn is_wanted(&self, tsih: Tsih) -> bool {
+        !self.waiting.iter().any(|(of, _, postponed)| *of == tsih && matches!(postponed, Postponed::End))
+    }
+
     fn wait(&mut self, tsih: Tsih, now: Time, postponed: Postponed) {
         self.waiting.push((tsih, now + TRANSIT_MAX, postponed));
     }
@@ -71,7 +76,7 @@ impl Shard {
     ) {
         let answer = if self.stopping.is_some() {
             Err(LoginStatus::SERVICE_UNAVAILABLE)
-        } else if !self.is_wanted(tsih) {
+        } else if !self.iscsi.pending_sessions.is_wanted(tsih) {
             Err(LoginStatus::SESSION_DOES_NOT_EXIST)
         } else {
             let promise = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
@@ -109,16 +114,6 @@ impl Shard {
         self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::End);
     }
 
-    /// A founding link is here: false if its session is not wanted any more.
-    pub(super) fn is_wanted(&mut self, tsih: Tsih) -> bool {
-        !self
-            .iscsi
-            .pending_sessions
-            .waiting
-            .iter()
-            .any(|(of, _, postponed)| *of == tsih && matches!(postponed, Postponed::End))
-    }
-
     /// What waited for a session goes on: it is here, or never will be.
     pub(super) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         for postponed in self.iscsi.pending_sessions.take(tsih) {
@@ -137,7 +132,7 @@ impl Shard {
             && *until <= cx.now
         {
             let tsih = *tsih;
-            if !self.is_wanted(tsih) {
+            if !self.iscsi.pending_sessions.is_wanted(tsih) {
                 // Told twice it is harmless: the handle is not given again so soon.
                 self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
             }

@@ -14,7 +14,7 @@ use iscsi::session::{
     TaskManagement,
 };
 use iscsi::wire::{Cid, TmfFunction, TmfResponseCode, Tsih};
-use scsi_server::{Arrived, Management, NexusKey, NexusSpec, TaskAttribute, TaskKey};
+use scsi_server::{Arrived, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{AskId, Identity, Nexus};
 
@@ -56,7 +56,7 @@ impl Shard {
     pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: LinkHandoff) {
         let tsih = handoff.established.tsih;
         let conn = match handoff.new {
-            true if self.is_wanted(tsih) => self.create_session(cx, &handoff),
+            true if self.iscsi.pending_sessions.is_wanted(tsih) => self.create_session(cx, &handoff),
             true => None,
             false => self.iscsi.sessions.get(&tsih).copied(),
         };
@@ -384,7 +384,7 @@ impl Shard {
             }
         }
         if let Some(nexus) = nexus {
-            self.close_nexus(nexus);
+            self.iscsi.close_nexus(nexus);
         }
         self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
     }
@@ -424,13 +424,6 @@ impl Shard {
         if let Some(session) = self.conns.session(conn).filter(|session| session.homes_left == 0) {
             session.proto.nexus_ended(cx);
             self.conns.touch(conn);
-        }
-    }
-
-    fn close_nexus(&mut self, nexus: NexusKey) {
-        self.iscsi.server.close_nexus(nexus);
-        if let Some(slot) = self.iscsi.nexuses.get_mut(nexus.0 as usize) {
-            *slot = None;
         }
     }
 

@@ -120,7 +120,9 @@ impl Shard {
         }
         if answer.id.0 & NVME != 0 {
             self.nvme.server.answered(cx, answer.id, answer.result);
-        } else if !self.nexus_end_answered(cx, answer.id) && !self.control_answered(volume, &answer) {
+        } else if !self.nexus_end_answered(cx, answer.id)
+            && !self.requests.answered(&mut self.outbox, &answer)
+        {
             self.iscsi.server.answered(cx, answer.id, answer.result);
         }
     }

@@ -13,8 +13,9 @@ use volume::{
 };
 
 use super::Shard;
+use super::outbox::Outbox;
 use super::remotes::Remotes;
-use crate::log::LogLine;
+use crate::log::{Log, LogLine};
 use crate::message::{BackendFactory, CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
@@ -132,6 +133,59 @@ impl LocalVolumes {
 
     fn get_mut(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
         self.volumes.get_mut(volume)
+    }
+
+    /// An operation of this volume that has ended.
+    fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
+        let local = self.get_mut(volume)?;
+        let done = local.gate.poll_done()?;
+        local.note_done(&done);
+        Some(done)
+    }
+
+    /// Takes from a gate what it wants done elsewhere.
+    fn poll_gate(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
+        while let Some(op) = self.get_mut(volume).and_then(|local| local.gate.poll_disk()) {
+            self.out.push_back(op);
+        }
+        while let Some(core) = self.get_mut(volume).and_then(|local| local.gate.poll_wake()) {
+            outbox.post(ShardId(core.0), Message::Wake(volume));
+        }
+        while let Some((name, remark)) = self.get_mut(volume).and_then(LocalVolume::poll_remark) {
+            log.push(LogLine::Volume { name, remark });
+        }
+        let home = self.home_of(volume);
+        while let Some((id, ask)) = self.get_mut(volume).and_then(|local| local.gate.poll_ask()) {
+            outbox.post(home, Message::VolumeRequest(volume, self.shard, id, ask));
+        }
+    }
+
+    /// Takes from a home what it wants done elsewhere.
+    fn poll_home(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
+        let Some(home) = self.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
+        let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
+        let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_adoption()).collect();
+        let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
+        let name = home.facts().name.clone();
+        let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
+        for remark in remarks {
+            log.push(LogLine::Volume { name: name.clone(), remark });
+        }
+        for store in stores {
+            outbox.post(CONTROL, Message::Store(volume, store));
+        }
+        for adoption in adoptions {
+            let adoption = Arc::new(adoption);
+            outbox.broadcast(|| Message::Adopt(volume, adoption.clone()));
+        }
+        for answer in answers {
+            outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+        }
+    }
+
+    /// See [`Gate::may_be_read_late`].
+    pub(super) fn may_be_read_late(&self, volume: VolumeId) -> bool {
+        self.get(volume).is_some_and(|local| local.gate.may_be_read_late())
     }
 
     pub(super) fn get(&self, volume: VolumeId) -> Option<&LocalVolume> {
@@ -441,7 +495,7 @@ impl Shard {
             if let Some(tag) = self.volumes.get(volume).and_then(|local| local.remote) {
                 self.remotes.touch(tag);
             }
-            self.run_home(volume);
+            self.volumes.poll_home(volume, &mut self.outbox, &mut self.log);
             self.volumes.note_timeout(volume);
         }
         worked
@@ -474,7 +528,7 @@ impl Shard {
             let Some(local) = self.volumes.get_mut(volume) else { return };
             let more = local.gate.resume(cx);
             let mut ended = false;
-            while let Some(done) = self.poll_done(volume) {
+            while let Some(done) = self.volumes.poll_done(volume) {
                 ended = true;
                 if done.id == FLUSH {
                     self.flushed(volume, done.result.is_ok());
@@ -491,50 +545,9 @@ impl Shard {
                 break;
             }
         }
-        while let Some(op) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_disk()) {
-            self.volumes.out.push_back(op);
-        }
-        while let Some(core) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_wake()) {
-            self.outbox.post(ShardId(core.0), Message::Wake(volume));
-        }
-        while let Some((name, remark)) = self.volumes.get_mut(volume).and_then(LocalVolume::poll_remark) {
-            self.log.push(LogLine::Volume { name, remark });
-        }
-        let home = self.volumes.home_of(volume);
-        while let Some((id, ask)) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ask()) {
-            self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
-        }
+        self.volumes.poll_gate(volume, &mut self.outbox, &mut self.log);
         while let Some(ack) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
             self.acknowledge(cx, volume, ack);
-        }
-    }
-
-    fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
-        let local = self.volumes.get_mut(volume)?;
-        let done = local.gate.poll_done()?;
-        local.note_done(&done);
-        Some(done)
-    }
-
-    fn run_home(&mut self, volume: VolumeId) {
-        let Some(home) = self.volumes.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
-        let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
-        let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_adoption()).collect();
-        let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
-        let name = home.facts().name.clone();
-        let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
-        for remark in remarks {
-            self.log.push(LogLine::Volume { name: name.clone(), remark });
-        }
-        for store in stores {
-            self.outbox.post(CONTROL, Message::Store(volume, store));
-        }
-        for adoption in adoptions {
-            let adoption = Arc::new(adoption);
-            self.outbox.broadcast(|| Message::Adopt(volume, adoption.clone()));
-        }
-        for answer in answers {
-            self.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
         }
     }
 

@@ -147,9 +147,9 @@ impl Shard {
             // It went away while it was asked for.
             (Some(other), Some(queue)) => {
                 queue.state = other;
-                self.give_back(grant);
+                self.nvme.give_back(&mut self.outbox, grant);
             }
-            (_, _) => self.give_back(grant),
+            (_, _) => self.nvme.give_back(&mut self.outbox, grant),
         }
     }
 
@@ -177,28 +177,18 @@ impl Shard {
             return self.open_queue(cx, conn, connecting, grant);
         }
         let Some(Conn { kind: ConnKind::Queue(queue), .. }) = self.conns.remove(conn) else {
-            return self.give_back(grant);
+            return self.nvme.give_back(&mut self.outbox, grant);
         };
         self.admission.logins -= usize::from(queue.is_stranger);
         let (link, accepted) = (queue.id, queue.accepted);
         let Some(parked) = queue.proto.hand_off() else {
-            self.give_back(grant);
+            self.nvme.give_back(&mut self.outbox, grant);
             return self.depart(link, Departure::Abort);
         };
         let (connect, names) = (connecting.connect, connecting.names);
         let handoff = NvmeLinkHandoff { parked, accepted, connect, names, grant };
         let message = Message::Nvme(NvmeMessage::Link(Box::new(handoff)));
         self.depart(link, Departure::Move { to: shard, message });
-    }
-
-    /// What was granted does not come to be.
-    pub(super) fn give_back(&mut self, grant: QueueGrant) {
-        match grant {
-            QueueGrant::Admin { cntlid, .. } => {
-                self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
-            }
-            QueueGrant::Io(joined) => self.nvme.server.give_up(&joined.spec),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::{Nvme, Queue, QueueState, placement_query};
+use super::{Queue, QueueState, placement_query};
 use crate::message::{HostAuthentication, QueueEntry};
 use crate::shard::Shard;
 use crate::shard::conns::ConnKind;
@@ -89,16 +89,6 @@ impl Shard {
                 queue.proto.close(cx, Close::Now);
             }
         }
-    }
-
-    /// For the stop, ends the controllers whose I/O queues have ended, on whatever shards: each answers
-    /// first what it has in work. Whether there were any.
-    pub(in crate::shard) fn end_controllers(&mut self) -> bool {
-        let Nvme { server, controllers, .. } = &mut self.nvme;
-        let rests: Vec<u16> =
-            controllers.keys().copied().filter(|cntlid| server.is_at_rest(*cntlid)).collect();
-        rests.iter().for_each(|cntlid| server.end_controller(*cntlid));
-        !rests.is_empty()
     }
 
     /// Whether no queue is left, for the stop.

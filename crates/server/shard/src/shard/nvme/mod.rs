@@ -18,26 +18,27 @@ mod steps;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use buf::Cx;
+use buf::{Cx, Time};
 use endpoint::{Accepted, Departure, ShardId};
 use nvme::Sqe;
 use nvme::fabrics::ConnectNames;
-use nvme_server::{CommandKey, Server};
+use nvme_server::{CommandKey, ControllerEnd, QueueKey, Server};
 use nvme_tcp::LinkFault;
 use stream::{Connection, Tag, TargetEvent};
 
 use super::{DIRECTORY, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
 use crate::exports::PlacementQuery;
-use crate::log::{LogLine, NvmeLogLine};
-use crate::message::{Message, NvmeMessage};
+use crate::log::{Log, LogLine, NvmeLogLine};
+use crate::message::{Message, NvmeMessage, QueueGrant};
+use crate::shard::outbox::Outbox;
 use queue::{ConnectRequest, OpenQueue, Queue, QueueState};
 
 /// How long last words may take to leave.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
 /// The NVMe side of a shard.
-pub(super) struct Nvme {
+pub(super) struct NvmeFront {
     pub(super) server: Server,
     /// The connection of each queue of the server.
     conns: Vec<Option<Tag>>,
@@ -52,9 +53,9 @@ pub(super) struct Nvme {
     pending_connects: pending_connects::PendingConnects,
 }
 
-impl Nvme {
+impl NvmeFront {
     pub(super) fn new(id: ShardId, shards: u16) -> Self {
-        Nvme {
+        NvmeFront {
             server: Server::new(volume::Shard(id.0)),
             conns: Vec::new(),
             controllers: HashMap::new(),
@@ -67,6 +68,80 @@ impl Nvme {
 
     fn is_full(&self) -> bool {
         self.queues >= QUEUES_MAX
+    }
+
+    pub(super) fn conn_of_queue(&self, key: QueueKey) -> Option<Tag> {
+        self.conns.get(key.0 as usize).copied().flatten()
+    }
+
+    /// When somebody has waited long enough.
+    pub(super) fn pending_connects_timeout(&self) -> Option<Time> {
+        self.pending_connects.front().map(|pending| pending.until)
+    }
+
+    /// For the stop, ends the controllers whose I/O queues have ended, on whatever shards: each answers
+    /// first what it has in work. Whether there were any.
+    pub(super) fn end_controllers(&mut self) -> bool {
+        let NvmeFront { server, controllers, .. } = self;
+        let rests: Vec<u16> =
+            controllers.keys().copied().filter(|cntlid| server.is_at_rest(*cntlid)).collect();
+        rests.iter().for_each(|cntlid| server.end_controller(*cntlid));
+        !rests.is_empty()
+    }
+
+    /// Tells the log of a controller whose host is who it says, as far as it has to be.
+    pub(super) fn log_connected(&mut self, log: &mut Log, cntlid: u16) {
+        let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
+        if std::mem::replace(&mut controller.is_logged, true) {
+            return;
+        }
+        let ConnectNames { host, subsystem, .. } = controller.names.clone();
+        let peer = controller.accepted.peer;
+        log.push(LogLine::Nvme(NvmeLogLine::Connected { peer, host, subsystem, cntlid }));
+    }
+
+    /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
+    pub(super) fn controller_gone(&mut self, log: &mut Log, cntlid: u16, why: ControllerEnd) {
+        let Some(gone) = self.controllers.remove(&cntlid) else { return };
+        let ConnectNames { host, subsystem, .. } = gone.names;
+        let line =
+            if gone.is_logged || matches!(why, ControllerEnd::Unauthenticated | ControllerEnd::Overloaded) {
+                NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
+            } else {
+                let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
+                NvmeLogLine::NotConnected { peer, names, cause: None }
+            };
+        log.push(LogLine::Nvme(line));
+    }
+
+    /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.
+    pub(super) fn bind_identifier(&mut self, outbox: &mut Outbox, cntlid: u16) {
+        let shard = ShardId(cntlid % outbox.shards());
+        if self.directory.as_mut().is_some_and(|directory| !directory.bind(cntlid)) {
+            outbox.post(shard, Message::Nvme(NvmeMessage::IdentifierTaken(cntlid)));
+        }
+    }
+
+    /// What was granted does not come to be.
+    pub(super) fn give_back(&mut self, outbox: &mut Outbox, grant: QueueGrant) {
+        match grant {
+            QueueGrant::Admin { cntlid, .. } => {
+                outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+            }
+            QueueGrant::Io(joined) => self.server.give_up(&joined.spec),
+        }
+    }
+
+    /// Tells the directory what is left to promise here, when that has changed by a 64th of all memory
+    /// since it was told last. It is advice: a queue that finds less is refused when it connects.
+    pub(super) fn report_memory_left(&mut self, cx: &Cx<'_>, outbox: &mut Outbox) {
+        let now = offer::left(cx);
+        let step = cx.pool.usage().capacity as u64 / 64;
+        if self.reported_left.is_none_or(|told| told.abs_diff(now) >= step) {
+            self.reported_left = Some(now);
+            let message = NvmeMessage::MemoryLeft(outbox.id(), now);
+            outbox.post(DIRECTORY, Message::Nvme(message));
+        }
     }
 }
 
@@ -100,14 +175,14 @@ impl Shard {
                     directory.note_left(shard, left);
                 }
             }
-            NvmeMessage::HostAuthenticated(cntlid) => self.bind_identifier(cntlid),
+            NvmeMessage::HostAuthenticated(cntlid) => self.nvme.bind_identifier(&mut self.outbox, cntlid),
             NvmeMessage::IdentifierTaken(cntlid) => self.nvme.server.end_controller(cntlid),
             NvmeMessage::JoinController(cntlid, from, token, asked) => {
                 self.join_controller(cx, cntlid, (from, token), *asked);
             }
             NvmeMessage::QueueReply(token, answer) => self.queue_reply(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
-            NvmeMessage::Link(handoff) => self.give_back(handoff.grant),
+            NvmeMessage::Link(handoff) => self.nvme.give_back(&mut self.outbox, handoff.grant),
             NvmeMessage::ListControllers(from, id, of) => {
                 let here = self.nvme.server.controllers_here(&of);
                 self.outbox.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
@@ -225,7 +300,7 @@ impl Shard {
                 self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
             QueueState::Granted(granted) => {
-                self.give_back(granted.2);
+                self.nvme.give_back(&mut self.outbox, granted.2);
                 self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
         }

@@ -4,8 +4,7 @@ use buf::{Account, Cx};
 use nvme_server::ControllerLimits;
 use nvme_tcp::CAPSULES_KEPT;
 
-use crate::message::{Message, NvmeMessage};
-use crate::shard::{DIRECTORY, Shard};
+use crate::shard::Shard;
 
 /// Rather than have fewer queues than this, a host goes without in-capsule data.
 const QUEUES_WORTH: u64 = 16;
@@ -38,19 +37,7 @@ pub(super) fn left(cx: &Cx<'_>) -> u64 {
     cx.pool.left_to_promise(Account::NvmeTcp) as u64
 }
 
-impl Shard {
-    /// Tells the directory what is left to promise here, when that has changed by a 64th of all memory
-    /// since it was told last. It is advice: a queue that finds less is refused when it connects.
-    pub(in crate::shard) fn report_memory_left(&mut self, cx: &Cx<'_>) {
-        let now = left(cx);
-        let step = cx.pool.usage().capacity as u64 / 64;
-        if self.nvme.reported_left.is_none_or(|told| told.abs_diff(now) >= step) {
-            self.nvme.reported_left = Some(now);
-            let message = NvmeMessage::MemoryLeft(self.id, now);
-            self.outbox.post(DIRECTORY, Message::Nvme(message));
-        }
-    }
-}
+impl Shard {}
 
 #[cfg(test)]
 mod tests {

@@ -38,7 +38,7 @@ impl Shard {
         match queue.and_then(|queue| self.add_queue(queue)) {
             Some(conn) => self.open_queue(cx, conn, connecting, grant),
             None => {
-                self.give_back(grant);
+                self.nvme.give_back(&mut self.outbox, grant);
                 self.conns.departures.push_back((id, Departure::Close));
             }
         }
@@ -66,7 +66,7 @@ impl Shard {
         let key = match opened {
             Ok(key) => key,
             Err((refusal, cause)) => {
-                self.give_back(grant);
+                self.nvme.give_back(&mut self.outbox, grant);
                 if let Some(queue) = self.conns.queue(conn) {
                     queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
@@ -83,7 +83,7 @@ impl Shard {
         let stranger = self.nvme.server.must_authenticate(key);
         self.count_queue(cx, conn, stranger);
         if qid == 0 && !stranger {
-            self.log_connected(cntlid);
+            self.nvme.log_connected(&mut self.log, cntlid);
         }
         self.conns.touch(conn);
     }

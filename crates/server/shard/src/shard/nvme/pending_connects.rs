@@ -21,7 +21,7 @@ const PENDING_CONNECTS_MAX: usize = 256;
 
 /// A queue that waits for its number.
 pub(super) struct PendingConnect {
-    until: Time,
+    pub(super) until: Time,
     cntlid: u16,
     from: ShardId,
     token: u64,
@@ -70,10 +70,5 @@ impl Shard {
             self.outbox.post(pending.from, Message::Nvme(NvmeMessage::QueueReply(pending.token, answer)));
         }
         any
-    }
-
-    /// When somebody has waited long enough.
-    pub(in crate::shard) fn pending_connects_timeout(&self) -> Option<Time> {
-        self.nvme.pending_connects.front().map(|pending| pending.until)
     }
 }

@@ -72,7 +72,7 @@ impl Shard {
                 self.outbox.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id)))
             }
             Step::ControllerGone { cntlid, why } => {
-                self.controller_gone(cntlid, why);
+                self.nvme.controller_gone(&mut self.log, cntlid, why);
                 self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
         }
