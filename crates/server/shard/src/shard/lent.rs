@@ -218,8 +218,9 @@ fn keeps_volumes(kind: &ConnKind, old: &Exports, new: &Exports) -> bool {
                 let luns = exports.reached(target, &session.initiator, session.user.is_some(), by)?;
                 Some(luns.iter().map(|entry| entry.volume).collect())
             };
-            let links = session.links.iter().map(|link| &link.accepted).chain([&session.latest]);
-            session.nexus.is_some() && links.into_iter().all(|by| all_of(volumes(old, by), volumes(new, by)))
+            let latest = session.links.is_empty().then_some(&session.latest);
+            let mut links = session.links.iter().map(|link| &link.accepted).chain(latest);
+            session.nexus.is_some() && links.all(|by| all_of(volumes(old, by), volumes(new, by)))
         }
         ConnKind::Queue(queue) => queue.names_if_open().is_some_and(|names| {
             let volumes = |exports: &Exports| {
