@@ -134,7 +134,7 @@ pub struct TargetExport {
     /// (0301h), not that there is no such target.
     pub is_away: bool,
     /// Who may come: the first rule that fits decides. None fits: 0202h.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<InitiatorRule>,
     /// What INQUIRY shows of its logical units.
     pub product: Arc<scsi_server::Product>,
     /// Whether initiators may set path states.
@@ -161,7 +161,7 @@ impl TargetExport {
             listeners: None,
             luns: (0..).zip(volumes).map(lun).collect(),
             is_away: false,
-            rules: vec![Rule::any()],
+            rules: vec![InitiatorRule::any()],
             product: Arc::default(),
             explicit_alua: false,
             negotiation: Limits::default(),
@@ -185,7 +185,7 @@ pub struct LunExport {
 
 /// Who may come, and what they may do.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct InitiatorRule {
     /// Names of initiators, normalised; empty: any.
     pub initiators: Vec<Arc<str>>,
     /// Networks that they come from; empty: any.
@@ -198,10 +198,10 @@ pub struct Rule {
     pub luns: LunMask,
 }
 
-impl Rule {
+impl InitiatorRule {
     /// Any initiator, from anywhere, without authentication, reads and writes all LUNs.
     pub fn any() -> Self {
-        Rule {
+        InitiatorRule {
             initiators: Vec::new(),
             sources: Vec::new(),
             locals: Vec::new(),
@@ -305,7 +305,7 @@ impl TargetExport {
     }
 
     /// The rule for an initiator that comes by a connection.
-    pub fn rule(&self, initiator: &str, by: &Accepted) -> Option<&Rule> {
+    pub fn rule(&self, initiator: &str, by: &Accepted) -> Option<&InitiatorRule> {
         self.rules.get(self.rule_at(initiator, by)?)
     }
 
@@ -315,7 +315,7 @@ impl TargetExport {
     }
 
     /// What a rule shows of this target's LUNs, and whether each may only be read.
-    pub fn visible<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = (LunExport, bool)> + 'a {
+    pub fn visible<'a>(&'a self, rule: &'a InitiatorRule) -> impl Iterator<Item = (LunExport, bool)> + 'a {
         self.luns.iter().filter_map(|&export| {
             let read_only = match &rule.luns {
                 LunMask::All { read_only } => *read_only,
@@ -326,7 +326,7 @@ impl TargetExport {
     }
 }
 
-impl Rule {
+impl InitiatorRule {
     /// Whether it is for an initiator that comes from an address to one of ours.
     pub fn fits(&self, initiator: &str, source: IpAddr, local: IpAddr) -> bool {
         let named = self.initiators.is_empty() || self.initiators.iter().any(|name| &**name == initiator);
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_rule_may_name_the_address_by_which_its_initiator_comes() {
-        let rule = Rule {
+        let rule = InitiatorRule {
             initiators: vec!["iqn.2026-11.test:a".into()],
             sources: Vec::new(),
             locals: vec!["192.0.2.50".parse().unwrap()],
@@ -353,7 +353,7 @@ mod tests {
             |name, local: &str| rule.fits(name, "198.51.100.7".parse().unwrap(), local.parse().unwrap());
         assert!(fits("iqn.2026-11.test:a", "192.0.2.50") && fits("iqn.2026-11.test:a", "::ffff:192.0.2.50"));
         assert!(!fits("iqn.2026-11.test:a", "192.0.2.51") && !fits("iqn.2026-11.test:b", "192.0.2.50"));
-        let anywhere = Rule { locals: Vec::new(), ..rule.clone() };
+        let anywhere = InitiatorRule { locals: Vec::new(), ..rule.clone() };
         assert!(anywhere.fits("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
     }
 

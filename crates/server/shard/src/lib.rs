@@ -38,10 +38,10 @@ pub use backoff::source;
 pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
     AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
-    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, LOGINS_MAX, LunExport, LunMask,
+    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, InitiatorRule, LOGINS_MAX, LunExport, LunMask,
     NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
     PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect,
-    Referral, Rule, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
+    Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
 };
 pub use links::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine};

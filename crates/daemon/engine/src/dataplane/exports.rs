@@ -9,7 +9,8 @@ use endpoint::{ListenerId, ShardId};
 use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
 use shard::{
-    AdmissionLimits, Exports, LunExport, LunMask, PlacementReason, Redirect, Rule, SESSIONS_MAX, TargetExport,
+    AdmissionLimits, Exports, InitiatorRule, LunExport, LunMask, PlacementReason, Redirect, SESSIONS_MAX,
+    TargetExport,
 };
 use volume::{PortId, VolumeId};
 
@@ -225,7 +226,7 @@ impl FixedSettings {
     pub fn host(&self, initiator: &str, ends: (IpAddr, IpAddr), target: &str) -> Option<&Host> {
         self.hosts.iter().filter(|host| host.speaks_iscsi()).find(|host| {
             host.grant(target).is_some_and(|grant| {
-                let rule = Rule {
+                let rule = InitiatorRule {
                     initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
                     sources: host.sources.iter().map(network).collect(),
                     locals: grant.locals.clone(),
@@ -301,12 +302,12 @@ impl FixedSettings {
         }
     }
 
-    fn rules(&self, target: &Target) -> Vec<Rule> {
+    fn rules(&self, target: &Target) -> Vec<InitiatorRule> {
         let hosts = self.hosts.iter().filter(|host| host.speaks_iscsi());
-        let mut rules: Vec<Rule> =
+        let mut rules: Vec<InitiatorRule> =
             hosts.filter_map(|host| Some(self.rule(target, host, host.grant(&target.name)?))).collect();
         if target.open {
-            rules.push(Rule {
+            rules.push(InitiatorRule {
                 initiators: Vec::new(),
                 sources: Vec::new(),
                 locals: Vec::new(),
@@ -317,8 +318,8 @@ impl FixedSettings {
         rules
     }
 
-    fn rule(&self, target: &Target, host: &Host, grant: &Grant) -> Rule {
-        Rule {
+    fn rule(&self, target: &Target, host: &Host, grant: &Grant) -> InitiatorRule {
+        InitiatorRule {
             initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
             sources: host.sources.iter().map(network).collect(),
             locals: grant.locals.clone(),

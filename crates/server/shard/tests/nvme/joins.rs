@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use blockwire_shard::{
-    Control, Exports, HostAuth, HostRule, LunMask, Message, NamespaceMask, Network, Rule, Shard,
+    Control, Exports, HostAuth, HostRule, InitiatorRule, LunMask, Message, NamespaceMask, Network, Shard,
 };
 use endpoint::ShardId;
 use iscsi::chap::{self, Account, Algorithm};
@@ -57,7 +57,7 @@ fn exports(near: Way, far: Way) -> Arc<Exports> {
         if way == Way::Closed {
             continue;
         }
-        rules.push(Rule {
+        rules.push(InitiatorRule {
             initiators: vec![],
             sources: vec![network(address)],
             locals: vec![],

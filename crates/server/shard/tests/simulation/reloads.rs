@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Control, Exports, LunMask, Message, Network, Report, Rule, Shard};
+use blockwire_shard::{Control, Exports, InitiatorRule, LunMask, Message, Network, Report, Shard};
 use endpoint::ShardId;
 use iscsi::chap::{Account, Algorithm, Secret};
 use iscsi::initiator::LoginConfig;
@@ -141,8 +141,8 @@ fn from(host: u8) -> IpAddr {
     IpAddr::from([192, 0, 2, host])
 }
 
-fn rule(host: u8, like: &Rule) -> Rule {
-    Rule { sources: vec![Network { address: from(host), prefix: 32 }], ..like.clone() }
+fn rule(host: u8, like: &InitiatorRule) -> InitiatorRule {
+    InitiatorRule { sources: vec![Network { address: from(host), prefix: 32 }], ..like.clone() }
 }
 
 /// Each connection is judged by its own source: a session whose connections may do different things from now on is
@@ -152,7 +152,7 @@ fn a_session_ends_whose_connections_may_do_different_things_from_now_on() {
     let of_both = |second: LunMask| {
         exports(|exports| {
             let rules = &mut exports.targets[0].rules;
-            let other = Rule { luns: second, ..rule(2, &rules[0]) };
+            let other = InitiatorRule { luns: second, ..rule(2, &rules[0]) };
             *rules = vec![rule(1, &rules[0]), other];
         })
     };
@@ -186,7 +186,10 @@ fn a_session_ends_whose_connections_may_do_different_things_from_now_on() {
 fn a_rule_put_before_a_hosts_own_does_not_keep_the_host_out() {
     let before = exports(|exports| {
         let rules = &mut exports.targets[0].rules;
-        rules.insert(0, Rule { initiators: vec!["iqn.2026-11.test:other".into()], ..rules[0].clone() });
+        rules.insert(
+            0,
+            InitiatorRule { initiators: vec!["iqn.2026-11.test:other".into()], ..rules[0].clone() },
+        );
     });
     for seed in 0..10 {
         let mut world = world(seed);
