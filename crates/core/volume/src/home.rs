@@ -21,7 +21,7 @@ use crate::change::{
     Ack, Answer, AskId, ChangeId, OperatorNotice, Shard, StoreOp, ViewUpdate, VolumeRequest,
 };
 use crate::facts::Facts;
-use crate::io::{Refusal, Why};
+use crate::io::{Refusal, UnservableReason};
 use crate::nexus::Identity;
 use crate::record::{self, Damaged, PersistentState};
 use crate::reservation::Reservations;
@@ -330,7 +330,7 @@ impl VolumeOwner {
     /// is waited for without end.
     #[must_use]
     pub fn dissolve(mut self) -> Vec<Answer> {
-        let gone = Err(Refusal::NotReady(Why::Removed));
+        let gone = Err(Refusal::NotReady(UnservableReason::Removed));
         if let Some(Pending { from, id, .. }) = self.current.take() {
             self.answer(from, id, gone);
         }

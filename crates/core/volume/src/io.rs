@@ -233,7 +233,7 @@ pub enum Refusal {
     /// Longer than can be atomic.
     AtomicUnit,
     /// The volume cannot serve now.
-    NotReady(Why),
+    NotReady(UnservableReason),
     /// The backend cannot do it.
     Unsupported,
     /// Too much is in flight.
@@ -260,7 +260,7 @@ pub enum Refusal {
 
 /// Why a volume cannot serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum UnservableReason {
     /// Stopped by START STOP UNIT or the operator.
     Stopped,
     /// The medium was removed (ejected).

@@ -75,7 +75,7 @@ pub use gate::Gate;
 pub use home::{ASKS_MAX, VolumeOwner};
 pub use io::{
     Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Op, Outcome, Refusal, SanitizeKind,
-    Span, Why,
+    Span, UnservableReason,
 };
 pub use nexus::{Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};

@@ -10,7 +10,7 @@ use crate::backend::Geometry;
 use crate::bad::BadBlocks;
 use crate::change::{Abort, VolumeRequest};
 use crate::facts::Facts;
-use crate::io::{Durability, Epoch, Op, Refusal, Span, Why};
+use crate::io::{Durability, Epoch, Op, Refusal, Span, UnservableReason};
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, NoticeReceivers};
 use crate::record::PersistentState;
@@ -57,7 +57,7 @@ impl Volume {
             host_protection,
             owes_sanitize,
             // Nobody carries on with one that ran.
-            not_ready: owes_sanitize.then_some(Why::SanitizeFailed),
+            not_ready: owes_sanitize.then_some(UnservableReason::SanitizeFailed),
             ..(*View::of(geometry)).clone()
         });
         Volume { facts, view, preventing: BTreeSet::new() }
@@ -99,8 +99,8 @@ impl Volume {
             VolumeRequest::PreventRemoval { by, on } => self.prevent_removal(by, *on),
             VolumeRequest::Eject { .. } => self.eject(),
             VolumeRequest::Load { by } => self.load(by.as_ref()),
-            VolumeRequest::Stop => self.unready(Why::Stopped),
-            VolumeRequest::Start => self.ready(Why::Stopped),
+            VolumeRequest::Stop => self.unready(UnservableReason::Stopped),
+            VolumeRequest::Start => self.ready(UnservableReason::Stopped),
             VolumeRequest::Reset => Ok(self.reset()),
             VolumeRequest::ClearTasks { by } => Ok(self.clear_tasks(by)),
             VolumeRequest::AbortTasks { of } => {
@@ -110,7 +110,7 @@ impl Volume {
             VolumeRequest::SanitizeStart => self.sanitize_start(),
             VolumeRequest::SanitizeEnd { done } => self.sanitize_end(*done),
             VolumeRequest::SanitizeForgive => {
-                let change = self.ready(Why::SanitizeFailed)?;
+                let change = self.ready(UnservableReason::SanitizeFailed)?;
                 Ok(owing(change, false))
             }
             VolumeRequest::MarkBad { who, span } => self.mark_bad(who, *span),
@@ -122,7 +122,7 @@ impl Volume {
             VolumeRequest::Withdraw => Ok(self.same()),
             VolumeRequest::Remove => Ok(Change {
                 notices: vec![to_all(Cause::InventoryChanged)],
-                ..self.not_ready(Some(Why::Removed))
+                ..self.not_ready(Some(UnservableReason::Removed))
             }),
         }
     }
@@ -268,33 +268,37 @@ impl Volume {
     }
 
     fn eject(&self) -> Result<Change, Refusal> {
-        if self.view.not_ready == Some(Why::NoMedium) {
+        if self.view.not_ready == Some(UnservableReason::NoMedium) {
             return Ok(self.same());
         }
         self.may_move_medium()?;
-        self.unready(Why::NoMedium)
+        self.unready(UnservableReason::NoMedium)
     }
 
     fn load(&self, by: Option<&Arc<Identity>>) -> Result<Change, Refusal> {
         self.may_move_medium()?;
-        let change = self.ready(Why::NoMedium)?;
-        let was_out = self.view.not_ready == Some(Why::NoMedium);
+        let change = self.ready(UnservableReason::NoMedium)?;
+        let was_out = self.view.not_ready == Some(UnservableReason::NoMedium);
         let notices = if was_out { vec![to_others(by, Cause::MediumChanged)] } else { vec![] };
         Ok(Change { notices, ..change })
     }
 
     /// Not ready from now on, unless it is already for another reason.
-    fn unready(&self, why: Why) -> Result<Change, Refusal> {
+    fn unready(&self, why: UnservableReason) -> Result<Change, Refusal> {
         match self.view.not_ready {
-            Some(Why::Stopped) if why == Why::NoMedium => Ok(self.not_ready(Some(why))),
-            Some(other) if other != why || matches!(why, Why::Sanitizing(_)) => Err(Refusal::NotReady(other)),
+            Some(UnservableReason::Stopped) if why == UnservableReason::NoMedium => {
+                Ok(self.not_ready(Some(why)))
+            }
+            Some(other) if other != why || matches!(why, UnservableReason::Sanitizing(_)) => {
+                Err(Refusal::NotReady(other))
+            }
             Some(_) => Ok(self.same()),
             None => Ok(self.not_ready(Some(why))),
         }
     }
 
     /// Ready again, if `why` was the reason.
-    fn ready(&self, why: Why) -> Result<Change, Refusal> {
+    fn ready(&self, why: UnservableReason) -> Result<Change, Refusal> {
         match self.view.not_ready {
             Some(other) if other == why => Ok(Change { drain: false, ..self.not_ready(None) }),
             Some(other) => Err(Refusal::NotReady(other)),
@@ -302,24 +306,24 @@ impl Volume {
         }
     }
 
-    fn not_ready(&self, why: Option<Why>) -> Change {
+    fn not_ready(&self, why: Option<UnservableReason>) -> Change {
         Change { drain: true, ..self.with(|standing| standing.not_ready = why) }
     }
 
     fn sanitize_start(&self) -> Result<Change, Refusal> {
         let change = match self.view.not_ready {
-            Some(Why::SanitizeFailed) => self.not_ready(Some(Why::Sanitizing(0))),
-            Some(_) | None => self.unready(Why::Sanitizing(0))?,
+            Some(UnservableReason::SanitizeFailed) => self.not_ready(Some(UnservableReason::Sanitizing(0))),
+            Some(_) | None => self.unready(UnservableReason::Sanitizing(0))?,
         };
         Ok(owing(change, true))
     }
 
     fn sanitize_end(&self, done: bool) -> Result<Change, Refusal> {
-        if self.view.not_ready != Some(Why::Sanitizing(0)) {
+        if self.view.not_ready != Some(UnservableReason::Sanitizing(0)) {
             return Err(Refusal::InvalidAction);
         }
         let change = self.with(|standing| {
-            standing.not_ready = if done { None } else { Some(Why::SanitizeFailed) };
+            standing.not_ready = if done { None } else { Some(UnservableReason::SanitizeFailed) };
             if done {
                 // Every block was written.
                 standing.bad = Arc::default();

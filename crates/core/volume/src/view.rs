@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::backend::Geometry;
 use crate::bad::BadBlocks;
-use crate::io::{Epoch, Op, Refusal, Span, Why};
+use crate::io::{Epoch, Op, Refusal, Span, UnservableReason};
 use crate::nexus::{Nexus, PortId};
 use crate::reservation::{Class, Reservations};
 
@@ -83,7 +83,7 @@ pub struct VolumeState {
     /// and reads them, nothing here does. (SCSI: bits of shared mode pages.)
     pub host_settings: u32,
     /// Why nothing can be read or written, if so. A sanitize's progress stands in `sanitized`.
-    pub not_ready: Option<Why>,
+    pub not_ready: Option<UnservableReason>,
     /// How far a running sanitize is.
     pub sanitized: Progress,
     /// A sanitize was begun and has not ended well: contents may be there that were to be made unreadable, and part
@@ -230,8 +230,10 @@ impl View {
     fn ready(&self, sanitize: bool) -> Result<(), Refusal> {
         match self.not_ready {
             None => Ok(()),
-            Some(Why::Sanitizing(_) | Why::SanitizeFailed) if sanitize => Ok(()),
-            Some(Why::Sanitizing(_)) => Err(Refusal::NotReady(Why::Sanitizing(self.sanitized.get()))),
+            Some(UnservableReason::Sanitizing(_) | UnservableReason::SanitizeFailed) if sanitize => Ok(()),
+            Some(UnservableReason::Sanitizing(_)) => {
+                Err(Refusal::NotReady(UnservableReason::Sanitizing(self.sanitized.get())))
+            }
             Some(why) => Err(Refusal::NotReady(why)),
         }
     }

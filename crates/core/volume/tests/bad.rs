@@ -9,7 +9,7 @@ use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
     BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, OperatorNotice, Payload, Refusal, SanitizeKind,
-    Span, VolumeOwner, VolumeRequest, Why,
+    Span, UnservableReason, VolumeOwner, VolumeRequest,
 };
 
 fn span(lba: u64, blocks: u64) -> Span {
@@ -111,9 +111,9 @@ fn a_sanitize_that_ran_is_not_forgotten_by_a_restart() {
     let mut daemon = marked();
     assert_eq!(again(&daemon).view().not_ready, None);
     assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
-    assert_eq!(again(&daemon).view().not_ready, Some(Why::SanitizeFailed), "while it ran");
+    assert_eq!(again(&daemon).view().not_ready, Some(UnservableReason::SanitizeFailed), "while it ran");
     assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
-    assert_eq!(again(&daemon).view().not_ready, Some(Why::SanitizeFailed), "after it failed");
+    assert_eq!(again(&daemon).view().not_ready, Some(UnservableReason::SanitizeFailed), "after it failed");
     let mut other = Daemon::of(again(&daemon), 2);
     assert_eq!(other.asked(VolumeRequest::Remove), Ok(()));
     assert_eq!(other.record, None, "a removal changes nothing of it");

@@ -14,7 +14,7 @@ use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
     ASKS_MAX, Access, Ack, AskId, Failure, Nexus, Op, OperatorNotice, Payload, PortId, Refusal, Shard,
-    StoreOp, Time, VolumeOwner, VolumeRequest, Why,
+    StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -393,12 +393,15 @@ fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
         let [(_, result)] = serve_on_a_full_disk(&mut home, now)[..] else { panic!("one answer") };
         (result, home.view().not_ready)
     };
-    let (refused, failed) = (Err(Refusal::NotDurable), Some(Why::SanitizeFailed));
+    let (refused, failed) = (Err(Refusal::NotDurable), Some(UnservableReason::SanitizeFailed));
     assert_eq!(asked(VolumeRequest::SanitizeStart, false), (refused, None));
-    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(Why::Sanitizing(0))));
-    assert_eq!(asked(VolumeRequest::SanitizeEnd { done: true }, false), (refused, Some(Why::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(UnservableReason::Sanitizing(0))));
+    assert_eq!(
+        asked(VolumeRequest::SanitizeEnd { done: true }, false),
+        (refused, Some(UnservableReason::Sanitizing(0)))
+    );
     assert_eq!(asked(VolumeRequest::SanitizeEnd { done: false }, false), (Ok(()), failed));
-    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(Why::Sanitizing(0))));
+    assert_eq!(asked(VolumeRequest::SanitizeStart, true), (Ok(()), Some(UnservableReason::Sanitizing(0))));
     assert_eq!(asked(VolumeRequest::SanitizeEnd { done: true }, true), (Ok(()), None));
 }
 
@@ -479,7 +482,7 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
         home.handle_ask(now, Shard(1), AskId(id), ask);
     }
     let answers = home.dissolve();
-    let gone = Err(Refusal::NotReady(volume::Why::Removed));
+    let gone = Err(Refusal::NotReady(volume::UnservableReason::Removed));
     assert_eq!(answers.iter().map(|answer| answer.id.0).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(answers.iter().all(|answer| answer.result == gone && answer.to == Shard(1)));
 }
@@ -497,12 +500,18 @@ fn the_medium_moves_only_when_nobody_prevents_it() {
     assert_eq!(asked(VolumeRequest::PreventRemoval { by: a.clone(), on: true }), Ok(()));
     assert_eq!(asked(VolumeRequest::Load { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
     assert_eq!(asked(VolumeRequest::Reset), Ok(()));
-    assert_eq!(asked(VolumeRequest::SanitizeStart), Err(Refusal::NotReady(volume::Why::NoMedium)));
+    assert_eq!(
+        asked(VolumeRequest::SanitizeStart),
+        Err(Refusal::NotReady(volume::UnservableReason::NoMedium))
+    );
     assert_eq!(asked(VolumeRequest::Load { by: Some(b) }), Ok(()));
     assert_eq!(asked(VolumeRequest::SanitizeStart), Ok(()));
-    assert_eq!(asked(VolumeRequest::SanitizeStart), Err(Refusal::NotReady(volume::Why::Sanitizing(0))));
+    assert_eq!(
+        asked(VolumeRequest::SanitizeStart),
+        Err(Refusal::NotReady(volume::UnservableReason::Sanitizing(0)))
+    );
     assert_eq!(asked(VolumeRequest::SanitizeEnd { done: false }), Ok(()));
-    assert_eq!(asked(VolumeRequest::Start), Err(Refusal::NotReady(volume::Why::SanitizeFailed)));
+    assert_eq!(asked(VolumeRequest::Start), Err(Refusal::NotReady(volume::UnservableReason::SanitizeFailed)));
     assert_eq!(asked(VolumeRequest::SanitizeForgive), Ok(()));
     assert_eq!(asked(VolumeRequest::Remove), Ok(()));
 }

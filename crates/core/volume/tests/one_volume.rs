@@ -417,10 +417,10 @@ fn both_protocols_meet_the_same_state() {
             VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::PersistentLoss, by: None },
             Refusal::Inaccessible(Access::PersistentLoss),
         ),
-        (VolumeRequest::Stop, Refusal::NotReady(volume::Why::Stopped)),
-        (VolumeRequest::Eject { by: None }, Refusal::NotReady(volume::Why::NoMedium)),
-        (VolumeRequest::SanitizeStart, Refusal::NotReady(volume::Why::Sanitizing(0))),
-        (VolumeRequest::Remove, Refusal::NotReady(volume::Why::Removed)),
+        (VolumeRequest::Stop, Refusal::NotReady(volume::UnservableReason::Stopped)),
+        (VolumeRequest::Eject { by: None }, Refusal::NotReady(volume::UnservableReason::NoMedium)),
+        (VolumeRequest::SanitizeStart, Refusal::NotReady(volume::UnservableReason::Sanitizing(0))),
+        (VolumeRequest::Remove, Refusal::NotReady(volume::UnservableReason::Removed)),
     ];
     for (ask, refusal) in states {
         let mut daemon = Daemon::new(2);

@@ -4,7 +4,7 @@
 //! what passes by itself, leaves it clear; so multipath hosts turn to another path, and others try again.
 
 use nvme::{Completion, Status};
-use volume::{Access, Failure, Fault, Refusal, VolumeId, Why};
+use volume::{Access, Failure, Fault, Refusal, UnservableReason, VolumeId};
 
 /// How a command ends that the volume refused or failed.
 pub(crate) fn of(failure: Failure) -> Status {
@@ -75,14 +75,14 @@ fn inaccessible(access: Access) -> Status {
     }
 }
 
-fn not_ready(why: Why) -> Status {
+fn not_ready(why: UnservableReason) -> Status {
     match why {
-        Why::Stopped => Status::NAMESPACE_NOT_READY,
-        Why::NoMedium => Status::NAMESPACE_NOT_READY.final_(),
-        Why::Sanitizing(_) => Status::SANITIZE_IN_PROGRESS,
-        Why::SanitizeFailed => Status::SANITIZE_FAILED.final_(),
-        Why::SyncFailed => Status::WRITE_FAULT.final_(),
-        Why::Removed => Status::INVALID_NAMESPACE.final_(),
+        UnservableReason::Stopped => Status::NAMESPACE_NOT_READY,
+        UnservableReason::NoMedium => Status::NAMESPACE_NOT_READY.final_(),
+        UnservableReason::Sanitizing(_) => Status::SANITIZE_IN_PROGRESS,
+        UnservableReason::SanitizeFailed => Status::SANITIZE_FAILED.final_(),
+        UnservableReason::SyncFailed => Status::WRITE_FAULT.final_(),
+        UnservableReason::Removed => Status::INVALID_NAMESPACE.final_(),
     }
 }
 

@@ -4,7 +4,7 @@ use scsi::alua::AccessState;
 use scsi::copy::Segment;
 use scsi::sense::{Additional, Sense};
 use scsi::status::Status;
-use volume::{Access, Cause, Failure, Fault, Refusal, Why};
+use volume::{Access, Cause, Failure, Fault, Refusal, UnservableReason};
 
 use crate::step::Reply;
 
@@ -90,7 +90,7 @@ fn inaccessible(access: Access) -> Option<Sense> {
 pub(crate) fn copy_refused(refusal: Refusal, byte: u16) -> Reply {
     match refusal {
         Refusal::OutOfRange => Reply::check(Segment::refused(byte)),
-        Refusal::Inaccessible(_) | Refusal::NotReady(Why::Removed) => {
+        Refusal::Inaccessible(_) | Refusal::NotReady(UnservableReason::Removed) => {
             Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)
         }
         Refusal::NotReady(_) => Reply::check(Sense::COPY_FAILED),
@@ -107,7 +107,7 @@ pub(crate) fn copy_failed(failure: Failure) -> Reply {
 }
 
 /// What REQUEST SENSE tells of a logical unit that serves this path in such a state.
-pub(crate) fn condition(access: Access, why: Option<Why>) -> Sense {
+pub(crate) fn condition(access: Access, why: Option<UnservableReason>) -> Sense {
     inaccessible(access).or(why.map(not_ready)).unwrap_or(Sense::NO_SENSE)
 }
 
@@ -121,14 +121,14 @@ pub(crate) fn access_state(access: Access) -> AccessState {
     }
 }
 
-fn not_ready(why: Why) -> Sense {
+fn not_ready(why: UnservableReason) -> Sense {
     match why {
-        Why::Stopped => Sense::INITIALIZING_COMMAND_REQUIRED,
-        Why::NoMedium => Sense::MEDIUM_NOT_PRESENT,
-        Why::Sanitizing(progress) => Sense::SANITIZE_IN_PROGRESS.with_progress(progress),
-        Why::SanitizeFailed => Sense::SANITIZE_FAILED,
-        Why::SyncFailed => Sense::WRITE_ERROR,
-        Why::Removed => Sense::LOGICAL_UNIT_NOT_SUPPORTED,
+        UnservableReason::Stopped => Sense::INITIALIZING_COMMAND_REQUIRED,
+        UnservableReason::NoMedium => Sense::MEDIUM_NOT_PRESENT,
+        UnservableReason::Sanitizing(progress) => Sense::SANITIZE_IN_PROGRESS.with_progress(progress),
+        UnservableReason::SanitizeFailed => Sense::SANITIZE_FAILED,
+        UnservableReason::SyncFailed => Sense::WRITE_ERROR,
+        UnservableReason::Removed => Sense::LOGICAL_UNIT_NOT_SUPPORTED,
     }
 }
 

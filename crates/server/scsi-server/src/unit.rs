@@ -2,7 +2,7 @@
 
 use scsi::CommandSet;
 use scsi::mode;
-use volume::{Shared, Uuid, View, VolumeId, Why};
+use volume::{Shared, UnservableReason, Uuid, View, VolumeId};
 
 /// What a logical unit is, beyond its volume's view.
 #[derive(Clone, Debug)]
@@ -105,9 +105,9 @@ impl Unit {
     }
 
     /// Why it cannot serve, with the progress of now.
-    pub(crate) fn not_ready(&self) -> Option<Why> {
+    pub(crate) fn not_ready(&self) -> Option<UnservableReason> {
         match self.view.not_ready? {
-            Why::Sanitizing(_) => Some(Why::Sanitizing(self.view.sanitized.get())),
+            UnservableReason::Sanitizing(_) => Some(UnservableReason::Sanitizing(self.view.sanitized.get())),
             why => Some(why),
         }
     }

@@ -349,7 +349,7 @@ fn a_failed_sync_is_never_forgotten() {
     world.write(0, &[7; 512]).unwrap();
     world.disk.sync_fails = true;
     assert_eq!(world.run(Op::Flush, Payload::None).0, Err(Fault::Sync.into()));
-    let refused = Err(Refusal::NotReady(volume::Why::SyncFailed).into());
+    let refused = Err(Refusal::NotReady(volume::UnservableReason::SyncFailed).into());
     assert_eq!(world.write(0, &[8; 512]), refused);
     assert_eq!(world.run(Op::Flush, Payload::None).0, refused);
     assert_eq!(world.read(0, 1), (Ok(Outcome::Complete), vec![7; 512]));

@@ -2,7 +2,7 @@
 
 use super::{Gate, Work};
 use crate::change::ViewUpdate;
-use crate::io::{Epoch, Why};
+use crate::io::{Epoch, UnservableReason};
 use crate::view::View;
 
 impl Gate {
@@ -11,7 +11,7 @@ impl Gate {
         self.settle();
         // A gate may have been made with a view that is newer than the change.
         if adoption.view.epoch > self.view.epoch {
-            let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
+            let starts = |view: &View| matches!(view.not_ready, Some(UnservableReason::Sanitizing(_)));
             if starts(&adoption.view) && !starts(&self.view) {
                 adoption.view.sanitized.set(0);
             }

@@ -32,7 +32,7 @@ use buf::{Class, Cx, Errno, Payload, Time};
 use crate::backend::{Backend, DiskOp};
 use crate::change::{Ack, AskId, OperatorNotice, Shard, VolumeRequest};
 use crate::guard::Stripes;
-use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
+use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::nexus::Nexus;
 use crate::shared::Shared;
 use crate::view::View;
@@ -194,7 +194,7 @@ impl Gate {
         self.view.sanitized.get()
     }
 
-    /// Whether a sync has failed: writes are refused with [`Why::SyncFailed`] until the operator
+    /// Whether a sync has failed: writes are refused with [`UnservableReason::SyncFailed`] until the operator
     /// takes note of it.
     pub fn sync_failed(&self) -> bool {
         self.shared.sync_failed()
@@ -209,7 +209,7 @@ impl Gate {
     pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
         self.view.admit(who, op)?;
         if (op.is_write() || *op == Op::Flush) && self.shared.sync_failed() {
-            return Err(Refusal::NotReady(Why::SyncFailed));
+            return Err(Refusal::NotReady(UnservableReason::SyncFailed));
         }
         Ok(())
     }

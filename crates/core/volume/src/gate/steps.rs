@@ -14,7 +14,7 @@ use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{BUSY_AGAIN, Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::change::{AskId, VolumeRequest};
 use crate::guard::Stripes;
-use crate::io::{Durability, Failure, Fault, Io, Op, Outcome, Refusal, Span, Why};
+use crate::io::{Durability, Failure, Fault, Io, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::nexus::Nexus;
 use crate::view::View;
 
@@ -134,7 +134,9 @@ impl Steps {
     pub(super) fn readmit(&mut self, view: &View) {
         let admitted = match &self.who {
             Some(who) => view.admit(who, &self.plan.op()),
-            None if view.not_ready == Some(Why::Removed) => Err(Refusal::NotReady(Why::Removed)),
+            None if view.not_ready == Some(UnservableReason::Removed) => {
+                Err(Refusal::NotReady(UnservableReason::Removed))
+            }
             None => Ok(()),
         };
         if let Err(refusal) = admitted {

@@ -327,7 +327,7 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
         let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
         ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None }
     };
-    let starts = view(&gate, 1, Why::Sanitizing(0));
+    let starts = view(&gate, 1, UnservableReason::Sanitizing(0));
     gate.adopt(&starts);
     let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
     let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
@@ -337,13 +337,13 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
     }
     let progress = gate.sanitize_progress();
     assert!(progress > 0 && progress < u16::MAX);
-    let refused = Err(Refusal::NotReady(Why::Sanitizing(progress)));
+    let refused = Err(Refusal::NotReady(UnservableReason::Sanitizing(progress)));
     assert_eq!(gate.view().admit_medium(), refused);
     assert_eq!(gate.view().admit(&who, &Op::Read(span(0, 1))), refused);
-    let ends = view(&gate, 2, Why::Removed);
+    let ends = view(&gate, 2, UnservableReason::Removed);
     gate.adopt(&ends);
     let done = finish(&mut world, &mut gate);
-    assert_eq!(done.result, Err(Refusal::NotReady(Why::Removed).into()));
+    assert_eq!(done.result, Err(Refusal::NotReady(UnservableReason::Removed).into()));
     assert_eq!(gate.in_flight(), 0);
 }
 

@@ -1,6 +1,6 @@
 //! What a volume refuses, in words for the operator: why, and what to do.
 
-use volume::{Access, Refusal, Why};
+use volume::{Access, Refusal, UnservableReason};
 
 /// Why the volume of this name refuses a change, and the next step.
 pub fn words(name: &str, refusal: &Refusal) -> String {
@@ -49,17 +49,17 @@ pub fn words(name: &str, refusal: &Refusal) -> String {
     format!("volume \"{name}\" refuses: {why}")
 }
 
-fn not_ready(why: Why) -> &'static str {
+fn not_ready(why: UnservableReason) -> &'static str {
     match why {
-        Why::Stopped => "it was stopped: start it again by the host that has stopped it",
-        Why::NoMedium => "its medium was ejected: load it again by the host that has ejected it",
-        Why::Sanitizing(_) => "it is being sanitized: wait for the end",
-        Why::SanitizeFailed => "its last sanitize has failed: have a host repeat it",
-        Why::SyncFailed => {
+        UnservableReason::Stopped => "it was stopped: start it again by the host that has stopped it",
+        UnservableReason::NoMedium => "its medium was ejected: load it again by the host that has ejected it",
+        UnservableReason::Sanitizing(_) => "it is being sanitized: wait for the end",
+        UnservableReason::SanitizeFailed => "its last sanitize has failed: have a host repeat it",
+        UnservableReason::SyncFailed => {
             "a sync has failed, so what was written last may be lost: look at the disk beneath it, then \
              acknowledge it by `blockwire volume retry`"
         }
-        Why::Removed => "it is being removed",
+        UnservableReason::Removed => "it is being removed",
     }
 }
 
@@ -89,7 +89,13 @@ mod tests {
             Refusal::RemovalPrevented,
             Refusal::NotFenced,
         ];
-        let whys = [Why::Stopped, Why::NoMedium, Why::Sanitizing(7), Why::SanitizeFailed, Why::SyncFailed];
+        let whys = [
+            UnservableReason::Stopped,
+            UnservableReason::NoMedium,
+            UnservableReason::Sanitizing(7),
+            UnservableReason::SanitizeFailed,
+            UnservableReason::SyncFailed,
+        ];
         all.extend(whys.map(Refusal::NotReady));
         let mut said = std::collections::BTreeSet::new();
         for refusal in &all {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use shard::{Traffic, VolumeEntry};
 use volume::reservation::{Kind, Registrant, Reservations};
-use volume::{Access, Identity, View, Why};
+use volume::{Access, Identity, UnservableReason, View};
 
 use super::exports::FixedSettings;
 use config::plan::Protocol;
@@ -24,7 +24,7 @@ pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
     let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
-    let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&Why::SyncFailed);
+    let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&UnservableReason::SyncFailed);
     Some(StandingReport {
         volume: name.to_owned(),
         size_bytes: view.geometry.bytes(),
@@ -42,14 +42,14 @@ pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<
     })
 }
 
-fn not_ready(why: &Why) -> &'static str {
+fn not_ready(why: &UnservableReason) -> &'static str {
     match why {
-        Why::Stopped => "stopped",
-        Why::NoMedium => "no medium",
-        Why::Sanitizing(_) => "sanitizing",
-        Why::SanitizeFailed => "the last sanitize failed",
-        Why::SyncFailed => "a sync failed: acknowledge it by `volume retry`",
-        Why::Removed => "going away",
+        UnservableReason::Stopped => "stopped",
+        UnservableReason::NoMedium => "no medium",
+        UnservableReason::Sanitizing(_) => "sanitizing",
+        UnservableReason::SanitizeFailed => "the last sanitize failed",
+        UnservableReason::SyncFailed => "a sync failed: acknowledge it by `volume retry`",
+        UnservableReason::Removed => "going away",
     }
 }
 

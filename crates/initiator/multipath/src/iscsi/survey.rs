@@ -12,7 +12,7 @@ use scsi::Command;
 use scsi::cdb::{Inquiry, ModeForm, ModeSense, PageControl};
 use scsi::lun::Address;
 use scsi::{mode, report, vpd};
-use volume::{Access, Failure, Refusal, Span, Why as NotReady};
+use volume::{Access, Failure, Refusal, Span, UnservableReason as NotReady};
 
 use super::found::{Complaint, Found};
 use super::verdict::{self, Learn, Verdict};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use iscsi::wire::ScsiStatus;
 use scsi::Status;
 use scsi::sense::{Decoded, Sense, SenseKey, Specific};
-use volume::{Access, Failure, Fault, Refusal, Span, Why};
+use volume::{Access, Failure, Fault, Refusal, Span, UnservableReason};
 
 /// What follows for the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ fn judge_sense(sense: &Sense, span: Span) -> Judged {
 /// Where a flaw is: an address that the command was not about is none.
 fn medium_error(sense: &Sense, code: (u8, u8), span: Span) -> Judged {
     if code == (0x31, 0x03) {
-        return refused(Refusal::NotReady(Why::SanitizeFailed));
+        return refused(Refusal::NotReady(UnservableReason::SanitizeFailed));
     }
     let within = |lba: &u64| *lba >= span.lba && *lba - span.lba < span.blocks;
     failed(Fault::Medium(sense.information.filter(within).unwrap_or(span.lba)))
@@ -160,11 +160,11 @@ fn not_ready(sense: &Sense, code: (u8, u8)) -> Judged {
         // 12h: the port is offline, and others need not be.
         (0x04, 0x0b | 0x0c | 0x12) => is(Verdict::Elsewhere(LATER)).learning(Learn::Access),
         // START STOP UNIT or a hand is needed; stopped on purpose.
-        (0x04, 0x02 | 0x03) => refused(Refusal::NotReady(Why::Stopped)),
-        (0x04, 0x1b) => refused(Refusal::NotReady(Why::Sanitizing(progress))),
+        (0x04, 0x02 | 0x03) => refused(Refusal::NotReady(UnservableReason::Stopped)),
+        (0x04, 0x1b) => refused(Refusal::NotReady(UnservableReason::Sanitizing(progress))),
         // A gateway has lost what is behind it, and waited. A write may land yet, so nothing is repeated.
         (0x08, _) => failed(Fault::PathLost),
-        (0x3a, _) => refused(Refusal::NotReady(Why::NoMedium)).learning(Learn::Medium),
+        (0x3a, _) => refused(Refusal::NotReady(UnservableReason::NoMedium)).learning(Learn::Medium),
         // Becoming ready, rebuilding, testing itself, and whatever else passes.
         _ => is(Verdict::Again(SOON)),
     }

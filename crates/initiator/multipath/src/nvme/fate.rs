@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use nvme::Status;
-use volume::{Access, Failure, Fault, Refusal, Why};
+use volume::{Access, Failure, Fault, Refusal, UnservableReason};
 
 use crate::Fate;
 
@@ -70,10 +70,12 @@ pub(super) fn of(status: Option<Status>, how: Circumstances) -> Fate {
         Status::NAMESPACE_WRITE_PROTECTED | Status::WRITE_TO_READ_ONLY_RANGE => refused(Refusal::ReadOnly),
         Status::LBA_OUT_OF_RANGE => refused(Refusal::OutOfRange),
         Status::CAPACITY_EXCEEDED => failed(Fault::NoSpace),
-        Status::SANITIZE_IN_PROGRESS => refused(Refusal::NotReady(Why::Sanitizing(0))),
-        Status::SANITIZE_FAILED => refused(Refusal::NotReady(Why::SanitizeFailed)),
-        Status::NAMESPACE_NOT_READY => retry_unless_final(refused(Refusal::NotReady(Why::Stopped))),
-        Status::INVALID_NAMESPACE => refused(Refusal::NotReady(Why::Removed)),
+        Status::SANITIZE_IN_PROGRESS => refused(Refusal::NotReady(UnservableReason::Sanitizing(0))),
+        Status::SANITIZE_FAILED => refused(Refusal::NotReady(UnservableReason::SanitizeFailed)),
+        Status::NAMESPACE_NOT_READY => {
+            retry_unless_final(refused(Refusal::NotReady(UnservableReason::Stopped)))
+        }
+        Status::INVALID_NAMESPACE => refused(Refusal::NotReady(UnservableReason::Removed)),
         Status::INVALID_OPCODE => refused(Refusal::Unsupported),
         Status::COMMAND_SIZE_LIMIT_EXCEEDED | Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
             refused(Refusal::AtomicUnit)

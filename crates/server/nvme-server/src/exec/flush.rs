@@ -4,7 +4,7 @@ use buf::Payload;
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::io::NSID_ALL;
 use nvme::{Completion, Sqe, Status};
-use volume::{Failure, Op, Outcome, Refusal, VolumeId, Why};
+use volume::{Failure, Op, Outcome, Refusal, UnservableReason, VolumeId};
 
 use super::place;
 use crate::context::ExecContext;
@@ -50,7 +50,7 @@ pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
     };
     match result {
         // It went while its turn had not come: there is nothing to flush any more.
-        Ok(_) | Err(Failure::Refused(Refusal::NotReady(Why::Removed))) => {}
+        Ok(_) | Err(Failure::Refused(Refusal::NotReady(UnservableReason::Removed))) => {}
         Err(failure) => {
             all.failed.get_or_insert(failure);
         }

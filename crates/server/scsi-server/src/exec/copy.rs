@@ -197,7 +197,7 @@ fn admit(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Resul
     let spec = ctx.nexus(nexus);
     let mut ways = spec.luns.iter().filter(|entry| entry.volume == volume).peekable();
     let Some(unit) = ctx.unit(volume).filter(|_| ways.peek().is_some()) else {
-        return Err(Refusal::NotReady(volume::Why::Removed));
+        return Err(Refusal::NotReady(volume::UnservableReason::Removed));
     };
     if op.is_write() && ways.all(|entry| entry.read_only) {
         return Err(Refusal::ReadOnly);

@@ -4,7 +4,7 @@
 use scsi::Command;
 use scsi::cdb::Conflicts;
 use volume::reservation::Class;
-use volume::{Refusal, Why};
+use volume::{Refusal, UnservableReason};
 
 use crate::context::ExecContext;
 
@@ -49,15 +49,17 @@ fn works_on_any_path(command: &Command) -> bool {
 }
 
 /// Whether a command is executed although the volume is not ready.
-fn works_while(command: &Command, why: Why) -> bool {
+fn works_while(command: &Command, why: UnservableReason) -> bool {
     match why {
         // SBC-3 §4.11.2; what tells of the device and touches nothing is let through.
-        Why::Sanitizing(_) => is_description(command),
-        Why::SanitizeFailed => is_description(command) || matches!(command, Command::Sanitize(_)),
-        Why::NoMedium | Why::Stopped => !needs_medium(command),
+        UnservableReason::Sanitizing(_) => is_description(command),
+        UnservableReason::SanitizeFailed => {
+            is_description(command) || matches!(command, Command::Sanitize(_))
+        }
+        UnservableReason::NoMedium | UnservableReason::Stopped => !needs_medium(command),
         // The gate refuses what would write.
-        Why::SyncFailed => true,
-        Why::Removed => false,
+        UnservableReason::SyncFailed => true,
+        UnservableReason::Removed => false,
     }
 }
 

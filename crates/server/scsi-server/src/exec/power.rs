@@ -7,7 +7,7 @@
 use buf::Payload;
 use scsi::cdb::StartStop;
 use scsi::sense::Sense;
-use volume::{Op, VolumeRequest, Why};
+use volume::{Op, UnservableReason, VolumeRequest};
 
 use super::block::admit;
 use super::flush::start_background;
@@ -29,7 +29,7 @@ pub(crate) fn start_stop(ctx: &mut ExecContext, slot: u32, what: StartStop) {
     let read_only = ctx.tasks.get(slot).read_only;
     match (what.start, what.load_eject) {
         // Who may only read moves nothing; what is in may be loaded all the same.
-        (true, true) if read_only && why != Some(Why::NoMedium) => good(ctx, slot),
+        (true, true) if read_only && why != Some(UnservableReason::NoMedium) => good(ctx, slot),
         (true, true) => ctx.ask(slot, VolumeRequest::Load { by }),
         (true, false) if why.is_some() => ctx.ask(slot, VolumeRequest::Start),
         (true, false) => good(ctx, slot),

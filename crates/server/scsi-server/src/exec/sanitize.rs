@@ -12,7 +12,7 @@ use scsi::Status;
 use scsi::cdb::{Sanitize, SanitizeAction};
 use scsi::sanitize::Overwrite;
 use scsi::sense::Sense;
-use volume::{Failure, IoId, Op, Outcome, Refusal, SanitizeKind, VolumeRequest, Why};
+use volume::{Failure, IoId, Op, Outcome, Refusal, SanitizeKind, UnservableReason, VolumeRequest};
 
 use super::block::admit;
 use super::good;
@@ -50,7 +50,7 @@ pub(crate) fn start(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize) {
 /// EXIT FAILURE MODE, where the failed sanitize allowed it (AUSE).
 fn exit_failure(ctx: &mut ExecContext, slot: u32) {
     let unit = ctx.unit_of(slot);
-    let failed = unit.view.not_ready == Some(Why::SanitizeFailed);
+    let failed = unit.view.not_ready == Some(UnservableReason::SanitizeFailed);
     if !failed {
         good(ctx, slot);
     } else if unit.spec.shared.sanitize_exit_restricted() {

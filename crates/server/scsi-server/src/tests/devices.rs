@@ -1,7 +1,7 @@
 //! Removable media, read-only LUNs, paths and resizing.
 
 use scsi::Status;
-use volume::{Access, Why};
+use volume::{Access, UnservableReason};
 
 use super::*;
 
@@ -278,7 +278,7 @@ fn attack_53_luns_go_and_resize_under_load() {
 fn a_stopped_volume_says_so() {
     let (mut world, host) = disk();
     world.ask(VolumeId(0), VolumeRequest::Stop);
-    assert_eq!(world.homes[0].view().not_ready, Some(Why::Stopped));
+    assert_eq!(world.homes[0].view().not_ready, Some(UnservableReason::Stopped));
     world.refused(host, &read_10(0, 1), &[], 512, 0x02_0402);
     world.good(host, &[0x1b, 0, 0, 0, 1, 0], &[], 0);
     world.good(host, &read_10(0, 1), &[], 512);

@@ -8,7 +8,7 @@ use buf::{Cx, Time};
 use endpoint::{Accepted, Departure, ShardId};
 use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
-use volume::{Answer, AskId, OperatorNotice, Refusal, VolumeId, VolumeRequest, Why};
+use volume::{Answer, AskId, OperatorNotice, Refusal, UnservableReason, VolumeId, VolumeRequest};
 
 use super::Shard;
 use super::conns::{ConnKind, Session};
@@ -328,7 +328,7 @@ impl Shard {
                 }
                 *told = true;
                 let (id, safe) = (*request, !*in_doubt);
-                let refused = Report::Refused(Refusal::NotReady(Why::SyncFailed));
+                let refused = Report::Refused(Refusal::NotReady(UnservableReason::SyncFailed));
                 self.outbox.report(id, if safe { Report::Done } else { refused });
                 true
             }

@@ -8,8 +8,8 @@ use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
     Ack, Answer, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op,
-    OperatorNotice, Refusal, Shard as Core, Span, StoreOp, View, ViewUpdate, VolumeId, VolumeOwner,
-    VolumeRequest, Why,
+    OperatorNotice, Refusal, Shard as Core, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeId,
+    VolumeOwner, VolumeRequest,
 };
 
 use super::Shard;
@@ -309,7 +309,7 @@ impl LocalVolumes {
     pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, volume: VolumeId, io: Io) {
         let Some(local) = self.get_mut(volume) else {
             // The volume went while this waited for memory, or for its turn in a longer command.
-            let result = Err(Refusal::NotReady(Why::Removed).into());
+            let result = Err(Refusal::NotReady(UnservableReason::Removed).into());
             return self.orphans.push_back(Done { id: io.id, result, payload: io.payload });
         };
         let bytes = local.gate.view().geometry.logical;
@@ -420,7 +420,7 @@ impl LocalVolumes {
             self.schedule(volume);
             return None;
         }
-        Some(Answer { to: Core(from.0), id, result: Err(Refusal::NotReady(Why::Removed)) })
+        Some(Answer { to: Core(from.0), id, result: Err(Refusal::NotReady(UnservableReason::Removed)) })
     }
 
     pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {

@@ -8,7 +8,7 @@ use blockwire_shard::{CONTROL, Control, LogLine, Message, Report};
 use endpoint::ShardId;
 use iscsi::wire::TmfFunction;
 use sim::{Config, PeerEnd};
-use volume::{DiskId, OperatorNotice, Refusal, Why};
+use volume::{DiskId, OperatorNotice, Refusal, UnservableReason};
 
 use crate::{fences, log_in, run_until, world};
 use testkit::iscsi_host::Initiator;
@@ -69,8 +69,9 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
         reports.extend(fences::run(&mut world, &mut [&mut host], |all| all[0].logged_out));
         world.run_for(Duration::from_secs(1));
         reports.extend(fences::run(&mut world, &mut [], |_| true));
-        let in_doubt =
-            |report: &&Report| matches!(report, Report::Refused(Refusal::NotReady(Why::SyncFailed)));
+        let in_doubt = |report: &&Report| {
+            matches!(report, Report::Refused(Refusal::NotReady(UnservableReason::SyncFailed)))
+        };
         assert_eq!(reports.len(), 2, "{reports:?}");
         assert_eq!(reports.iter().any(|report| in_doubt(&report)), fails, "{reports:?}");
         let mut told = 0;
