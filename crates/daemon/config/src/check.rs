@@ -17,7 +17,7 @@ use crate::{
     network,
     plan::{
         AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Protocol,
-        Subsystem, Target, Volume, Ways,
+        ServedNames, Subsystem, Target, Volume,
     },
 };
 use multipath::suggest;
@@ -61,10 +61,10 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         subsystems.push(nvme::subsystem(&draft.value, &volumes, &nvme_tags, open_unless_said, sink));
     }
     nvme::ana_groups(&subsystems, &draft.subsystems, sink);
-    let mut ways = Ways { targets, subsystems };
+    let mut ways = ServedNames { targets, subsystems };
     // Who has said where a volume is to be found has also said where not.
     let unnamed = draft.volumes.iter().filter(|volume| !is_exported(&volume.value, &ways));
-    let defaults: Vec<Ways> = unnamed
+    let defaults: Vec<ServedNames> = unnamed
         .map(|volume| {
             default_ways(node.as_ref(), volume, (&iscsi, &nvme_tags), open_unless_said, &ways, sink)
         })
@@ -109,7 +109,7 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
 }
 
 /// Whether a target or subsystem that was configured leads to the volume.
-fn is_exported(volume: &Volume, ways: &Ways) -> bool {
+fn is_exported(volume: &Volume, ways: &ServedNames) -> bool {
     let name = &volume.name;
     ways.targets.iter().any(|target| target.luns.iter().any(|lun| lun.volume == *name))
         || ways.subsystems.iter().any(|one| one.namespaces.iter().any(|ns| ns.volume == *name))
@@ -121,16 +121,16 @@ fn default_ways(
     volume: &Located<Volume>,
     (iscsi, nvme): (&[u16], &[u16]),
     open: bool,
-    configured: &Ways,
+    configured: &ServedNames,
     sink: &Sink,
-) -> Ways {
+) -> ServedNames {
     let taken = |what: &str, name: &str| {
         let volume_name = &volume.value.name;
         let why =
             format!("volume \"{volume_name}\" is in no {what}, and its default {what} \"{name}\" is taken");
         sink.error(&volume.at, why);
     };
-    let mut ways = Ways::default();
+    let mut ways = ServedNames::default();
     if !iscsi.is_empty() {
         let target = default_target(node, &volume.value, iscsi, open);
         if configured.targets.iter().any(|other| other.name == target.name) {
@@ -361,7 +361,7 @@ fn discovery_proof(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
 }
 
 /// Why `ways` may not be added to those of a plan: the next start, which looks at all of them, would be refused.
-pub fn forbidden(plan: &Plan, ways: &Ways) -> Option<String> {
+pub fn forbidden(plan: &Plan, ways: &ServedNames) -> Option<String> {
     let plan = Plan { ways: ways.clone(), ..plan.clone() };
     let open = plan.portals.iter().find_map(|portal| open_portal(&plan, portal));
     open.or_else(|| plan.hosts.iter().find_map(|host| nvme::both_ways_forbidden(&plan, host)))

@@ -32,7 +32,7 @@ pub struct Plan {
     /// Listeners.
     pub portals: Vec<Portal>,
     /// What leads to volumes: what the configuration names first, then the default ones.
-    pub ways: Ways,
+    pub ways: ServedNames,
     /// Discovery services that ours names.
     pub referrals: Vec<Referral>,
     /// The IEEE OUI for EUI-64 and NGUID; without it they are zero.
@@ -55,16 +55,16 @@ pub struct Plan {
 
 /// What leads to volumes: everything that is served under a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ways {
+pub struct ServedNames {
     /// iSCSI targets.
     pub targets: Vec<Target>,
     /// NVMe subsystems.
     pub subsystems: Vec<Subsystem>,
 }
 
-impl Ways {
+impl ServedNames {
     /// Adds others.
-    pub fn extend(&mut self, more: &Ways) {
+    pub fn extend(&mut self, more: &ServedNames) {
         self.targets.extend_from_slice(&more.targets);
         self.subsystems.extend_from_slice(&more.subsystems);
     }

@@ -26,7 +26,7 @@ use crate::{
 };
 use config::{
     name::VolumeName,
-    plan::{Plan, Protocol, Target, Ways},
+    plan::{Plan, Protocol, ServedNames, Target},
 };
 use control::{
     Answer, AttachRequest, Code, Refused, Request,
@@ -70,7 +70,7 @@ struct Served {
     unserved: Vec<Unserved>,
     /// Volumes that were deleted while operations or a sync of them were out: their files stay open until those end.
     leaving: Vec<Store>,
-    ways: Ways,
+    ways: ServedNames,
     /// Targets that were stopped.
     stopped: Vec<Target>,
     /// What became of the lines of foreign files.
@@ -326,7 +326,7 @@ impl Service for Daemon {
 
 impl Served {
     /// Refuses names that something else has.
-    fn free_to_use(&self, ways: &Ways) -> Result<(), Refused> {
+    fn free_to_use(&self, ways: &ServedNames) -> Result<(), Refused> {
         let taken = |what: &str, name: &str| {
             Err(Refused::new(Code::Conflict, format!("there is already a {what} \"{name}\"")))
         };

@@ -36,7 +36,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 use crate::{state::StateDir, store::Store};
 use config::{
     name::VolumeName,
-    plan::{Plan, Ways},
+    plan::{Plan, ServedNames},
 };
 use control::report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, StandingReport};
 
@@ -124,7 +124,7 @@ pub trait Engine: Send + Sync {
     /// Forbids writes to a volume, or allows them; hosts of both protocols are told.
     fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError>;
     /// Begins to serve a volume by `ways`, which lead to nothing else.
-    fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError>;
+    fn add_volume(&self, volume: &Store, ways: &ServedNames) -> Result<(), EngineError>;
     /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. What is in flight
     /// goes on: its files stay open until [`Engine::drain_volume`].
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
@@ -138,7 +138,7 @@ pub trait Engine: Send + Sync {
     }
     /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
     /// them are asked to log out; the others keep what they have negotiated.
-    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError>;
+    fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError>;
     /// Ends an iSCSI session at once; its number and shard are those of its report.
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError>;
     /// The volume's backing now has this many bytes: initiators are told. After [`EngineError::Unsettled`], and

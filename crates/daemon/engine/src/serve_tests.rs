@@ -10,7 +10,7 @@ use std::{
 use clap::Parser;
 
 use super::*;
-use config::plan::Ways;
+use config::plan::ServedNames;
 use control::{
     Answer, Request, client,
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
@@ -52,7 +52,7 @@ impl Engine for Idle {
     fn protect_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
         Ok(())
     }
-    fn add_volume(&self, _: &Store, _: &Ways) -> Result<(), EngineError> {
+    fn add_volume(&self, _: &Store, _: &ServedNames) -> Result<(), EngineError> {
         Ok(())
     }
     fn remove_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
@@ -61,7 +61,7 @@ impl Engine for Idle {
     fn drain_volume(&self, _: &str) -> Result<(), EngineError> {
         Ok(())
     }
-    fn set_ways(&self, _: &Ways) -> Result<(), EngineError> {
+    fn set_ways(&self, _: &ServedNames) -> Result<(), EngineError> {
         Ok(())
     }
     fn end_session(&self, _: u64, _: usize) -> Result<(), EngineError> {

@@ -19,7 +19,7 @@ use crate::{
 use config::{
     check,
     name::VolumeName,
-    plan::{Origin, Protocol, Volume, Ways},
+    plan::{Origin, Protocol, ServedNames, Volume},
     spec::{self, Source},
 };
 use control::{
@@ -114,7 +114,7 @@ impl Daemon {
     fn begin(
         &self,
         volume: &Volume,
-        ways: &Ways,
+        ways: &ServedNames,
         opened: Opened,
         identities: &mut Identities,
     ) -> Result<(), StartRefusal> {
@@ -227,7 +227,7 @@ impl Daemon {
             return Err(StartRefusal::with(Refused::new(Code::Failed, why), store));
         }
         // What leads to it was never taken away.
-        if let Err(why) = self.engine.add_volume(&store, &Ways::default()) {
+        if let Err(why) = self.engine.add_volume(&store, &ServedNames::default()) {
             return Err(self.give_up(store, (&why, Unserving::Again)));
         }
         let mut served = self.served();
@@ -338,10 +338,10 @@ impl Daemon {
     }
 
     /// What leads to a volume that no configuration names.
-    fn default_ways(&self, volume: &Volume) -> Ways {
+    fn default_ways(&self, volume: &Volume) -> ServedNames {
         let (node, open) = (self.plan.node.as_ref(), self.plan.hosts.is_empty());
         let tags = |protocol| check::tags_of(self.plan.portals.iter(), protocol);
-        let mut ways = Ways::default();
+        let mut ways = ServedNames::default();
         let iscsi = tags(Protocol::Iscsi);
         if !iscsi.is_empty() {
             ways.targets.push(check::default_target(node, volume, &iscsi, open));
@@ -470,7 +470,8 @@ impl Served {
         let files = gone.flat_map(notes::files).collect();
         self.unserved.retain(|one| one.recorded.name != name);
         self.ways.forget(name);
-        let mut stopped = Ways { targets: std::mem::take(&mut self.stopped), ..Ways::default() };
+        let mut stopped =
+            ServedNames { targets: std::mem::take(&mut self.stopped), ..ServedNames::default() };
         stopped.forget(name);
         self.stopped = stopped.targets;
         files

@@ -16,7 +16,7 @@ use super::{
     medium::Medium,
 };
 use crate::store::Store;
-use config::{name::VolumeName, plan::Ways};
+use config::{name::VolumeName, plan::ServedNames};
 
 /// What is served now.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Catalog {
     /// How many numbers were given.
     given: u32,
     /// What leads to them.
-    pub ways: Ways,
+    pub ways: ServedNames,
     /// How often exports were made of it: each makes hosts read the discovery log again.
     pub generation: u64,
 }
@@ -63,7 +63,7 @@ impl Entry {
 
 impl Catalog {
     /// No volume yet, and these ways.
-    pub fn of(ways: Ways) -> Self {
+    pub fn of(ways: ServedNames) -> Self {
         Catalog { ways, ..Catalog::default() }
     }
 

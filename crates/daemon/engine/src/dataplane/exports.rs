@@ -22,7 +22,9 @@ use crate::{
 use config::{
     name::VolumeName,
     network,
-    plan::{Auth, Bind, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, Target, Ways},
+    plan::{
+        Auth, Bind, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, ServedNames, Target,
+    },
 };
 
 /// What does not change while the daemon runs.
@@ -133,7 +135,7 @@ impl FixedSettings {
         format!("rule {}: cores {cores}, {how}", at + 1)
     }
 
-    fn placement_rules(&self, ways: &Ways) -> Vec<shard::PlacementRule> {
+    fn placement_rules(&self, ways: &ServedNames) -> Vec<shard::PlacementRule> {
         let rule = |(rule, shards): &(Placement, Arc<[ShardId]>)| shard::PlacementRule {
             listeners: rule
                 .portals
@@ -194,7 +196,7 @@ impl FixedSettings {
     /// The exports that `ways` stand for; `number` knows the volumes.
     pub fn exports(
         &self,
-        ways: &Ways,
+        ways: &ServedNames,
         generation: u64,
         number: impl Fn(&VolumeName) -> Option<Known>,
     ) -> Exports {

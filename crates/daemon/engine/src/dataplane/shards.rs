@@ -22,7 +22,7 @@ use super::{
 use crate::{Engine, EngineError, Stop, state::StateDir, store::Store};
 use config::{
     name::VolumeName,
-    plan::{Protocol, Ways},
+    plan::{Protocol, ServedNames},
 };
 use control::report::{
     ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, StandingReport,
@@ -363,7 +363,7 @@ impl Engine for Shards {
         Ok(both.enumerate().map(report).collect())
     }
 
-    fn add_volume(&self, store: &Store, ways: &Ways) -> Result<(), EngineError> {
+    fn add_volume(&self, store: &Store, ways: &ServedNames) -> Result<(), EngineError> {
         let shards = self.running.shards();
         self.sweep();
         let mut catalog = self.catalog();
@@ -436,7 +436,7 @@ impl Engine for Shards {
         self.records.remove(record_of(store), ANSWER)
     }
 
-    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
+    fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError> {
         let mut catalog = self.catalog();
         let before = std::mem::replace(&mut catalog.ways, ways.clone());
         self.publish(&mut catalog).inspect_err(|_| catalog.ways = before)

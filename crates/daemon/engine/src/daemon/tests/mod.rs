@@ -96,7 +96,7 @@ impl Engine for Memory {
     fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
         self.tell(format!("protect {name} {on}"))
     }
-    fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError> {
+    fn add_volume(&self, volume: &Store, ways: &ServedNames) -> Result<(), EngineError> {
         let targets = ways.targets.iter().map(|target| target.name.as_str());
         let names: Vec<&str> = targets.chain(ways.subsystems.iter().map(|one| one.nqn.as_str())).collect();
         self.tell(format!("add {} as {}", volume.volume.name, names.join(" and ")))
@@ -109,7 +109,7 @@ impl Engine for Memory {
         self.lingers.lock().unwrap().take().map_or(Ok(()), Err)?;
         self.tell(format!("drain {name}"))
     }
-    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
+    fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError> {
         let names: Vec<&str> = ways.targets.iter().map(|target| target.name.as_str()).collect();
         self.tell(format!("ways {}", names.join(" ")))
     }
@@ -170,7 +170,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         node: None,
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
-        ways: Ways { targets: vec![target], subsystems: vec![subsystem] },
+        ways: ServedNames { targets: vec![target], subsystems: vec![subsystem] },
         referrals: Vec::new(),
         oui: None,
         hosts: Vec::new(),
