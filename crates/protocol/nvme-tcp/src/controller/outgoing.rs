@@ -117,12 +117,14 @@ impl SendQueue {
         self.pdus.push_back(pdu);
     }
 
+    #[inline]
     pub(super) fn push_data(&mut self, data: ReadData) {
         self.unasked_bytes += u64::from(data.unasked);
         self.pdus.push_back(OutgoingPdu::Data(data));
     }
 
     /// The answer rides with the data of its command, if that waits last.
+    #[inline]
     pub(super) fn answer(&mut self, cid: u16, completion: Completion, connect: bool) {
         if let Some(OutgoingPdu::Data(run)) = self.pdus.back_mut()
             && run.cid == cid
@@ -151,6 +153,7 @@ impl SendQueue {
     }
 
     /// Whether so much waits that a queue of so many entries takes no further command.
+    #[inline]
     pub(super) fn is_full(&self, entries: u16) -> bool {
         self.pdus.len() >= 2 * usize::from(entries) + 64 || self.unasked_bytes >= UNASKED_MAX
     }
@@ -169,6 +172,7 @@ impl SendQueue {
         self.outbox.unwritten_since()
     }
 
+    #[inline]
     pub(super) fn kernel_bytes(&self) -> u64 {
         self.kernel_bytes
     }

@@ -96,6 +96,7 @@ impl TaskTable {
     }
 
     /// Whether a task may read `len` bytes, of `most` in all that are read or on their way.
+    #[inline]
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32, kernel_bytes: u64, most: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         // Who asks again (its answer found no memory) keeps what it was allowed, and that counts once.
@@ -111,6 +112,7 @@ impl TaskTable {
     }
 
     /// Whether a task may ask for `len` bytes, of `most` in all that have not come.
+    #[inline]
     pub(super) fn allow_write(&mut self, tag: Tag, len: u32, most: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         let outstanding = self.write_bytes;
@@ -123,6 +125,7 @@ impl TaskTable {
     }
 
     /// Keeps the count of tasks that the host owes data for.
+    #[inline]
     pub(super) fn note_owed(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let owes = !task.r2ts.is_empty();
