@@ -43,6 +43,7 @@
     )
 )]
 
+mod authority;
 mod backend;
 mod bad;
 mod by_volume;
@@ -52,17 +53,17 @@ mod facts;
 pub mod fake;
 mod gate;
 mod guard;
-mod home;
 mod io;
 mod nexus;
 mod notice;
+mod owner;
 mod ram;
 mod record;
 pub mod reservation;
 mod shared;
-mod truth;
 mod view;
 
+pub use authority::{Change, Volume};
 pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
@@ -72,14 +73,13 @@ pub use change::{
 };
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
-pub use home::{ASKS_MAX, VolumeOwner};
 pub use io::{
     Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Op, Outcome, Refusal, SanitizeKind,
     Span, UnservableReason,
 };
 pub use nexus::{Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};
+pub use owner::{ASKS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
 pub use shared::{Gauge, Shared};
-pub use truth::{Change, Volume};
 pub use view::{Access, HostProtection, Progress, View, VolumeState};

@@ -1,7 +1,7 @@
 //! The one authority over a volume: what an ask changes, without time and without messages.
-//! `home.rs` carries a change through all cores.
+//! `owner.rs` carries a change through all cores.
 //!
-//! Invariant: working a change out leaves the truth as it is; only [`Volume::stand`] replaces it.
+//! Invariant: working a change out leaves the truth as it is; only [`Volume::commit`] replaces it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ impl Volume {
         &self.view
     }
 
-    /// Makes a change stand.
-    pub fn stand(&mut self, change: &Change) {
+    /// Makes a change the current state.
+    pub fn commit(&mut self, change: &Change) {
         assert!(change.view.epoch > self.view.epoch, "a change is worked out on the truth that it replaces");
         self.view = change.view.clone();
         self.preventing.clone_from(&change.preventing);

@@ -8,7 +8,7 @@
 //! change stands, its answer is withheld, and after a second deadline it is
 //! [`Refusal::NotFenced`], never `Ok`.
 
-mod asks;
+mod queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use buf::Time;
 
+use crate::authority::{Change, Volume};
 use crate::backend::Geometry;
 use crate::change::{
     Ack, Answer, AskId, ChangeId, OperatorNotice, Shard, StoreOp, ViewUpdate, VolumeRequest,
@@ -25,11 +26,10 @@ use crate::io::{Refusal, UnservableReason};
 use crate::nexus::Identity;
 use crate::record::{self, Damaged, PersistentState};
 use crate::reservation::Reservations;
-use crate::truth::{Change, Volume};
 use crate::view::View;
 
-pub use asks::ASKS_MAX;
-use asks::{QueuedRequest, RequestQueue};
+pub use queue::ASKS_MAX;
+use queue::{QueuedRequest, RequestQueue};
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.
 const REMARKS_MAX: usize = 16;
@@ -413,7 +413,7 @@ impl VolumeOwner {
     fn adopt(&mut self, now: Time, from: Shard, id: AskId, change: Change) {
         // While an older fence is not kept, even a repeated ask must wait for it.
         if self.volume.is_noop(&change) && self.closed_for.is_none() {
-            self.volume.stand(&change);
+            self.volume.commit(&change);
             return self.answer(from, id, Ok(()));
         }
         let sent = self.send(change, Some((from, id)));
@@ -435,7 +435,7 @@ impl VolumeOwner {
     }
 
     fn send(&mut self, change: Change, asked: Option<(Shard, AskId)>) -> ChangeId {
-        self.volume.stand(&change);
+        self.volume.commit(&change);
         self.change = ChangeId(self.change.0 + 1);
         let Change { view, drain, abort, notices, .. } = change;
         self.adoptions.push_back(ViewUpdate { change: self.change, view, drain, abort, notices, asked });
