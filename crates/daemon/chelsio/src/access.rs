@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use super::value;
+use super::{error::ValueError, value};
 use config::{draft::LUN_MAX, name, network::Network};
 use multipath::suggest;
 
@@ -59,55 +59,51 @@ impl Luns {
 }
 
 /// Reads the value.
-pub fn parse(text: &str) -> Result<Acl, String> {
+pub fn parse(text: &str) -> Result<Acl, ValueError> {
     let (mut acl, mut seen) = (Acl::default(), Vec::new());
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-        let (key, value) = part
-            .split_once('=')
-            .ok_or_else(|| format!("expected iname=, sip=, dip= or lun= where \"{part}\" stands"))?;
+        let (key, value) = part.split_once('=').ok_or_else(|| ValueError::NoAclKey(part.to_owned()))?;
         let key = key.trim();
         if seen.contains(&key) {
-            return Err(format!("names {key}= twice; one takes a list"));
+            return Err(ValueError::SameAclKey(key.to_owned()));
         }
         seen.push(key);
         match key {
-            "iname" => acl.names = list(value, |one| name::iscsi(one).map_err(|why| why.to_string()))?,
-            "sip" => acl.sources = list(value, |one| address(one)?.to_string().parse().map_err(explain))?,
+            "iname" => acl.names = list(value, |one| name::iscsi(one).map_err(ValueError::Name))?,
+            "sip" => {
+                acl.sources = list(value, |one| {
+                    address(one)?.to_string().parse().map_err(|_| ValueError::Address(one.to_owned()))
+                })?
+            }
             "dip" => acl.locals = list(value, address)?,
             "lun" => acl.luns = luns(value)?,
             _ => {
-                return Err(format!(
-                    "has no part \"{key}\"{}",
-                    suggest::hint(key, ["iname", "sip", "dip", "lun"])
-                ));
+                let hint = suggest::hint(key, ["iname", "sip", "dip", "lun"]);
+                return Err(ValueError::AclKey(key.to_owned(), hint.to_string()));
             }
         }
     }
     if !["iname", "sip", "dip"].iter().any(|key| seen.contains(key)) {
-        return Err("needs iname=, sip= or dip=: whom it lets in".to_owned());
+        return Err("needs iname=, sip= or dip=: whom it lets in".into());
     }
     Ok(acl)
 }
 
-fn explain(why: impl std::fmt::Display) -> String {
-    why.to_string()
-}
-
-fn list<T>(value: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+fn list<T>(value: &str, parse: impl Fn(&str) -> Result<T, ValueError>) -> Result<Vec<T>, ValueError> {
     let parts = value::parts(value)?;
     if parts.len() > ELEMENTS_MAX {
-        return Err(format!("names more than {ELEMENTS_MAX} in one list"));
+        return Err(ValueError::TooMany(ELEMENTS_MAX, "in one list"));
     }
     parts.into_iter().map(parse).collect()
 }
 
-fn address(text: &str) -> Result<IpAddr, String> {
+fn address(text: &str) -> Result<IpAddr, ValueError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    let address = bare.parse::<IpAddr>().map_err(|_| format!("\"{text}\" is not an IP address"))?;
+    let address = bare.parse::<IpAddr>().map_err(|_| ValueError::Address(text.to_owned()))?;
     Ok(address.to_canonical())
 }
 
-fn luns(value: &str) -> Result<Luns, String> {
+fn luns(value: &str) -> Result<Luns, ValueError> {
     let (mut ranges, mut open, mut all) = (Vec::new(), Vec::new(), None);
     for part in value::parts(value)? {
         let (what, permission) =
@@ -117,32 +113,32 @@ fn luns(value: &str) -> Result<Luns, String> {
             _ => open.push(range(what)?),
         }
         if ranges.len() + open.len() > ELEMENTS_MAX {
-            return Err(format!("names more than {ELEMENTS_MAX} lists of logical units"));
+            return Err(ValueError::TooMany(ELEMENTS_MAX, "lists of logical units"));
         }
         let Some(permission) = permission else { continue };
         let read_only = value::word(permission, &[("R", true), ("RW", false), ("WR", false)])?;
         if all.is_some() {
             return match (value::parts(value)?.len(), open.is_empty() && ranges.is_empty()) {
                 (1, true) => Ok(Luns::All { read_only }),
-                _ => Err("names ALL beside other logical units".to_owned()),
+                _ => Err("names ALL beside other logical units".into()),
             };
         }
         ranges.extend(open.drain(..).map(|(first, last)| (first, last, read_only)));
     }
     if !open.is_empty() || all.is_some() {
-        return Err("needs :R or :RW behind its list of logical units".to_owned());
+        return Err("needs :R or :RW behind its list of logical units".into());
     }
     Ok(Luns::Some(ranges))
 }
 
-fn range(text: &str) -> Result<(u16, u16), String> {
+fn range(text: &str) -> Result<(u16, u16), ValueError> {
     let (first, last) = text.split_once('~').unwrap_or((text, text));
     let number = |text: &str| {
-        value::number(text.trim(), 0..=LUN_MAX).map(|n| n as u16).map_err(|why| format!("lun= {why}"))
+        value::number(text.trim(), 0..=LUN_MAX).map(|n| n as u16).map_err(|why| why.in_part("lun= ", ""))
     };
     let (first, last) = (number(first)?, number(last)?);
     if first > last {
-        return Err(format!("has a range that ends before it begins: \"{text}\""));
+        return Err(ValueError::Range(text.to_owned()));
     }
     Ok((first, last))
 }
@@ -198,10 +194,10 @@ mod tests {
             ("sip=192.0.2.1;lun=ALL:R,0:RW", "ALL beside other"),
             ("192.0.2.1", "expected iname="),
         ] {
-            let said = parse(text).unwrap_err();
+            let said = parse(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
         let many = vec!["192.0.2.1"; 257].join(",");
-        assert!(parse(&format!("sip={many}")).unwrap_err().contains("more than 256"));
+        assert!(parse(&format!("sip={many}")).unwrap_err().to_string().contains("more than 256"));
     }
 }

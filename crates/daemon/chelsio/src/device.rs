@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::value;
+use super::{error::ValueError, value};
 use config::spec::{Source, Spec};
 
 /// Size of a RAM disk that names none: 16 MB.
@@ -48,7 +48,7 @@ const NAMES: [(&str, usize); 3] = [("ID", 24), ("WWN", 16), ("SN", 16)];
 const OPTIONS: [&str; 10] = ["FILE", "BLK", "MEM", "NULLRW", "SYNC", "RO", "size", "ID", "WWN", "SN"];
 
 /// Reads the value.
-pub fn parse(text: &str) -> Result<Device, String> {
+pub fn parse(text: &str) -> Result<Device, ValueError> {
     let mut parts = value::parts(text)?.into_iter();
     let name = parts.next().unwrap_or_default().to_owned();
     let mut device = Device {
@@ -67,7 +67,7 @@ pub fn parse(text: &str) -> Result<Device, String> {
             continue;
         }
         match part {
-            "FILE" | "BLK" | "MEM" if mode.is_some() => return Err("names more than one mode".to_owned()),
+            "FILE" | "BLK" | "MEM" if mode.is_some() => return Err("names more than one mode".into()),
             "FILE" => mode = Some(Mode::File),
             "BLK" => mode = Some(Mode::Block),
             "MEM" => mode = Some(Mode::Memory),
@@ -75,36 +75,36 @@ pub fn parse(text: &str) -> Result<Device, String> {
             "SYNC" => device.is_sync = true,
             "RO" => device.is_read_only = true,
             "DIF" | "DIX" => {
-                return Err(format!("asks for protection information ({part}), which is not built here"));
+                return Err(ValueError::Protection(part.to_owned()));
             }
-            other => return Err(format!("has no option \"{other}\"{}", value::hint(other, &OPTIONS))),
+            other => return Err(ValueError::Option(other.to_owned(), value::hint(other, &OPTIONS))),
         }
     }
     device.mode = mode.unwrap_or(Mode::File);
     if device.size.is_some() && device.mode != Mode::Memory && !device.is_null {
-        return Err("takes size= for MEM only: a file or a device has its own".to_owned());
+        return Err("takes size= for MEM only: a file or a device has its own".into());
     }
     if device.is_sync && device.mode == Mode::Block {
-        return Err("takes SYNC with FILE only".to_owned());
+        return Err("takes SYNC with FILE only".into());
     }
     Ok(device)
 }
 
-fn valued(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
+fn valued(device: &mut Device, key: &str, value: &str) -> Result<(), ValueError> {
     if key == "size" {
         let megabytes = value.strip_suffix("MB").ok_or("takes a size such as size=64MB")?;
         let megabytes =
-            value::number(megabytes.trim(), 1..=SIZE_MAX).map_err(|why| format!("size= {why} (MB)"))?;
+            value::number(megabytes.trim(), 1..=SIZE_MAX).map_err(|why| why.in_part("size= ", " (MB)"))?;
         device.size = Some(megabytes << 20);
         return Ok(());
     }
     let mut names = NAMES.iter().zip(&mut device.names);
     let Some(((_, longest), name)) = names.find(|((name, _), _)| *name == key) else {
-        return Err(format!("has no option \"{key}\"{}", value::hint(key, &OPTIONS)));
+        return Err(ValueError::Option(key.to_owned(), value::hint(key, &OPTIONS)));
     };
     let is_plain = !value.is_empty() && value.bytes().all(|b| b.is_ascii_graphic());
     if !is_plain || value.len() > *longest {
-        return Err(format!("takes at most {longest} letters and digits as {key}, not \"{value}\""));
+        return Err(ValueError::DeviceName(*longest, key.to_owned(), value.to_owned()));
     }
     *name = Some(value.to_owned());
     Ok(())
@@ -112,7 +112,7 @@ fn valued(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
 
 impl Device {
     /// The volume that it is. A relative path starts at `directory`, that of the file.
-    pub fn spec(&self, directory: &Path) -> Result<Spec, String> {
+    pub fn spec(&self, directory: &Path) -> Result<Spec, ValueError> {
         let path = directory.join(&self.name);
         let source = match self.mode {
             _ if self.is_null => Source::Null,
@@ -243,10 +243,10 @@ mod tests {
             ("/dev/sdb,ID=", "at most 24"),
             ("/dev/sdb,IDD=1", "did you mean \"ID\"?"),
         ] {
-            let said = parse(text).unwrap_err();
+            let said = parse(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
         let null = parse("/dev/sdb,NULLRW").unwrap().spec(Path::new("/"));
-        assert!(null.unwrap_err().contains("needs size="));
+        assert!(null.unwrap_err().to_string().contains("needs size="));
     }
 }

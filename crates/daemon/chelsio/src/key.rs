@@ -1,6 +1,6 @@
 //! The keys of a `chiscsi.conf`.
 
-use super::{text::Kind, value};
+use super::{error::KeyError, text::Kind, value};
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Key {
 }
 
 /// The key of that name in a block of that kind, or what is wrong with it.
-pub fn find(name: &str, kind: Kind) -> Result<Key, String> {
+pub fn find(name: &str, kind: Kind) -> Result<Key, KeyError> {
     let found = |kind| of(kind).iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
     if let Some(key) = found(kind) {
         return Ok(key);
@@ -150,13 +150,10 @@ pub fn find(name: &str, kind: Kind) -> Result<Key, String> {
         Kind::Target => ("target:", Kind::Global, "global:"),
     };
     if found(other).is_some() {
-        return Err(format!("key \"{name}\" does not belong into \"{block}\" but into \"{elsewhere}\""));
+        return Err(KeyError::OtherBlock { name: name.to_owned(), block, other: elsewhere });
     }
-    let known: Vec<&str> = of(kind).iter().map(|(known, _)| *known).collect();
-    Err(match value::nearest(name, &known) {
-        Some(near) => format!("unknown key \"{name}\" in \"{block}\"; did you mean \"{near}\"?"),
-        None => format!("unknown key \"{name}\" in \"{block}\""),
-    })
+    let known: Vec<&'static str> = of(kind).iter().map(|(known, _)| *known).collect();
+    Err(KeyError::Unknown { name: name.to_owned(), block, near: value::nearest(name, &known) })
 }
 
 #[cfg(test)]
@@ -179,7 +176,7 @@ mod tests {
             ("iscsi_auth_oder", Kind::Global, "did you mean \"iscsi_auth_order\"?"),
             ("qqqqqqqq", Kind::Target, "unknown key \"qqqqqqqq\" in \"target:\""),
         ] {
-            let said = find(name, kind).unwrap_err();
+            let said = find(name, kind).unwrap_err().to_string();
             assert!(said.contains(why), "{name}: {said}");
         }
     }

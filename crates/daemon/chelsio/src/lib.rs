@@ -24,6 +24,7 @@
 
 mod access;
 mod device;
+mod error;
 mod key;
 mod policy;
 mod portal;

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::value;
+use super::{error::ValueError, value};
 use config::network;
 
 /// Most addresses of one line.
@@ -21,42 +21,45 @@ pub struct Group {
     pub sent_to: Vec<u16>,
 }
 
+/// The form of the value.
+pub const FORM: &str = "is TAG@ADDRESS[:PORT], for example 1@192.0.2.10:3260";
+
 /// Reads the value.
-pub fn parse(text: &str) -> Result<Group, String> {
-    let form = "is TAG@ADDRESS[:PORT], for example 1@192.0.2.10:3260";
-    let (tag, rest) = text.split_once('@').ok_or(form)?;
+pub fn parse(text: &str) -> Result<Group, ValueError> {
+    let (tag, rest) = text.split_once('@').ok_or(FORM)?;
     let mut group =
         Group { tag: tag_of(tag.trim())?, addresses: Vec::new(), timeout: None, sent_to: Vec::new() };
     for part in split(rest) {
         let part = part.trim();
         if let Some(seconds) = part.strip_prefix("timeout=") {
             if group.timeout.is_some() {
-                return Err("names its timeout twice".to_owned());
+                return Err("names its timeout twice".into());
             }
-            let seconds = value::number(seconds.trim(), 1..=3600).map_err(|why| format!("timeout {why}"))?;
+            let seconds =
+                value::number(seconds.trim(), 1..=3600).map_err(|why| why.in_part("timeout ", ""))?;
             group.timeout = Some(Duration::from_secs(seconds));
         } else if let Some(tags) = redirection(part) {
             if !group.sent_to.is_empty() {
-                return Err("names groups to redirect to twice".to_owned());
+                return Err("names groups to redirect to twice".into());
             }
             group.sent_to = tags.split(',').map(|tag| tag_of(tag.trim())).collect::<Result<_, _>>()?;
         } else {
-            let address = network::listen_address(part).map_err(|why| format!("{form}: {why}"))?;
+            let address = network::listen_address(part).map_err(ValueError::Portal)?;
             if group.addresses.contains(&address) {
-                return Err(format!("names {address} twice"));
+                return Err(ValueError::SameAddress(address));
             }
             group.addresses.push(address);
         }
     }
     match group.addresses.len() {
-        0 => Err(form.to_owned()),
+        0 => Err(FORM.into()),
         1..=ADDRESSES_MAX => Ok(group),
-        _ => Err(format!("names more than {ADDRESSES_MAX} addresses")),
+        _ => Err(ValueError::TooMany(ADDRESSES_MAX, "addresses")),
     }
 }
 
-fn tag_of(text: &str) -> Result<u16, String> {
-    value::number(text, 1..=0xffff).map(|tag| tag as u16).map_err(|why| format!("has a tag that {why}"))
+fn tag_of(text: &str) -> Result<u16, ValueError> {
+    value::number(text, 1..=0xffff).map(|tag| tag as u16).map_err(|why| why.in_part("has a tag that ", ""))
 }
 
 /// What stands in brackets, if that is tags and no IPv6 address.
@@ -116,10 +119,10 @@ mod tests {
             ("1@[2]", "TAG@ADDRESS"),
             ("1@192.0.2.1,[2,]", "a tag that"),
         ] {
-            let said = parse(text).unwrap_err();
+            let said = parse(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
         let many: Vec<String> = (0..65).map(|n| format!("192.0.2.{n}")).collect();
-        assert!(parse(&format!("1@{}", many.join(","))).unwrap_err().contains("more than 64"));
+        assert!(parse(&format!("1@{}", many.join(","))).unwrap_err().to_string().contains("more than 64"));
     }
 }

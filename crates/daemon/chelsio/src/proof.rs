@@ -6,6 +6,8 @@ use config::{
     plan::{Credentials, Secret},
 };
 
+use super::error::ValueError;
+
 /// Fewest and most bytes of a secret, as the format has them.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 6..=255;
 /// Fewest bytes that RFC 7143 §9.2.1 allows on a network that is not encrypted.
@@ -15,7 +17,7 @@ const SECRET_BYTES_SAFE: usize = 12;
 pub type Pair = (String, Secret);
 
 /// Reads `"id":"secret"`. No message shows the secret.
-pub fn pair(text: &str) -> Result<Pair, String> {
+pub fn pair(text: &str) -> Result<Pair, ValueError> {
     let form = "is \"id\":\"secret\", both in double quotes";
     let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or(form)?;
     let (id, secret) = inner.split_once("\":\"").ok_or(form)?;
@@ -106,7 +108,7 @@ mod tests {
             "\"id\":\"secret\"secret\"",
             "\u{201c}id\u{201d}:\u{201c}secretsecret\u{201d}",
         ] {
-            let said = pair(text).unwrap_err();
+            let said = pair(text).unwrap_err().to_string();
             assert!(
                 !said.contains("secretsecret") && !shown(text).contains("secretsecret"),
                 "{text}: {said}"

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     access::{self, Acl},
     device::{self, Device},
+    error::ValueError,
     key::Key,
     portal::{self, Group},
     proof::{self, ChapSettings, Pair},
@@ -86,7 +87,7 @@ impl Global {
         global
     }
 
-    fn take(&mut self, entry: &Entry) -> Result<(), String> {
+    fn take(&mut self, entry: &Entry) -> Result<(), ValueError> {
         let text = entry.value.value.as_str();
         let discovery = &mut self.discovery;
         match entry.key {
@@ -96,7 +97,7 @@ impl Global {
             Key::AclOrder => acl_order(text)?,
             Key::VendorId => self.vendor = Some(vendor(text)?),
             Key::InitiatorIdentity if text.is_empty() || text.len() > 255 => {
-                return Err("takes 1 to 255 characters".to_owned());
+                return Err("takes 1 to 255 characters".into());
             }
             Key::InitiatorIdentity => {}
             Key::LoginTime => self.login_time = Some(Duration::from_secs(value::number(text, 0..=3600)?)),
@@ -108,7 +109,7 @@ impl Global {
             Key::DiscoveryInitiator => push(&mut discovery.initiators, pair(entry)?)?,
             Key::DiscoveryTarget => discovery.target = Some(pair(entry)?),
             Key::ChallengeLength => challenge_length(text)?,
-            _ => return Err("belongs to another kind of block".to_owned()),
+            _ => return Err("belongs to another kind of block".into()),
         }
         Ok(())
     }
@@ -153,18 +154,18 @@ impl Target {
         &mut self,
         entry: &'a Entry,
         digests: &mut (Vec<&'a str>, Vec<&'a str>),
-    ) -> Result<(), String> {
+    ) -> Result<(), ValueError> {
         let text = entry.value.value.as_str();
         let terms = &mut self.negotiation;
         let count = || value::number(text, 1..=0xffff).map(|n| n as u16);
         let length = || value::number(text, 512..=SEGMENT_MAX).map(|n| n as u32);
         match entry.key {
             Key::TargetName => {
-                let name = name::iscsi(text).map_err(|why| why.to_string())?;
+                let name = name::iscsi(text).map_err(ValueError::Name)?;
                 self.name = Some(Located::new(name, entry.value.at.clone()));
             }
             Key::TargetAlias if text.is_empty() || text.len() > 255 => {
-                return Err("takes 1 to 255 bytes".to_owned());
+                return Err("takes 1 to 255 bytes".into());
             }
             Key::TargetAlias => self.alias = Some(text.to_owned()),
             Key::MaxConnections => terms.max_connections = count()?,
@@ -196,13 +197,13 @@ impl Target {
             Key::AclEnable => self.has_access_list = value::switch(text)?,
             Key::Acl => push(&mut self.acls, (entry.line, located(entry, access::parse(text)?)))?,
             Key::RegisterIsns => drop(value::switch(text)?),
-            _ => return Err("belongs to another kind of block".to_owned()),
+            _ => return Err("belongs to another kind of block".into()),
         }
         Ok(())
     }
 
     /// Methods of several lines count together.
-    fn method(&mut self, text: &str) -> Result<(), String> {
+    fn method(&mut self, text: &str) -> Result<(), ValueError> {
         let mut methods = self.proof.methods.unwrap_or((false, false));
         for part in value::parts(text)? {
             let (none, chap) = value::word(part, &[("None", (true, false)), ("CHAP", (false, true))])?;
@@ -269,7 +270,7 @@ fn negotiation() -> Negotiation {
 }
 
 /// Takes every entry of a block; what is no list may stand once.
-fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Result<(), String>) {
+fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Result<(), ValueError>) {
     for (at, entry) in block.entries.iter().enumerate() {
         let first = block.entries.iter().take(at).find(|other| other.key == entry.key);
         if let Some(first) = first.filter(|_| !entry.key.is_list()) {
@@ -299,23 +300,23 @@ fn located<T>(entry: &Entry, value: T) -> Located<T> {
     Located::new(value, entry.value.at.clone())
 }
 
-fn pair(entry: &Entry) -> Result<Located<Pair>, String> {
+fn pair(entry: &Entry) -> Result<Located<Pair>, ValueError> {
     Ok(located(entry, proof::pair(&entry.value.value)?))
 }
 
-fn push<T>(list: &mut Vec<T>, one: T) -> Result<(), String> {
+fn push<T>(list: &mut Vec<T>, one: T) -> Result<(), ValueError> {
     if list.len() == LIST_MAX {
-        return Err(format!("stands more than {LIST_MAX} times in one block"));
+        return Err(ValueError::TooOften(LIST_MAX));
     }
     list.push(one);
     Ok(())
 }
 
-fn policy(text: &str) -> Result<bool, String> {
+fn policy(text: &str) -> Result<bool, ValueError> {
     value::word(text, &[("Oneway", false), ("Mutual", true)])
 }
 
-fn digest(text: &str) -> Result<Vec<&str>, String> {
+fn digest(text: &str) -> Result<Vec<&str>, ValueError> {
     let words = value::parts(text)?;
     for word in &words {
         value::word(word, &[("None", ()), ("CRC32C", ())])?;
@@ -323,24 +324,24 @@ fn digest(text: &str) -> Result<Vec<&str>, String> {
     Ok(words)
 }
 
-fn challenge_length(text: &str) -> Result<(), String> {
+fn challenge_length(text: &str) -> Result<(), ValueError> {
     match value::number(text, 16..=1024)? {
         length if length % 16 == 0 => Ok(()),
-        _ => Err(format!("takes a multiple of 16, not \"{text}\"")),
+        _ => Err(ValueError::Multiple(text.to_owned())),
     }
 }
 
-fn acl_order(text: &str) -> Result<(), String> {
+fn acl_order(text: &str) -> Result<(), ValueError> {
     if text == "ISNS" {
-        return Err("can only be \"CONFIG\" here: there is no iSNS client".to_owned());
+        return Err("can only be \"CONFIG\" here: there is no iSNS client".into());
     }
     value::word(text, &[("CONFIG", ())])
 }
 
-fn vendor(text: &str) -> Result<String, String> {
+fn vendor(text: &str) -> Result<String, ValueError> {
     let is_printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
     if text.is_empty() || text.len() > 8 || !is_printable {
-        return Err(format!("takes 1 to 8 printable ASCII characters, not \"{text}\""));
+        return Err(ValueError::Vendor(text.to_owned()));
     }
     Ok(text.to_owned())
 }

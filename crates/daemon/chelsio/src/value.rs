@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 
 use multipath::suggest;
 
+use super::error::ValueError;
+
 /// The known word nearest to one that is not, letters of either case being the same.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower: Vec<String> = known.iter().map(|known| known.to_ascii_lowercase()).collect();
@@ -21,36 +23,41 @@ pub fn hint(word: &str, known: &[&str]) -> String {
 }
 
 /// A number in a range.
-pub fn number(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+pub fn number(text: &str, range: RangeInclusive<u64>) -> Result<u64, ValueError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let number = text.parse::<u64>().ok().filter(|number| digits && range.contains(number));
-    number.ok_or_else(|| format!("takes a number from {} to {}, not \"{text}\"", range.start(), range.end()))
+    let (min, max) = range.into_inner();
+    number.ok_or_else(|| ValueError::Number { text: text.to_owned(), min, max })
 }
 
 /// `Yes` or `No`.
-pub fn switch(text: &str) -> Result<bool, String> {
+pub fn switch(text: &str) -> Result<bool, ValueError> {
     word(text, &[("Yes", true), ("No", false)])
 }
 
 /// One of some words.
-pub fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+pub fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, ValueError> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
     }
-    let known: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-    Err(format!("takes {}, not \"{text}\"", known.join(" or ")))
+    let known = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+    Err(ValueError::Word { text: text.to_owned(), known })
 }
 
 /// A value that only `only` may have: the format knows others, its software never did.
-pub fn fixed(text: &str, only: &str) -> Result<(), String> {
-    if text == only { Ok(()) } else { Err(format!("can only be \"{only}\", not \"{text}\"")) }
+pub fn fixed(text: &str, only: &str) -> Result<(), ValueError> {
+    if text == only {
+        Ok(())
+    } else {
+        Err(ValueError::Fixed { text: text.to_owned(), only: only.to_owned() })
+    }
 }
 
 /// Parts between commas, without blanks around them; none may be empty.
-pub fn parts(text: &str) -> Result<Vec<&str>, String> {
+pub fn parts(text: &str) -> Result<Vec<&str>, ValueError> {
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     if parts.iter().any(|part| part.is_empty()) {
-        return Err(format!("has an empty element in \"{text}\""));
+        return Err(ValueError::EmptyElement(text.to_owned()));
     }
     Ok(parts)
 }
@@ -66,7 +73,7 @@ mod tests {
             assert!(number(text, 1..=2048).is_err(), "{text}");
         }
         assert_eq!((switch("Yes"), switch("No")), (Ok(true), Ok(false)));
-        assert_eq!(switch("yes").unwrap_err(), "takes \"Yes\" or \"No\", not \"yes\"");
+        assert_eq!(switch("yes").unwrap_err().to_string(), "takes \"Yes\" or \"No\", not \"yes\"");
         assert!(fixed("No", "No").is_ok() && fixed("Yes", "No").is_err());
         assert_eq!(parts("None, CRC32C"), Ok(vec!["None", "CRC32C"]));
         assert!(parts("None,,CRC32C").is_err() && parts("").is_err());
