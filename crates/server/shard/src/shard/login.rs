@@ -9,8 +9,8 @@ use iscsi::login::{
     AuthPolicy, Authorization, Cause, Complete, Completion, Established, LoginIdentity, LoginPolicy,
 };
 use iscsi::negotiate::{Limits, SessionType};
-use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
-use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
+use iscsi::session::{SessionLimits, SessionParams, WINDOW_START};
+use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
 use super::conns::{Conn, ConnKind, JoinRequest, PendingLogin};
@@ -241,85 +241,14 @@ impl Shard {
     }
 
     pub(super) fn join_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
+        let until = cx.now + self.exports.admission.login_time;
         if !self.iscsi.sessions.contains_key(&tsih) {
             self.join_of_absent(cx, tsih, joining);
-        } else if !self.start_join(cx, tsih, joining) {
+        } else if !self.iscsi.start_join(cx, &mut self.conns, until, (tsih, joining)) {
             self.outbox.post(
                 joining.from,
                 Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
             );
-        }
-    }
-
-    /// Lets a further connection join a session that is here: what it replaces ends first (RFC 7143
-    /// §6.3.4), and only then is its login answered. False: the session does not go on.
-    pub(super) fn start_join(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) -> bool {
-        let until = cx.now + self.exports.admission.login_time;
-        let Some(tag) = self.iscsi.sessions.get(&tsih).copied() else { return false };
-        let Some(session) = self.conns.session(tag).filter(|session| !session.closed) else { return false };
-        session.joining.push(joining);
-        session.proto.reinstate(cx, joining.cid, until);
-        self.conns.touch(tag);
-        true
-    }
-
-    /// Answers the logins that wait to join a session, as far as nothing of what they replace is left, and
-    /// keeps places for their links.
-    pub(super) fn answer_joins(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let Some(session) = self.conns.session(conn) else { return };
-        if session.joining.is_empty() {
-            return;
-        }
-        let (proto, closed) = (&session.proto, session.closed);
-        let ready = |joining: &mut JoinRequest| closed || proto.is_clear_of(joining.cid);
-        let ready: Vec<JoinRequest> = session.joining.extract_if(.., ready).collect();
-        for joining in ready {
-            let Some(session) = self.conns.session(conn) else { return };
-            let window = match session.proto.keep_place(joining.cid) {
-                Ok(()) => {
-                    session.admitted.push(joining);
-                    Ok(session.proto.command_numbers())
-                }
-                Err(AttachError::NoMemory) => Err(LoginStatus::OUT_OF_RESOURCES),
-                Err(AttachError::TooManyLinks) => Err(LoginStatus::TOO_MANY_CONNECTIONS),
-                Err(AttachError::Closing) => Err(LoginStatus::SESSION_DOES_NOT_EXIST),
-            };
-            if window.is_err() {
-                self.expect_no_more(cx, conn, joining.cid);
-            }
-            self.outbox.post(joining.from, Message::JoinReply(joining.token, window));
-        }
-    }
-
-    /// A login that was to join a session came to nothing: the session waits for its link no longer.
-    pub(super) fn join_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        if let Some(conn) = self.iscsi.sessions.get(&tsih).copied()
-            && let Some(session) = self.conns.session(conn)
-            && let Some(at) = session.admitted.iter().position(|admitted| *admitted == joining)
-        {
-            session.admitted.swap_remove(at);
-            self.expect_no_more(cx, conn, joining.cid);
-        }
-        self.connection_gone(tsih, joining.cid);
-    }
-
-    /// The link of a login that was let in to a session does not become part of it.
-    pub(super) fn link_never_came(&mut self, cx: &mut Cx<'_>, tsih: Tsih, cid: Cid) {
-        if let Some(conn) = self.iscsi.sessions.get(&tsih).copied()
-            && let Some(session) = self.conns.session(conn)
-        {
-            session.admitted.retain(|admitted| admitted.cid != cid);
-            self.expect_no_more(cx, conn, cid);
-        }
-        self.connection_gone(tsih, cid);
-    }
-
-    fn expect_no_more(&mut self, cx: &mut Cx<'_>, conn: Tag, cid: Cid) {
-        let Some(session) = self.conns.session(conn) else { return };
-        // Another login may be on its way with the same CID.
-        if !session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid) {
-            session.proto.expect_no_more(cx, cid);
-            self.conns.touch(conn);
         }
     }
 
@@ -383,7 +312,7 @@ impl Shard {
         if handoff.new {
             self.login_aborted(cx, tsih);
         } else {
-            self.link_never_came(cx, tsih, cid);
+            self.iscsi.link_never_came(cx, (&mut self.conns, &mut self.outbox), tsih, cid);
         }
     }
 }

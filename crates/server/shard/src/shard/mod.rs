@@ -10,6 +10,7 @@ mod admission;
 mod conns;
 mod control;
 mod deferred;
+mod joins;
 mod lent;
 mod login;
 mod memory;
@@ -160,7 +161,12 @@ impl Shard {
             }
             Message::JoinReply(token, result) => self.join_reply(token, result),
             Message::JoinAborted(tsih, cid, from, token) => {
-                self.join_aborted(cx, tsih, JoinRequest { cid, from, token });
+                self.iscsi.join_aborted(
+                    cx,
+                    (&mut self.conns, &mut self.outbox),
+                    tsih,
+                    JoinRequest { cid, from, token },
+                );
             }
             Message::ReserveMemory(tsih, wanted, from, token) => {
                 self.reserve_memory(cx, tsih, wanted, (from, token))

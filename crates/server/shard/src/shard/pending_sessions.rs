@@ -116,9 +116,10 @@ impl Shard {
 
     /// What waited for a session goes on: it is here, or never will be.
     pub(super) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+        let until = cx.now + self.exports.admission.login_time;
         for postponed in self.iscsi.pending_sessions.take(tsih) {
             if let Postponed::Window(joining) = postponed
-                && !self.start_join(cx, tsih, joining)
+                && !self.iscsi.start_join(cx, &mut self.conns, until, (tsih, joining))
             {
                 let gone = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
                 self.outbox.post(joining.from, Message::JoinReply(joining.token, gone));

@@ -13,12 +13,13 @@ use iscsi::session::{
     LinkParams, Request, Response, ScsiCommand, ScsiResult, SessionLimits, SessionParams, TargetSession,
     TaskManagement,
 };
-use iscsi::wire::{Cid, TmfFunction, TmfResponseCode, Tsih};
+use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{Arrived, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{AskId, Identity, Nexus};
 
 use super::conns::{Conn, ConnKind, Session, SessionLink};
+use super::joins::answer_joins;
 use super::login::{placement_query, promise};
 use super::nexus_presence::volumes_of;
 use super::{DIRECTORY, Shard, set_slot};
@@ -68,7 +69,12 @@ impl Shard {
             (true, Some(())) => self.resume_postponed(cx, tsih),
             (true, None) => self.login_aborted(cx, tsih),
             (false, Some(())) => {}
-            (false, None) => self.link_never_came(cx, tsih, handoff.established.identity.cid),
+            (false, None) => self.iscsi.link_never_came(
+                cx,
+                (&mut self.conns, &mut self.outbox),
+                tsih,
+                handoff.established.identity.cid,
+            ),
         }
     }
 
@@ -214,7 +220,7 @@ impl Shard {
                     session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
                 let tsih = session.tsih;
                 if let Some((id, cid)) = id {
-                    self.connection_gone(tsih, cid);
+                    self.iscsi.connection_gone((&mut self.conns, &mut self.outbox), tsih, cid);
                     self.depart(id, Departure::Close);
                 }
                 continue;
@@ -246,26 +252,13 @@ impl Shard {
             }
         }
         self.resume_parked(cx, conn);
-        self.answer_joins(cx, conn);
+        answer_joins(cx, &mut self.conns, &mut self.outbox, conn);
         let Some(session) = self.conns.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
             self.conns.mark_ready(id);
         }
         self.forget_session(conn);
-    }
-
-    /// Tells the directory, unless another link bears the same CID, or is about to: it is reinstated.
-    pub(super) fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
-        let conn = self.iscsi.sessions.get(&tsih).copied();
-        let session = conn.and_then(|conn| self.conns.session(conn));
-        let replaced = |session: &mut Session| {
-            session.proto.has_connection(cid)
-                || session.joining.iter().chain(&session.admitted).any(|joining| joining.cid == cid)
-        };
-        if !session.is_some_and(replaced) {
-            self.outbox.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
-        }
     }
 
     fn session_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Request>) {
