@@ -163,6 +163,13 @@ impl Shard {
 
     /// What was parked may start now, perhaps.
     pub(super) fn resume_parked(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        if self
+            .conns
+            .get(conn)
+            .is_none_or(|conn| conn.parked.reads.is_empty() && conn.parked.writes.is_empty())
+        {
+            return;
+        }
         while let Some(mut step) = self.conns.get_mut(conn).and_then(|conn| conn.parked.reads.pop_front()) {
             let len = self.answer_len(&mut step);
             let Some(Conn { kind, parked, .. }) = self.conns.get_mut(conn) else { return };
