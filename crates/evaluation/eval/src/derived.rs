@@ -57,7 +57,7 @@ impl std::fmt::Display for Improvement {
 
 /// What does not add up in a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Discord {
+pub enum Inconsistency {
     /// By Little's law so many were outstanding on average, and no more than so many can have been.
     TooMany {
         /// IOPS times latency.
@@ -144,7 +144,7 @@ const SLACK: f64 = 0.02;
 
 impl Raw {
     /// All that does not add up.
-    pub fn discords(&self) -> Vec<Discord> {
+    pub fn discords(&self) -> Vec<Inconsistency> {
         let mut found = Vec::new();
         // At a rate, what waits for its turn counts too: there is no bound.
         if let Some((mean, deviation)) = self.latency_s.filter(|(mean, _)| self.is_closed && *mean > 0.0) {
@@ -159,18 +159,18 @@ impl Raw {
                 }
             };
             if inside > self.depth * (1.0 + SLACK) + spare {
-                found.push(Discord::TooMany { found: inside, most: self.depth });
+                found.push(Inconsistency::TooMany { found: inside, most: self.depth });
             } else if inside < self.depth * 0.8 {
-                found.push(Discord::TooFew { found: inside, most: self.depth });
+                found.push(Inconsistency::TooFew { found: inside, most: self.depth });
             }
         }
         let product = self.iops * self.bytes;
         if (product - self.bandwidth).abs() > SLACK * product.max(self.bandwidth) {
-            found.push(Discord::Bandwidth { found: product, measured: self.bandwidth });
+            found.push(Inconsistency::Bandwidth { found: product, measured: self.bandwidth });
         }
         let (used, had) = self.processor;
         if used > had * (1.0 + SLACK) {
-            found.push(Discord::Processor { used, had });
+            found.push(Inconsistency::Processor { used, had });
         }
         found
     }

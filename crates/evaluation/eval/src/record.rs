@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::checked::BadFigure;
 use crate::compare::Spread;
 use crate::cpu::Usage;
-use crate::derived::{self, Discord, Edges, Raw};
+use crate::derived::{self, Edges, Inconsistency, Raw};
 use crate::histogram::Histogram;
 
 /// Version of the form; another number is refused when a record is read.
@@ -183,7 +183,7 @@ impl Run {
     }
 
     /// What does not add up.
-    pub fn discords(&self, point: &Point) -> Vec<Discord> {
+    pub fn discords(&self, point: &Point) -> Vec<Inconsistency> {
         let used = |side: &Side| {
             let total = side.cores.total();
             (total.busy(), total.total())
@@ -215,7 +215,7 @@ impl Run {
         let mut found = if self.ios == 0 { Vec::new() } else { raw.discords() };
         for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
             let late = side.as_ref().and_then(|side| side.late);
-            found.extend(late.map(|late| Discord::Late { end, late, seconds: self.seconds }));
+            found.extend(late.map(|late| Inconsistency::Late { end, late, seconds: self.seconds }));
         }
         found
     }
@@ -427,30 +427,30 @@ impl Record {
     }
 }
 
-fn words(discord: &Discord) -> String {
+fn words(discord: &Inconsistency) -> String {
     let short = crate::interval::short;
     match discord {
-        Discord::TooMany { found, most } => {
+        Inconsistency::TooMany { found, most } => {
             format!(
                 "IOPS times latency is {} I/Os in flight, and {} were allowed",
                 short(*found),
                 short(*most)
             )
         }
-        Discord::TooFew { found, most } => format!(
+        Inconsistency::TooFew { found, most } => format!(
             "IOPS times latency is {} I/Os in flight of {}: the load generator may be the limit",
             short(*found),
             short(*most)
         ),
-        Discord::Bandwidth { found, measured } => {
+        Inconsistency::Bandwidth { found, measured } => {
             format!("IOPS times size is {} bytes/s, and {} were counted", short(*found), short(*measured))
         }
-        Discord::Late { end, late, seconds } => format!(
+        Inconsistency::Late { end, late, seconds } => format!(
             "the {end}'s processors were looked at up to {} s late in a run of {} s: what is said of them is of another time",
             short(*late),
             short(*seconds)
         ),
-        Discord::Processor { used, had } => {
+        Inconsistency::Processor { used, had } => {
             format!("{} processor seconds were used of {}", short(*used), short(*had))
         }
     }

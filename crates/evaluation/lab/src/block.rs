@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::initiator::Task;
 use crate::live::Moment;
 use crate::measure::{Load, Part, Pulse, measure};
-use crate::mixed_traffic::Noise;
+use crate::mixed_traffic::BackgroundTraffic;
 use crate::place::Place;
 use crate::runner::{Runner, Testbed, note_command};
 use crate::watch::Watch;
@@ -80,11 +80,11 @@ pub(crate) fn load(
     let is_known = step.target != "url" || !testbed.link.target().is_local();
     let watch = is_known.then_some(watch);
     let mut noise = match step.wire {
-        Wire::Congested { .. } => Some(Noise::start(runner, &testbed.link)?),
+        Wire::Congested { .. } => Some(BackgroundTraffic::start(runner, &testbed.link)?),
         _ => None,
     };
     let run = run(runner, step, &parts, watch.as_ref(), moment, record)?;
-    noise.as_mut().map_or(Ok(()), Noise::check)?;
+    noise.as_mut().map_or(Ok(()), BackgroundTraffic::check)?;
     Ok(run)
 }
 

@@ -41,7 +41,7 @@ pub fn host_capacity(
         ),
         wires: Vec::new(),
         time,
-        pace: Timing::default(),
+        timing: Timing::default(),
     }
 }
 

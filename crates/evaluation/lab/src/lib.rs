@@ -55,4 +55,4 @@ pub use process::{Late, Process, Run, Stream};
 pub use runner::{Cores, Runner, directory};
 pub use scratch::Scratch;
 pub use target::Target;
-pub use watch::{Look, Seen, Watch};
+pub use watch::{CpuSample, CpuUse, Watch};

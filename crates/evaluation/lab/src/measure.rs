@@ -13,7 +13,7 @@ use eval::record::{Run, Side};
 use crate::Failure;
 use crate::initiator::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::place::Place;
-use crate::watch::{Look, Seen, Watch};
+use crate::watch::{CpuSample, CpuUse, Watch};
 
 /// What one initiator machine does.
 #[derive(Clone, Debug)]
@@ -138,10 +138,10 @@ struct Window<'a> {
     began: Vec<Option<Vec<u32>>>,
     /// One for each machine, whatever its namespaces.
     initiators: Vec<Watch>,
-    open: Option<(Option<Look>, Vec<Option<Look>>)>,
+    open: Option<(Option<CpuSample>, Vec<Option<CpuSample>>)>,
     /// How late the target's looks were, and the initiators', in seconds.
     late: (f64, f64),
-    seen: Option<(Option<Seen>, Option<Seen>)>,
+    seen: Option<(Option<CpuUse>, Option<CpuUse>)>,
     progress: Vec<Progress>,
     last: (f64, u64),
 }
@@ -171,7 +171,7 @@ impl<'a> Window<'a> {
                     self.initiators = self.watches();
                     let target = self.load.target.and_then(|watch| watch.ask().ok());
                     let looks: Vec<_> = self.initiators.iter().map(|watch| watch.look().ok()).collect();
-                    let late = |look: &Option<Look>| look.as_ref().map_or(0.0, |look| look.late(at));
+                    let late = |look: &Option<CpuSample>| look.as_ref().map_or(0.0, |look| look.late(at));
                     self.late = (late(&target), looks.iter().map(late).fold(0.0, f64::max));
                     self.open = Some((target, looks));
                 }
@@ -203,7 +203,7 @@ impl<'a> Window<'a> {
     fn close(&mut self, ceased: Instant) {
         if self.seen.is_none() {
             self.seen = self.look(Watch::ask);
-            let late = |seen: &Option<Seen>| {
+            let late = |seen: &Option<CpuUse>| {
                 let until = seen.as_ref().map_or(ceased, |seen| seen.until);
                 until.saturating_duration_since(ceased).as_secs_f64()
             };
@@ -214,7 +214,10 @@ impl<'a> Window<'a> {
     }
 
     /// `far`: how the target is looked at.
-    fn look(&self, far: fn(&Watch) -> Result<Look, Failure>) -> Option<(Option<Seen>, Option<Seen>)> {
+    fn look(
+        &self,
+        far: fn(&Watch) -> Result<CpuSample, Failure>,
+    ) -> Option<(Option<CpuUse>, Option<CpuUse>)> {
         let (target, initiators) = self.open.as_ref()?;
         // Initiators first: they may end at any moment, and the target does not.
         let all = self.initiators.iter().zip(initiators);
@@ -234,7 +237,7 @@ impl<'a> Window<'a> {
             return None;
         }
         self.last = (seconds, ios);
-        let busy = |seen: &Option<Seen>| seen.as_ref().map(|seen| seen.side.cores.total().busy_percent());
+        let busy = |seen: &Option<CpuUse>| seen.as_ref().map(|seen| seen.side.cores.total().busy_percent());
         // Asking other machines would hold up the news of the end.
         let is_near = self.load.parts.iter().all(|part| part.place.is_local());
         let seen = if is_near { self.look(Watch::look) } else { None };
@@ -250,14 +253,14 @@ impl<'a> Window<'a> {
         let (target, initiator) = self.seen.unwrap_or_default();
         let late = |late: f64| Some(late).filter(|late| *late > LATE.max(figures.seconds * LATE_PART));
         let late = (late(self.late.0), late(self.late.1));
-        let scaled = |seen: &Seen| {
+        let scaled = |seen: &CpuUse| {
             let scale = if seen.seconds > 0.0 { figures.seconds / seen.seconds } else { 1.0 };
             let (user, system) = seen.side.process;
             // They count by the clock; a processor that was taken away meanwhile was not used.
             let idle_polls = seen.side.idle_polls.map(|idle| (idle * scale).min((user + system) * scale));
             Side { process: (user * scale, system * scale), idle_polls, ..seen.side.clone() }
         };
-        let is_whole = |seen: &&Seen| seen.gone.is_none();
+        let is_whole = |seen: &&CpuUse| seen.gone.is_none();
         let link = target.as_ref().or(initiator.as_ref());
         let count = |count: Option<u64>| {
             let link = link?;
@@ -294,7 +297,7 @@ impl<'a> Window<'a> {
 const MACHINE: u32 = 10_000;
 
 /// What several machines did, as of one.
-fn merged(all: Vec<Seen>) -> Option<Seen> {
+fn merged(all: Vec<CpuUse>) -> Option<CpuUse> {
     let mut all = all.into_iter();
     let mut sum = all.next()?;
     for (seen, machine) in all.zip(1u32..) {
@@ -323,7 +326,7 @@ mod tests {
         let seen = |user| {
             let cores = Usage { cores: vec![(0, Kinds { user, ..Kinds::default() })], switches: 3 };
             let side = Side { cores, process: (user, 0.5), resident: 10, ..Side::default() };
-            Seen {
+            CpuUse {
                 seconds: 1.0,
                 until: Instant::now(),
                 side,

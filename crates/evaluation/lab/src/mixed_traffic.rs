@@ -262,13 +262,13 @@ fn add(record: &mut Record, kind: &Kind, wire: Wire, is_alone: bool, run: Run) {
 }
 
 /// Streams in both directions that fill a link while something else is measured on it.
-pub(crate) struct Noise {
+pub(crate) struct BackgroundTraffic {
     processes: Vec<Process>,
 }
 
-impl Noise {
+impl BackgroundTraffic {
     /// Fills the link between the target and each initiator machine, both ways.
-    pub(crate) fn start(runner: &Runner<'_>, link: &Link) -> Result<Noise, Failure> {
+    pub(crate) fn start(runner: &Runner<'_>, link: &Link) -> Result<BackgroundTraffic, Failure> {
         let mut processes = Vec::new();
         let target = runner.target("stream")?;
         for (host, there) in link.initiators().iter().enumerate() {
@@ -298,7 +298,7 @@ impl Noise {
                 processes.append(&mut serving.processes);
             }
         }
-        Ok(Noise { processes })
+        Ok(BackgroundTraffic { processes })
     }
 
     /// After the load: all of it was there until the end.
@@ -325,7 +325,7 @@ mod tests {
             Process::start(Start { name: "noise", place: &Place::Here, cores: &[], words, dir: dir.path() })
                 .unwrap()
         };
-        let mut noise = Noise { processes: vec![start("exec sleep 600")] };
+        let mut noise = BackgroundTraffic { processes: vec![start("exec sleep 600")] };
         noise.check().unwrap();
         let mut ended = start("echo refused");
         ended.finish(Duration::from_secs(10)).unwrap();

@@ -136,20 +136,20 @@ impl Runner<'_> {
     pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, PlanError>) -> Result<Record, Failure> {
         let mut progress =
             Progress { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
-        let rough = plan_of(&self.pace()).map_err(Failure::new)?;
+        let rough = plan_of(&self.timing()).map_err(Failure::new)?;
         progress.allowance = progress.allowance.of(rough.time);
         let mut record = begin(rough.preset, &[]);
         let (possible, left_out) = self.possible(&rough);
         progress.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
-        let pace = match rough.time {
-            None => self.pace(),
+        let timing = match rough.time {
+            None => self.timing(),
             Some(_) => {
-                let pace = self.measured_pace(&possible, &mut progress, &record);
+                let timing = self.measured_timing(&possible, &mut progress, &record);
                 let not = rough.steps.iter().filter(|step| !possible.contains(step));
-                Timing { left_out: distinct(not.map(LeftOut::like)), ..pace }
+                Timing { left_out: distinct(not.map(LeftOut::like)), ..timing }
             }
         };
-        let plan = plan_of(&pace).map_err(Failure::new)?;
+        let plan = plan_of(&timing).map_err(Failure::new)?;
         record.environment = self.environment(&rough);
         record.notes.extend(plan.notes.iter().cloned());
         record.notes.extend(left_out);
@@ -181,7 +181,7 @@ impl Runner<'_> {
                 }
                 round_begun = progress.allowance.passed();
             }
-            self.take(step, (at, &steps), &pace, &mut progress, &mut record);
+            self.take(step, (at, &steps), &timing, &mut progress, &mut record);
         }
         self.live.over();
         drop(progress.testbed);
@@ -197,7 +197,7 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         (at, all): (usize, &[&Step]),
-        pace: &Timing,
+        timing: &Timing,
         progress: &mut Progress,
         record: &mut Record,
     ) {
@@ -205,7 +205,7 @@ impl Runner<'_> {
         if progress.broken.contains(&attempt) {
             return;
         }
-        let takes = |steps: &[&Step]| pace.of_steps(steps.iter().copied());
+        let takes = |steps: &[&Step]| timing.of_steps(steps.iter().copied());
         let (before, rest) = all.split_at_checked(at).unwrap_or((all, &[]));
         // What was estimated wrongly so far is expected to be so further on.
         let done = takes(before);
@@ -236,7 +236,7 @@ impl Runner<'_> {
     }
 
     /// What systems take to start and to begin, as they say of themselves.
-    fn pace(&self) -> Timing {
+    fn timing(&self) -> Timing {
         Timing {
             starts: self.targets.iter().map(|it| (it.name().to_owned(), it.starting())).collect(),
             loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.around())).collect(),
@@ -246,9 +246,9 @@ impl Runner<'_> {
 
     /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
     /// goes wrong here goes wrong again when it counts, and is noted then.
-    fn measured_pace(&mut self, steps: &[&Step], progress: &mut Progress, record: &Record) -> Timing {
-        let mut pace = self.pace();
-        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return pace };
+    fn measured_timing(&mut self, steps: &[&Step], progress: &mut Progress, record: &Record) -> Timing {
+        let mut timing = self.timing();
+        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return timing };
         let moment =
             Moment { step: (0, steps.len()), what: format!("trying {}", what(step)), ..Moment::default() };
         self.live.begins(&moment);
@@ -257,12 +257,12 @@ impl Runner<'_> {
         short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
         // What is written down is what is done when it counts.
         let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
-        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else { return pace };
+        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else { return timing };
         let (started, filled) = took;
-        Timing::learn(&mut pace.starts, &step.target, started);
+        Timing::learn(&mut timing.starts, &step.target, started);
         let bytes = u64::from(short.volumes.0) * short.volumes.1;
         if !filled.is_zero() {
-            pace.filled = bytes as f64 / filled.as_secs_f64();
+            timing.filled = bytes as f64 / filled.as_secs_f64();
         }
         progress.testbed = Some((Key::of(&short), testbed));
         short.job.file_size = Some(Amount::Bytes(short.volumes.1));
@@ -270,12 +270,12 @@ impl Runner<'_> {
             (Duration::ZERO, Some(TRIED), step.volumes.0);
         let begun = Instant::now();
         if self.step(&short, progress, &moment, &mut aside).is_ok() {
-            let connecting = pace.load("", short.connections) - pace.load("", 0);
+            let connecting = timing.load("", short.connections) - timing.load("", 0);
             let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
-            Timing::learn(&mut pace.loads, &step.initiator, took);
+            Timing::learn(&mut timing.loads, &step.initiator, took);
         }
-        pace.spent = progress.allowance.passed();
-        pace
+        timing.spent = progress.allowance.passed();
+        timing
     }
 
     /// Steps whose systems speak the protocol and have the medium, and what is left out and why.

@@ -1,7 +1,7 @@
 //! What processors, processes and the network stack did between two moments, on one machine.
 //!
 //! Texts of `/proc` are read where the processes run and parsed by [`eval::cpu`]. Invariant: a
-//! [`Look`] is one moment: what it gives is only used as a difference to another of the same watch.
+//! [`CpuSample`] is one moment: what it gives is only used as a difference to another of the same watch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Watch {
 
 /// One moment.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct CpuSample {
     /// When it was here, by our clock: it was taken before that.
     here: Instant,
     /// When it was taken, in seconds by its own machine's clock; `None`: that is this machine, and no time went by.
@@ -44,7 +44,7 @@ pub struct Look {
 
 /// What passed between two looks.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct CpuUse {
     /// Seconds between them, by the clock of their machine.
     pub seconds: f64,
     /// When the second was here, by our clock.
@@ -77,17 +77,17 @@ impl Watch {
     ///
     /// # Errors
     /// If the machine's counters cannot be read.
-    pub fn ask(&self) -> Result<Look, Failure> {
+    pub fn ask(&self) -> Result<CpuSample, Failure> {
         let look = self.look()?;
         let polls = self.polls.as_ref().and_then(|polls| polls.idle_seconds());
-        Ok(Look { polls, ..look })
+        Ok(CpuSample { polls, ..look })
     }
 
     /// Looks now.
     ///
     /// # Errors
     /// If the machine's counters cannot be read.
-    pub fn look(&self) -> Result<Look, Failure> {
+    pub fn look(&self) -> Result<CpuSample, Failure> {
         let texts = self.texts()?;
         let cores = Reading::parse(texts.get("stat").map_or("", String::as_str))
             .map_err(|why| Failure::new(format!("/proc/stat of {}: {why}", self.place.name())))?;
@@ -96,7 +96,7 @@ impl Watch {
             Some((pid, Times::parse(text).ok()?))
         };
         let processes = texts.iter().filter_map(times).collect();
-        Ok(Look {
+        Ok(CpuSample {
             here: Instant::now(),
             taken: texts.get("uptime").and_then(|text| uptime(text)),
             cores,
@@ -151,7 +151,7 @@ impl Watch {
     }
 
     /// What passed since an earlier look.
-    pub fn since(&self, earlier: &Look, now: &Look) -> Seen {
+    pub fn since(&self, earlier: &CpuSample, now: &CpuSample) -> CpuUse {
         let mut usage = now.cores.since(&earlier.cores, self.ticks);
         if !self.cores.is_empty() {
             usage.cores.retain(|(core, _)| self.cores.contains(core));
@@ -174,7 +174,7 @@ impl Watch {
         };
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         let was_there = |pid: &u32| [earlier, now].iter().all(|look| look.processes.contains_key(pid));
-        Seen {
+        CpuUse {
             seconds,
             until: now.here,
             side: Side {
@@ -191,12 +191,12 @@ impl Watch {
     }
 }
 
-impl Seen {
+impl CpuUse {
     /// The same, if all that was watched was there all the time.
     ///
     /// # Errors
     /// If a process was not: its time would be taken for none.
-    pub(crate) fn whole(self) -> Result<Seen, Failure> {
+    pub(crate) fn whole(self) -> Result<CpuUse, Failure> {
         match self.gone {
             None => Ok(self),
             Some(pid) => {
@@ -206,7 +206,7 @@ impl Seen {
     }
 }
 
-impl Look {
+impl CpuSample {
     /// How late it is for something that happened at a moment, at most, in seconds.
     pub fn late(&self, happened: Instant) -> f64 {
         self.here.saturating_duration_since(happened).as_secs_f64()
@@ -299,7 +299,7 @@ mod tests {
         let watch = Watch::new(Place::Here, Vec::new(), &[]);
         let look = |taken, on_its_way| {
             let look = watch.look().unwrap();
-            Look { taken, here: look.here + Duration::from_secs(on_its_way), ..look }
+            CpuSample { taken, here: look.here + Duration::from_secs(on_its_way), ..look }
         };
         let (first, last) = (look(uptime("100.25 7.00\n"), 0), look(uptime("102.75 9.00\n"), 7));
         assert_eq!(watch.since(&first, &last).seconds, 2.5);

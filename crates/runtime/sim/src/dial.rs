@@ -14,7 +14,7 @@ use buf::{Cx, Errno, Pool, Time};
 use endpoint::{Accepted, Dial, Dialled, Endpoint, ListenerId, ShardId};
 
 use crate::net::{Peer, PeerEnd, Wire};
-use crate::world::{Due, Happening, World, address};
+use crate::world::{Event, ScheduledEvent, World, address};
 
 /// ECONNREFUSED, as Linux numbers it.
 const REFUSED: Errno = Errno(111);
@@ -96,16 +96,16 @@ impl<E: Endpoint> World<E> {
         let is_of = |shard: ShardId| shards.contains(&shard.0);
         for Reverse(due) in std::mem::take(&mut self.queue.heap).into_sorted_vec() {
             match due.what {
-                Happening::Disk(shard, op, begun) if is_of(shard) => {
+                Event::Disk(shard, op, begun) if is_of(shard) => {
                     self.disks.entry(op.disk).or_default().run_unheard(&mut self.chance, op, begun);
                 }
-                Happening::DiskEnded(shard, op, came) if is_of(shard) => {
+                Event::DiskEnded(shard, op, came) if is_of(shard) => {
                     self.disks.entry(op.disk).or_default().unheard(&op, came);
                 }
-                Happening::Message(to, _) if is_of(to) => {}
-                Happening::Dial(shard, _) | Happening::DialFailed(shard, ..) if is_of(shard) => {}
-                Happening::Arrive(to, peer, ..) if is_of(to) => self.lose_end(peer),
-                what => self.queue.heap.push(Reverse(Due { what, ..due })),
+                Event::Message(to, _) if is_of(to) => {}
+                Event::Dial(shard, _) | Event::DialFailed(shard, ..) if is_of(shard) => {}
+                Event::Arrive(to, peer, ..) if is_of(to) => self.lose_end(peer),
+                what => self.queue.heap.push(Reverse(ScheduledEvent { what, ..due })),
             }
         }
         for id in shards.clone() {
@@ -134,7 +134,7 @@ impl<E: Endpoint> World<E> {
         let wire = &self.wires[peer.0];
         if wire.twin.is_some() && (!wire.to_peer.is_empty() || wire.departed) {
             let at = self.soon(self.config.wire_delay_max);
-            self.queue.push(at, Happening::Carry(peer));
+            self.queue.push(at, Event::Carry(peer));
         }
     }
 
@@ -154,9 +154,9 @@ impl<E: Endpoint> World<E> {
             Reach::Open if dial.until > self.now => self.connect_shards(shard, dial),
             Reach::Open | Reach::Silent => {
                 let at = dial.until.max(self.now);
-                self.queue.push(at, Happening::DialFailed(shard, dial.id, TIMED_OUT));
+                self.queue.push(at, Event::DialFailed(shard, dial.id, TIMED_OUT));
             }
-            Reach::Refused => self.queue.push(self.now, Happening::DialFailed(shard, dial.id, REFUSED)),
+            Reach::Refused => self.queue.push(self.now, Event::DialFailed(shard, dial.id, REFUSED)),
         }
     }
 
@@ -173,12 +173,12 @@ impl<E: Endpoint> World<E> {
         let local = address(near.0 + 1);
         let accepted = Accepted { listener, local: dial.to, peer: local, cpu: None };
         let at = self.soon(self.config.wire_delay_max);
-        self.queue.push(at, Happening::Arrive(to, far, None, accepted));
+        self.queue.push(at, Event::Arrive(to, far, None, accepted));
         let faults = self.config.lines;
         if self.chance.permille(faults.lost_permille) {
             let at = self.soon(faults.lost_after_max);
             let silent = self.chance.permille(faults.silent_permille);
-            self.queue.push(at, Happening::Lose(near, silent));
+            self.queue.push(at, Event::Lose(near, silent));
         }
         let link = self.take_home(shard, near);
         let dialled = Dialled { link, local, peer: dial.to };
@@ -212,7 +212,7 @@ impl<E: Endpoint> World<E> {
             self.wake_receive(twin);
         }
         if now > 0 && self.wires[peer.0].send.is_some() {
-            self.queue.push(self.now, Happening::Transmit(peer));
+            self.queue.push(self.now, Event::Transmit(peer));
         }
     }
 

@@ -7,7 +7,7 @@ use endpoint::Endpoint;
 use volume::DiskId;
 
 use crate::disk::Disk;
-use crate::world::{Happening, World};
+use crate::world::{Event, World};
 
 impl<E: Endpoint> World<E> {
     /// The daemon is killed, and the power stays: its shards stop where they stand, every connection is reset, of
@@ -16,10 +16,10 @@ impl<E: Endpoint> World<E> {
     pub fn crash(mut self) -> BTreeMap<DiskId, Disk> {
         while let Some(Reverse(due)) = self.queue.heap.pop() {
             match due.what {
-                Happening::Disk(_, op, begun) => {
+                Event::Disk(_, op, begun) => {
                     self.disks.entry(op.disk).or_default().run_unheard(&mut self.chance, op, begun);
                 }
-                Happening::DiskEnded(_, op, came) => {
+                Event::DiskEnded(_, op, came) => {
                     self.disks.entry(op.disk).or_default().unheard(&op, came);
                 }
                 _ => {}
@@ -32,7 +32,7 @@ impl<E: Endpoint> World<E> {
     /// synced, and of what is out each sector may be there. Gives the disks, for the next world.
     pub fn kill(mut self) -> BTreeMap<DiskId, Disk> {
         while let Some(Reverse(due)) = self.queue.heap.pop() {
-            if let Happening::Disk(_, op, begun) = due.what {
+            if let Event::Disk(_, op, begun) = due.what {
                 self.disks.entry(op.disk).or_default().run_powerless(&mut self.chance, op, begun);
             }
         }

@@ -8,7 +8,7 @@ use buf::Time;
 use endpoint::Endpoint;
 
 use crate::rng::SimRng;
-use crate::world::{Due, Happening, World};
+use crate::world::{Event, ScheduledEvent, World};
 
 /// How often shards misbehave. By default never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl<E: Endpoint> World<E> {
     }
 
     /// Puts off what happens on a shard that stands still; it keeps its turn.
-    pub(crate) fn put_off(&mut self, due: Due<E::Message>) -> Option<Due<E::Message>> {
+    pub(crate) fn put_off(&mut self, due: ScheduledEvent<E::Message>) -> Option<ScheduledEvent<E::Message>> {
         let Some(shard) = self.shard_of(&due.what) else { return Some(due) };
         let ShardFaults { stand_permille, stand_max, .. } = self.config.shard_faults;
         if stand_permille > 0
@@ -96,22 +96,20 @@ impl<E: Endpoint> World<E> {
         if until <= self.now {
             return Some(due);
         }
-        self.queue.heap.push(Reverse(Due { at: (until, due.at.1), what: due.what }));
+        self.queue.heap.push(Reverse(ScheduledEvent { at: (until, due.at.1), what: due.what }));
         None
     }
 
     /// Whose thread hears of it. What the system does by itself is nobody's.
-    fn shard_of(&self, what: &Happening<E::Message>) -> Option<usize> {
+    fn shard_of(&self, what: &Event<E::Message>) -> Option<usize> {
         let shard = match what {
-            Happening::Receive(peer) | Happening::Transmit(peer) | Happening::Release(peer) => {
-                self.wires[peer.0].home?.0
-            }
-            Happening::DiskEnded(shard, ..)
-            | Happening::Message(shard, _)
-            | Happening::Arrive(shard, ..)
-            | Happening::Dial(shard, _)
-            | Happening::DialFailed(shard, ..) => *shard,
-            Happening::Disk(..) | Happening::DiskRest(..) | Happening::Carry(_) | Happening::Lose(..) => {
+            Event::Receive(peer) | Event::Transmit(peer) | Event::Release(peer) => self.wires[peer.0].home?.0,
+            Event::DiskEnded(shard, ..)
+            | Event::Message(shard, _)
+            | Event::Arrive(shard, ..)
+            | Event::Dial(shard, _)
+            | Event::DialFailed(shard, ..) => *shard,
+            Event::Disk(..) | Event::DiskRest(..) | Event::Carry(_) | Event::Lose(..) => {
                 return None;
             }
         };

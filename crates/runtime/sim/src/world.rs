@@ -69,7 +69,7 @@ impl Config {
 
 /// What happens at a time.
 #[derive(Debug)]
-pub(crate) enum Happening<M> {
+pub(crate) enum Event<M> {
     Receive(Peer),
     Transmit(Peer),
     Release(Peer),
@@ -91,24 +91,24 @@ pub(crate) enum Happening<M> {
     Lose(Peer, bool),
 }
 
-/// A happening with its time; ties go in the order of their making.
-pub(crate) struct Due<M> {
+/// An event with its time; ties go in the order of their making.
+pub(crate) struct ScheduledEvent<M> {
     pub(crate) at: (Time, u64),
-    pub(crate) what: Happening<M>,
+    pub(crate) what: Event<M>,
 }
 
-impl<M> PartialEq for Due<M> {
+impl<M> PartialEq for ScheduledEvent<M> {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at
     }
 }
-impl<M> Eq for Due<M> {}
-impl<M> PartialOrd for Due<M> {
+impl<M> Eq for ScheduledEvent<M> {}
+impl<M> PartialOrd for ScheduledEvent<M> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl<M> Ord for Due<M> {
+impl<M> Ord for ScheduledEvent<M> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.at.cmp(&other.at)
     }
@@ -130,7 +130,7 @@ pub(crate) struct Shard<E> {
 }
 
 /// Everything that the world starts for a shard during a pump.
-struct Hands<'a, M> {
+struct ShardDriver<'a, M> {
     chance: &'a mut SimRng,
     config: &'a Config,
     now: Time,
@@ -145,25 +145,25 @@ struct Hands<'a, M> {
 
 #[derive(Default)]
 pub(crate) struct Queue<M> {
-    pub(crate) heap: BinaryHeap<Reverse<Due<M>>>,
+    pub(crate) heap: BinaryHeap<Reverse<ScheduledEvent<M>>>,
     made: u64,
     /// The last delivery between each pair of shards: messages do not overtake each other.
     last: BTreeMap<(ShardId, ShardId), Time>,
 }
 
 impl<M> Queue<M> {
-    pub(crate) fn push(&mut self, at: Time, what: Happening<M>) {
+    pub(crate) fn push(&mut self, at: Time, what: Event<M>) {
         self.made += 1;
-        self.heap.push(Reverse(Due { at: (at, self.made), what }));
+        self.heap.push(Reverse(ScheduledEvent { at: (at, self.made), what }));
     }
 }
 
-impl<M> Hands<'_, M> {
+impl<M> ShardDriver<'_, M> {
     fn later(&mut self, most: Duration) -> Time {
         self.now + Duration::from_nanos(self.chance.below(most.as_nanos() as u64 + 1))
     }
 
-    fn deliver(&mut self, to: ShardId, what: Happening<M>) {
+    fn deliver(&mut self, to: ShardId, what: Event<M>) {
         let at = self.later(self.config.message_delay_max);
         let last = self.queue.last.entry((self.shard, to)).or_default();
         let at = at.max(*last);
@@ -172,14 +172,14 @@ impl<M> Hands<'_, M> {
     }
 }
 
-impl<M> Driver<M> for Hands<'_, M> {
+impl<M> Driver<M> for ShardDriver<'_, M> {
     fn recv(&mut self, link: LinkId, op: RecvOp) {
         let peer = self.links[&link];
         let wire = &mut self.wires[peer.0];
         assert!(wire.recv.is_none(), "one receive is out at a time");
         wire.recv = Some(op);
         let at = self.later(self.config.wire_delay_max);
-        self.queue.push(at, Happening::Receive(peer));
+        self.queue.push(at, Event::Receive(peer));
     }
 
     fn send(&mut self, link: LinkId, op: SendOp) {
@@ -190,14 +190,14 @@ impl<M> Driver<M> for Hands<'_, M> {
         assert!(wire.send.is_none(), "one send is out at a time");
         wire.send = Some((op, 0));
         let at = self.later(self.config.wire_delay_max);
-        self.queue.push(at, Happening::Transmit(peer));
+        self.queue.push(at, Event::Transmit(peer));
     }
 
     fn disk(&mut self, op: DiskOp) {
         crate::filled::check_disk(&op);
         let at = self.later(self.config.disk_delay_max);
         let begun = self.disks.entry(op.disk).or_default().writes();
-        self.queue.push(at, Happening::Disk(self.shard, op, begun));
+        self.queue.push(at, Event::Disk(self.shard, op, begun));
     }
 
     fn depart(&mut self, link: LinkId, how: Departure<M>) {
@@ -209,7 +209,7 @@ impl<M> Driver<M> for Hands<'_, M> {
                 wire.departed = true;
                 wire.end = if reset { PeerEnd::Reset } else { PeerEnd::Closed };
                 let at = self.now;
-                self.queue.push(at, Happening::Release(peer));
+                self.queue.push(at, Event::Release(peer));
             }
             Departure::Move { to, message } => {
                 let nothing = wire.recv.is_none() && wire.send.is_none() && wire.held.is_empty();
@@ -218,14 +218,14 @@ impl<M> Driver<M> for Hands<'_, M> {
                 wire.home = None;
                 let accepted =
                     Accepted { listener: ListenerId(0), local: address(0), peer: address(peer.0), cpu: None };
-                self.deliver(to, Happening::Arrive(to, peer, Some(message), accepted));
+                self.deliver(to, Event::Arrive(to, peer, Some(message), accepted));
             }
         }
     }
 
     fn post(&mut self, to: ShardId, message: M) {
         if to.0 < self.shards {
-            self.deliver(to, Happening::Message(to, message));
+            self.deliver(to, Event::Message(to, message));
         } else {
             self.outside.push((to, message));
         }
@@ -233,7 +233,7 @@ impl<M> Driver<M> for Hands<'_, M> {
 
     fn dial(&mut self, dial: Dial) {
         let at = self.later(self.config.dial_delay_max).min(dial.until.max(self.now));
-        self.queue.push(at, Happening::Dial(self.shard, dial));
+        self.queue.push(at, Event::Dial(self.shard, dial));
     }
 }
 
@@ -342,7 +342,7 @@ impl<E: Endpoint> World<E> {
         let told = &mut self.shards[usize::from(to.0)].told;
         *told = (self.now + delay).max(*told);
         let at = *told;
-        self.queue.push(at, Happening::Message(to, message));
+        self.queue.push(at, Event::Message(to, message));
     }
 
     /// What shards have said to the control plane since this was last asked.
@@ -365,7 +365,7 @@ impl<E: Endpoint> World<E> {
             accepted.peer.set_ip(from);
             accepted.cpu = Some(cpu);
         }
-        self.queue.push(self.now, Happening::Arrive(shard, peer, None, accepted));
+        self.queue.push(self.now, Event::Arrive(shard, peer, None, accepted));
         peer
     }
 
@@ -397,7 +397,7 @@ impl<E: Endpoint> World<E> {
         self.wires[peer.0].reset = true;
         self.wires[peer.0].end = PeerEnd::Reset;
         self.wake_receive(peer);
-        self.queue.push(self.now, Happening::Transmit(peer));
+        self.queue.push(self.now, Event::Transmit(peer));
     }
 
     /// Takes all bytes that have reached the peer.
@@ -406,7 +406,7 @@ impl<E: Endpoint> World<E> {
         let bytes: Vec<u8> = wire.to_peer.drain(..).collect();
         // Room in the window lets a write go on that waited for it.
         if !bytes.is_empty() && wire.send.is_some() {
-            self.queue.push(self.now, Happening::Transmit(peer));
+            self.queue.push(self.now, Event::Transmit(peer));
         }
         bytes
     }
@@ -418,7 +418,7 @@ impl<E: Endpoint> World<E> {
 
     pub(crate) fn wake_receive(&mut self, peer: Peer) {
         let delay = Duration::from_nanos(self.chance.below(self.config.wire_delay_max.as_nanos() as u64 + 1));
-        self.queue.push(self.now + delay, Happening::Receive(peer));
+        self.queue.push(self.now + delay, Event::Receive(peer));
     }
 
     /// Lets the next thing happen. False: nothing will happen any more before `until`; the clock then
@@ -465,7 +465,7 @@ impl<E: Endpoint> World<E> {
         let state = &mut self.shards[shard];
         let mut cx = Cx { now: self.now, pool: &state.pool, entropy: &mut state.entropy };
         act(&mut state.end, &mut cx);
-        let mut hands = Hands {
+        let mut driver = ShardDriver {
             chance: &mut self.chance,
             config: &self.config,
             now: self.now,
@@ -477,46 +477,46 @@ impl<E: Endpoint> World<E> {
             outside: &mut self.outside,
             shards: self.config.shards,
         };
-        while pump(&mut state.end, &mut cx, &mut hands) {}
+        while pump(&mut state.end, &mut cx, &mut driver) {}
     }
 
-    fn happen(&mut self, what: Happening<E::Message>) {
+    fn happen(&mut self, what: Event<E::Message>) {
         match what {
-            Happening::Receive(peer) => self.happen_receive(peer),
-            Happening::Transmit(peer) => self.happen_transmit(peer),
-            Happening::Release(peer) => self.happen_release(peer),
-            Happening::Disk(shard, mut op, begun) => {
+            Event::Receive(peer) => self.happen_receive(peer),
+            Event::Transmit(peer) => self.happen_transmit(peer),
+            Event::Release(peer) => self.happen_release(peer),
+            Event::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
                 if let Some(first) = disk.tears(&mut self.chance, &mut op) {
                     let delay = self.drawn(self.config.disk_delay_max);
-                    return self.queue.push(self.now + delay, Happening::DiskRest(shard, op, first));
+                    return self.queue.push(self.now + delay, Event::DiskRest(shard, op, first));
                 }
                 let came = disk.run(&mut self.chance, &mut op, begun);
                 self.disk_ended(shard, op, came);
             }
-            Happening::DiskRest(shard, mut op, first) => {
+            Event::DiskRest(shard, mut op, first) => {
                 let len = self.disks.entry(op.disk).or_default().read_from(&mut op, first);
                 self.disk_ended(shard, op, Ok(len));
             }
-            Happening::DiskEnded(shard, op, came) => {
+            Event::DiskEnded(shard, op, came) => {
                 self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
             }
-            Happening::Message(to, message) => {
+            Event::Message(to, message) => {
                 self.with(usize::from(to.0), |end, cx| end.handle_message(cx, message));
             }
-            Happening::Dial(shard, dial) => self.happen_dial(shard, dial),
-            Happening::DialFailed(shard, id, why) => {
+            Event::Dial(shard, dial) => self.happen_dial(shard, dial),
+            Event::DialFailed(shard, id, why) => {
                 self.with(usize::from(shard.0), |end, cx| end.handle_dialled(cx, id, Err(why)));
             }
-            Happening::Carry(peer) => self.happen_carry(peer),
-            Happening::Lose(peer, silent) => self.happen_lose(peer, silent),
-            Happening::Arrive(to, peer, Some(message), _) if self.refuses_a_move() => {
+            Event::Carry(peer) => self.happen_carry(peer),
+            Event::Lose(peer, silent) => self.happen_lose(peer, silent),
+            Event::Arrive(to, peer, Some(message), _) if self.refuses_a_move() => {
                 self.wires[peer.0].departed = true;
                 self.wires[peer.0].end = PeerEnd::Reset;
                 self.carry_soon(peer);
                 self.with(usize::from(to.0), |end, cx| end.handle_message(cx, message));
             }
-            Happening::Arrive(to, peer, message, accepted) => {
+            Event::Arrive(to, peer, message, accepted) => {
                 let link = self.take_home(to, peer);
                 let how = match message {
                     Some(message) => Arrival::Moved(message),
@@ -534,7 +534,7 @@ impl<E: Endpoint> World<E> {
             return self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
         }
         let delay = self.drawn(most);
-        self.queue.push(self.now + delay, Happening::DiskEnded(shard, op, came));
+        self.queue.push(self.now + delay, Event::DiskEnded(shard, op, came));
     }
 
     /// Makes a wire's end a link of a shard.
@@ -577,14 +577,14 @@ impl<E: Endpoint> World<E> {
                 self.with(usize::from(shard.0), |end, cx| end.handle_written(cx, link, how));
                 let delay =
                     Duration::from_nanos(self.chance.below(self.config.wire_delay_max.as_nanos() as u64 + 1));
-                self.queue.push(self.now + delay, Happening::Release(peer));
+                self.queue.push(self.now + delay, Event::Release(peer));
             }
             None => {
                 let wire = &self.wires[peer.0];
                 let moves = wire.send.is_some() && wire.to_peer.len() < wire.window;
                 if moves {
                     let delay = Duration::from_nanos(self.chance.below(10_000));
-                    self.queue.push(self.now + delay, Happening::Transmit(peer));
+                    self.queue.push(self.now + delay, Event::Transmit(peer));
                 }
             }
         }
@@ -634,7 +634,7 @@ impl<E: Endpoint> World<E> {
 
     /// How many messages wait to be delivered.
     pub fn undelivered(&self) -> usize {
-        self.queue.heap.iter().filter(|Reverse(due)| matches!(due.what, Happening::Message(..))).count()
+        self.queue.heap.iter().filter(|Reverse(due)| matches!(due.what, Event::Message(..))).count()
     }
 }
 

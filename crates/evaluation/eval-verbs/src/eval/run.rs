@@ -242,8 +242,8 @@ fn experiment(
     let room = if is_elsewhere { &theirs } else { room };
     match preset.kind {
         Kind::Block => {
-            let plan_of = |pace: &Timing| {
-                let room = HostCapacity { pace: pace.clone(), ..room.clone() };
+            let plan_of = |timing: &Timing| {
+                let room = HostCapacity { timing: timing.clone(), ..room.clone() };
                 plan(preset, &room, args.scale, &targets, &initiators)
             };
             runner.run(&plan_of)

@@ -414,13 +414,13 @@ impl Worker {
             Some(chosen) => chosen,
             None => self.choose()?,
         };
-        let pace = if kind == Kind::Read { &mut self.read_pace } else { &mut self.write_pace };
-        let due = pace.due(self.start);
+        let timing = if kind == Kind::Read { &mut self.read_pace } else { &mut self.write_pace };
+        let due = timing.due(self.start);
         if let Some(due) = due.filter(|due| *due > now) {
             self.chosen = Some((kind, volume, offset, len));
             return Some(Poll::Wait(Some(self.until.map_or(due, |until| until.min(due)))));
         }
-        pace.take(u64::from(len));
+        timing.take(u64::from(len));
         if kind == Kind::Write {
             self.writes_since += 1;
             if self.verifies {

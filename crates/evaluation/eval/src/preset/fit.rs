@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::{NoNamespaces, PlanError};
-use super::timing::{Meeting, Timing, Turns, around, ramp, round, thinned};
+use super::timing::{Combination, Timing, TurnOrder, around, ramp, round, thinned};
 use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
 
@@ -29,7 +29,7 @@ pub struct HostCapacity {
     /// How long all of it may take under [`Scale::Auto`], from the first start to the last end.
     pub time: Duration,
     /// What is known of how long starting and filling take.
-    pub pace: Timing,
+    pub timing: Timing,
 }
 
 /// How much of a preset's own size.
@@ -113,7 +113,7 @@ pub fn plan(
     let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let volumes = volumes(preset, room, scale, &mut fitting);
-    let mut meetings = Vec::new();
+    let mut combinations = Vec::new();
     for (target, initiator) in &pairs {
         for &protocol in preset.protocols {
             // Local I/O has neither target nor wire: once, not for every pair.
@@ -125,7 +125,14 @@ pub fn plan(
                 for connections in connections(preset, protocol, room, scale, volumes.0, &mut fitting) {
                     for &medium in preset.media {
                         let (target, initiator) = (target.clone(), initiator.clone());
-                        meetings.push(Meeting { target, initiator, protocol, wire, connections, medium });
+                        combinations.push(Combination {
+                            target,
+                            initiator,
+                            protocol,
+                            wire,
+                            connections,
+                            medium,
+                        });
                     }
                 }
             }
@@ -133,15 +140,16 @@ pub fn plan(
     }
     let loads = loads(preset, scale, &mut fitting);
     let around_of = |frame: &Frame| {
-        let steps = round(&frame.wires, &frame.loads, &meetings, frame.turns, &room.pace.left_out);
-        (around(steps.iter().map(|(_, meeting)| *meeting), volumes, &room.pace), steps.len())
+        let steps = round(&frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
+        (around(steps.iter().map(|(_, combination)| *combination), volumes, &room.timing), steps.len())
     };
     let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
     let mut steps = Vec::new();
     for number in 0..frame.rounds {
-        for (load, meeting) in round(&frame.wires, &frame.loads, &meetings, frame.turns, &room.pace.left_out)
+        for (load, combination) in
+            round(&frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out)
         {
-            let Meeting { target, initiator, protocol, wire, connections, medium } = meeting.clone();
+            let Combination { target, initiator, protocol, wire, connections, medium } = combination.clone();
             let job = job(preset, load, frame.runtime, volumes, connections);
             let (round, job) = (number, job);
             steps.push(Step { target, initiator, protocol, wire, volumes, medium, connections, job, round });
@@ -179,16 +187,16 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         initiators: ours.clone(),
         wires: Vec::new(),
         time: Duration::ZERO,
-        pace: Timing::default(),
+        timing: Timing::default(),
     };
     let at = |scale| match preset.kind {
-        Kind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.pace)),
+        Kind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.timing)),
         Kind::Together => {
             let shape = shape(preset, &room, scale).ok()?;
             let kinds = preset.protocols.len() as u32;
-            let job = |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.pace.load("", 1);
+            let job = |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.timing.load("", 1);
             let loads = shape.jobs.iter().map(job).sum::<Duration>() * shape.rounds * (kinds + 1);
-            let starts = room.pace.start("", preset.volumes, Medium::Ram) * kinds;
+            let starts = room.timing.start("", preset.volumes, Medium::Ram) * kinds;
             Some((loads + starts) * shape.wires.len() as u32)
         }
         Kind::Oltp { .. } | Kind::Machine => None,
@@ -210,9 +218,9 @@ pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Resu
         let steps = frame.wires.len() * frame.loads.len() * (kinds.len() + 1);
         let medium = |kind: &Protocol| if *kind == Protocol::Stream { Medium::Null } else { Medium::Ram };
         let starts: Duration =
-            kinds.iter().map(|kind| room.pace.start(kind.name(), preset.volumes, medium(kind))).sum();
+            kinds.iter().map(|kind| room.timing.start(kind.name(), preset.volumes, medium(kind))).sum();
         let starts = starts * frame.wires.len() as u32 / frame.rounds;
-        (starts + room.pace.load("", 1) * steps as u32, steps)
+        (starts + room.timing.load("", 1) * steps as u32, steps)
     };
     let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
     let jobs = frame.loads.iter().map(|load| job(preset, load, frame.runtime, preset.volumes, 1)).collect();
@@ -224,7 +232,7 @@ pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Resu
 struct Frame {
     wires: Vec<Wire>,
     loads: Vec<Load>,
-    turns: Turns,
+    turns: TurnOrder,
     rounds: u32,
     runtime: Duration,
 }
@@ -232,13 +240,13 @@ struct Frame {
 impl Frame {
     /// As the preset has it.
     fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<Load>) -> Frame {
-        Frame { wires, loads, turns: Turns::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
+        Frame { wires, loads, turns: TurnOrder::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
     }
 
     /// How long each load may run, so that all fits the time.
     fn fitting(&self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Duration {
         let (around, runs) = around(self);
-        let left = room.time.saturating_sub(room.pace.spent) / self.rounds.max(1);
+        let left = room.time.saturating_sub(room.timing.spent) / self.rounds.max(1);
         // A ramp of a tenth goes before each.
         left.saturating_sub(around).div_f64(1.1 * runs.max(1) as f64)
     }
@@ -274,14 +282,14 @@ fn frame(
     let all = frame.clone();
     match scale {
         Scale::Smallest => {
-            (frame.runtime, frame.rounds, frame.turns) = (RUNTIME_SMALLEST, 1, Turns::EachLink);
+            (frame.runtime, frame.rounds, frame.turns) = (RUNTIME_SMALLEST, 1, TurnOrder::EachLink);
         }
         Scale::Part(part) => frame.runtime = frame.runtime.mul_f64(part).max(RUNTIME_MIN),
         Scale::Auto => {
             // Under each load if there is time for three rounds of that.
             frame.rounds = preset.rounds.min(3);
             if frame.fitting(room, around) < RUNTIME_MIN * 2 {
-                frame.turns = Turns::EachLink;
+                frame.turns = TurnOrder::EachLink;
             }
             frame.rounds = preset.rounds;
             loop {
@@ -329,7 +337,7 @@ fn note_frame(
     if frame.wires.len() < all.wires.len() {
         fitting.note("for want of time the first link alone is used".to_owned());
     }
-    let each_load = Frame { turns: Turns::EachLoad, ..frame.clone() };
+    let each_load = Frame { turns: TurnOrder::EachLoad, ..frame.clone() };
     if scale == Scale::Auto && around(frame).0 < around(&each_load).0 {
         fitting.note(format!(
             "systems take turns on each link of a round, not under each load: starting their targets for each \
@@ -339,7 +347,7 @@ fn note_frame(
     }
     let (around, runs) = around(frame);
     let takes =
-        (around + (frame.runtime + ramp(frame.runtime)) * runs as u32) * frame.rounds + room.pace.spent;
+        (around + (frame.runtime + ramp(frame.runtime)) * runs as u32) * frame.rounds + room.timing.spent;
     if scale == Scale::Auto && takes > room.time.mul_f64(1.05) {
         fitting.note(format!(
             "it takes about {:.0} s at least, longer than the {:.0} s that were given",
@@ -442,7 +450,7 @@ fn volumes(preset: &Preset, room: &HostCapacity, scale: Scale, fitting: &mut Fit
     }
     // A target holds the volumes once, and other systems' targets run while it is torn down.
     let most = (room.memory / 3).min(FILLED_MAX);
-    let most = most.min((room.pace.filled * FILLING_SECONDS_MAX) as u64);
+    let most = most.min((room.timing.filled * FILLING_SECONDS_MAX) as u64);
     let least = (VOLUME_MIN / u64::from(count)).max(VOLUME_OF_MANY_MIN);
     let (count, each) = match scale {
         Scale::Smallest => (count.min(VOLUMES_SMALLEST), VOLUME_MIN),

@@ -239,14 +239,14 @@ pub struct Plan {
 
 impl Plan {
     /// How long it takes, with all starting and filling.
-    pub fn duration(&self, pace: &Timing) -> Duration {
-        pace.of_steps(self.steps.iter())
+    pub fn duration(&self, timing: &Timing) -> Duration {
+        timing.of_steps(self.steps.iter())
     }
 }
 
 impl Step {
-    fn meeting(&self) -> timing::Meeting {
-        timing::Meeting {
+    fn combination(&self) -> timing::Combination {
+        timing::Combination {
             target: self.target.clone(),
             initiator: self.initiator.clone(),
             protocol: self.protocol,

@@ -52,9 +52,9 @@ impl LeftOut {
         }
     }
 
-    fn is(&self, load: &Load, meeting: &Meeting) -> bool {
+    fn is(&self, load: &Load, combination: &Combination) -> bool {
         (&self.target, &self.initiator, self.protocol, self.medium)
-            == (&meeting.target, &meeting.initiator, meeting.protocol, meeting.medium)
+            == (&combination.target, &combination.initiator, combination.protocol, combination.medium)
             && self.load == (load.direction, load.bytes)
     }
 }
@@ -98,8 +98,8 @@ impl Timing {
         let loads: Duration =
             steps.clone().map(|step| step.job.ramp + step.job.runtime.unwrap_or_default()).sum();
         let volumes = steps.clone().next().map_or((0, 0), |step| step.volumes);
-        let meetings: Vec<Meeting> = steps.map(Step::meeting).collect();
-        loads + around(meetings.iter(), volumes, self)
+        let combinations: Vec<Combination> = steps.map(Step::combination).collect();
+        loads + around(combinations.iter(), volumes, self)
     }
 
     /// Says how long a target or an initiator takes, whatever was known before.
@@ -129,7 +129,7 @@ pub(super) fn ramp(runtime: Duration) -> Duration {
 
 /// When systems that are compared take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turns {
+pub enum TurnOrder {
     /// Under each load, so that what changes in the machine meets all alike.
     EachLoad,
     /// On each link of a round: a target does all loads, and is started once for them.
@@ -138,7 +138,7 @@ pub enum Turns {
 
 /// A pair of systems with what lies between them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Meeting {
+pub(super) struct Combination {
     pub(super) target: String,
     pub(super) initiator: String,
     pub(super) protocol: Protocol,
@@ -147,9 +147,9 @@ pub(super) struct Meeting {
     pub(super) medium: Medium,
 }
 
-impl Meeting {
+impl Combination {
     /// Whether the same target can go on serving.
-    fn has_target_of(&self, other: &Meeting) -> bool {
+    fn has_target_of(&self, other: &Combination) -> bool {
         (&self.target, self.protocol, self.wire, self.medium)
             == (&other.target, other.protocol, other.wire, other.medium)
     }
@@ -159,51 +159,56 @@ impl Meeting {
 pub(super) fn round<'a>(
     wires: &[Wire],
     loads: &'a [Load],
-    meetings: &'a [Meeting],
-    turns: Turns,
+    combinations: &'a [Combination],
+    turns: TurnOrder,
     left_out: &[LeftOut],
-) -> Vec<(&'a Load, &'a Meeting)> {
+) -> Vec<(&'a Load, &'a Combination)> {
     let mut steps = Vec::new();
     // A link is kept for all loads of a round.
     for wire in wires {
-        let here: Vec<&Meeting> = meetings.iter().filter(|meeting| meeting.wire == *wire).collect();
+        let here: Vec<&Combination> =
+            combinations.iter().filter(|combination| combination.wire == *wire).collect();
         match turns {
-            Turns::EachLoad => {
-                steps.extend(loads.iter().flat_map(|load| here.iter().map(move |meeting| (load, *meeting))));
+            TurnOrder::EachLoad => {
+                steps.extend(
+                    loads.iter().flat_map(|load| here.iter().map(move |combination| (load, *combination))),
+                );
             }
-            Turns::EachLink => {
+            TurnOrder::EachLink => {
                 let mut left = here;
                 while let Some(first) = left.first().copied() {
-                    let (same, others): (Vec<&Meeting>, Vec<&Meeting>) =
-                        left.into_iter().partition(|meeting| meeting.has_target_of(first));
+                    let (same, others): (Vec<&Combination>, Vec<&Combination>) =
+                        left.into_iter().partition(|combination| combination.has_target_of(first));
                     steps.extend(
-                        loads.iter().flat_map(|load| same.iter().map(move |meeting| (load, *meeting))),
+                        loads
+                            .iter()
+                            .flat_map(|load| same.iter().map(move |combination| (load, *combination))),
                     );
                     left = others;
                 }
             }
         }
     }
-    steps.retain(|(load, meeting)| !left_out.iter().any(|one| one.is(load, meeting)));
+    steps.retain(|(load, combination)| !left_out.iter().any(|one| one.is(load, combination)));
     steps
 }
 
 /// What steps take beside their loads' ramp and run time.
 pub(super) fn around<'a>(
-    steps: impl Iterator<Item = &'a Meeting>,
+    steps: impl Iterator<Item = &'a Combination>,
     volumes: (u32, u64),
-    pace: &Timing,
+    timing: &Timing,
 ) -> Duration {
-    let mut before: Option<&Meeting> = None;
+    let mut before: Option<&Combination> = None;
     let mut sum = Duration::ZERO;
-    for meeting in steps {
-        if meeting.protocol == Protocol::Local {
+    for combination in steps {
+        if combination.protocol == Protocol::Local {
             before = None;
-        } else if !before.is_some_and(|before| before.has_target_of(meeting)) {
-            sum += pace.start(&meeting.target, volumes, meeting.medium);
-            before = Some(meeting);
+        } else if !before.is_some_and(|before| before.has_target_of(combination)) {
+            sum += timing.start(&combination.target, volumes, combination.medium);
+            before = Some(combination);
         }
-        sum += pace.load(&meeting.initiator, meeting.connections);
+        sum += timing.load(&combination.initiator, combination.connections);
     }
     sum
 }
@@ -221,14 +226,14 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_system_is_its_own() {
-        let mut pace = Timing::default();
-        Timing::learn(&mut pace.starts, "slow", Duration::from_secs(9));
-        Timing::learn(&mut pace.starts, "slow", Duration::from_secs(3));
-        assert_eq!(pace.starts.len(), 1);
+        let mut timing = Timing::default();
+        Timing::learn(&mut timing.starts, "slow", Duration::from_secs(9));
+        Timing::learn(&mut timing.starts, "slow", Duration::from_secs(3));
+        assert_eq!(timing.starts.len(), 1);
         let volumes = (2, 500_000_000);
-        assert_eq!(pace.start("slow", volumes, Medium::Ram), Duration::from_secs(4));
-        assert_eq!(pace.start("slow", volumes, Medium::Null), Duration::from_secs(3));
-        assert_eq!(pace.start("other", volumes, Medium::Null), START);
-        assert_eq!(pace.load("any", 2_000), LOAD + Duration::from_secs(1));
+        assert_eq!(timing.start("slow", volumes, Medium::Ram), Duration::from_secs(4));
+        assert_eq!(timing.start("slow", volumes, Medium::Null), Duration::from_secs(3));
+        assert_eq!(timing.start("other", volumes, Medium::Null), START);
+        assert_eq!(timing.load("any", 2_000), LOAD + Duration::from_secs(1));
     }
 }

@@ -34,7 +34,7 @@ pub struct Paper {
 /// How a figure was qualified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Bound {
+pub enum Qualifier {
     /// As it stands, to its last digit.
     #[default]
     Exactly,
@@ -62,7 +62,7 @@ pub struct Figure {
     pub unit: String,
     /// Its qualification.
     #[serde(default)]
-    pub bound: Bound,
+    pub bound: Qualifier,
     /// Where it stands.
     pub at: String,
 }
@@ -71,10 +71,10 @@ impl std::fmt::Display for Figure {
     /// As it was printed: "over 3.5x", "+43 %", "109.15 us".
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.bound {
-            Bound::Exactly => "",
-            Bound::About => "about ",
-            Bound::Over => "over ",
-            Bound::UpTo => "up to ",
+            Qualifier::Exactly => "",
+            Qualifier::About => "about ",
+            Qualifier::Over => "over ",
+            Qualifier::UpTo => "up to ",
         })?;
         let value = plain(self.value);
         match self.unit.as_str() {
@@ -116,10 +116,10 @@ impl Figure {
     pub fn interval(&self) -> Interval {
         let as_ratio = |value: f64| if self.unit == "%" { 1.0 + value / 100.0 } else { value };
         let (low, high) = match self.bound {
-            Bound::Exactly => (self.value - self.step / 2.0, self.value + self.step / 2.0),
-            Bound::About => (self.value - self.step, self.value + self.step),
-            Bound::Over => (self.value, f64::INFINITY),
-            Bound::UpTo => (f64::NEG_INFINITY, self.value),
+            Qualifier::Exactly => (self.value - self.step / 2.0, self.value + self.step / 2.0),
+            Qualifier::About => (self.value - self.step, self.value + self.step),
+            Qualifier::Over => (self.value, f64::INFINITY),
+            Qualifier::UpTo => (f64::NEG_INFINITY, self.value),
         };
         Interval::new(as_ratio(low), as_ratio(high))
     }

@@ -295,7 +295,7 @@ impl Guest<'_, '_> {
     }
 
     /// Starts the machine; it runs all loads by itself and says when each begins and ends.
-    fn boot(&self, url: &str, front: Option<&Front>) -> Result<(Process, Gone), Failure> {
+    fn boot(&self, url: &str, front: Option<&Front>) -> Result<(Process, RemovedOnDrop), Failure> {
         let initramfs = self.runner.dir.join(format!("guest-{}.cpio", self.way.name()));
         let loads: Vec<(String, Vec<String>)> = self
             .size
@@ -305,7 +305,7 @@ impl Guest<'_, '_> {
             .map(|(at, load)| (format!("load{at}"), self.fio(load)))
             .collect();
         image::make(self.kernel, &loads, &initramfs)?;
-        let gone = Gone(initramfs.clone());
+        let gone = RemovedOnDrop(initramfs.clone());
         let memory = format!("{}M", self.size.memory >> 20);
         let mut words: Vec<String> =
             [QEMU, "-M", "pc,usb=off,memory-backend=memory", "-smp", "2", "-m", &memory]
@@ -483,9 +483,9 @@ fn disk(url: &str, front: Option<&Front>) -> Vec<String> {
 }
 
 /// A file that is removed when it is needed no more.
-struct Gone(PathBuf);
+struct RemovedOnDrop(PathBuf);
 
-impl Drop for Gone {
+impl Drop for RemovedOnDrop {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

@@ -9,7 +9,7 @@ use eval::preset::Protocol;
 use eval::record::Refilled;
 use serde_json::Value;
 
-use super::words::fio_words;
+use super::fio_args::fio_words;
 use super::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::Failure;
 use crate::place::Place;

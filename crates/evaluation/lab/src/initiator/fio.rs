@@ -14,7 +14,7 @@ use eval::preset::Protocol;
 use eval::record::{Record, Run as Counted};
 
 use super::clock::tell_time;
-use super::words::fio_words;
+use super::fio_args::fio_words;
 use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::attach::{Attached, Wanted, Way};

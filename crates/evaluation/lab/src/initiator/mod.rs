@@ -7,12 +7,12 @@
 mod blockwire;
 mod clock;
 pub(crate) mod fio;
+mod fio_args;
 mod kernel;
 mod libiscsi;
 mod sessions;
 mod spdk;
 mod stream;
-mod words;
 
 use std::path::Path;
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub(super) fn script(dir: &Path) -> Result<PathBuf, Failure> {
 
 /// What one database's users did.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct SysbenchResult {
     /// Transactions that were committed.
     pub(super) transactions: u64,
     /// Seconds that all of them took.
@@ -75,8 +75,8 @@ pub(super) enum Until {
 }
 
 /// Reads what a run prints.
-pub(super) fn read(text: &str) -> Result<Told, Failure> {
-    let mut told = Told::default();
+pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
+    let mut told = SysbenchResult::default();
     let mut in_histogram = false;
     let mut seen = (false, false);
     for line in text.lines() {

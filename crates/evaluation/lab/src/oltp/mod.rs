@@ -8,8 +8,8 @@
 mod database;
 mod environment;
 mod load;
-mod pace;
 mod scale;
+mod timing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ use crate::runner::{self, Runner};
 use crate::watch::Watch;
 use database::Engine;
 use environment::{Environment, Stand};
-use load::{Told, Until};
+use load::{SysbenchResult, Until};
 use scale::Size;
 
 /// The initiator that makes block devices of volumes.
@@ -372,15 +372,15 @@ impl Progress {
         let starting = passed - entered;
         let left = self.allowance.time().unwrap_or_default().saturating_sub(passed);
         let runs = |progress: &Progress| progress.pairs * progress.rounds as usize - progress.at;
-        let mut seconds = pace::seconds(left, starting, runs(self));
+        let mut seconds = timing::seconds(left, starting, runs(self));
         let known = self.jobs.iter().find(|(known, _)| *known == engine).map(|(_, each)| *each);
         let each = size.transactions.or(known).unwrap_or_else(|| {
-            if seconds < pace::WORTH && self.rounds > 1 && self.at < self.pairs {
+            if seconds < timing::WORTH && self.rounds > 1 && self.at < self.pairs {
                 record.notes.push(format!("of {} rounds there is time for one", self.rounds));
                 self.rounds = 1;
-                seconds = pace::seconds(left, starting, runs(self));
+                seconds = timing::seconds(left, starting, runs(self));
             }
-            let each = pace::transactions(size, rate, seconds);
+            let each = timing::transactions(size, rate, seconds);
             record.notes.push(format!(
                 "the paper's users did 20,000 transactions each; those of {} do {each} each, for which there is time",
                 engine.name()
@@ -393,13 +393,13 @@ impl Progress {
             Ok(0) | Err(_) => starting + Duration::from_secs_f64(seconds),
             Ok(done) => entered / done,
         };
-        (each, self.allowance.left().map(|left| pace::limit(left, others, one)))
+        (each, self.allowance.left().map(|left| timing::limit(left, others, one)))
     }
 }
 
 /// What all users did.
 struct Worked {
-    told: Vec<Told>,
+    told: Vec<SysbenchResult>,
     /// From the first start to the last end.
     seconds: f64,
 }

@@ -147,7 +147,7 @@ mod tests {
             initiators: Vec::new(),
             wires: Vec::new(),
             time: Duration::from_secs(600),
-            pace: eval::preset::Timing::default(),
+            timing: eval::preset::Timing::default(),
         }
     }
 

@@ -177,7 +177,7 @@ pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
         Box::new(stream::Receiver::new(binary)),
     ];
     if !urls.is_empty() {
-        all.push(Box::new(url::Elsewhere::new(urls)));
+        all.push(Box::new(url::UrlTarget::new(urls)));
     }
     all
 }

@@ -8,7 +8,7 @@ use crate::place::Place;
 
 /// What was named by URLs.
 #[derive(Debug)]
-pub(super) struct Elsewhere {
+pub(super) struct UrlTarget {
     urls: Vec<String>,
     protocols: Vec<Protocol>,
 }
@@ -17,16 +17,16 @@ fn protocol(url: &str) -> Protocol {
     if url.starts_with("nvme") { Protocol::NvmeTcp } else { Protocol::Iscsi }
 }
 
-impl Elsewhere {
-    pub(super) fn new(urls: &[String]) -> Elsewhere {
+impl UrlTarget {
+    pub(super) fn new(urls: &[String]) -> UrlTarget {
         let mut protocols: Vec<Protocol> = urls.iter().map(|url| protocol(url)).collect();
         protocols.sort_unstable();
         protocols.dedup();
-        Elsewhere { urls: urls.to_vec(), protocols }
+        UrlTarget { urls: urls.to_vec(), protocols }
     }
 }
 
-impl Target for Elsewhere {
+impl Target for UrlTarget {
     fn name(&self) -> &'static str {
         "url"
     }

@@ -15,7 +15,7 @@ fn room() -> HostCapacity {
         initiators: vec!["blockwire".into(), "libiscsi".into()],
         wires: Vec::new(),
         time: Duration::from_secs(600),
-        pace: Timing::default(),
+        timing: Timing::default(),
     }
 }
 
@@ -75,11 +75,12 @@ fn what_starting_takes_is_in_the_time() {
     for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
         for (seconds, filled, start) in [(60, 1e9, 500), (120, 1e9, 500), (120, 2e8, 1500), (600, 5e9, 100)] {
             let starts = both.iter().map(|name| (name.clone(), Duration::from_millis(start))).collect();
-            let pace = Timing { starts, filled, spent: Duration::from_secs(5), ..Timing::default() };
+            let timing = Timing { starts, filled, spent: Duration::from_secs(5), ..Timing::default() };
             let time = Duration::from_secs(seconds);
-            let room = HostCapacity { time, files: 1 << 20, ports: 1 << 20, pace: pace.clone(), ..room() };
+            let room =
+                HostCapacity { time, files: 1 << 20, ports: 1 << 20, timing: timing.clone(), ..room() };
             let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
-            let takes = plan.duration(&pace) + pace.spent;
+            let takes = plan.duration(&timing) + timing.spent;
             let said = plan.notes.iter().any(|note| note.contains("longer than"));
             let is_whole = plan.steps[0].job.runtime == Some(preset.runtime);
             let what = format!("{}: {takes:?} of {time:?}: {:?}", preset.id, plan.notes);
