@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::nexus::{LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
 use crate::status;
-use crate::step::{NexusKey, Reply, Step, TaskKey};
+use crate::step::{NexusKey, Reply, ServerStep, TaskKey};
 use crate::task::{Ending, Phase, Task, Tasks};
 use crate::unit::Unit;
 
@@ -27,7 +27,7 @@ pub(crate) struct ExecContext {
     pub(crate) units: ByVolume<Unit>,
     pub(crate) nexuses: Vec<Option<NexusState>>,
     pub(crate) tasks: Tasks,
-    pub(crate) steps: VecDeque<Step>,
+    pub(crate) steps: VecDeque<ServerStep>,
     pub(crate) functions: Functions,
     /// Copies that run.
     pub(crate) copies: u8,
@@ -68,12 +68,12 @@ impl ExecContext {
 
     /// Opens a nexus of the server's own that acts in the name of another, with its rights: for
     /// operations whose data is for no initiator, or that outlive the nexus that asked.
-    pub(crate) fn open_agent(&mut self, of: NexusKey) -> NexusKey {
+    pub(crate) fn open_internal_nexus(&mut self, of: NexusKey) -> NexusKey {
         let spec = NexusSpec { luns: Vec::new(), ..self.nexus(of).clone() };
         self.place(NexusState::new(spec, Vec::new()))
     }
 
-    pub(crate) fn close_agent(&mut self, key: NexusKey) {
+    pub(crate) fn close_internal_nexus(&mut self, key: NexusKey) {
         if let Some(place) = self.nexuses.get_mut(key.0 as usize) {
             *place = None;
         }
@@ -83,9 +83,9 @@ impl ExecContext {
     /// nexus. `None`: too many tasks are in work.
     pub(crate) fn open_own(&mut self, slot: u32, job: Job) -> Option<u32> {
         let Task { key, volume, command, .. } = *self.tasks.get(slot);
-        let agent = self.open_agent(key.nexus);
+        let internal_nexus = self.open_internal_nexus(key.nexus);
         let own = self.tasks.insert(Task {
-            key: TaskKey { nexus: agent, tag: 0 },
+            key: TaskKey { nexus: internal_nexus, tag: 0 },
             volume,
             io_volume: volume,
             lun: 0,
@@ -100,7 +100,7 @@ impl ExecContext {
             job,
         });
         if own.is_none() {
-            self.close_agent(agent);
+            self.close_internal_nexus(internal_nexus);
         }
         own
     }
@@ -108,7 +108,7 @@ impl ExecContext {
     /// A task of the server's own is over.
     pub(crate) fn close_own(&mut self, slot: u32) -> Job {
         let own = self.tasks.remove(slot);
-        self.close_agent(own.key.nexus);
+        self.close_internal_nexus(own.key.nexus);
         own.job
     }
 
@@ -180,7 +180,7 @@ impl ExecContext {
     /// Ends a task without one.
     pub(crate) fn retire(&mut self, slot: u32) {
         let task = self.remove(slot);
-        self.steps.push_back(Step::Retire { task: task.key });
+        self.steps.push_back(ServerStep::Retire { task: task.key });
         self.functions.task_ended(task.key, &mut self.steps);
     }
 
@@ -198,7 +198,7 @@ impl ExecContext {
     }
 
     pub(crate) fn answer(&mut self, task: TaskKey, reply: Reply) {
-        self.steps.push_back(Step::Respond { task, reply });
+        self.steps.push_back(ServerStep::Respond { task, reply });
     }
 
     /// Ends a task with CHECK CONDITION.
@@ -215,7 +215,7 @@ impl ExecContext {
     pub(crate) fn receive(&mut self, slot: u32, len: u32) {
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::Data;
-        self.steps.push_back(Step::Receive { task: task.key, at: 0, len });
+        self.steps.push_back(ServerStep::Receive { task: task.key, at: 0, len });
     }
 
     /// Starts an operation for a task on its own volume.
@@ -243,7 +243,7 @@ impl ExecContext {
         task.phase = Phase::Io;
         task.io_volume = volume;
         let epoch = self.unit(volume).map_or_else(Default::default, |unit| unit.view.epoch);
-        self.steps.push_back(Step::Io { task: name, volume, io: Io { id, epoch, op, payload }, want });
+        self.steps.push_back(ServerStep::Io { task: name, volume, io: Io { id, epoch, op, payload }, want });
     }
 
     /// Asks the home of a task's volume. Who may only read changes nothing for others.
@@ -254,7 +254,7 @@ impl ExecContext {
         let id = AskId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::VolumeRequest;
-        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, ask });
+        self.steps.push_back(ServerStep::VolumeRequest { volume: task.volume, id, ask });
     }
 
     /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use volume::{AskId, VolumeId, VolumeRequest};
 
-use crate::step::{Managed, NexusKey, Step, TaskKey};
+use crate::step::{ManagementOutcome, NexusKey, ServerStep, TaskKey};
 
 /// Asks of functions have names from here on; those of tasks are below (a slot and 28 bits of its
 /// generation), and the names from 1 << 62 on are others'.
@@ -19,7 +19,7 @@ struct PendingFunction {
     affected: Vec<TaskKey>,
     /// The answers that it waits for.
     asks: Vec<(AskId, VolumeId)>,
-    outcome: Managed,
+    outcome: ManagementOutcome,
 }
 
 /// The functions that wait.
@@ -37,21 +37,21 @@ impl Functions {
         function: TaskKey,
         affected: Vec<TaskKey>,
         asks: &[(VolumeId, VolumeRequest)],
-        steps: &mut VecDeque<Step>,
+        steps: &mut VecDeque<ServerStep>,
     ) {
         let mut pending =
-            PendingFunction { function, affected, asks: Vec::new(), outcome: Managed::Complete };
+            PendingFunction { function, affected, asks: Vec::new(), outcome: ManagementOutcome::Complete };
         for (volume, ask) in asks {
             self.asked += 1;
             let id = AskId(FUNCTION | self.asked);
             pending.asks.push((id, *volume));
-            steps.push_back(Step::VolumeRequest { volume: *volume, id, ask: ask.clone() });
+            steps.push_back(ServerStep::VolumeRequest { volume: *volume, id, ask: ask.clone() });
         }
         self.pending.push(pending);
     }
 
     /// A task has ended: functions that waited for it may be answered.
-    pub(crate) fn task_ended(&mut self, task: TaskKey, steps: &mut VecDeque<Step>) {
+    pub(crate) fn task_ended(&mut self, task: TaskKey, steps: &mut VecDeque<ServerStep>) {
         if self.pending.is_empty() {
             return;
         }
@@ -72,17 +72,17 @@ impl Functions {
         let volume = pending.asks.iter().find(|(asked, _)| *asked == id).map(|(_, volume)| *volume);
         pending.asks.retain(|(asked, _)| *asked != id);
         if !well {
-            pending.outcome = Managed::Rejected;
+            pending.outcome = ManagementOutcome::Rejected;
         }
         pending.affected.extend(volume.map(late).unwrap_or_default());
     }
 
     /// Answers the functions that wait for nothing more.
-    pub(crate) fn answer(&mut self, steps: &mut VecDeque<Step>) {
+    pub(crate) fn answer(&mut self, steps: &mut VecDeque<ServerStep>) {
         self.pending.retain(|pending| {
             let waits = !pending.affected.is_empty() || !pending.asks.is_empty();
             if !waits {
-                steps.push_back(Step::Managed { task: pending.function, outcome: pending.outcome });
+                steps.push_back(ServerStep::Managed { task: pending.function, outcome: pending.outcome });
             }
             waits
         });

@@ -19,9 +19,9 @@ pub(crate) enum Job {
     /// That flush: what came before it is done.
     LastFlush,
     /// READ with FUA: what was read is being made stable, and then sent.
-    Seen(Box<Sg>),
-    /// WRITE AND VERIFY: what was written is looked at.
-    LookAgain,
+    FlushAfterRead(Box<Sg>),
+    /// WRITE AND VERIFY: what was written is verified.
+    VerifyAfterWrite,
     /// VERIFY against one block.
     CompareOne(Box<CompareOne>),
     /// More asks, then the answer.

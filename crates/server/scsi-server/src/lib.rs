@@ -3,8 +3,8 @@
 //! One [`Server`] lives on each shard and serves every I_T nexus of that shard. It knows no
 //! transport: tasks come by [`Server::start`], payload by [`Server::data`], ends of operations by
 //! [`Server::done`] and answers of the volume's home by [`Server::answered`]; what it wants leaves as
-//! [`Step`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
-//! gets exactly one of [`Step::Respond`], [`Step::Retire`] or [`Step::Managed`] for it.
+//! [`ServerStep`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
+//! gets exactly one of [`ServerStep::Respond`], [`ServerStep::Retire`] or [`ServerStep::Managed`] for it.
 //!
 //! A logical unit *is* a volume: through whatever target and LUN it is reached, its reservations,
 //! blocks and identity are the same. Unit attentions are kept per nexus and logical unit.
@@ -45,6 +45,6 @@ pub use attention::Attentions;
 pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
 pub use order::TaskAttribute;
 pub use server::Server;
-pub use step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
+pub use step::{Management, ManagementOutcome, NexusKey, Reply, ServerStep, TaskKey};
 pub use task::Arrived;
 pub use unit::UnitSpec;

@@ -15,12 +15,12 @@ use crate::exec;
 use crate::nexus::LunEntry;
 use crate::server::Server;
 use crate::status;
-use crate::step::{Managed, Management, NexusKey, Step, TaskKey};
+use crate::step::{Management, ManagementOutcome, NexusKey, ServerStep, TaskKey};
 use crate::task::{Ending, Phase, Task};
 use crate::unit::Unit;
 
 impl Server {
-    /// A task management function has come; [`Step::Managed`] follows.
+    /// A task management function has come; [`ServerStep::Managed`] follows.
     pub fn manage(&mut self, key: TaskKey, what: Management) {
         let nexus = key.nexus;
         match what {
@@ -29,7 +29,7 @@ impl Server {
                     let victim = self.context.tasks.get(slot).key;
                     self.end_tasks(key, |task| task.key == victim, &[]);
                 }
-                None => self.managed(key, Managed::NoTask),
+                None => self.managed(key, ManagementOutcome::NoTask),
             },
             Management::AbortTaskSet(unit) => self.on_unit(key, unit, |server, LunEntry { lun, .. }| {
                 server.end_tasks(key, |task| task.key.nexus == nexus && task.lun == lun, &[]);
@@ -45,7 +45,7 @@ impl Server {
             }
             // NORMACA is 0: there never is an auto contingent allegiance.
             Management::ClearAca(unit) => {
-                self.on_unit(key, unit, |server, _| server.managed(key, Managed::NotSupported));
+                self.on_unit(key, unit, |server, _| server.managed(key, ManagementOutcome::NotSupported));
             }
             Management::TargetReset => {
                 let asks: Vec<_> =
@@ -91,8 +91,8 @@ impl Server {
         }
     }
 
-    fn managed(&mut self, task: TaskKey, outcome: Managed) {
-        self.context.steps.push_back(Step::Managed { task, outcome });
+    fn managed(&mut self, task: TaskKey, outcome: ManagementOutcome) {
+        self.context.steps.push_back(ServerStep::Managed { task, outcome });
     }
 
     fn live(&self, nexus: NexusKey, tag: Option<u64>) -> Option<u32> {
@@ -107,7 +107,7 @@ impl Server {
         volumes
     }
 
-    /// The volume's home has answered a [`Step::VolumeRequest`].
+    /// The volume's home has answered a [`ServerStep::VolumeRequest`].
     pub fn answered(&mut self, _cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
         match self.context.tasks.find_io(IoId(id.0)) {
             Some(slot) if self.context.tasks.get(slot).ending == Ending::No => {
@@ -196,13 +196,13 @@ impl Server {
         };
         match at.and_then(|at| state.spec.luns.get(at)).copied() {
             Some(entry) => act(self, entry),
-            None => self.managed(key, Managed::NoUnit),
+            None => self.managed(key, ManagementOutcome::NoUnit),
         }
     }
 }
 
-fn found_or_not(found: bool) -> Managed {
-    if found { Managed::Succeeded } else { Managed::Complete }
+fn found_or_not(found: bool) -> ManagementOutcome {
+    if found { ManagementOutcome::Succeeded } else { ManagementOutcome::Complete }
 }
 
 /// The nexus whose command or function is behind a change; `None`: it is of another shard, whose nexuses have

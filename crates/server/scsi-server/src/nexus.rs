@@ -95,14 +95,14 @@ impl LunState {
 
 /// A copy that RECEIVE COPY RESULTS can ask about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remembered {
+pub(crate) struct CopyRecord {
     pub(crate) id: u8,
     pub(crate) status: CopyStatus,
     pub(crate) failure: Option<(Status, Sense)>,
 }
 
 /// How many copies a nexus is told about.
-pub(crate) const REMEMBERED_MAX: usize = 16;
+pub(crate) const COPY_RECORDS_MAX: usize = 16;
 
 /// A nexus on this shard.
 #[derive(Debug)]
@@ -114,16 +114,16 @@ pub(crate) struct NexusState {
     slots: Vec<u32>,
     /// What WRITE BUFFER has put into the echo buffer.
     pub(crate) echo: Option<Vec<u8>>,
-    /// Ended and running copies, oldest first, at most [`REMEMBERED_MAX`].
-    pub(crate) copies: Vec<Remembered>,
-    /// In whose name copies are made (see `ExecContext::open_agent`).
-    pub(crate) agent: Option<NexusKey>,
+    /// Ended and running copies, oldest first, at most [`COPY_RECORDS_MAX`].
+    pub(crate) copies: Vec<CopyRecord>,
+    /// In whose name copies are made (see `ExecContext::open_internal_nexus`).
+    pub(crate) internal_nexus: Option<NexusKey>,
 }
 
 impl NexusState {
     /// A nexus with nothing in flight and nothing to report.
     pub(crate) fn new(spec: NexusSpec, luns: Vec<LunState>) -> Self {
-        NexusState { spec, luns, slots: Vec::new(), echo: None, copies: Vec::new(), agent: None }
+        NexusState { spec, luns, slots: Vec::new(), echo: None, copies: Vec::new(), internal_nexus: None }
     }
 
     /// Notes where a task is. The low half of a tag is a dense index (see [`TaskKey`]).
@@ -164,7 +164,7 @@ impl NexusState {
     }
 
     /// The copy of this list identifier.
-    pub(crate) fn copy(&mut self, id: u8) -> Option<&mut Remembered> {
+    pub(crate) fn copy(&mut self, id: u8) -> Option<&mut CopyRecord> {
         self.copies.iter_mut().find(|copy| copy.id == id)
     }
 }

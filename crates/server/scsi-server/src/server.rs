@@ -14,7 +14,7 @@ use crate::exec;
 use crate::job::Job;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
-use crate::step::{NexusKey, Reply, Step, TaskKey};
+use crate::step::{NexusKey, Reply, ServerStep, TaskKey};
 use crate::task::{Arrived, Ending, Phase, Task};
 use crate::unit::{Unit, UnitSpec};
 
@@ -46,7 +46,7 @@ impl Server {
 
     /// What to do next.
     #[must_use]
-    pub fn poll_step(&mut self) -> Option<Step> {
+    pub fn poll_step(&mut self) -> Option<ServerStep> {
         self.context.steps.pop_front()
     }
 
@@ -78,8 +78,8 @@ impl Server {
         let live = self.context.tasks.iter().any(|(_, task)| task.key.nexus == key);
         assert!(!live, "a nexus is closed after its tasks");
         self.context.functions.forget_nexus(key);
-        if let Some(agent) = self.context.state(key).agent {
-            self.context.close_agent(agent);
+        if let Some(internal_nexus) = self.context.state(key).internal_nexus {
+            self.context.close_internal_nexus(internal_nexus);
         }
         if let Some(place) = self.context.nexuses.get_mut(key.0 as usize) {
             *place = None;
@@ -101,8 +101,8 @@ impl Server {
                     exec::start(&mut self.context, slot);
                 }
             }
-            exec::Route::Elsewhere { command, place } => {
-                exec::identify::elsewhere(&mut self.context, key, command, place, &arrived);
+            exec::Route::WithoutVolume { command, lun } => {
+                exec::identify::answer_without_volume(&mut self.context, key, command, lun, &arrived);
             }
             exec::Route::Refused(reply) => self.context.answer(key, reply),
         }
@@ -136,7 +136,7 @@ impl Server {
         })
     }
 
-    /// Payload that a [`Step::Receive`] asked for is here.
+    /// Payload that a [`ServerStep::Receive`] asked for is here.
     pub fn data(&mut self, _cx: &mut Cx<'_>, key: TaskKey, _at: u32, data: Sg) {
         let Some(slot) = self.context.find(key) else { return };
         if self.context.tasks.get(slot).phase == Phase::Data {
@@ -156,14 +156,14 @@ impl Server {
         self.start_ready();
     }
 
-    /// A task must end without an answer; [`Step::Retire`] follows.
+    /// A task must end without an answer; [`ServerStep::Retire`] follows.
     pub fn abort(&mut self, key: TaskKey) {
         match self.context.find(key) {
             Some(slot) => self.stop_all(&[(slot, key)], Ending::Silent),
             None => {
                 // A task management function, or a task that was answered in this very turn.
                 self.context.functions.forget(key);
-                self.context.steps.push_back(Step::Retire { task: key });
+                self.context.steps.push_back(ServerStep::Retire { task: key });
             }
         }
         self.start_ready();
@@ -193,13 +193,13 @@ impl Server {
                 Phase::Queued | Phase::Data | Phase::Sanitize => self.end(slot),
                 Phase::Io => {
                     let io = self.context.tasks.io_id(slot);
-                    self.context.steps.push_back(Step::Cancel { volume, io });
+                    self.context.steps.push_back(ServerStep::Cancel { volume, io });
                 }
                 Phase::VolumeRequest if task.is_own() => {}
                 Phase::VolumeRequest => {
                     // Its answer still comes, and ends the task.
                     let (id, volume) = (AskId(self.context.tasks.io_id(slot).0), task.volume);
-                    self.context.steps.push_back(Step::VolumeRequest {
+                    self.context.steps.push_back(ServerStep::VolumeRequest {
                         volume,
                         id,
                         ask: VolumeRequest::Withdraw,

@@ -41,7 +41,7 @@ pub struct Reply {
 
 /// Something for the caller to do.
 #[derive(Debug)]
-pub enum Step {
+pub enum ServerStep {
     /// Let the peer send `len` bytes of the task's payload, from `at` on; [`Server::data`](crate::Server::data) follows.
     Receive {
         /// The task.
@@ -106,7 +106,7 @@ pub enum Step {
         /// The function's own task.
         task: TaskKey,
         /// How.
-        outcome: Managed,
+        outcome: ManagementOutcome,
     },
 }
 
@@ -144,7 +144,7 @@ pub enum Management {
 
 /// How a task management function ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Managed {
+pub enum ManagementOutcome {
     /// Done; for a query: nothing found.
     Complete,
     /// A query found something.

@@ -49,7 +49,7 @@ pub(crate) fn admit_transfer(ctx: &mut ExecContext, slot: u32, op: &Op, blocks: 
 }
 
 /// The expected length does not fit: nothing was done, and the residual says how much was meant.
-pub(crate) fn misfit(ctx: &mut ExecContext, slot: u32, transferred: u64) {
+pub(crate) fn length_mismatch(ctx: &mut ExecContext, slot: u32, transferred: u64) {
     let sense = Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT;
     ctx.respond(slot, Reply { transferred, ..Reply::check(sense) });
 }
@@ -76,17 +76,17 @@ pub(crate) fn read(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
 pub(crate) fn finish_read(ctx: &mut ExecContext, slot: u32, transfer: Transfer, payload: Payload) {
     let cached = ctx.unit_of(slot).view.geometry.write_cache;
     if transfer.fua && cached && admit(ctx, slot, &Op::Flush).is_ok() {
-        ctx.tasks.get_mut(slot).job = Job::Seen(Box::new(payload.into_sg()));
+        ctx.tasks.get_mut(slot).job = Job::FlushAfterRead(Box::new(payload.into_sg()));
         return ctx.submit(slot, Op::Flush, Payload::None, 0);
     }
     give_read(ctx, slot, transfer, payload.into_sg());
 }
 
 /// What READ with FUA has read is stable.
-pub(crate) fn seen(ctx: &mut ExecContext, slot: u32) {
+pub(crate) fn read_is_stable(ctx: &mut ExecContext, slot: u32) {
     let task = ctx.tasks.get_mut(slot);
     match (std::mem::replace(&mut task.job, Job::Plain), task.command) {
-        (Job::Seen(data), scsi::Command::Read(transfer)) => give_read(ctx, slot, transfer, *data),
+        (Job::FlushAfterRead(data), scsi::Command::Read(transfer)) => give_read(ctx, slot, transfer, *data),
         // Only READ has such a job.
         _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
@@ -113,7 +113,7 @@ fn solicit(ctx: &mut ExecContext, slot: u32, op: &Op, blocks: u32) {
     if len == 0 {
         ctx.respond(slot, Reply::good(bytes));
     } else if !len.is_multiple_of(logical) {
-        misfit(ctx, slot, bytes);
+        length_mismatch(ctx, slot, bytes);
     } else {
         ctx.receive(slot, len as u32);
     }
@@ -152,14 +152,14 @@ pub(crate) fn write_and_verify(ctx: &mut ExecContext, slot: u32, verify: Verify)
 /// The payload of a WRITE AND VERIFY is here.
 pub(crate) fn verified_write(ctx: &mut ExecContext, slot: u32, verify: Verify, data: Sg) {
     let op = write_op(verify_write(verify), Some(blocks_of(ctx, slot, &data)));
-    ctx.tasks.get_mut(slot).job = Job::LookAgain;
+    ctx.tasks.get_mut(slot).job = Job::VerifyAfterWrite;
     ctx.submit(slot, op, Payload::Out(data), 0);
 }
 
-/// WRITE AND VERIFY has written: looks at what stands there now.
-pub(crate) fn look_again(ctx: &mut ExecContext, slot: u32, payload: Payload) {
+/// WRITE AND VERIFY has written: verifies what stands there now.
+pub(crate) fn verify_after_write(ctx: &mut ExecContext, slot: u32, payload: Payload) {
     let scsi::Command::WriteAndVerify(verify) = ctx.tasks.get(slot).command else {
-        // Only WRITE AND VERIFY looks again.
+        // Only WRITE AND VERIFY verifies what it wrote.
         return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let data = payload.into_sg();
@@ -179,7 +179,7 @@ pub(crate) fn receive_exactly(ctx: &mut ExecContext, slot: u32, bytes: u64, fua:
         return good(ctx, slot);
     }
     if u64::from(ctx.tasks.get(slot).data_out) < bytes {
-        return misfit(ctx, slot, bytes);
+        return length_mismatch(ctx, slot, bytes);
     }
     if fua && ctx.unit_of(slot).view.geometry.write_cache {
         ctx.tasks.get_mut(slot).job = Job::Flush;

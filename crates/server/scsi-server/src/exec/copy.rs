@@ -17,7 +17,7 @@ use super::parameter::contiguous;
 use super::{good, vpd};
 use crate::context::ExecContext;
 use crate::job::{CopyRun, CopyStage, Copying, Job};
-use crate::nexus::{REMEMBERED_MAX, Remembered};
+use crate::nexus::{COPY_RECORDS_MAX, CopyRecord};
 use crate::status;
 use crate::step::{NexusKey, Reply, TaskKey};
 
@@ -77,12 +77,12 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
             return ctx.respond(slot, reply);
         }
     };
-    let agent = match ctx.state(nexus).agent {
-        Some(agent) => agent,
-        None => ctx.open_agent(nexus),
+    let internal_nexus = match ctx.state(nexus).internal_nexus {
+        Some(internal_nexus) => internal_nexus,
+        None => ctx.open_internal_nexus(nexus),
     };
-    ctx.state_mut(nexus).agent = Some(agent);
-    let name = TaskKey { nexus: agent, tag: u64::from(slot) };
+    ctx.state_mut(nexus).internal_nexus = Some(internal_nexus);
+    let name = TaskKey { nexus: internal_nexus, tag: u64::from(slot) };
     let copying =
         Copying { id, runs, index: 0, done: 0, bytes: 0, chunk: 0, stage: CopyStage::Read, swaps: 0, name };
     ctx.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
@@ -90,7 +90,7 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     next(ctx, slot);
 }
 
-fn is_running(copy: &mut Remembered) -> bool {
+fn is_running(copy: &mut CopyRecord) -> bool {
     copy.status.state == CopyState::InProgress
 }
 
@@ -353,12 +353,12 @@ fn remember(
     let status = CopyStatus { state, segments: segments as u16, bytes };
     let copies = &mut ctx.state_mut(nexus).copies;
     match copies.iter_mut().find(|copy| copy.id == id) {
-        Some(known) => *known = Remembered { id, status, failure },
+        Some(known) => *known = CopyRecord { id, status, failure },
         None => {
-            if copies.len() >= REMEMBERED_MAX {
+            if copies.len() >= COPY_RECORDS_MAX {
                 copies.remove(0);
             }
-            copies.push(Remembered { id, status, failure });
+            copies.push(CopyRecord { id, status, failure });
         }
     }
 }

@@ -8,7 +8,7 @@ use scsi::report::{LunSelect, luns as encode_luns};
 use scsi::sense::Sense;
 use scsi::{Command, Writer};
 
-use super::{Place, vpd};
+use super::{LunWithoutVolume, vpd};
 use crate::context::ExecContext;
 use crate::nexus::NexusSpec;
 use crate::step::{NexusKey, Reply, TaskKey};
@@ -93,19 +93,19 @@ fn forget_inventory(ctx: &mut ExecContext, nexus: NexusKey) {
 
 /// Answers for the REPORT LUNS well known logical unit, for one whose volume is away, or for a LUN that nothing
 /// is behind.
-pub(crate) fn elsewhere(
+pub(crate) fn answer_without_volume(
     ctx: &mut ExecContext,
     key: TaskKey,
     command: Command,
-    place: Place,
+    lun: LunWithoutVolume,
     arrived: &Arrived<'_>,
 ) {
-    let (peripheral, sense) = match place {
-        Place::WellKnown => (Peripheral::WELL_KNOWN, Sense::NO_SENSE),
+    let (peripheral, sense) = match lun {
+        LunWithoutVolume::WellKnown => (Peripheral::WELL_KNOWN, Sense::NO_SENSE),
         // A disk that becomes ready. Linux makes no disk of qualifier 001b and does not ask again; of this it makes
         // one, which it asks for a while whether it is ready.
-        Place::Away => (Peripheral::DISK, Sense::BECOMING_READY),
-        Place::Nowhere => (Peripheral::NONE, Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+        LunWithoutVolume::Away => (Peripheral::DISK, Sense::BECOMING_READY),
+        LunWithoutVolume::NoUnit => (Peripheral::NONE, Sense::LOGICAL_UNIT_NOT_SUPPORTED),
     };
     let data = match command {
         Command::Inquiry(Inquiry { page, allocation }) => {
@@ -114,7 +114,7 @@ pub(crate) fn elsewhere(
                     standard(ctx.nexus(key.nexus), peripheral, false, w);
                     Ok(())
                 }
-                Some(page) => vpd::page_elsewhere(ctx.nexus(key.nexus), peripheral, page, w),
+                Some(page) => vpd::page_without_volume(ctx.nexus(key.nexus), peripheral, page, w),
             })
         }
         Command::ReportLuns { select, allocation } => {

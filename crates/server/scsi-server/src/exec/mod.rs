@@ -42,38 +42,40 @@ pub(crate) enum Route {
     Unit { command: Command, at: usize, attribute: Attribute },
     /// To the REPORT LUNS well known logical unit, to one whose volume is away, or to where no logical unit
     /// is: some commands have an answer even there.
-    Elsewhere { command: Command, place: Place },
+    WithoutVolume { command: Command, lun: LunWithoutVolume },
     /// Back.
     Refused(Reply),
 }
 
-/// Where no unit of this shard is.
+/// A LUN that no volume of this shard is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LunWithoutVolume {
     /// The REPORT LUNS well known logical unit.
     WellKnown,
     /// A logical unit whose volume is away for now.
     Away,
     /// Nothing.
-    Nowhere,
+    NoUnit,
 }
 
 /// Finds the logical unit, and judges what can be judged before the command is a task.
 pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &Arrived<'_>) -> Route {
     let address = Address::parse(&arrived.lun);
     let state = ctx.state(key.nexus);
-    let place = match address {
+    let index = match address {
         Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
         Some(Address::WellKnown(_)) | None => None,
     };
-    let unit = place.and_then(|at| Some((at, ctx.unit(state.spec.luns.get(at)?.volume)?)));
+    let unit = index.and_then(|at| Some((at, ctx.unit(state.spec.luns.get(at)?.volume)?)));
     let Some((at, unit)) = unit else {
         let is_away =
-            place.and_then(|at| state.spec.luns.get(at)).is_some_and(|entry| entry.volume == VolumeId::AWAY);
+            index.and_then(|at| state.spec.luns.get(at)).is_some_and(|entry| entry.volume == VolumeId::AWAY);
         return match address {
-            Some(Address::WellKnown(REPORT_LUNS)) => elsewhere(arrived.cdb, Place::WellKnown),
-            _ if is_away => elsewhere(arrived.cdb, Place::Away),
-            _ => elsewhere(arrived.cdb, Place::Nowhere),
+            Some(Address::WellKnown(REPORT_LUNS)) => {
+                route_without_volume(arrived.cdb, LunWithoutVolume::WellKnown)
+            }
+            _ if is_away => route_without_volume(arrived.cdb, LunWithoutVolume::Away),
+            _ => route_without_volume(arrived.cdb, LunWithoutVolume::NoUnit),
         };
     };
     let parsed = unit.commands(state.spec.explicit_alua).parse(arrived.cdb);
@@ -112,19 +114,21 @@ fn goes_the_other_way(data: Data, arrived: &Arrived<'_>) -> bool {
     }
 }
 
-fn elsewhere(cdb: &[u8], place: Place) -> Route {
+fn route_without_volume(cdb: &[u8], lun: LunWithoutVolume) -> Route {
     let refused = |sense| Route::Refused(Reply::check(sense));
-    match (CommandSet::BASIC.parse(cdb), place) {
+    match (CommandSet::BASIC.parse(cdb), lun) {
         (
             Ok(command @ (Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. })),
             _,
-        ) => Route::Elsewhere { command, place },
-        (Ok(command @ Command::TestUnitReady), Place::WellKnown) => Route::Elsewhere { command, place },
-        (Ok(_), Place::WellKnown) => refused(Sense::INVALID_OPCODE),
-        (Err(error), Place::WellKnown) => refused(error.sense()),
+        ) => Route::WithoutVolume { command, lun },
+        (Ok(command @ Command::TestUnitReady), LunWithoutVolume::WellKnown) => {
+            Route::WithoutVolume { command, lun }
+        }
+        (Ok(_), LunWithoutVolume::WellKnown) => refused(Sense::INVALID_OPCODE),
+        (Err(error), LunWithoutVolume::WellKnown) => refused(error.sense()),
         // It may come back, and hosts are to wait for it and keep their disk.
-        (Ok(_) | Err(_), Place::Away) => refused(Sense::BECOMING_READY),
-        (Ok(_) | Err(_), Place::Nowhere) => refused(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+        (Ok(_) | Err(_), LunWithoutVolume::Away) => refused(Sense::BECOMING_READY),
+        (Ok(_) | Err(_), LunWithoutVolume::NoUnit) => refused(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
     }
 }
 
@@ -230,8 +234,8 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
         },
         (Job::Flush, Ok(_)) => block::make_stable(ctx, slot),
         (Job::LastFlush, Ok(_)) => good(ctx, slot),
-        (Job::LookAgain, Ok(_)) => block::look_again(ctx, slot, payload),
-        (Job::Seen(_), Ok(_)) => block::seen(ctx, slot),
+        (Job::VerifyAfterWrite, Ok(_)) => block::verify_after_write(ctx, slot, payload),
+        (Job::FlushAfterRead(_), Ok(_)) => block::read_is_stable(ctx, slot),
         (Job::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
         (Job::Usage(_), Ok(outcome)) => usage::counted(ctx, slot, outcome),
         (Job::Eject, Ok(_)) => power::eject(ctx, slot),

@@ -8,7 +8,7 @@ use scsi::provisioning::{
 use scsi::sense::Sense;
 use volume::{Extent, Op, Outcome, Refusal, Span};
 
-use super::block::{admit, misfit, submit_admitted};
+use super::block::{admit, length_mismatch, submit_admitted};
 use super::good;
 use super::parameter::contiguous;
 use crate::context::ExecContext;
@@ -52,7 +52,7 @@ pub(crate) fn write_same(ctx: &mut ExecContext, slot: u32, same: WriteSame) {
     } else if data_out == geometry.logical {
         ctx.receive(slot, data_out);
     } else {
-        misfit(ctx, slot, u64::from(geometry.logical));
+        length_mismatch(ctx, slot, u64::from(geometry.logical));
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn page(nexus: &NexusSpec, unit: &Unit, page: u8, w: &mut Writer<'_>)
 
 /// Writes one page of the REPORT LUNS well known logical unit, or of one that is not there: only what
 /// names the target.
-pub(crate) fn page_elsewhere(
+pub(crate) fn page_without_volume(
     nexus: &NexusSpec,
     peripheral: Peripheral,
     page: u8,

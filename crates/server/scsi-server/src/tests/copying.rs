@@ -252,7 +252,7 @@ fn a_copy_can_be_aborted_and_leaves_room() {
     world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(copy), Some(End::Retired));
-    assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
     assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x82);
     assert_eq!(world.server(host).context.copies, 0);
     world.good(host, &copy_cdb(long.len()), &long, 0);

@@ -96,7 +96,7 @@ fn one_nexus_prevents_the_removal_for_all_until_it_ends() {
     // A reset ends it, and so does the loss of the nexus.
     world.refused(a, &TUR, &[], 0, 0x06_2800);
     world.good(a, &prevent(1), &[], 0);
-    assert_eq!(world.managed(b, Management::LogicalUnitReset([0; 8])), Managed::Complete);
+    assert_eq!(world.managed(b, Management::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
     for host in [a, b] {
         world.refused(host, &TUR, &[], 0, 0x06_2903);
     }

@@ -25,7 +25,7 @@ use volume::{
     Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
-use crate::step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
+use crate::step::{Management, ManagementOutcome, NexusKey, Reply, ServerStep, TaskKey};
 use crate::{Arrived, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
 
 /// How a task ended.
@@ -33,7 +33,7 @@ use crate::{Arrived, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttri
 pub(super) enum End {
     Reply(Reply),
     Retired,
-    Managed(Managed),
+    Managed(ManagementOutcome),
 }
 
 /// What a command brought.
@@ -287,7 +287,7 @@ impl World {
     }
 
     /// Runs a task management function to its end.
-    pub(super) fn managed(&mut self, host: Host, what: Management) -> Managed {
+    pub(super) fn managed(&mut self, host: Host, what: Management) -> ManagementOutcome {
         let started = self.manage(host, what);
         self.run();
         match self.end(started) {
@@ -378,11 +378,11 @@ impl World {
         }
     }
 
-    fn step(&mut self, shard: usize, step: Step) {
+    fn step(&mut self, shard: usize, step: ServerStep) {
         let core = &mut self.cores[shard];
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         match step {
-            Step::Receive { task, at, len } => {
+            ServerStep::Receive { task, at, len } => {
                 assert!(len > 0);
                 if self.withhold {
                     return;
@@ -393,25 +393,25 @@ impl World {
                 memory.copy_from(0, bytes);
                 core.server.data(&mut cx, task, at, memory.freeze());
             }
-            Step::Send { task, at, data } => {
+            ServerStep::Send { task, at, data } => {
                 let transfer = self.transfers.get_mut(&Started { shard, key: task }).unwrap();
                 assert!(transfer.end.is_none(), "data after the end");
                 let end = at as usize + data.len();
                 transfer.data.resize(end.max(transfer.data.len()), 0);
                 data.copy_to(0, &mut transfer.data[at as usize..end]);
             }
-            Step::Respond { task, reply } => self.ended(shard, task, End::Reply(reply)),
-            Step::Retire { task } => self.ended(shard, task, End::Retired),
-            Step::Managed { task, outcome } => self.ended(shard, task, End::Managed(outcome)),
-            Step::Io { task, volume, mut io, want } => {
+            ServerStep::Respond { task, reply } => self.ended(shard, task, End::Reply(reply)),
+            ServerStep::Retire { task } => self.ended(shard, task, End::Retired),
+            ServerStep::Managed { task, outcome } => self.ended(shard, task, End::Managed(outcome)),
+            ServerStep::Io { task, volume, mut io, want } => {
                 if want > 0 {
                     io.payload = Payload::In(self.pool.take_sg(Class::Solicited, want as usize).unwrap());
                 }
                 let who = core.server.nexus(task.nexus).nexus.clone();
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
-            Step::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
-            Step::VolumeRequest { volume, id, ask } => {
+            ServerStep::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
+            ServerStep::VolumeRequest { volume, id, ask } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
             }
         }

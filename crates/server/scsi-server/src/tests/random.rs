@@ -102,7 +102,7 @@ fn everything_ends_under_aborts_and_resets() {
         world.run();
         // Writes whose data never came are aborted with their set.
         for host in hosts {
-            assert_eq!(world.managed(host, Management::AbortTaskSet([0; 8])), Managed::Complete);
+            assert_eq!(world.managed(host, Management::AbortTaskSet([0; 8])), ManagementOutcome::Complete);
         }
         world.run();
         let open: Vec<_> = tasks.iter().filter(|task| world.end(**task).is_none()).collect();

@@ -316,14 +316,14 @@ fn reserve_and_release_of_old() {
     let b = world.host(1, "iqn.b", &[0]);
     for what in [Management::LogicalUnitReset([0; 8]), Management::TargetReset] {
         world.conflicts(b, &TUR, &[], 0);
-        assert_eq!(world.managed(b, what), Managed::Complete);
+        assert_eq!(world.managed(b, what), ManagementOutcome::Complete);
         for host in [a, b] {
             world.refused(host, &TUR, &[], 0, 0x06_2903);
         }
         world.good(b, &TUR, &[], 0);
         world.good(a, &reserve, &[], 0);
     }
-    assert_eq!(world.managed(a, Management::NexusReset), Managed::Complete);
+    assert_eq!(world.managed(a, Management::NexusReset), ManagementOutcome::Complete);
     world.refused(a, &TUR, &[], 0, 0x06_2907);
     world.good(b, &reserve, &[], 0);
 }

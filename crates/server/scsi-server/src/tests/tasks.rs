@@ -27,7 +27,7 @@ fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
         assert_eq!((world.end(reset), world.end(other)), (None, None));
         world.disks.hold.set(false);
         world.run();
-        assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
+        assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
         assert_eq!(world.end(mine), Some(End::Retired));
         assert_eq!(world.outcome(other).status, Status::TASK_ABORTED);
         for host in [a, b] {
@@ -52,7 +52,7 @@ fn clearing_a_task_set_leaves_no_command_of_another_without_an_answer() {
     assert_eq!(world.end(clear), None);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(clear), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(clear), Some(End::Managed(ManagementOutcome::Complete)));
     assert_eq!(world.end(own), Some(End::Retired), "who asks is told by the function's answer");
     for other in others {
         let told = world.outcome(other);
@@ -78,7 +78,7 @@ fn a_reset_ends_commands_as_tas_was_and_takes_it_back() {
         world.run();
         world.disks.hold.set(false);
         world.run();
-        assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
+        assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
         match end {
             Some(end) => assert_eq!(world.end(other), Some(end)),
             None => assert_eq!(world.outcome(other).status, Status::TASK_ABORTED),
@@ -112,7 +112,7 @@ fn without_tas_clearing_a_task_set_is_told_by_attentions_to_whose_tasks_it_ended
     assert_eq!(world.end(clear), None);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(clear), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(clear), Some(End::Managed(ManagementOutcome::Complete)));
     assert_eq!((world.end(own), world.end(other)), (Some(End::Retired), Some(End::Retired)));
     world.good(a, &TUR, &[], 0);
     world.refused(b, &TUR, &[], 0, 0x06_2f00);
@@ -131,7 +131,7 @@ fn abort_task_set_touches_no_other_nexus() {
     assert_eq!(world.end(abort), None);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(abort), Some(End::Managed(ManagementOutcome::Complete)));
     assert_eq!(own.map(|task| world.end(task)), [Some(End::Retired), Some(End::Retired)]);
     assert_eq!(world.outcome(other).status, Status::GOOD);
     world.good(a, &TUR, &[], 0);
@@ -143,29 +143,29 @@ fn queries_and_functions_on_nothing() {
     let done = world.start(a, &TUR, &[], 0);
     world.run();
     let tag = Some(done.key.tag);
-    assert_eq!(world.managed(a, Management::AbortTask { tag }), Managed::NoTask);
-    assert_eq!(world.managed(a, Management::AbortTask { tag: None }), Managed::NoTask);
-    assert_eq!(world.managed(a, Management::QueryTask { tag }), Managed::Complete);
+    assert_eq!(world.managed(a, Management::AbortTask { tag }), ManagementOutcome::NoTask);
+    assert_eq!(world.managed(a, Management::AbortTask { tag: None }), ManagementOutcome::NoTask);
+    assert_eq!(world.managed(a, Management::QueryTask { tag }), ManagementOutcome::Complete);
     world.disks.hold.set(true);
     let live = world.start(a, &read_10(0, 1), &[], 512);
     world.run();
     let tag = Some(live.key.tag);
-    assert_eq!(world.managed(a, Management::QueryTask { tag }), Managed::Succeeded);
-    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), Managed::Succeeded);
+    assert_eq!(world.managed(a, Management::QueryTask { tag }), ManagementOutcome::Succeeded);
+    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), ManagementOutcome::Succeeded);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), Managed::Complete);
-    assert_eq!(world.managed(a, Management::ClearAca(UNIT)), Managed::NotSupported);
-    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), Managed::Complete);
-    assert_eq!(world.managed(a, Management::NexusReset), Managed::Complete);
-    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), Managed::Succeeded);
+    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, Management::ClearAca(UNIT)), ManagementOutcome::NotSupported);
+    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, Management::NexusReset), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), ManagementOutcome::Succeeded);
     for what in [
         Management::AbortTaskSet([0, 9, 0, 0, 0, 0, 0, 0]),
         Management::LogicalUnitReset([0xff; 8]),
         Management::ClearTaskSet([0xc1, 1, 0, 0, 0, 0, 0, 0]),
         Management::QueryTaskSet([0, 0, 0, 1, 0, 0, 0, 0]),
     ] {
-        assert_eq!(world.managed(a, what), Managed::NoUnit);
+        assert_eq!(world.managed(a, what), ManagementOutcome::NoUnit);
     }
 }
 
@@ -198,7 +198,7 @@ fn ordered_tasks_keep_their_order() {
     world.run();
     assert_eq!(world.end(third), None);
     let tag = Some(second.key.tag);
-    assert_eq!(world.managed(a, Management::AbortTask { tag }), Managed::Complete);
+    assert_eq!(world.managed(a, Management::AbortTask { tag }), ManagementOutcome::Complete);
     assert_eq!(world.end(second), Some(End::Retired));
     assert_eq!(world.outcome(third).status, Status::GOOD);
     assert_eq!(world.end(first), None);
@@ -251,7 +251,7 @@ fn what_a_reset_ends_is_not_carried_out_behind_it() {
     list[15] = 9;
     let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
     world.run();
-    assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(reset), Some(End::Managed(ManagementOutcome::Complete)));
     assert_eq!(world.outcome(register).status, Status::TASK_ABORTED);
     assert!(world.homes[0].view().reservations.registrants().is_empty());
     world.refused(b, &TUR, &[], 0, 0x06_2903);

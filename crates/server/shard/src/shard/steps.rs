@@ -5,7 +5,7 @@ use endpoint::ShardId;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
 use scsi::Status;
-use scsi_server::{Arrived, Managed, Reply, Step, TaskKey};
+use scsi_server::{Arrived, ManagementOutcome, Reply, ServerStep, TaskKey};
 use stream::{Tag, Target};
 use volume::{Answer, AskId, Op, VolumeId, VolumeRequest};
 
@@ -27,22 +27,22 @@ impl Shard {
         worked
     }
 
-    pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+    pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: ServerStep) {
         match step {
-            Step::Receive { task, at, len } => {
+            ServerStep::Receive { task, at, len } => {
                 self.start_receive(cx, Receive { command: CommandId::Scsi(task), at, len });
             }
-            Step::Io { task, volume, io, want } => {
+            ServerStep::Io { task, volume, io, want } => {
                 let to_peer = matches!(io.op, Op::Read(_));
                 self.start_io(cx, IoStep { command: CommandId::Scsi(task), volume, io, want, to_peer });
             }
-            Step::Send { task, at, data } => {
+            ServerStep::Send { task, at, data } => {
                 self.with_session(task, |session, tag| {
                     session.io.read_bytes += data.len() as u64;
                     session.proto.send_data(cx, tag, at, data);
                 });
             }
-            Step::Respond { task, reply } => {
+            ServerStep::Respond { task, reply } => {
                 // One that ended by another's doing may have waited for memory for its payload.
                 if reply.status != Status::GOOD {
                     self.forget_transfers(CommandId::Scsi(task));
@@ -50,11 +50,11 @@ impl Shard {
                 let result = Response::Scsi(result(&reply));
                 self.with_session(task, |session, tag| session.proto.respond(cx, tag, result));
             }
-            Step::Retire { task } => {
+            ServerStep::Retire { task } => {
                 self.forget_transfers(CommandId::Scsi(task));
                 self.with_session(task, |session, tag| session.proto.retire(cx, tag));
             }
-            Step::Managed { task, outcome } => {
+            ServerStep::Managed { task, outcome } => {
                 let response = Response::Task(tmf_response(outcome));
                 let mut reset = None;
                 self.with_session(task, |session, tag| {
@@ -63,12 +63,12 @@ impl Shard {
                         reset = session.target.clone();
                     }
                 });
-                if let Some(target) = reset.filter(|_| outcome == Managed::Complete) {
+                if let Some(target) = reset.filter(|_| outcome == ManagementOutcome::Complete) {
                     self.outbox.broadcast(|| Message::ColdReset(target.clone()));
                 }
             }
-            Step::Cancel { volume, io } => self.cancel_io(cx, volume, io),
-            Step::VolumeRequest { volume, id, ask } => self.ask_home(volume, id, ask),
+            ServerStep::Cancel { volume, io } => self.cancel_io(cx, volume, io),
+            ServerStep::VolumeRequest { volume, id, ask } => self.ask_home(volume, id, ask),
         }
     }
 
@@ -142,13 +142,13 @@ fn result(reply: &Reply) -> ScsiResult {
     ScsiResult { status: ScsiStatus(status.0), qualifier: 0, sense, transferred, fence }
 }
 
-fn tmf_response(outcome: Managed) -> TmfResponseCode {
+fn tmf_response(outcome: ManagementOutcome) -> TmfResponseCode {
     match outcome {
-        Managed::Complete => TmfResponseCode::COMPLETE,
-        Managed::Succeeded => TmfResponseCode::SUCCEEDED,
-        Managed::NoTask => TmfResponseCode::NO_TASK,
-        Managed::NoUnit => TmfResponseCode::NO_LUN,
-        Managed::NotSupported => TmfResponseCode::NOT_SUPPORTED,
-        Managed::Rejected => TmfResponseCode::REJECTED,
+        ManagementOutcome::Complete => TmfResponseCode::COMPLETE,
+        ManagementOutcome::Succeeded => TmfResponseCode::SUCCEEDED,
+        ManagementOutcome::NoTask => TmfResponseCode::NO_TASK,
+        ManagementOutcome::NoUnit => TmfResponseCode::NO_LUN,
+        ManagementOutcome::NotSupported => TmfResponseCode::NOT_SUPPORTED,
+        ManagementOutcome::Rejected => TmfResponseCode::REJECTED,
     }
 }
