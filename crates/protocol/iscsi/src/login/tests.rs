@@ -376,3 +376,32 @@ proptest! {
         }
     }
 }
+
+/// Nothing may lead to full feature phase that no question was asked for: the fault is the target's own.
+#[test]
+fn an_answer_that_the_login_did_not_ask_for_lets_nobody_in() {
+    const TARGET_ERROR: LoginStatus = LoginStatus { class: 3, detail: 0 };
+    let granted = |t: &Target| Authorization::Granted(Box::new(t.policy.clone()));
+    let session = Completion::NewSession { tsih: Tsih::new(0x77), window: 32 };
+    let text = bytes(INITIATOR);
+    // Before the first request.
+    let mut t = Target::new(AuthPolicy::None);
+    assert_eq!(refusal(t.login.complete(session)), TARGET_ERROR);
+    let mut t = Target::new(AuthPolicy::None);
+    let answer = granted(&t);
+    assert_eq!(refusal(t.login.authorize(answer, &mut t.entropy)), TARGET_ERROR);
+    // Instead of the answer that is awaited.
+    let mut t = Target::new(AuthPolicy::None);
+    let asked = t.login.handle_request(header(O_TO_F, text.len()).as_bhs(), &text, &mut t.entropy);
+    assert!(matches!(asked, LoginAction::Authorize(_)), "{asked:?}");
+    assert_eq!(refusal(t.login.complete(session)), TARGET_ERROR);
+    let mut t = Target::new(AuthPolicy::None);
+    let asked = t.raw(header(O_TO_F, text.len()), &text);
+    assert!(matches!(asked, LoginAction::Complete(_)), "{asked:?}");
+    let answer = granted(&t);
+    assert_eq!(refusal(t.login.authorize(answer, &mut t.entropy)), TARGET_ERROR);
+    // Once more, when the login is over.
+    let answer = granted(&t);
+    assert_eq!(refusal(t.login.authorize(answer, &mut t.entropy)), TARGET_ERROR);
+    assert_eq!(refusal(t.login.complete(session)), TARGET_ERROR);
+}
