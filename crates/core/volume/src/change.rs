@@ -70,7 +70,7 @@ pub enum VolumeRequest {
         /// Whether to protect.
         on: bool,
     },
-    /// Settings that hosts share (see [`VolumeState::host_settings`](crate::Standing)).
+    /// Settings that hosts share (see [`VolumeState::host_settings`](crate::VolumeState::host_settings)).
     HostSettings {
         /// Who asks: it is not told.
         by: Arc<Identity>,

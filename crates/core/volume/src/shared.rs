@@ -140,7 +140,7 @@ impl Shared {
     }
 
     /// Notes whether, should the sanitize that begins now fail, only another one may open the volume
-    /// again. Who asks [`VolumeRequest::SanitizeForgive`](crate::Ask) looks first.
+    /// again. Who asks [`VolumeRequest::SanitizeForgive`](crate::VolumeRequest::SanitizeForgive) looks first.
     pub fn restrict_sanitize_exit(&self, restricted: bool) {
         self.0.sanitize_restricted.store(restricted, Ordering::Release);
     }
