@@ -39,19 +39,19 @@ const REMARKS_MAX: usize = 16;
 ///
 /// ```
 /// use blockwire_volume::{
-///     Ack, Ask, AskId, Facts, Home, RamDisk, Shard, Time, Uuid, VolumeId,
+///     Ack, AskId, Facts, RamDisk, Shard, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
 /// };
 ///
 /// let geometry = RamDisk::new(8, 8, 4096, 4096).geometry();
 /// let facts = Facts::new(VolumeId::new(0, 0), "demo", Uuid([7; 16]));
-/// let mut home = Home::restore(facts, geometry, 2, false, None).unwrap();
-/// home.handle_ask(Time(0), Shard(1), AskId(5), Ask::Stop);
-/// let change = home.poll_adoption().unwrap();
+/// let mut owner = VolumeOwner::restore(facts, geometry, 2, false, None).unwrap();
+/// owner.handle_ask(Time(0), Shard(1), AskId(5), VolumeRequest::Stop);
+/// let change = owner.poll_adoption().unwrap();
 /// assert!(change.view.not_ready.is_some());
-/// home.handle_ack(Time(1), Ack { from: Shard(0), change: change.change });
-/// assert_eq!(home.poll_answer(), None);
-/// home.handle_ack(Time(2), Ack { from: Shard(1), change: change.change });
-/// let answer = home.poll_answer().unwrap();
+/// owner.handle_ack(Time(1), Ack { from: Shard(0), change: change.change });
+/// assert_eq!(owner.poll_answer(), None);
+/// owner.handle_ack(Time(2), Ack { from: Shard(1), change: change.change });
+/// let answer = owner.poll_answer().unwrap();
 /// assert_eq!((answer.to, answer.id, answer.result), (Shard(1), AskId(5), Ok(())));
 /// ```
 #[derive(Debug)]
