@@ -19,9 +19,12 @@ pub mod controller;
 pub mod host;
 mod link_fault;
 mod pdu_writer;
+mod queue;
 mod receiver;
+mod send_queue;
 pub mod wire;
 
 pub use controller::{CAPSULES_KEPT, ControllerQueue, QueueHandoff, QueueLimits, QueueSize};
 pub use host::{HostLimits, HostQueue};
 pub use link_fault::LinkFault;
+pub use queue::Queue;

@@ -14,7 +14,7 @@ pub(crate) const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 /// Header, its digest, padding to 128 bytes at most, and the data's digest.
 pub(crate) const FRAME: usize = 128 + DIGEST_LEN;
 
-pub(crate) struct PduWriter<'a> {
+pub struct PduWriter<'a> {
     pub(crate) batch: Batch,
     pub(crate) terms: &'a Terms,
     /// Data begins at a multiple of so many bytes.

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ParseStatus {
+pub enum ParseStatus {
     Continue,
     /// More bytes, memory or room are needed first.
     Wait,
@@ -41,14 +41,14 @@ pub(crate) struct Receiver<D> {
 
 /// What a TermReq says.
 #[derive(Debug)]
-pub(crate) struct Term {
+pub struct Term {
     pub(crate) fatal: Fatal,
     /// The header that is to blame.
     pub(crate) header: Box<[u8]>,
 }
 
 /// Why a header ends the connection.
-pub(crate) struct HeaderFault {
+pub struct HeaderFault {
     pub(crate) fault: LinkFault,
     /// What the peer is told; a TermReq of its own is never answered.
     pub(crate) term: Option<Box<Term>>,

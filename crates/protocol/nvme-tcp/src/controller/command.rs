@@ -3,8 +3,9 @@
 use super::outgoing::OutgoingPdu;
 use super::receive::{DataPurpose, PduData};
 use super::task::{DataSource, EndedBy, Task};
-use super::{ControllerQueue, DigestPolicy, Phase};
+use super::{ControllerQueue, DigestPolicy};
 use crate::LinkFault;
+use crate::queue::Phase;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
 use nvme::{Descriptor, Direction, FabricsType, Fuse, Opcode, Sqe, Status};
 use stream::TargetEvent;
@@ -33,8 +34,8 @@ impl ControllerQueue {
             DigestPolicy::Required if asked => Ok(true),
             DigestPolicy::Required => Err(Fatal::unsupported(AT_DGST)),
         };
-        self.terms.header_digest = negotiate(request.header_digest(), self.limits.header_digest)?;
-        self.terms.data_digest = negotiate(request.data_digest(), self.limits.data_digest)?;
+        self.terms.header_digest = negotiate(request.header_digest(), self.role.limits.header_digest)?;
+        self.terms.data_digest = negotiate(request.data_digest(), self.role.limits.data_digest)?;
         self.terms.host_alignment = alignment(request.hpda);
         self.terms.r2ts = request.maxr2t.get().saturating_add(1);
         self.phase = Phase::Connect;
@@ -45,7 +46,7 @@ impl ControllerQueue {
     /// Acts on a command, which `data` bytes of capsule data follow. `None`: there is no memory for
     /// them yet.
     pub(super) fn begin_command(&mut self, sqe: &Sqe, data: u32) -> Result<Option<PduData>, LinkFault> {
-        if self.tasks.len() >= usize::from(self.size.entries) {
+        if self.role.tasks.len() >= usize::from(self.size.entries) {
             return Err(LinkFault::TooManyCommands);
         }
         let fabrics = sqe.opcode == Opcode::FABRICS;
@@ -58,15 +59,15 @@ impl ControllerQueue {
         }
         let payload = if self.phase == Phase::Draining {
             Err(Status::ABORTED_SQ_DELETION)
-        } else if self.tasks.find(cid).is_some() {
+        } else if self.role.tasks.find(cid).is_some() {
             Err(Status::COMMAND_ID_CONFLICT.final_())
-        } else if self.refused && sqe.fuse() == Fuse::Second {
+        } else if self.role.refused && sqe.fuse() == Fuse::Second {
             // Halves of a pair stand next to each other (NVMe Base §3.4.2).
             Err(Status::ABORTED_MISSING_FUSED.final_())
         } else {
             payload_of(sqe, data)
         };
-        self.refused = payload.is_err();
+        self.role.refused = payload.is_err();
         let payload = match payload {
             Ok(payload) => payload,
             Err(status) => {
@@ -77,17 +78,17 @@ impl ControllerQueue {
         let mut task = Task::new(cid, payload.source, payload.len);
         // Fabrics commands, and what comes in the place of Connect, are few: nothing is set aside.
         if payload.source == DataSource::Capsule && !fabrics && self.phase != Phase::Connect {
-            if !self.tasks.capsules.take() {
+            if !self.role.tasks.capsules.take() {
                 return Ok(None);
             }
             task.capsule = true;
         }
         task.arriving = data > 0;
-        task.event_request = self.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
-        let Some(tag) = self.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
-        self.half = (sqe.fuse() == Fuse::First).then_some(tag);
+        task.event_request = self.role.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
+        let Some(tag) = self.role.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
+        self.role.half = (sqe.fuse() == Fuse::First).then_some(tag);
         if self.phase == Phase::Connect {
-            self.connect = Some((tag, *sqe));
+            self.role.connect = Some((tag, *sqe));
         }
         let data_out = match payload.source {
             DataSource::Capsule | DataSource::Host => payload.len,
@@ -112,9 +113,9 @@ impl ControllerQueue {
     /// name the commands that shut the controller down by the identifiers of those (SPDK does). Neither moves
     /// data, so nothing can be mixed up: the request ends without an answer, and its name is free.
     fn take_from_event_request(&mut self, cid: u16) {
-        let Some(tag) = self.tasks.find(cid) else { return };
-        if self.tasks.get(tag).is_some_and(|task| task.event_request) {
-            self.tasks.free_cid(cid);
+        let Some(tag) = self.role.tasks.find(cid) else { return };
+        if self.role.tasks.get(tag).is_some_and(|task| task.event_request) {
+            self.role.tasks.free_cid(cid);
             self.abort_task(tag, EndedBy::Silent);
         }
     }
@@ -122,7 +123,7 @@ impl ControllerQueue {
     /// The command behind the first half of a pair is refused here, where the server does not hear of it:
     /// so the half ends here too.
     fn end_half(&mut self, behind: Fuse) {
-        let Some(half) = self.half.take() else { return };
+        let Some(half) = self.role.half.take() else { return };
         let status = match behind {
             Fuse::Second => Status::ABORTED_FAILED_FUSED,
             Fuse::No | Fuse::First | Fuse::Reserved => Status::ABORTED_MISSING_FUSED,

@@ -23,8 +23,8 @@ impl ControllerQueue {
             return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
         }
         let unknown = Fatal::sequence(H2cData::AT_TTAG);
-        let tag = self.tasks.find(pdu.cccid.get()).ok_or(unknown)?;
-        let task = self.tasks.get_mut(tag).ok_or(unknown)?;
+        let tag = self.role.tasks.find(pdu.cccid.get()).ok_or(unknown)?;
+        let task = self.role.tasks.get_mut(tag).ok_or(unknown)?;
         let ttag = pdu.ttag.get();
         let asked = task.r2ts.iter_mut().find(|asked| asked.ttag == ttag).ok_or(unknown)?;
         let end = at.checked_add(len).filter(|end| *end <= asked.end).ok_or(out_of_range)?;
@@ -40,7 +40,7 @@ impl ControllerQueue {
 
     /// A capsule with data is whole.
     pub(super) fn end_capsule(&mut self, cx: &mut Cx<'_>, tag: Tag, good: bool) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.role.tasks.get_mut(tag) else { return };
         task.arriving = false;
         if good {
             task.confirm();
@@ -52,7 +52,7 @@ impl ControllerQueue {
 
     /// An H2CData is whole.
     pub(super) fn end_data(&mut self, cx: &mut Cx<'_>, tag: Tag, ttag: u16, good: bool) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.role.tasks.get_mut(tag) else { return };
         let owed = task.r2ts.len();
         task.r2ts.retain(|asked| asked.ttag != ttag || asked.next < asked.end);
         let progressed = task.r2ts.len() < owed;
@@ -60,7 +60,7 @@ impl ControllerQueue {
             task.confirm();
         }
         if progressed {
-            self.tasks.note_progress(cx.now);
+            self.role.tasks.note_progress(cx.now);
         }
         if !good {
             self.abort_task(tag, EndedBy::Status(Status::TRANSIENT_TRANSPORT_ERROR));
@@ -70,7 +70,7 @@ impl ControllerQueue {
 
     /// The server places data of a task.
     pub(super) fn add_place(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
-        let Some(task) = self.tasks.get_mut(tag).filter(|task| task.wants_data()) else { return };
+        let Some(task) = self.role.tasks.get_mut(tag).filter(|task| task.wants_data()) else { return };
         let Some(place) = Place::new(at, into, task.len) else { return };
         task.places.push(place);
         self.placed(cx.now);
@@ -79,7 +79,7 @@ impl ControllerQueue {
 
     /// Brings a task forward after data came, a place was given, or it began to end.
     fn advance_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.role.tasks.get_mut(tag) else { return };
         if matches!(task.state, TaskState::Live) {
             let mut received = 0;
             while let Some((at, data)) = task.full_place() {
@@ -88,20 +88,20 @@ impl ControllerQueue {
                 received += u64::from(len);
                 self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
             }
-            self.tasks.write_bytes = self.tasks.write_bytes.saturating_sub(received);
+            self.role.tasks.write_bytes = self.role.tasks.write_bytes.saturating_sub(received);
             self.ask(tag);
         }
-        self.tasks.note_owed(cx.now, tag);
+        self.role.tasks.note_owed(cx.now, tag);
         self.finish(tag);
     }
 
     /// Sends the R2Ts that are due.
     fn ask(&mut self, tag: Tag) {
         let most = self.terms.r2ts as usize;
-        let len_max = self.limits.r2t_len_max.max(crate::wire::MAX_H2C_DATA_LEAST);
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        while let Some(asked) = task.next_r2t(self.next_ttag, most, len_max) {
-            self.next_ttag = self.next_ttag.wrapping_add(1);
+        let len_max = self.role.limits.r2t_len_max.max(crate::wire::MAX_H2C_DATA_LEAST);
+        let Some(task) = self.role.tasks.get_mut(tag) else { return };
+        while let Some(asked) = task.next_r2t(self.role.next_ttag, most, len_max) {
+            self.role.next_ttag = self.role.next_ttag.wrapping_add(1);
             let (ttag, at) = (asked.ttag, asked.next);
             self.out.push(OutgoingPdu::R2t { cid: task.cid, ttag, at, len: asked.end - at });
         }

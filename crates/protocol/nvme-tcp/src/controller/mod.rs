@@ -16,7 +16,6 @@
 //! - Numbers of the host are looked up or compared, never used as an index.
 
 mod capsules;
-mod closing;
 mod command;
 mod data;
 mod limits;
@@ -26,18 +25,17 @@ mod respond;
 mod task;
 mod task_table;
 
-use crate::LinkFault;
-use crate::receiver::Receiver;
+use crate::queue::{Phase, Queue, Role, Timeouts};
+use crate::receiver::Term;
 use crate::wire::Terms;
-use buf::{Class, Cx, Errno, Sg, SgMut, Time};
+use buf::{Class, Cx, Sg, SgMut};
 use capsules::Capsules;
 pub use limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
-use outgoing::SendQueue;
+use outgoing::OutgoingPdu;
 use receive::PduData;
-use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Close, Connection, Inlet, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
+use stream::{Inlet, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
 use task::{DataSource, Task};
 use task_table::TaskTable;
@@ -45,64 +43,49 @@ use task_table::TaskTable;
 #[cfg(test)]
 mod tests;
 
-/// How long it takes until memory is asked for again.
-const RETRY: Duration = Duration::from_millis(1);
 /// How many capsules' data a queue always has memory for: the two commands of a fused pair, of which
 /// the first waits for the second. So `2 × round(in-capsule data)` is what an open queue costs a pool's
 /// promise.
 pub const CAPSULES_KEPT: u32 = 2;
 /// The least that a pool lends.
 const BLOCK: u32 = 512;
-/// The one link of a queue.
-const LINK: Link = Link(0);
 
-/// The life of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// ICReq must come.
-    Init,
-    /// Connect must come, or waits for its answer.
-    Connect,
-    Open,
-    /// No command is taken any more; what is in work is answered.
-    Draining,
-    /// Its last words are being sent; what comes is swallowed.
-    Finishing,
-    /// Closed; operations or tasks are still to come back.
-    Dead,
-    /// Nothing is left.
-    Gone,
-}
+/// Longest wait for the host to close after a C2HTermReq (NVMe-TCP §3.5).
+const TERM_TIMEOUT_MAX: Duration = Duration::from_secs(30);
 
 /// An NVMe/TCP queue on the controller's side.
+pub type ControllerQueue = Queue<ControllerRole>;
+
+/// What a controller keeps of a queue.
 #[derive(Debug)]
-pub struct ControllerQueue {
+pub struct ControllerRole {
     limits: QueueLimits,
-    terms: Terms,
-    phase: Phase,
-    size: QueueSize,
     tasks: TaskTable,
     /// The Connect that waits for its answer.
     connect: Option<(Tag, Sqe)>,
     /// It is an Admin Queue, and open.
     admin: bool,
-    rx: Receiver<PduData>,
     /// The stream stands in data that has no place yet: it is not the host who is waited for.
     awaits_place: bool,
-    out: SendQueue,
-    events: VecDeque<TargetEvent<Sqe>>,
-    link_fault: Option<LinkFault>,
     /// The last command was refused here, so the server does not know that it stood between others.
     refused: bool,
     /// The last command, if it is the first of a fused pair.
     half: Option<Tag>,
     next_ttag: u16,
-    /// When the handshake, or what is ending, must be over.
-    deadline: Option<Time>,
-    /// Memory was short: when to try again.
-    retry: Option<Time>,
-    /// The socket is to be closed, and nobody was told yet.
-    shut: bool,
+    sqhd: u16,
+    /// Bytes that wait and nobody asked leave for: small answers.
+    unasked_bytes: u64,
+}
+
+impl Role for ControllerRole {
+    type PduData = PduData;
+    type Pdu = OutgoingPdu;
+    type Event = TargetEvent<Sqe>;
+    const CLOSED: Self::Event = TargetEvent::Closed;
+
+    fn term(term: Box<Term>) -> OutgoingPdu {
+        OutgoingPdu::Term(term)
+    }
 }
 
 impl ControllerQueue {
@@ -117,39 +100,31 @@ impl ControllerQueue {
             r2ts: 1,
             max_h2c_data,
         };
-        let deadline = Some(cx.now + limits.handshake_timeout);
-        Self::with(cx, limits, terms, Phase::Init, Inlet::new(), deadline)
+        Self::begin(cx, limits, terms, Inlet::new())
     }
 
-    fn with(
-        cx: &mut Cx<'_>,
-        limits: QueueLimits,
-        terms: Terms,
-        phase: Phase,
-        inlet: Inlet,
-        deadline: Option<Time>,
-    ) -> Self {
-        ControllerQueue {
+    fn begin(cx: &mut Cx<'_>, limits: QueueLimits, terms: Terms, inlet: Inlet) -> Self {
+        let timeouts = Timeouts {
+            handshake: limits.handshake_timeout,
+            pdu: limits.pdu_timeout,
+            stall: limits.stall_timeout,
+            term: limits.term_timeout.min(TERM_TIMEOUT_MAX),
+        };
+        let role = ControllerRole {
             limits,
-            terms,
-            phase,
-            size: QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 },
             tasks: TaskTable::new(cx.pool, cx.now),
             connect: None,
             admin: false,
-            rx: Receiver::new(inlet),
             awaits_place: false,
-            out: SendQueue::default(),
-            events: VecDeque::new(),
-            link_fault: None,
             refused: false,
             half: None,
             // Tags of different queues differ, so that a PDU gone astray is noticed.
             next_ttag: cx.entropy.next_u64() as u16,
-            deadline,
-            retry: None,
-            shut: false,
-        }
+            sqhd: 0,
+            unasked_bytes: 0,
+        };
+        let size = QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };
+        Queue::with(cx, role, timeouts, terms, size, inlet)
     }
 
     /// Whether [`ControllerQueue::hand_off`] would succeed: a Connect and all its data have come, it is
@@ -157,7 +132,7 @@ impl ControllerQueue {
     pub fn can_hand_off(&self) -> bool {
         self.phase == Phase::Connect
             && self.is_at_connect()
-            && self.tasks.len() == 1
+            && self.role.tasks.len() == 1
             && self.events.is_empty()
             && self.out.is_empty()
             && self.is_quiet()
@@ -169,22 +144,21 @@ impl ControllerQueue {
         if !self.can_hand_off() {
             return None;
         }
-        let (_, connect) = self.connect?;
+        let (_, connect) = self.role.connect?;
         Some(QueueHandoff { terms: self.terms, connect, left: self.rx.inlet.left_over().into() })
     }
 
     /// Goes on with a queue that was handed off. The tag is that of its Connect, which is still to be
     /// answered.
     pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: &QueueHandoff) -> (Self, Tag) {
-        let inlet = Inlet::with_bytes(&handoff.left);
-        let deadline = Some(cx.now + limits.handshake_timeout);
-        let mut queue = Self::with(cx, limits, handoff.terms, Phase::Connect, inlet, deadline);
+        let mut queue = Self::begin(cx, limits, handoff.terms, Inlet::with_bytes(&handoff.left));
+        queue.phase = Phase::Connect;
         let cid = handoff.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]
-        let Some(tag) = queue.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
+        let Some(tag) = queue.role.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
             unreachable!("an empty table has room")
         };
-        queue.connect = Some((tag, handoff.connect));
+        queue.role.connect = Some((tag, handoff.connect));
         (queue, tag)
     }
 
@@ -198,23 +172,18 @@ impl ControllerQueue {
         if self.phase != Phase::Connect {
             return false;
         }
-        let Some((_, connect)) = self.connect else { return false };
+        let Some((_, connect)) = self.role.connect else { return false };
         let mut capsules = Capsules::none(cx.pool);
         if !capsules.set_aside(size.in_capsule_max, CAPSULES_KEPT) {
             return false;
         }
-        self.tasks.capsules = capsules;
+        self.role.tasks.capsules = capsules;
         self.size = QueueSize { entries, ..size };
-        self.tasks.grow(entries);
-        self.admin = nvme::fabrics::Connect::names_admin_queue(&connect);
+        self.role.tasks.grow(entries);
+        self.role.admin = nvme::fabrics::Connect::names_admin_queue(&connect);
         self.phase = Phase::Open;
         self.deadline = None;
         true
-    }
-
-    /// What both sides settled; before ICReq, what would be granted to a host that asks for nothing.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
     }
 
     /// What Connect settled, once the queue is open.
@@ -226,7 +195,7 @@ impl ControllerQueue {
     /// stands in the stream already comes from what was set aside for it when the queue was opened, and
     /// must not wait behind data that is still to be asked for.
     pub fn memory_class(&self, tag: Tag) -> Class {
-        match self.tasks.get(tag) {
+        match self.role.tasks.get(tag) {
             Some(task) if task.capsule => Class::Unsolicited,
             // Connect and the like: nothing was set aside for them.
             Some(task) if task.source == DataSource::Capsule => Class::Wire,
@@ -236,99 +205,13 @@ impl ControllerQueue {
 
     /// Commands in work.
     pub fn tasks_in_work(&self) -> usize {
-        self.tasks.len()
+        self.role.tasks.len()
     }
 
     /// Whether a task has leave to read so many bytes already, and has sent none of them: its answer may have
     /// found no memory.
     pub fn has_read_reserved(&self, tag: Tag, len: u32) -> bool {
-        self.tasks.get(tag).is_some_and(|task| len > 0 && task.read_reserved >= len)
-    }
-
-    /// What the host did by leaving something undone; other faults are told where they are found.
-    #[must_use]
-    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
-        self.link_fault.take()
-    }
-
-    /// Whether the world holds nothing of the link.
-    fn is_quiet(&self) -> bool {
-        !self.rx.out && self.out.is_idle()
-    }
-}
-
-impl Connection for ControllerQueue {
-    type Event = TargetEvent<Sqe>;
-    type LinkFault = LinkFault;
-
-    fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
-        self.next_recv()
-    }
-
-    fn handle_recv(
-        &mut self,
-        cx: &mut Cx<'_>,
-        _link: Link,
-        op: RecvOp,
-        received: Received,
-    ) -> Result<(), Self::LinkFault> {
-        let result = self.received(cx, op, received);
-        self.advance_closing();
-        result
-    }
-
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
-        if self.rx.inlet.is_empty() {
-            return Ok(());
-        }
-        let result = self.parse(cx);
-        self.advance_closing();
-        result
-    }
-
-    fn poll_send(&mut self, cx: &mut Cx<'_>, _link: Link) -> Option<SendOp> {
-        self.gather(cx)
-    }
-
-    fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
-        self.out.written();
-        if how.is_err() {
-            self.fail();
-        }
-        self.advance_closing();
-    }
-
-    fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
-        self.out.sent(op);
-        self.advance_closing();
-    }
-
-    fn poll_event(&mut self) -> Option<Self::Event> {
-        loop {
-            match self.events.pop_front()? {
-                // It was answered when the server was told of it, after this was put in.
-                TargetEvent::Aborted { tag } if !self.is_aborting(tag) => {}
-                event => return Some(event),
-            }
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        self.next_deadline()
-    }
-
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.check_deadlines(cx);
-        self.advance_closing();
-    }
-
-    fn poll_shut(&mut self) -> Option<Link> {
-        std::mem::take(&mut self.shut).then_some(LINK)
-    }
-
-    fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
-        self.begin_close(how);
-        self.advance_closing();
+        self.role.tasks.get(tag).is_some_and(|task| len > 0 && task.read_reserved >= len)
     }
 }
 
@@ -349,11 +232,11 @@ impl Target for ControllerQueue {
     }
 
     fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
-        self.tasks.allow_read(tag, len, self.out.kernel_bytes(), self.limits.read_bytes)
+        self.role.tasks.allow_read(tag, len, self.out.kernel_bytes(), self.role.limits.read_bytes)
     }
 
     fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
-        self.tasks.allow_write(tag, len, self.limits.write_bytes)
+        self.role.tasks.allow_write(tag, len, self.role.limits.write_bytes)
     }
 
     fn respond(&mut self, _cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {

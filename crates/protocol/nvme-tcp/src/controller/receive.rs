@@ -3,22 +3,23 @@
 //! A header is acted on as soon as it is whole, before its data: the data then goes straight to where
 //! the server wants it, and stays in the stream until the server has said where that is.
 
-use super::outgoing::OutgoingPdu;
-use super::{ControllerQueue, Phase};
+use super::outgoing::{Context, OutgoingPdu};
+use super::{ControllerQueue, ControllerRole};
 use crate::LinkFault;
+use crate::queue::{NoMemory, Phase, RoleQueue};
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver};
 use crate::wire::{
     ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Frame, H2cData, IcReq, PduLimits,
     PduType, Sender, TermReq,
 };
 use buf::{Cx, Time};
-use nvme::Status;
 use nvme::failpoint::{Failpoint, is_on};
-use stream::{Direct, Received, RecvOp, Tag};
+use nvme::{Sqe, Status};
+use stream::{Direct, SendOp, Tag, TargetEvent};
 
 /// Data of a PDU: `lead` bytes that are dropped, `want` bytes that have a use, `tail` dropped again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PduData {
+pub struct PduData {
     pub(super) lead: u32,
     pub(super) want: u32,
     pub(super) tail: u32,
@@ -29,7 +30,7 @@ pub(super) struct PduData {
 
 /// What the data of a PDU is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum DataPurpose {
+pub enum DataPurpose {
     /// It came with its command.
     Capsule(Tag),
     /// An R2T asked for it.
@@ -53,63 +54,31 @@ impl PduData {
     }
 }
 
-impl ControllerQueue {
-    /// What to receive next.
-    pub(super) fn next_recv(&mut self) -> Option<RecvOp> {
-        if self.rx.out || !self.rx.inlet.is_empty() {
-            return None;
-        }
-        match self.phase {
-            // One command at a time, and nothing is out when the queue is handed off.
-            Phase::Connect if self.is_at_connect() && matches!(self.rx.state, ReceiveState::Header) => {
-                return None;
-            }
-            Phase::Dead | Phase::Gone => return None,
-            Phase::Init | Phase::Connect | Phase::Open | Phase::Draining | Phase::Finishing => {}
-        }
-        let direct = match self.rx.state {
-            ReceiveState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.direct(stretch),
+impl RoleQueue for ControllerQueue {
+    type PduData = PduData;
+    type Event = TargetEvent<Sqe>;
+
+    fn is_unused(&self) -> bool {
+        self.role.tasks.len() == 0
+    }
+
+    fn end_all(&mut self) {
+        self.abort_all();
+    }
+
+    /// One command at a time until Connect is answered, and nothing is out when the queue is handed off.
+    fn is_held(&self) -> bool {
+        self.phase == Phase::Connect && self.is_at_connect() && matches!(self.rx.state, ReceiveState::Header)
+    }
+
+    fn direct(&mut self) -> Option<Direct> {
+        match self.rx.state {
+            ReceiveState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.place_lent(stretch),
             ReceiveState::Header => self.rx.inlet.fill_up(),
             ReceiveState::Data(_) | ReceiveState::Digest(_) => None,
-        };
-        self.rx.out = true;
-        Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
-    }
-
-    /// Whether a Connect and all its data are here, and it is unanswered.
-    pub(super) fn is_at_connect(&self) -> bool {
-        let task = self.connect.and_then(|(tag, _)| self.tasks.get(tag));
-        task.is_some_and(|task| !task.is_owed())
-    }
-
-    /// The place of the next bytes, if they have one.
-    fn direct(&mut self, stretch: PduData) -> Option<Direct> {
-        let tag = stretch.tag()?;
-        let task = self.tasks.get_mut(tag).filter(|task| task.wants_data())?;
-        let place = task.place_of(stretch.at).filter(|place| place.at() <= stretch.at)?;
-        let (data, want) = place.lend(stretch.at, stretch.want)?;
-        Some(Direct { tag, data, want })
-    }
-
-    /// Takes a receive back.
-    pub(super) fn received(
-        &mut self,
-        cx: &mut Cx<'_>,
-        op: RecvOp,
-        received: Received,
-    ) -> Result<(), LinkFault> {
-        self.rx.out = false;
-        let bytes = received.bytes();
-        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        if !self.rx.inlet.take(received, op.stage, placed) {
-            self.fail();
-            return Ok(());
         }
-        self.parse(cx)
     }
 
-    /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
-    /// how many bytes were for it.
     fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
         if self.rx.inlet.is_filling_up() {
             return self.rx.inlet.filled_up(direct, bytes);
@@ -123,7 +92,7 @@ impl ControllerQueue {
         if self.terms.data_digest {
             data.digest(want.start..want.start + n, &mut self.rx.crc);
         }
-        if let Some(task) = self.tasks.get_mut(tag)
+        if let Some(task) = self.role.tasks.get_mut(tag)
             && task.wants_data()
             && let Some(place) = task.place_of(at)
         {
@@ -132,46 +101,9 @@ impl ControllerQueue {
         n
     }
 
-    /// Parses all that is here.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        let result = self.parse_on(cx);
-        self.rx.note_time(cx.now);
-        result
-    }
-
-    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        loop {
-            if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
-                self.rx.clear();
-                return Ok(());
-            }
-            let step = match self.rx.state {
-                ReceiveState::Header => match self.parse_header(cx) {
-                    Ok(status) => status,
-                    Err(fault) => return Err(self.refuse(cx, fault)),
-                },
-                ReceiveState::Data(stretch) => self.parse_data(cx, stretch),
-                ReceiveState::Digest(stretch) => self.parse_digest(cx, stretch),
-            };
-            if step == ParseStatus::Wait {
-                return Ok(());
-            }
-        }
-    }
-
-    fn limits(&self) -> PduLimits {
-        PduLimits {
-            from: Sender::Host,
-            header_digest: self.terms.header_digest,
-            data_digest: self.terms.data_digest,
-            alignment: self.terms.controller_alignment,
-            capsule_max: self.size.in_capsule_max.max(ADMIN_CAPSULE_MAX),
-        }
-    }
-
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
-        if self.out.is_full(self.size.entries) || (self.phase == Phase::Connect && self.is_at_connect()) {
+        if self.is_full() || (self.phase == Phase::Connect && self.is_at_connect()) {
             return Ok(ParseStatus::Wait);
         }
         let limits = self.limits();
@@ -187,7 +119,7 @@ impl ControllerQueue {
         if !self.rx.check_header(frame, Sender::Host)? {
             return Ok(ParseStatus::Wait);
         }
-        let Some(data) = self.begin(frame).map_err(|fault| self.rx.header_fault(fault, frame))? else {
+        let Some(data) = self.begin_pdu(frame).map_err(|fault| self.rx.header_fault(fault, frame))? else {
             return Ok(ParseStatus::Wait);
         };
         self.rx.end_header(frame.head.into(), (frame.data > 0).then_some(data));
@@ -195,32 +127,6 @@ impl ControllerQueue {
             self.end_pdu(cx, data, true);
         }
         Ok(ParseStatus::Continue)
-    }
-
-    /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
-    fn begin(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
-        let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
-        let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
-        match frame.pdu_type {
-            PduType::CAPSULE_CMD if self.phase != Phase::Init => {
-                let capsule = CapsuleCmd::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.begin_command(&capsule.sqe, frame.data)
-            }
-            PduType::H2C_DATA if self.phase != Phase::Init => {
-                let pdu = H2cData::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.begin_data(&pdu, frame).map(Some).map_err(LinkFault::Fatal)
-            }
-            PduType::IC_REQ if self.phase == Phase::Init => {
-                let request = IcReq::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.begin_terms(&request).map_err(LinkFault::Fatal)?;
-                Ok(Some(PduData::skip(0, DataPurpose::Skip)))
-            }
-            PduType::H2C_TERM_REQ => {
-                let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
-                Err(LinkFault::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
-            }
-            _second_icreq_or_too_early => Err(out_of_turn),
-        }
     }
 
     fn parse_data(&mut self, cx: &mut Cx<'_>, mut stretch: PduData) -> ParseStatus {
@@ -251,6 +157,89 @@ impl ControllerQueue {
         ParseStatus::Wait
     }
 
+    fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
+        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
+        let good = good || is_on(Failpoint::DataDigestUnchecked);
+        self.end_pdu(cx, stretch, good);
+        ParseStatus::Continue
+    }
+
+    fn gather(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory> {
+        let ControllerRole { sqhd, unasked_bytes, tasks, .. } = &mut self.role;
+        let context = Context { size: self.size, sqhd, unasked_bytes, read_bytes: &mut tasks.read_bytes };
+        self.out.gather(cx, &self.terms, self.terms.host_alignment, context)
+    }
+
+    /// An abort of a task that was answered when the server was told of it.
+    fn is_stale(&self, event: &TargetEvent<Sqe>) -> bool {
+        matches!(event, TargetEvent::Aborted { tag } if !self.is_aborting(*tag))
+    }
+
+    fn owes_handshake(&self) -> bool {
+        self.phase == Phase::Connect && self.role.connect.is_some()
+    }
+
+    fn owed_deadline(&self) -> Option<Time> {
+        self.role.tasks.owed_since().map(|since| since + self.role.limits.data_out_timeout)
+    }
+
+    fn owes_memory(&self) -> bool {
+        self.role.awaits_place || !self.rx.inlet.is_empty()
+    }
+}
+
+impl ControllerQueue {
+    /// The place of the next bytes of data, if they have one.
+    fn place_lent(&mut self, stretch: PduData) -> Option<Direct> {
+        let tag = stretch.tag()?;
+        let task = self.role.tasks.get_mut(tag).filter(|task| task.wants_data())?;
+        let place = task.place_of(stretch.at).filter(|place| place.at() <= stretch.at)?;
+        let (data, want) = place.lend(stretch.at, stretch.want)?;
+        Some(Direct { tag, data, want })
+    }
+
+    /// Whether a Connect and all its data are here, and it is unanswered.
+    pub(super) fn is_at_connect(&self) -> bool {
+        let task = self.role.connect.and_then(|(tag, _)| self.role.tasks.get(tag));
+        task.is_some_and(|task| !task.is_owed())
+    }
+
+    fn limits(&self) -> PduLimits {
+        PduLimits {
+            from: Sender::Host,
+            header_digest: self.terms.header_digest,
+            data_digest: self.terms.data_digest,
+            alignment: self.terms.controller_alignment,
+            capsule_max: self.size.in_capsule_max.max(ADMIN_CAPSULE_MAX),
+        }
+    }
+
+    /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
+    fn begin_pdu(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
+        let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
+        let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
+        match frame.pdu_type {
+            PduType::CAPSULE_CMD if self.phase != Phase::Init => {
+                let capsule = CapsuleCmd::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.begin_command(&capsule.sqe, frame.data)
+            }
+            PduType::H2C_DATA if self.phase != Phase::Init => {
+                let pdu = H2cData::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.begin_data(&pdu, frame).map(Some).map_err(LinkFault::Fatal)
+            }
+            PduType::IC_REQ if self.phase == Phase::Init => {
+                let request = IcReq::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.begin_terms(&request).map_err(LinkFault::Fatal)?;
+                Ok(Some(PduData::skip(0, DataPurpose::Skip)))
+            }
+            PduType::H2C_TERM_REQ => {
+                let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
+                Err(LinkFault::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
+            }
+            _second_icreq_or_too_early => Err(out_of_turn),
+        }
+    }
+
     /// Drops bytes, but digests them: those around them may be wanted.
     fn skip(&mut self, len: u32) -> u32 {
         if self.terms.data_digest {
@@ -263,13 +252,14 @@ impl ControllerQueue {
     /// Moves what is here of wanted data to its place.
     fn place(&mut self, stretch: &mut PduData) -> ParseStatus {
         let Receiver { inlet, crc, .. } = &mut self.rx;
-        let task = stretch.tag().and_then(|tag| self.tasks.get_mut(tag)).filter(|task| task.wants_data());
+        let task =
+            stretch.tag().and_then(|tag| self.role.tasks.get_mut(tag)).filter(|task| task.wants_data());
         let Some(task) = task else {
             (stretch.lead, stretch.want) = (stretch.want, 0);
             return ParseStatus::Continue;
         };
         let Some(place) = task.place_of(stretch.at) else {
-            self.awaits_place = true;
+            self.role.awaits_place = true;
             return ParseStatus::Wait;
         };
         if place.at() > stretch.at {
@@ -281,13 +271,6 @@ impl ControllerQueue {
         let Some(n) = place.fill(inlet, stretch.at, stretch.want, crc) else { return ParseStatus::Wait };
         stretch.want -= n as u32;
         stretch.at += n as u32;
-        ParseStatus::Continue
-    }
-
-    fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
-        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
-        let good = good || is_on(Failpoint::DataDigestUnchecked);
-        self.end_pdu(cx, stretch, good);
         ParseStatus::Continue
     }
 
@@ -306,7 +289,7 @@ impl ControllerQueue {
     /// The in-capsule data of a task, if the stream stands before it, all of it lies in the stage, and
     /// its digest is right.
     pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
-        let task = self.tasks.get(tag).filter(|task| task.wants_data() && task.places.is_empty())?;
+        let task = self.role.tasks.get(tag).filter(|task| task.wants_data() && task.places.is_empty())?;
         let ReceiveState::Data(stretch) = self.rx.state else { return None };
         let stands_there = matches!(stretch.purpose, DataPurpose::Capsule(of) if of == tag);
         if !stands_there || stretch.lead > 0 || stretch.at > 0 || stretch.want != task.len {
@@ -323,32 +306,10 @@ impl ControllerQueue {
         if crc.wire() == sum || is_on(Failpoint::DataDigestUnchecked) { data.get(..len) } else { None }
     }
 
-    /// Ends the connection for what a header says.
-    fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
-        match term {
-            Some(term) => {
-                self.begin_termination(
-                    cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX),
-                );
-                self.out.push(OutgoingPdu::Term(term));
-            }
-            None => self.fail(),
-        }
-        fault
-    }
-
     /// Data has got a place: the host is waited for again, from now on.
     pub(super) fn placed(&mut self, now: Time) {
-        if std::mem::take(&mut self.awaits_place) {
+        if std::mem::take(&mut self.role.awaits_place) {
             self.rx.pdu_since = Some(now);
         }
-    }
-
-    /// When the PDU that the stream stands in must have ended.
-    pub(super) fn pdu_deadline(&self) -> Option<Time> {
-        if self.awaits_place || !self.rx.inlet.is_empty() {
-            return None;
-        }
-        self.rx.pdu_since.map(|since| since + self.limits.pdu_timeout)
     }
 }

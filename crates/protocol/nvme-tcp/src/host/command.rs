@@ -1,6 +1,8 @@
 //! One command: from its submission to its completion.
 
-use super::{HostQueue, OutgoingPdu, Phase};
+use super::HostQueue;
+use super::outgoing::OutgoingPdu;
+use crate::queue::Phase;
 use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, Fatal, FatalStatus, Flags, Frame, R2t};
 use buf::{Payload, Sg, SgMut};
 use nvme::{Completion, Cqe, Descriptor, Opcode, Sqe, Status};
@@ -48,14 +50,15 @@ impl HostQueue {
     /// are set here.
     pub(super) fn start(&mut self, mut sqe: Sqe, payload: Payload) -> Result<Tag, (Sqe, Payload)> {
         let Ok(len) = u32::try_from(payload.len()) else { return Err((sqe, payload)) };
-        if self.phase != Phase::Ready || self.commands.len() >= self.window {
+        if !matches!(self.phase, Phase::Connect | Phase::Open) || self.role.commands.len() >= self.role.window
+        {
             return Err((sqe, payload));
         }
-        while self.next_cid == u16::MAX || self.index.find(self.next_cid.into()).is_some() {
-            self.next_cid = self.next_cid.wrapping_add(1);
+        while self.role.next_cid == u16::MAX || self.role.index.find(self.role.next_cid.into()).is_some() {
+            self.role.next_cid = self.role.next_cid.wrapping_add(1);
         }
-        let cid = self.next_cid;
-        self.next_cid = cid.wrapping_add(1);
+        let cid = self.role.next_cid;
+        self.role.next_cid = cid.wrapping_add(1);
         let fabrics = sqe.opcode == Opcode::FABRICS;
         let most = if fabrics { ADMIN_CAPSULE_MAX } else { self.size.in_capsule_max };
         let data = match payload {
@@ -75,19 +78,19 @@ impl HostQueue {
         let command =
             Command { sqe, data, len, next: 0, r2ts: 0, sent: false, last: false, digest_failed: false };
         #[expect(clippy::unreachable, reason = "the window was looked at, and is smaller than the table")]
-        let Ok(tag) = self.commands.insert(command) else {
+        let Ok(tag) = self.role.commands.insert(command) else {
             unreachable!("the window is smaller than the table")
         };
-        self.index.insert(cid.into(), tag);
-        self.out.push_back(OutgoingPdu::Capsule(tag));
+        self.role.index.insert(cid.into(), tag);
+        self.out.push(OutgoingPdu::Capsule(tag));
         Ok(tag)
     }
 
     /// Judges a C2HData by its header; gives the command that its data is for.
     pub(super) fn check_data(&mut self, pdu: &C2hData, frame: Frame) -> Result<Tag, Fatal> {
         let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
-        let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
+        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
+        let command = self.role.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
         if !command.sent || command.last || !matches!(command.data, CommandData::In(_)) {
             return Err(Fatal::sequence(AT_CCCID));
         }
@@ -106,7 +109,7 @@ impl HostQueue {
 
     /// A C2HData is whole, up to `end` of the command's data; `good`: its data digest is right.
     pub(super) fn end_data(&mut self, tag: Tag, flags: Flags, end: u32, good: bool) {
-        let Some(command) = self.commands.get_mut(tag) else { return };
+        let Some(command) = self.role.commands.get_mut(tag) else { return };
         command.next = end;
         command.digest_failed |= !good;
         if flags.contains(Flags::SUCCESS) {
@@ -118,9 +121,9 @@ impl HostQueue {
     /// A stretch of a write is asked for.
     pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), Fatal> {
         let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
+        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
         let most = self.terms.r2ts;
-        let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
+        let command = self.role.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
         if !command.sent || !matches!(command.data, CommandData::Out { in_capsule: false, .. }) {
             return Err(Fatal::sequence(AT_CCCID));
         }
@@ -134,7 +137,7 @@ impl HostQueue {
         }
         command.r2ts += 1;
         command.next = end;
-        self.out.push_back(OutgoingPdu::Data { tag, ttag: pdu.ttag.get(), at, end });
+        self.out.push(OutgoingPdu::Data { tag, ttag: pdu.ttag.get(), at, end });
         Ok(())
     }
 
@@ -142,8 +145,8 @@ impl HostQueue {
     /// write in doubt: it may be the answer to another.
     pub(super) fn take_completion(&mut self, cqe: Cqe) -> Result<(), Fatal> {
         let unknown = Fatal::sequence(AT_CID);
-        let tag = self.index.find(cqe.cid.get().into()).ok_or(unknown)?;
-        let command = self.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
+        let tag = self.role.index.find(cqe.cid.get().into()).ok_or(unknown)?;
+        let command = self.role.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
         let success = cqe.completion().status.is_success();
         if success && matches!(command.data, CommandData::In(_)) && command.next > 0 && !command.last {
             return Err(Fatal::sequence(0));
@@ -158,9 +161,9 @@ impl HostQueue {
 
     /// Ends a command.
     fn complete(&mut self, tag: Tag, mut cqe: Cqe) {
-        let Some(command) = self.commands.remove(tag) else { return };
+        let Some(command) = self.role.commands.remove(tag) else { return };
         let cid = command.sqe.cid.get();
-        self.index.remove(cid.into());
+        self.role.index.remove(cid.into());
         let short = command.next < command.len;
         let payload = match command.data {
             CommandData::None => Payload::None,
@@ -189,8 +192,13 @@ impl HostQueue {
     /// Ends all commands whose memory is here: the connection is gone.
     pub(super) fn complete_all(&mut self) {
         let here = |(_, command): &(Tag, &Command)| !matches!(command.data, CommandData::In(None));
-        let ended: Vec<(Tag, u16)> =
-            self.commands.iter().filter(here).map(|(tag, command)| (tag, command.sqe.cid.get())).collect();
+        let ended: Vec<(Tag, u16)> = self
+            .role
+            .commands
+            .iter()
+            .filter(here)
+            .map(|(tag, command)| (tag, command.sqe.cid.get()))
+            .collect();
         for (tag, cid) in ended {
             self.complete(tag, Cqe::new(Status::HOST_PATH_ERROR.into(), cid, 0));
         }

@@ -10,33 +10,25 @@
 //! - Every command ends exactly once, by [`HostEvent::Completed`] with its memory.
 //! - A read that succeeds is whole; of one that is not, no byte is shown that did not come.
 
-mod closing;
 mod command;
 mod outgoing;
 mod receive;
 
-use crate::LinkFault;
 use crate::controller::{ENTRIES_MAX, QueueSize};
 use crate::pdu_writer::DIGEST_SEGMENT_MAX;
-use crate::receiver::{Receiver, Term};
+use crate::queue::{Phase, Queue, Role, Timeouts};
+use crate::receiver::Term;
 use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
-use buf::{Cx, Errno, Payload, Time};
+use buf::{Cx, Payload};
 use command::Command;
 use nvme::{Cqe, Sqe};
+use outgoing::OutgoingPdu;
 use receive::PduData;
-use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{
-    Close, Connection, Host, HostEvent, Inlet, Link, Outbox, Received, RecvOp, SendOp, Slab, Tag, TagIndex,
-};
+use stream::{Host, HostEvent, Inlet, Slab, Tag, TagIndex};
 
 #[cfg(test)]
 mod tests;
-
-/// How long it takes until memory is asked for again.
-const RETRY: Duration = Duration::from_millis(1);
-/// The one link of a queue.
-const LINK: Link = Link(0);
 
 /// What a host offers, and how long it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,96 +67,61 @@ impl Default for HostLimits {
     }
 }
 
-/// The life of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// ICResp must come.
-    Init,
-    /// Commands may be submitted.
-    Ready,
-    /// None may any more; what is in work is waited for.
-    Draining,
-    /// Last words are being sent; what comes is swallowed.
-    Finishing,
-    /// Closed; operations are still to come back.
-    Dead,
-    /// Nothing is left.
-    Gone,
-}
-
-/// A PDU, or a run of H2CData PDUs.
-#[derive(Debug)]
-enum OutgoingPdu {
-    Init,
-    Capsule(Tag),
-    /// What an R2T asked for, from `at` on.
-    Data {
-        tag: Tag,
-        ttag: u16,
-        at: u32,
-        end: u32,
-    },
-    Term(Box<Term>),
-}
-
 /// An NVMe/TCP queue on the host's side.
+pub type HostQueue = Queue<HostRole>;
+
+/// What a host keeps of a queue.
 #[derive(Debug)]
-pub struct HostQueue {
-    limits: HostLimits,
+pub struct HostRole {
     asked: IcReq,
-    terms: Terms,
-    phase: Phase,
-    size: QueueSize,
     /// Commands that may be in work at once.
     window: usize,
     commands: Slab<Command>,
     index: TagIndex,
     next_cid: u16,
-    rx: Receiver<PduData>,
-    out: VecDeque<OutgoingPdu>,
-    outbox: Outbox,
-    events: VecDeque<HostEvent<Cqe>>,
-    link_fault: Option<LinkFault>,
-    /// When the handshake, or what is ending, must be over.
-    deadline: Option<Time>,
-    /// Memory was short: when to try again.
-    retry: Option<Time>,
-    /// The socket is to be closed, and nobody was told yet.
-    shut: bool,
+}
+
+impl Role for HostRole {
+    type PduData = PduData;
+    type Pdu = OutgoingPdu;
+    type Event = HostEvent<Cqe>;
+    const CLOSED: Self::Event = HostEvent::Closed;
+
+    fn term(term: Box<Term>) -> OutgoingPdu {
+        OutgoingPdu::Term(term)
+    }
 }
 
 impl HostQueue {
     /// Begins on a socket that is connected. [`HostEvent::Ready`] follows when the terms are agreed;
     /// then one command at a time may be submitted: Connect, first of all.
     pub fn new(cx: &mut Cx<'_>, limits: HostLimits) -> Self {
-        let limits = HostLimits { r2ts: limits.r2ts.clamp(1, R2TS_MAX), ..limits };
-        let asked = IcReq::new(limits.hpda, limits.header_digest, limits.data_digest, limits.r2ts);
-        HostQueue {
-            asked,
-            terms: Terms {
-                header_digest: false,
-                data_digest: false,
-                host_alignment: 4,
-                controller_alignment: 4,
-                r2ts: limits.r2ts,
-                max_h2c_data: crate::wire::MAX_H2C_DATA_LEAST,
-            },
-            phase: Phase::Init,
-            size: QueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX },
+        let r2ts = limits.r2ts.clamp(1, R2TS_MAX);
+        let role = HostRole {
+            asked: IcReq::new(limits.hpda, limits.header_digest, limits.data_digest, r2ts),
             window: 1,
             commands: Slab::new(usize::from(ENTRIES_MAX)),
             index: TagIndex::new(1),
             next_cid: 0,
-            rx: Receiver::new(Inlet::new()),
-            out: VecDeque::from([OutgoingPdu::Init]),
-            outbox: Outbox::new(),
-            events: VecDeque::new(),
-            link_fault: None,
-            deadline: Some(cx.now + limits.handshake_timeout),
-            retry: None,
-            shut: false,
-            limits,
-        }
+        };
+        let timeouts = Timeouts {
+            handshake: limits.handshake_timeout,
+            pdu: limits.pdu_timeout,
+            stall: limits.stall_timeout,
+            term: limits.term_timeout,
+        };
+        let terms = Terms {
+            header_digest: false,
+            data_digest: false,
+            host_alignment: 4,
+            controller_alignment: 4,
+            r2ts,
+            max_h2c_data: crate::wire::MAX_H2C_DATA_LEAST,
+        };
+        let size = QueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX };
+        let mut queue = Queue::with(cx, role, timeouts, terms, size, Inlet::new());
+        queue.out.push(OutgoingPdu::Init);
+        queue
     }
 
     /// Connect has succeeded: so many commands may be in work from now on (one less than entries, as a
@@ -175,109 +132,26 @@ impl HostQueue {
         // the controller says that it takes.
         let in_capsule_max = size.in_capsule_max.min(DIGEST_SEGMENT_MAX);
         self.size = QueueSize { entries, in_capsule_max, ..size };
-        self.window = usize::from(entries) - 1;
-        self.index.grow(self.window);
-    }
-
-    /// What both sides settled.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+        self.role.window = usize::from(entries) - 1;
+        self.role.index.grow(self.role.window);
+        if self.phase == Phase::Connect {
+            self.phase = Phase::Open;
+        }
     }
 
     /// Commands in work.
     pub fn commands_in_work(&self) -> usize {
-        self.commands.len()
+        self.role.commands.len()
     }
 
     /// What a command in work is called on the wire (CID), for an Abort of it.
     pub fn cid(&self, tag: Tag) -> Option<u16> {
-        self.commands.get(tag).map(|command| command.sqe.cid.get())
-    }
-
-    /// What the controller did by leaving something undone; other faults are told where they are
-    /// found.
-    #[must_use]
-    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
-        self.link_fault.take()
-    }
-
-    /// Whether the world holds nothing of the link.
-    fn is_quiet(&self) -> bool {
-        !self.rx.out && self.outbox.is_idle()
+        self.role.commands.get(tag).map(|command| command.sqe.cid.get())
     }
 }
 
 /// Most R2Ts per command that are offered: what waits to be sent is bounded by this times the window.
 const R2TS_MAX: u32 = 16;
-
-impl Connection for HostQueue {
-    type Event = HostEvent<Cqe>;
-    type LinkFault = LinkFault;
-
-    fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
-        self.next_recv()
-    }
-
-    fn handle_recv(
-        &mut self,
-        cx: &mut Cx<'_>,
-        _link: Link,
-        op: RecvOp,
-        received: Received,
-    ) -> Result<(), Self::LinkFault> {
-        let result = self.received(cx, op, received);
-        self.advance_closing();
-        result
-    }
-
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
-        if self.rx.inlet.is_empty() {
-            return Ok(());
-        }
-        let result = self.parse(cx);
-        self.advance_closing();
-        result
-    }
-
-    fn poll_send(&mut self, cx: &mut Cx<'_>, _link: Link) -> Option<SendOp> {
-        self.gather(cx)
-    }
-
-    fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
-        self.outbox.written();
-        if how.is_err() {
-            self.fail();
-        }
-        self.advance_closing();
-    }
-
-    fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
-        self.outbox.sent(op);
-        self.advance_closing();
-    }
-
-    fn poll_event(&mut self) -> Option<Self::Event> {
-        self.events.pop_front()
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        self.next_deadline()
-    }
-
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.check_deadlines(cx);
-        self.advance_closing();
-    }
-
-    fn poll_shut(&mut self) -> Option<Link> {
-        std::mem::take(&mut self.shut).then_some(LINK)
-    }
-
-    fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
-        self.begin_close(how);
-        self.advance_closing();
-    }
-}
 
 impl Host for HostQueue {
     type Command = Sqe;

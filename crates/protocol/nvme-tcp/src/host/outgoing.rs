@@ -1,103 +1,99 @@
 //! What waits to be sent to the controller, and how it is put on the wire.
 
 use super::command::{Command, CommandData};
-use super::{HostQueue, OutgoingPdu, RETRY};
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
+use crate::receiver::Term;
+use crate::send_queue;
 use crate::wire::{CapsuleCmd, H2cData, IcReq, PduType, TermReq, Terms};
-use buf::{Cx, Sg};
+use buf::Sg;
 use std::ops::Range;
-use stream::{Batch, SendOp, Slab};
+use stream::{Batch, Slab, Tag};
 use zerocopy::IntoBytes;
 
-/// The bytes that the next PDU carries.
-fn payload<'a>(
-    out: &OutgoingPdu,
-    commands: &'a Slab<Command>,
-    terms: &Terms,
-) -> Option<(&'a Sg, Range<usize>)> {
-    match out {
-        OutgoingPdu::Init | OutgoingPdu::Term(_) => None,
-        OutgoingPdu::Capsule(tag) => match &commands.get(*tag)?.data {
-            CommandData::Out { data, in_capsule: true } if !data.is_empty() => Some((data, 0..data.len())),
-            CommandData::Out { .. } | CommandData::In(_) | CommandData::None => None,
-        },
-        OutgoingPdu::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
-            CommandData::Out { data, .. } => {
-                // Memory that does not change goes in PDUs as long as the controller takes: nvmet of Linux takes the
-                // digest of a PDU for that of its command's data.
-                let copied = terms.data_digest && !data.is_stable();
-                let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
-                let len = (end - at).min(terms.max_h2c_data).min(digest);
-                Some((data, *at as usize..(at + len) as usize))
-            }
-            CommandData::In(_) | CommandData::None => None,
-        },
+/// A PDU, or a run of H2CData PDUs.
+#[derive(Debug)]
+pub enum OutgoingPdu {
+    /// ICReq.
+    Init,
+    /// A command, with its data if that is in the capsule.
+    Capsule(Tag),
+    /// What an R2T asked for, from `at` on.
+    Data {
+        /// The command.
+        tag: Tag,
+        /// The R2T's.
+        ttag: u16,
+        /// Offset of the next byte in the command's data.
+        at: u32,
+        /// Where the stretch ends.
+        end: u32,
+    },
+    /// Last words.
+    Term(Box<Term>),
+}
+
+/// What PDUs of a host are made from.
+pub struct Context<'a> {
+    pub(super) commands: &'a mut Slab<Command>,
+    pub(super) asked: &'a IcReq,
+}
+
+impl OutgoingPdu {
+    /// The bytes that the next PDU carries.
+    fn payload<'a>(&self, commands: &'a Slab<Command>, terms: &Terms) -> Option<(&'a Sg, Range<usize>)> {
+        match self {
+            OutgoingPdu::Init | OutgoingPdu::Term(_) => None,
+            OutgoingPdu::Capsule(tag) => match &commands.get(*tag)?.data {
+                CommandData::Out { data, in_capsule: true } if !data.is_empty() => {
+                    Some((data, 0..data.len()))
+                }
+                CommandData::Out { .. } | CommandData::In(_) | CommandData::None => None,
+            },
+            OutgoingPdu::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
+                CommandData::Out { data, .. } => {
+                    // Memory that does not change goes in PDUs as long as the controller takes: nvmet of Linux takes the
+                    // digest of a PDU for that of its command's data.
+                    let copied = terms.data_digest && !data.is_stable();
+                    let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
+                    let len = (end - at).min(terms.max_h2c_data).min(digest);
+                    Some((data, *at as usize..(at + len) as usize))
+                }
+                CommandData::In(_) | CommandData::None => None,
+            },
+        }
     }
 }
 
-/// Bytes of head that the next PDU needs at most.
-fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, terms: &Terms) -> usize {
-    match payload(out, commands, terms) {
-        Some((data, range)) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
-        None => match out {
-            OutgoingPdu::Init => IcReq::LEN,
-            OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,
-            OutgoingPdu::Term(term) => TermReq::LEN + term.header.len(),
-        },
+impl send_queue::OutgoingPdu for OutgoingPdu {
+    type Context<'a> = Context<'a>;
+
+    fn head_estimate(&self, terms: &Terms, context: &Context<'_>) -> usize {
+        self.head_least(terms, context)
     }
-}
 
-impl HostQueue {
-    /// Makes one batch of all that waits.
-    pub(super) fn gather(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
-        let least = head_least(self.out.front()?, &self.commands, &self.terms);
-        if !self.outbox.is_free() {
-            return None;
+    fn head_least(&self, terms: &Terms, context: &Context<'_>) -> usize {
+        match self.payload(context.commands, terms) {
+            Some((data, range)) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
+            None => match self {
+                OutgoingPdu::Init => IcReq::LEN,
+                OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,
+                OutgoingPdu::Term(term) => TermReq::LEN + term.header.len(),
+            },
         }
-        let mut want = 0;
-        for out in &self.out {
-            want += head_least(out, &self.commands, &self.terms);
-            if want >= stream::HEAD_MAX {
-                break;
-            }
-        }
-        let Some(batch) = self.outbox.open(cx.pool, least, want.max(least)) else {
-            self.retry = Some(cx.now + RETRY);
-            return None;
-        };
-        let terms = &self.terms;
-        let pdus = PduWriter { batch, terms, alignment: terms.controller_alignment };
-        let mut writer = Writer { pdus, asked: &self.asked };
-        let none = Sg::new();
-        while let Some(out) = self.out.front_mut() {
-            let head = head_least(out, &self.commands, &self.terms);
-            let pieces = payload(out, &self.commands, &self.terms).map_or(&none, |(data, _)| data);
-            if !writer.pdus.batch.fits(head, pieces) {
-                break;
-            }
-            if writer.put(out, &mut self.commands) {
-                self.out.pop_front();
-            }
-        }
-        self.outbox.close(writer.pdus.batch, cx.now)
     }
-}
 
-struct Writer<'a> {
-    pdus: PduWriter<'a>,
-    asked: &'a IcReq,
-}
+    fn pieces<'a>(&'a self, terms: &Terms, context: &'a Context<'_>) -> Option<&'a Sg> {
+        self.payload(context.commands, terms).map(|(data, _)| data)
+    }
 
-impl Writer<'_> {
-    /// Puts one PDU into the batch; true if `out` is done with. What belongs to a command that has
-    /// ended meanwhile is left out.
-    fn put(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
-        let carried = payload(out, commands, self.pdus.terms);
-        match out {
-            OutgoingPdu::Init => self.pdus.batch.put(self.asked.as_bytes()),
+    /// What belongs to a command that has ended meanwhile is left out.
+    fn put(&mut self, writer: &mut PduWriter<'_>, Context { commands, asked }: &mut Context<'_>) -> bool {
+        let carried = self.payload(commands, writer.terms);
+        match self {
+            OutgoingPdu::Init => writer.batch.put(asked.as_bytes()),
             OutgoingPdu::Capsule(tag) => {
                 if let Some(command) = commands.get(*tag) {
-                    self.pdus.put(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
+                    writer.put(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
                 }
                 if let Some(command) = commands.get_mut(*tag) {
                     command.sent = true;
@@ -109,14 +105,14 @@ impl Writer<'_> {
                 let (to, cid) = (range.end as u32, command.sqe.cid.get());
                 let last = to == *end;
                 let mut header = H2cData::new(cid, *ttag, *at, range.len() as u32, last);
-                self.pdus.put(header.as_mut_bytes(), Some((data, range)));
+                writer.put(header.as_mut_bytes(), Some((data, range)));
                 *at = to;
                 if let (Some(command), true) = (commands.get_mut(*tag), last) {
                     command.r2ts -= 1;
                 }
                 return last;
             }
-            OutgoingPdu::Term(term) => self.pdus.put_term(PduType::H2C_TERM_REQ, term),
+            OutgoingPdu::Term(term) => writer.put_term(PduType::H2C_TERM_REQ, term),
         }
         true
     }

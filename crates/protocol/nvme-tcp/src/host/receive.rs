@@ -1,18 +1,21 @@
 //! From received bytes to PDUs of the controller.
 
 use super::command::CommandData;
-use super::{HostQueue, OutgoingPdu, Phase};
+use super::outgoing::{Context, OutgoingPdu};
+use super::{HostQueue, HostRole};
 use crate::LinkFault;
+use crate::queue::{NoMemory, Phase, RoleQueue};
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState};
 use crate::wire::{
     C2hData, CapsuleResp, CommonHeader, Fatal, Flags, Frame, IcResp, PduLimits, PduType, R2t, Sender, TermReq,
 };
-use buf::{Cx, SgMut, Time};
-use stream::{Direct, HostEvent, Received, RecvOp, Tag};
+use buf::{Cx, SgMut};
+use nvme::Cqe;
+use stream::{Direct, HostEvent, SendOp, Tag};
 
 /// Where the data of a C2HData goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PduData {
+pub struct PduData {
     tag: Tag,
     flags: Flags,
     /// Offset in the data of the read.
@@ -21,50 +24,29 @@ pub(super) struct PduData {
     left: u32,
 }
 
-impl HostQueue {
-    /// What to receive next: the rest of a read's data goes straight to where the caller wants it.
-    pub(super) fn next_recv(&mut self) -> Option<RecvOp> {
-        if self.rx.out || !self.rx.inlet.is_empty() || matches!(self.phase, Phase::Dead | Phase::Gone) {
-            return None;
-        }
-        let direct = match self.rx.state {
+impl RoleQueue for HostQueue {
+    type PduData = PduData;
+    type Event = HostEvent<Cqe>;
+
+    fn is_unused(&self) -> bool {
+        self.role.commands.is_empty()
+    }
+
+    fn end_all(&mut self) {
+        self.complete_all();
+    }
+
+    /// The rest of a read's data goes straight to where the caller wants it.
+    fn direct(&mut self) -> Option<Direct> {
+        match self.rx.state {
             ReceiveState::Data(PduData { tag, at, left, .. }) if left > 0 => {
-                self.memory(tag).and_then(|memory| {
-                    let data = memory.take()?;
-                    Some(Direct { tag, data, want: at as usize..(at + left) as usize })
-                })
+                let data = self.memory(tag)?.take()?;
+                Some(Direct { tag, data, want: at as usize..(at + left) as usize })
             }
             ReceiveState::Data(_) | ReceiveState::Header | ReceiveState::Digest(_) => None,
-        };
-        self.rx.out = true;
-        Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
-    }
-
-    fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
-        match &mut self.commands.get_mut(tag)?.data {
-            CommandData::In(data) => Some(data),
-            CommandData::None | CommandData::Out { .. } => None,
         }
     }
 
-    /// Takes a receive back.
-    pub(super) fn received(
-        &mut self,
-        cx: &mut Cx<'_>,
-        op: RecvOp,
-        received: Received,
-    ) -> Result<(), LinkFault> {
-        self.rx.out = false;
-        let bytes = received.bytes();
-        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        if !self.rx.inlet.take(received, op.stage, placed) {
-            self.fail();
-            return Ok(());
-        }
-        self.parse(cx)
-    }
-
-    /// Puts a buffer back where it was taken from; gives how many bytes were for it.
     fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
@@ -84,34 +66,7 @@ impl HostQueue {
         n
     }
 
-    /// Parses all that is here.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        let result = self.parse_on(cx);
-        self.rx.note_time(cx.now);
-        result
-    }
-
-    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        loop {
-            if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
-                self.rx.clear();
-                return Ok(());
-            }
-            let step = match self.rx.state {
-                ReceiveState::Header => match self.parse_header() {
-                    Ok(status) => status,
-                    Err(fault) => return Err(self.refuse(cx, fault)),
-                },
-                ReceiveState::Data(data) => self.parse_data(data),
-                ReceiveState::Digest(data) => self.parse_digest(data),
-            };
-            if step == ParseStatus::Wait {
-                return Ok(());
-            }
-        }
-    }
-
-    fn parse_header(&mut self) -> Result<ParseStatus, HeaderFault> {
+    fn parse_header(&mut self, _cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault> {
         let limits = PduLimits {
             from: Sender::Controller,
             header_digest: self.terms.header_digest,
@@ -126,18 +81,59 @@ impl HostQueue {
         if self.rx.inlet.header(frame.head.into()).is_none() {
             return Ok(ParseStatus::Wait);
         }
-        let data = self.begin(frame).map_err(|fault| self.rx.header_fault(fault, frame))?;
+        let data = self.begin_pdu(frame).map_err(|fault| self.rx.header_fault(fault, frame))?;
         self.rx.end_header(frame.head.into(), data);
         Ok(ParseStatus::Continue)
     }
 
+    fn parse_data(&mut self, _cx: &mut Cx<'_>, data: PduData) -> ParseStatus {
+        let PduData { tag, at, left, .. } = data;
+        if left == 0 {
+            self.rx.state = ReceiveState::Digest(data);
+            return ParseStatus::Continue;
+        }
+        if self.rx.inlet.is_empty() {
+            return ParseStatus::Wait;
+        }
+        let digest = self.terms.data_digest;
+        let Some(command) = self.role.commands.get_mut(tag) else { return ParseStatus::Wait };
+        let CommandData::In(Some(memory)) = &mut command.data else { return ParseStatus::Wait };
+        let from = at as usize;
+        let n = self.rx.inlet.copy_into(memory, from..from + left as usize);
+        if digest {
+            memory.digest(from..from + n, &mut self.rx.crc);
+        }
+        self.rx.state = ReceiveState::Data(PduData { at: at + n as u32, left: left - n as u32, ..data });
+        ParseStatus::Continue
+    }
+
+    fn parse_digest(&mut self, _cx: &mut Cx<'_>, data: PduData) -> ParseStatus {
+        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
+        self.end_data(data.tag, data.flags, data.at, good);
+        ParseStatus::Continue
+    }
+
+    fn gather(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory> {
+        let HostRole { commands, asked, .. } = &mut self.role;
+        self.out.gather(cx, &self.terms, self.terms.controller_alignment, Context { commands, asked })
+    }
+}
+
+impl HostQueue {
+    fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
+        match &mut self.role.commands.get_mut(tag)?.data {
+            CommandData::In(data) => Some(data),
+            CommandData::None | CommandData::Out { .. } => None,
+        }
+    }
+
     /// Acts on the header that the inlet has; says where the data behind it goes.
-    fn begin(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
+    fn begin_pdu(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
         let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         // ICReq has left: what comes before it answers nothing.
-        let asked = self.phase == Phase::Init && !matches!(self.out.front(), Some(OutgoingPdu::Init));
+        let asked = self.phase == Phase::Init && !matches!(self.out.pdus.front(), Some(OutgoingPdu::Init));
         let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
-        let talking = matches!(self.phase, Phase::Ready | Phase::Draining);
+        let talking = matches!(self.phase, Phase::Connect | Phase::Open | Phase::Draining);
         match frame.pdu_type {
             PduType::C2H_DATA if talking => {
                 let pdu = C2hData::from_prefix(header).copied().ok_or(out_of_turn)?;
@@ -154,8 +150,8 @@ impl HostQueue {
             }
             PduType::IC_RESP if asked => {
                 let answer = IcResp::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.terms = answer.terms(&self.asked).map_err(LinkFault::Fatal)?;
-                self.phase = Phase::Ready;
+                self.terms = answer.terms(&self.role.asked).map_err(LinkFault::Fatal)?;
+                self.phase = Phase::Connect;
                 self.deadline = None;
                 self.events.push_back(HostEvent::Ready);
             }
@@ -166,49 +162,5 @@ impl HostQueue {
             _too_early_or_twice => return Err(out_of_turn),
         }
         Ok(None)
-    }
-
-    fn parse_data(&mut self, data: PduData) -> ParseStatus {
-        let PduData { tag, at, left, .. } = data;
-        if left == 0 {
-            self.rx.state = ReceiveState::Digest(data);
-            return ParseStatus::Continue;
-        }
-        if self.rx.inlet.is_empty() {
-            return ParseStatus::Wait;
-        }
-        let digest = self.terms.data_digest;
-        let Some(command) = self.commands.get_mut(tag) else { return ParseStatus::Wait };
-        let CommandData::In(Some(memory)) = &mut command.data else { return ParseStatus::Wait };
-        let from = at as usize;
-        let n = self.rx.inlet.copy_into(memory, from..from + left as usize);
-        if digest {
-            memory.digest(from..from + n, &mut self.rx.crc);
-        }
-        self.rx.state = ReceiveState::Data(PduData { at: at + n as u32, left: left - n as u32, ..data });
-        ParseStatus::Continue
-    }
-
-    fn parse_digest(&mut self, data: PduData) -> ParseStatus {
-        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
-        self.end_data(data.tag, data.flags, data.at, good);
-        ParseStatus::Continue
-    }
-
-    /// Ends the connection for what a header says.
-    fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
-        match term {
-            Some(term) => {
-                self.begin_termination(cx.now + self.limits.term_timeout);
-                self.out.push_back(OutgoingPdu::Term(term));
-            }
-            None => self.fail(),
-        }
-        fault
-    }
-
-    /// When the PDU that the stream stands in must have ended.
-    pub(super) fn pdu_deadline(&self) -> Option<Time> {
-        self.rx.pdu_since.map(|since| since + self.limits.pdu_timeout)
     }
 }

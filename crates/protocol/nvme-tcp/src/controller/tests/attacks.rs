@@ -400,7 +400,7 @@ fn attack_65_commands_without_end_wait_for_their_refusals_to_leave() {
     bad.flags = 0;
     let bytes = PLAIN.capsule(&bad, &[]).repeat(10_000);
     pair.feed(&bytes);
-    assert!(pair.queue.out.len() <= 2 * usize::from(SIZE.entries) + 64);
+    assert!(pair.queue.out.pdus.len() <= 2 * usize::from(SIZE.entries) + 64);
     assert!(!pair.inbox.is_empty(), "the rest stays in the socket");
     pair.pass(Duration::from_secs(60));
     assert_eq!(pair.violations, [LinkFault::Stalled]);
@@ -448,7 +448,7 @@ fn who_asks_again_is_not_counted_twice() {
         }
     }
     tags.iter().for_each(|tag| pair.with_cx(|queue, cx| queue.retire(cx, *tag)));
-    assert_eq!(pair.queue.tasks.read_bytes, 0);
+    assert_eq!(pair.queue.role.tasks.read_bytes, 0);
     // Alone it is allowed whatever its length, and however often it asks.
     pair.command(&read(4, 0, 1 << 20), &[]);
     let tag = pair.kept[4].0;

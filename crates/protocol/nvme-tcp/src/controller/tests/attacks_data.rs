@@ -209,7 +209,7 @@ fn attack_61_what_is_asked_for_and_does_not_come_is_bounded() {
 #[test]
 fn data_of_a_command_that_was_answered_early_is_skipped() {
     let (mut pair, r2t) = asked();
-    let tag = pair.queue.tasks.tags()[0];
+    let tag = pair.queue.role.tasks.tags()[0];
     let disk = pair.disk.clone();
     pair.answer(tag, Status::ABORT_REQUESTED.into());
     pair.pump();
@@ -224,7 +224,7 @@ fn data_of_a_command_that_was_answered_early_is_skipped() {
 #[test]
 fn data_of_a_command_that_was_retired_is_skipped() {
     let (mut pair, r2t) = asked();
-    let tag = pair.queue.tasks.tags()[0];
+    let tag = pair.queue.role.tasks.tags()[0];
     pair.with_cx(|queue, cx| queue.retire(cx, tag));
     assert!(pair.talk(&PLAIN.h2c(&r2t, 0, &[0xee; 4096], false)).is_empty());
     assert!(pair.talk(&PLAIN.h2c(&r2t, 4096, &[0xee; 4096], true)).is_empty());

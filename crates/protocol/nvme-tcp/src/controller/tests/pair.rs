@@ -428,7 +428,7 @@ impl Pair {
         data.copy_to(0, &mut self.disk[from..from + len]);
         assert_eq!(buf::poison::find(&self.disk[from..from + len]), None, "memory that nobody has filled");
         self.log.push(format!("data {at} {len}"));
-        let whole = self.queue.tasks.get(tag).is_some_and(|task| at + len as u32 == task.len);
+        let whole = self.queue.role.tasks.get(tag).is_some_and(|task| at + len as u32 == task.len);
         if whole {
             self.writes.swap_remove(write);
             self.answer(tag, Completion::SUCCESS);

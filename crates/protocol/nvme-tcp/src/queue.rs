@@ -1,0 +1,386 @@
+//! A queue's connection as both roles have it, without I/O: it receives and parses, sends what waits, keeps the
+//! clocks, and ends. What a PDU means, and what is in work, is the [`Role`]'s.
+
+use crate::LinkFault;
+use crate::controller::QueueSize;
+use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver, Term};
+use crate::send_queue::{OutgoingPdu, SendQueue};
+use crate::wire::Terms;
+use buf::{Cx, Errno, Time};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::time::Duration;
+use stream::{Close, Connection, Direct, Inlet, Link, Received, RecvOp, SendOp, earliest};
+
+/// How long it takes until memory is asked for again.
+const RETRY: Duration = Duration::from_millis(1);
+/// The one link of a queue.
+const LINK: Link = Link(0);
+
+/// The life of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// ICReq and ICResp are exchanged.
+    Init,
+    /// Connect must come, or waits for its answer.
+    Connect,
+    Open,
+    /// No command is taken any more; what is in work is waited for.
+    Draining,
+    /// Last words are being sent; what comes is swallowed.
+    Finishing,
+    /// Closed; operations or commands are still to come back.
+    Dead,
+    /// Nothing is left.
+    Gone,
+}
+
+/// How long the peer may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// To agree on the terms.
+    pub(crate) handshake: Duration,
+    /// To end a PDU that it began.
+    pub(crate) pdu: Duration,
+    /// To read what is sent.
+    pub(crate) stall: Duration,
+    /// To close after a TermReq.
+    pub(crate) term: Duration,
+}
+
+/// Host or controller: what a queue of it keeps.
+pub trait Role: Debug {
+    /// Where the data of a PDU goes.
+    type PduData: Copy + Debug;
+    /// What waits to be sent.
+    type Pdu: OutgoingPdu;
+    /// What those above are told.
+    type Event: Debug;
+    /// The connection is gone.
+    const CLOSED: Self::Event;
+    /// A TermReq.
+    fn term(term: Box<Term>) -> Self::Pdu;
+}
+
+/// An NVMe/TCP queue on one side: a [`HostQueue`](crate::HostQueue) or a
+/// [`ControllerQueue`](crate::ControllerQueue).
+#[derive(Debug)]
+pub struct Queue<R: Role> {
+    pub(crate) role: R,
+    pub(crate) phase: Phase,
+    pub(crate) terms: Terms,
+    pub(crate) size: QueueSize,
+    pub(crate) rx: Receiver<R::PduData>,
+    pub(crate) out: SendQueue<R::Pdu>,
+    pub(crate) events: VecDeque<R::Event>,
+    timeouts: Timeouts,
+    link_fault: Option<LinkFault>,
+    /// When the handshake, or what is ending, must be over.
+    pub(crate) deadline: Option<Time>,
+    /// Memory was short: when to try again.
+    retry: Option<Time>,
+    /// The socket is to be closed, and nobody was told yet.
+    shut: bool,
+}
+
+/// What the roles do differently.
+pub trait RoleQueue: Sized {
+    /// Where the data of a PDU goes.
+    type PduData;
+    /// What those above are told.
+    type Event;
+    /// Whether no command is in work.
+    fn is_unused(&self) -> bool;
+    /// Ends every command: nothing more comes of it.
+    fn end_all(&mut self);
+    /// Whether nothing is to be received now.
+    fn is_held(&self) -> bool {
+        false
+    }
+    /// The place of the next bytes, if they have one.
+    fn direct(&mut self) -> Option<Direct>;
+    /// Puts a buffer back where it was taken from; gives how many bytes of those received were for it.
+    fn take_back(&mut self, direct: Direct, bytes: usize) -> usize;
+    /// Acts on a header, as soon as it is whole.
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault>;
+    /// Moves data to its place.
+    fn parse_data(&mut self, cx: &mut Cx<'_>, data: Self::PduData) -> ParseStatus;
+    /// Ends a PDU whose data is here.
+    fn parse_digest(&mut self, cx: &mut Cx<'_>, data: Self::PduData) -> ParseStatus;
+    /// Makes one batch of all that waits.
+    fn gather(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory>;
+    /// Whether an event has lost its meaning before it was told.
+    fn is_stale(&self, _event: &Self::Event) -> bool {
+        false
+    }
+    /// Whether the handshake waits for us, not for the peer.
+    fn owes_handshake(&self) -> bool {
+        false
+    }
+    /// When data that the peer owes must have come.
+    fn owed_deadline(&self) -> Option<Time> {
+        None
+    }
+    /// Whether the rest of a PDU waits for us, not for the peer.
+    fn owes_memory(&self) -> bool {
+        false
+    }
+}
+
+/// There is no memory for a batch.
+pub struct NoMemory;
+
+impl<R: Role> Queue<R>
+where
+    Self: RoleQueue<PduData = R::PduData, Event = R::Event>,
+{
+    pub(crate) fn with(
+        cx: &mut Cx<'_>,
+        role: R,
+        timeouts: Timeouts,
+        terms: Terms,
+        size: QueueSize,
+        inlet: Inlet,
+    ) -> Self {
+        Queue {
+            role,
+            phase: Phase::Init,
+            terms,
+            size,
+            rx: Receiver::new(inlet),
+            out: SendQueue::default(),
+            events: VecDeque::new(),
+            timeouts,
+            link_fault: None,
+            deadline: Some(cx.now + timeouts.handshake),
+            retry: None,
+            shut: false,
+        }
+    }
+
+    /// What both sides settled; before ICReq, what would be granted to a host that asks for nothing.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What the peer did by leaving something undone; other faults are told where they are found.
+    #[must_use]
+    pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
+        self.link_fault.take()
+    }
+
+    /// Whether the world holds nothing of the link.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.rx.out && self.out.is_idle()
+    }
+
+    /// Whether nothing that is said reaches the peer any more, nor what it says us.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone)
+    }
+
+    /// Parses all that is here.
+    fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+        let result = self.parse_on(cx);
+        self.rx.note_time(cx.now);
+        result
+    }
+
+    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+        loop {
+            if self.is_over() {
+                self.rx.clear();
+                return Ok(());
+            }
+            let status = match self.rx.state {
+                ReceiveState::Header => match self.parse_header(cx) {
+                    Ok(status) => status,
+                    Err(fault) => return Err(self.refuse(cx, fault)),
+                },
+                ReceiveState::Data(data) => self.parse_data(cx, data),
+                ReceiveState::Digest(data) => self.parse_digest(cx, data),
+            };
+            if status == ParseStatus::Wait {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends the connection for what a header says. After last words, what comes is swallowed until the peer closes.
+    fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
+        let Some(term) = term else {
+            self.fail();
+            return fault;
+        };
+        self.phase = Phase::Finishing;
+        self.rx.clear();
+        self.out.clear();
+        self.deadline = Some(cx.now + self.timeouts.term);
+        self.end_all();
+        self.out.push(R::term(term));
+        fault
+    }
+
+    /// Ends the connection at once.
+    fn fail(&mut self) {
+        if matches!(self.phase, Phase::Dead | Phase::Gone) {
+            return;
+        }
+        self.phase = Phase::Dead;
+        self.rx.inlet.clear();
+        self.out.clear();
+        self.deadline = None;
+        self.retry = None;
+        self.shut = true;
+        self.end_all();
+    }
+
+    /// Brings to an end what is ending.
+    pub(crate) fn advance_closing(&mut self) {
+        let drained =
+            self.phase == Phase::Draining && self.is_unused() && self.out.is_empty() && self.out.is_written();
+        if drained {
+            self.fail();
+        }
+        if self.phase == Phase::Dead && self.is_unused() && self.is_quiet() {
+            self.phase = Phase::Gone;
+            self.events.push_back(R::CLOSED);
+        }
+    }
+
+    fn handshake_deadline(&self) -> Option<Time> {
+        self.deadline.filter(|_| !self.owes_handshake())
+    }
+
+    fn stall_deadline(&self) -> Option<Time> {
+        self.out.unwritten_since().map(|since| since + self.timeouts.stall)
+    }
+
+    /// When the PDU that the stream stands in must have ended.
+    fn pdu_deadline(&self) -> Option<Time> {
+        let since = self.rx.pdu_since.filter(|_| !self.owes_memory());
+        since.map(|since| since + self.timeouts.pdu)
+    }
+}
+
+impl<R: Role> Connection for Queue<R>
+where
+    Self: RoleQueue<PduData = R::PduData, Event = R::Event>,
+{
+    type Event = R::Event;
+    type LinkFault = LinkFault;
+
+    fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
+        let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
+        if closed || self.rx.out || !self.rx.inlet.is_empty() || self.is_held() {
+            return None;
+        }
+        let direct = self.direct();
+        self.rx.out = true;
+        Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
+    }
+
+    fn handle_recv(
+        &mut self,
+        cx: &mut Cx<'_>,
+        _link: Link,
+        op: RecvOp,
+        received: Received,
+    ) -> Result<(), LinkFault> {
+        self.rx.out = false;
+        let bytes = received.bytes();
+        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
+        let result = if self.rx.inlet.take(received, op.stage, placed) {
+            self.parse(cx)
+        } else {
+            self.fail();
+            Ok(())
+        };
+        self.advance_closing();
+        result
+    }
+
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+        if self.rx.inlet.is_empty() {
+            return Ok(());
+        }
+        let result = self.parse(cx);
+        self.advance_closing();
+        result
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, _link: Link) -> Option<SendOp> {
+        self.gather(cx).unwrap_or_else(|NoMemory| {
+            self.retry = Some(cx.now + RETRY);
+            None
+        })
+    }
+
+    fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
+        self.out.written();
+        if how.is_err() {
+            self.fail();
+        }
+        self.advance_closing();
+    }
+
+    fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
+        self.out.sent(op);
+        self.advance_closing();
+    }
+
+    fn poll_event(&mut self) -> Option<R::Event> {
+        loop {
+            let event = self.events.pop_front()?;
+            if !self.is_stale(&event) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        if matches!(self.phase, Phase::Dead | Phase::Gone) {
+            return None;
+        }
+        let stalled = earliest(self.stall_deadline(), self.owed_deadline());
+        [self.handshake_deadline(), stalled, self.pdu_deadline()].into_iter().fold(self.retry, earliest)
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
+        if due(self.retry) {
+            self.retry = None;
+        }
+        let fault = match self.phase {
+            Phase::Dead | Phase::Gone => return,
+            Phase::Draining | Phase::Finishing if due(self.deadline) => None,
+            _ if due(self.handshake_deadline()) => Some(LinkFault::HandshakeTimeout),
+            _ if due(self.stall_deadline()) || due(self.owed_deadline()) => Some(LinkFault::Stalled),
+            _ if due(self.pdu_deadline()) => Some(LinkFault::PduTimeout),
+            _ => return,
+        };
+        self.link_fault = fault;
+        self.fail();
+        self.advance_closing();
+    }
+
+    fn poll_shut(&mut self) -> Option<Link> {
+        std::mem::take(&mut self.shut).then_some(LINK)
+    }
+
+    fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
+        match (how, self.phase) {
+            (Close::Now, _) | (Close::AfterLogout(_), Phase::Init) => self.fail(),
+            (Close::AfterLogout(until), Phase::Connect | Phase::Open) => {
+                self.phase = Phase::Draining;
+                self.deadline = Some(until);
+            }
+            (Close::AfterLogout(until), Phase::Draining | Phase::Finishing) => {
+                self.deadline = self.deadline.map(|deadline| deadline.min(until));
+            }
+            (Close::AfterLogout(_), Phase::Dead | Phase::Gone) => {}
+        }
+        self.advance_closing();
+    }
+}

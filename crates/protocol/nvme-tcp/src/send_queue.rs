@@ -1,0 +1,121 @@
+//! PDUs that wait to be sent, and what the kernel still holds of them.
+
+use crate::pdu_writer::PduWriter;
+use crate::queue::NoMemory;
+use crate::wire::Terms;
+use buf::{Cx, Sg, Time};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use stream::{Outbox, SendOp};
+
+/// A PDU, or a run of data PDUs, that waits to be sent.
+pub trait OutgoingPdu: Debug + Sized {
+    /// What of its queue it needs.
+    type Context<'a>;
+    /// About how many bytes of head all of it takes, for sizing a batch.
+    fn head_estimate(&self, terms: &Terms, context: &Self::Context<'_>) -> usize;
+    /// Bytes of head that the next PDU needs at most.
+    fn head_least(&self, terms: &Terms, context: &Self::Context<'_>) -> usize;
+    /// The memory that its data lies in.
+    fn pieces<'a>(&'a self, terms: &Terms, context: &'a Self::Context<'_>) -> Option<&'a Sg>;
+    /// Puts one PDU into the batch; true if this is done with.
+    fn put(&mut self, writer: &mut PduWriter<'_>, context: &mut Self::Context<'_>) -> bool;
+}
+
+/// What waits to be sent.
+#[derive(Debug)]
+pub struct SendQueue<P> {
+    pub(crate) pdus: VecDeque<P>,
+    outbox: Outbox,
+    /// Bytes in batches that the kernel still holds.
+    kernel_bytes: u64,
+}
+
+impl<P> Default for SendQueue<P> {
+    fn default() -> Self {
+        SendQueue { pdus: VecDeque::new(), outbox: Outbox::new(), kernel_bytes: 0 }
+    }
+}
+
+impl<P: OutgoingPdu> SendQueue<P> {
+    #[inline]
+    pub(crate) fn push(&mut self, pdu: P) {
+        self.pdus.push_back(pdu);
+    }
+
+    /// Drops what waits.
+    pub(crate) fn clear(&mut self) {
+        self.pdus.clear();
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pdus.is_empty()
+    }
+
+    /// Whether the socket has taken all batches.
+    pub(crate) fn is_written(&self) -> bool {
+        self.outbox.is_free()
+    }
+
+    /// Whether the kernel holds nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outbox.is_idle()
+    }
+
+    pub(crate) fn unwritten_since(&self) -> Option<Time> {
+        self.outbox.unwritten_since()
+    }
+
+    #[inline]
+    pub(crate) fn kernel_bytes(&self) -> u64 {
+        self.kernel_bytes
+    }
+
+    pub(crate) fn written(&mut self) {
+        self.outbox.written();
+    }
+
+    pub(crate) fn sent(&mut self, op: SendOp) {
+        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
+        self.outbox.sent(op);
+    }
+
+    /// Makes one batch of all that waits; data in it begins at a multiple of `alignment` bytes.
+    #[inline]
+    pub(crate) fn gather(
+        &mut self,
+        cx: &mut Cx<'_>,
+        terms: &Terms,
+        alignment: u8,
+        mut context: P::Context<'_>,
+    ) -> Result<Option<SendOp>, NoMemory> {
+        let Some(first) = self.pdus.front() else { return Ok(None) };
+        let least = first.head_least(terms, &context);
+        if !self.outbox.is_free() {
+            return Ok(None);
+        }
+        let mut want = 0;
+        for pdu in &self.pdus {
+            want += pdu.head_estimate(terms, &context);
+            if want >= stream::HEAD_MAX {
+                break;
+            }
+        }
+        let batch = self.outbox.open(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
+        let mut writer = PduWriter { batch, terms, alignment };
+        let none = Sg::new();
+        while let Some(pdu) = self.pdus.front_mut() {
+            let head = pdu.head_least(terms, &context);
+            if !writer.batch.fits(head, pdu.pieces(terms, &context).unwrap_or(&none)) {
+                break;
+            }
+            if pdu.put(&mut writer, &mut context) {
+                self.pdus.pop_front();
+            }
+        }
+        let op = self.outbox.close(writer.batch, cx.now);
+        self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
+        Ok(op)
+    }
+}
