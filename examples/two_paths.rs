@@ -14,7 +14,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::{Initiator, Settings, Standing};
+use client::{Initiator, PathState, Settings};
 use volume::RamDisk;
 
 #[expect(dead_code, reason = "a program of its own; only `serve` is used here")]
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut initiator = Initiator::new(Settings::default())?;
     // This waits for one path; the other comes up while the caller works.
     let volume = initiator.open(&format!("{iscsi},{nvme}"))?;
-    while initiator.paths(volume).iter().any(|path| path.standing != Standing::Up) {
+    while initiator.paths(volume).iter().any(|path| path.state != PathState::Up) {
         initiator.turn(Some(Duration::from_millis(100)));
     }
     initiator.write_at(volume, 0, b"kept by both".repeat(4096).get(..4096).ok_or("a block")?)?;
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     initiator.read_at(volume, 0, &mut block)?;
     assert!(block.starts_with(b"kept by both"));
     for path in initiator.paths(volume) {
-        let state = if path.standing == Standing::Up { "up" } else { "lost" };
+        let state = if path.state == PathState::Up { "up" } else { "lost" };
         println!("{:?}: {state}, {} operations", path.protocol, path.counts.done);
     }
     Ok(())

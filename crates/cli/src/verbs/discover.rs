@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use clap::Args;
-use client::trace::{Side, What};
-use client::{Found, Protocol};
+use client::trace::{LineEvent, Side};
+use client::{DiscoveredTarget, Protocol};
 use serde_json::json;
 
 use super::say;
@@ -42,7 +42,7 @@ fn word(protocol: Protocol) -> &'static str {
 }
 
 /// What to type next: a URL without unit, since discovery names none.
-fn url(found: &Found) -> String {
+fn url(found: &DiscoveredTarget) -> String {
     let scheme = if found.protocol == Protocol::Iscsi { "iscsi" } else { "nvme+tcp" };
     let unit = if found.protocol == Protocol::Iscsi { 0 } else { 1 };
     format!("{scheme}://{}/{}/{unit}", found.address, found.name)
@@ -54,7 +54,7 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
     let mut text = String::new();
     if args.json {
         let found: Vec<_> = discovered
-            .found
+            .targets
             .iter()
             .map(|one| {
                 json!({
@@ -63,18 +63,18 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
                 })
             })
             .collect();
-        text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.troubles }));
+        text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.problems }));
     } else {
-        for one in &discovered.found {
+        for one in &discovered.targets {
             let tls = if one.tls { "  (wants TLS, which is not spoken here)" } else { "" };
             let _ = writeln!(text, "{}{tls}", url(one));
         }
-        for trouble in &discovered.troubles {
-            let _ = writeln!(text, "note: {trouble}");
+        for problem in &discovered.problems {
+            let _ = writeln!(text, "note: {problem}");
         }
     }
     say(&text)?;
-    if discovered.found.is_empty() {
+    if discovered.targets.is_empty() {
         // Without the password that may stand in what was typed.
         let place = client::Url::parse(&args.url).map_or_else(|_| String::new(), |url| format!(" at {url}"));
         return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to us{place}")));
@@ -90,14 +90,14 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
             .lines
             .iter()
             .map(|line| {
-                let (event, more) = match &line.what {
-                    What::Begins => ("begins", json!({})),
-                    What::Ends => ("ends", json!({})),
-                    What::Field { by, name, value } => {
+                let (event, more) = match &line.event {
+                    LineEvent::Begins => ("begins", json!({})),
+                    LineEvent::Ends => ("ends", json!({})),
+                    LineEvent::Field { by, name, value } => {
                         let by = if *by == Side::Us { "us" } else { "target" };
                         ("field", json!({ "by": by, "name": name, "value": value }))
                     }
-                    What::Fails { why, advice } => ("fails", json!({ "why": why, "advice": advice })),
+                    LineEvent::Fails { why, advice } => ("fails", json!({ "why": why, "advice": advice })),
                 };
                 json!({ "connection": line.connection, "stage": line.stage, "event": event, "what": more })
             })
@@ -116,23 +116,27 @@ fn story(examined: &client::Examined) -> String {
     for line in &examined.lines {
         let at = (line.connection, line.stage);
         // Of several connections and of stages that begin without a word each line is told where it belongs.
-        if line.what == What::Begins || last != Some(at) {
+        if line.event == LineEvent::Begins || last != Some(at) {
             let _ = writeln!(text, "{}  (connection {})", line.stage, line.connection);
         }
         last = Some(at);
-        let _ = match &line.what {
-            What::Begins => Ok(()),
-            What::Ends => writeln!(text, "  done"),
-            What::Field { by: Side::Us, name, value } => writeln!(text, "  we say      {name} = {value}"),
-            What::Field { by: Side::Target, name, value } => writeln!(text, "  target says {name} = {value}"),
-            What::Fails { why, advice } if advice.is_empty() => writeln!(text, "  FAILED: {why}"),
-            What::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
+        let _ = match &line.event {
+            LineEvent::Begins => Ok(()),
+            LineEvent::Ends => writeln!(text, "  done"),
+            LineEvent::Field { by: Side::Us, name, value } => {
+                writeln!(text, "  we say      {name} = {value}")
+            }
+            LineEvent::Field { by: Side::Target, name, value } => {
+                writeln!(text, "  target says {name} = {value}")
+            }
+            LineEvent::Fails { why, advice } if advice.is_empty() => writeln!(text, "  FAILED: {why}"),
+            LineEvent::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
         };
     }
-    if let Ok(portrait) = &examined.outcome
-        && let Some(geometry) = portrait.geometry
+    if let Ok(volume_info) = &examined.outcome
+        && let Some(geometry) = volume_info.geometry
     {
-        let _ = writeln!(text, "healthy: {} ({} bytes)", portrait.product, geometry.bytes());
+        let _ = writeln!(text, "healthy: {} ({} bytes)", volume_info.product, geometry.bytes());
     }
     text
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
-use client::{Claim, PathInfo, Protocol, Settings, Standing};
+use client::{PathInfo, PathState, Protocol, ReservationRequest, Settings};
 use serde_json::{Value, json};
 
 use super::{say, set_up};
@@ -31,18 +31,18 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
     let volume = initiator.open(&args.url)?;
     // The other paths come up in their own time; a second shows what they come to.
     let until = std::time::Instant::now() + Duration::from_secs(1);
-    while initiator.paths(volume).iter().any(|path| path.standing == Standing::Connecting) {
+    while initiator.paths(volume).iter().any(|path| path.state == PathState::Connecting) {
         let Some(left) = until.checked_duration_since(std::time::Instant::now()) else { break };
         initiator.turn(Some(left));
     }
     // What no path serves would be asked for in silence until the time-out of operations.
     let served = initiator.is_served(volume);
     let claims = match &served {
-        Ok(()) => initiator.claim(volume, Claim::Report),
+        Ok(()) => initiator.request_reservation(volume, ReservationRequest::Report),
         Err(why) => Err(why.clone()),
     };
-    let (geometry, portrait) = (initiator.geometry(volume), initiator.portrait(volume));
-    let (Some(geometry), Some(portrait)) = (geometry, portrait) else {
+    let (geometry, volume_info) = (initiator.geometry(volume), initiator.volume_info(volume));
+    let (Some(geometry), Some(volume_info)) = (geometry, volume_info) else {
         return Err(Failure::failed("the volume has gone"));
     };
     let paths = initiator.paths(volume);
@@ -57,9 +57,9 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         Err(why) => json!({ "error": why.message }),
     };
     let facts = json!({
-        "uuid": portrait.uuid.map(|uuid| uuid.to_string()),
-        "product": portrait.product,
-        "serial": portrait.serial,
+        "uuid": volume_info.uuid.map(|uuid| uuid.to_string()),
+        "product": volume_info.product,
+        "serial": volume_info.serial,
         "bytes": geometry.bytes(),
         "block": geometry.logical,
         "physical": geometry.physical,
@@ -85,17 +85,17 @@ fn path_json(path: &PathInfo) -> Value {
         Protocol::Iscsi => "iscsi",
         Protocol::Nvme => "nvme-tcp",
     };
-    let standing = match path.standing {
-        Standing::Connecting => "connecting",
-        Standing::Up => "up",
-        Standing::Joining => "being registered",
-        Standing::Fencing => "fencing",
-        Standing::Waiting(_) => "waiting to connect again",
-        Standing::GivenUp => "given up",
-        Standing::Closed => "closed",
+    let state = match path.state {
+        PathState::Connecting => "connecting",
+        PathState::Up => "up",
+        PathState::Registering => "being registered",
+        PathState::Fencing => "fencing",
+        PathState::Waiting(_) => "waiting to connect again",
+        PathState::GivenUp => "given up",
+        PathState::Closed => "closed",
     };
-    let terms = path.portrait.as_ref().map(|portrait| {
-        portrait
+    let terms = path.volume_info.as_ref().map(|volume_info| {
+        volume_info
             .terms
             .iter()
             .map(|(name, value)| (name.clone(), Value::from(value.clone())))
@@ -103,9 +103,9 @@ fn path_json(path: &PathInfo) -> Value {
     });
     json!({
         "protocol": protocol,
-        "state": standing,
-        "access": path.portrait.as_ref().map(|portrait| format!("{:?}", portrait.access)),
-        "depth": path.portrait.as_ref().map(|portrait| portrait.depth),
+        "state": state,
+        "access": path.volume_info.as_ref().map(|volume_info| format!("{:?}", volume_info.access)),
+        "depth": path.volume_info.as_ref().map(|volume_info| volume_info.depth),
         "trouble": path.last.as_ref().map(|(_, trouble)| trouble.to_string()),
         "negotiated": terms,
     })

@@ -1,7 +1,7 @@
 //! `blockwire reserve`: reservations of a remote volume, with the same words over both protocols.
 
 use clap::{Args, ValueEnum};
-use client::{Claim, Claims, Nexus, Registration, Settings};
+use client::{Nexus, Registration, ReservationRequest, Reservations, Settings};
 use serde_json::{Value, json};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 
@@ -122,7 +122,7 @@ fn yes(text: &str) -> Result<bool, String> {
 }
 
 /// What is to be asked of the target.
-fn claim(args: &ReserveArgs) -> Result<Claim, Failure> {
+fn claim(args: &ReserveArgs) -> Result<ReservationRequest, Failure> {
     let needs =
         |key: Option<Key>, option: &str| key.ok_or_else(|| Failure::usage(format!("this needs {option}")));
     let own = || needs(args.key, "--key, this machine's key").map(Some);
@@ -140,8 +140,8 @@ fn claim(args: &ReserveArgs) -> Result<Claim, Failure> {
             persist,
         })
     };
-    Ok(Claim::Act(match args.word {
-        Word::Report => return Ok(Claim::Report),
+    Ok(ReservationRequest::Change(match args.word {
+        Word::Report => return Ok(ReservationRequest::Report),
         Word::Register => {
             register(RegisterMode::Add, Some(Key(0)), needs(args.key, "--key, the key to have")?)
         }
@@ -164,13 +164,13 @@ fn claim(args: &ReserveArgs) -> Result<Claim, Failure> {
 /// Does it, then shows what holds.
 pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
     let claim = claim(args)?;
-    let mut initiator = set_up(Settings { standing: Nexus::Lasting, ..Settings::default() })?;
+    let mut initiator = set_up(Settings { nexus: Nexus::Lasting, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
-    let asks = claim == Claim::Report;
-    let report = match initiator.claim(volume, claim)? {
+    let asks = claim == ReservationRequest::Report;
+    let report = match initiator.request_reservation(volume, claim)? {
         Some(report) => Ok(report),
         None => initiator
-            .claim(volume, Claim::Report)
+            .request_reservation(volume, ReservationRequest::Report)
             .map_err(Failure::from)
             .and_then(|report| report.ok_or_else(|| Failure::failed("the target reports no reservations"))),
     };
@@ -198,7 +198,7 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
 
 /// Who holds the reservation, if this machine holds it by another path: a release by this one succeeds there and
 /// does nothing (SPC-4 §5.9.11.2).
-fn still_held(report: &Claims) -> Option<String> {
+fn still_held(report: &Reservations) -> Option<String> {
     report.held.filter(|kind| !kind.is_all_registrants())?;
     let held = |one: &&Registration| one.holds && !one.ours && one.kin == Some(true);
     report.registrations.iter().find(held).map(|one| who(&one.identity))
@@ -214,7 +214,7 @@ pub fn registration_json(registration: &Registration) -> Value {
     })
 }
 
-fn report_json(report: &Claims) -> Value {
+fn report_json(report: &Reservations) -> Value {
     json!({
         "generation": report.generation,
         "persists": report.persists,
@@ -223,7 +223,7 @@ fn report_json(report: &Claims) -> Value {
     })
 }
 
-fn table(report: &Claims) -> String {
+fn table(report: &Reservations) -> String {
     let held = report.held.map_or("none", type_word);
     let persists = match report.persists {
         Some(true) => ", survives a restart",
@@ -265,7 +265,7 @@ mod tests {
             ours,
             kin,
         };
-        let held = |held, registrations| Claims {
+        let held = |held, registrations| Reservations {
             generation: 1,
             persists: None,
             held,

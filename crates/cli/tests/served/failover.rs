@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::client::{Durability, Handle, Initiator, Io, Op, Settings, Span, Standing};
+use ::client::{Durability, Handle, Initiator, Io, Op, PathState, Settings, Span};
 use buf::Payload;
 use volume::Epoch;
 
@@ -177,7 +177,7 @@ impl Load {
     /// Runs until all paths are up.
     fn settle(&mut self, initiator: &mut Initiator) {
         let begun = Instant::now();
-        while initiator.paths(self.volume).iter().any(|path| path.standing != Standing::Up) {
+        while initiator.paths(self.volume).iter().any(|path| path.state != PathState::Up) {
             assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", initiator.paths(self.volume));
             self.turn(initiator, Duration::from_millis(20));
         }

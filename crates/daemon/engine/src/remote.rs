@@ -10,7 +10,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use buf::Cx;
 use client::{Initiator, Settings};
-use multipath::{AnyPath, Expected, RemoteVolume, Secrets, Stranger, Terms, Url, Who};
+use multipath::{AnyPath, Expected, HostIdentity, RemoteVolume, Secrets, Terms, Url, VolumeMismatch};
 use uuid::Uuid;
 use volume::Geometry;
 
@@ -27,7 +27,7 @@ const MAX_IO: u32 = 1 << 20;
 /// A volume of another machine, as it was found.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    who: Who,
+    who: HostIdentity,
     ways: Vec<Way>,
     terms: Terms,
     /// What its blocks were like.
@@ -47,7 +47,7 @@ struct Way {
 }
 
 impl Way {
-    fn path(&self, who: &Who, number: u16) -> Result<AnyPath, String> {
+    fn path(&self, who: &HostIdentity, number: u16) -> Result<AnyPath, String> {
         AnyPath::of(&self.url, self.addresses.clone(), who, &self.secrets, number)
             .map_err(|why| format!("{}: {why}", self.url))
     }
@@ -61,7 +61,7 @@ pub enum Refused {
     /// What the other machine says, or that it says nothing. It may be another thing later.
     Absent(String),
     /// Another volume than before is there: what each is known by.
-    Replaced(Stranger),
+    Replaced(VolumeMismatch),
 }
 
 impl From<String> for Refused {
@@ -98,18 +98,18 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
     }
     let volume = initiator.open(urls).map_err(said)?;
     let lost = "the volume was lost as soon as it was open; try again";
-    let (found, portrait) = initiator
+    let (found, volume_info) = initiator
         .geometry(volume)
-        .zip(initiator.portrait(volume))
+        .zip(initiator.volume_info(volume))
         .ok_or_else(|| Refused::Absent(lost.to_owned()))?;
     // What a path carries at once is no matter of our hosts: theirs goes in pieces.
     let geometry = Geometry { max_io: MAX_IO.max(found.logical), ..found };
-    let (uuid, serial) = (portrait.uuid, portrait.serial.clone());
+    let (uuid, serial) = (volume_info.uuid, volume_info.serial.clone());
     // A target that does not let go in time is no reason against serving its volume.
     let _ = initiator.close(volume);
     // Each shard comes to it by itself: what it finds must be what was found here.
     let expected = Expected { uuid, serial, logical: found.logical };
-    known.map_or(Ok(()), |known| known.accept(&portrait)).map_err(Refused::Replaced)?;
+    known.map_or(Ok(()), |known| known.accept(&volume_info)).map_err(Refused::Replaced)?;
     let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
     let first = ways.first().ok_or_else(|| Refused::Unusable("there is no URL".to_owned()))?;
     let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&first.url) };

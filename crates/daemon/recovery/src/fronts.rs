@@ -219,8 +219,8 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
     let Attachment { disk, records, .. } = attachment;
     let path = records.place(was.as_deref(), "vhost");
     let failed = at(&path);
-    let portrait = disk.initiator.portrait(disk.volume);
-    let id = portrait.map(|portrait| portrait.serial.clone()).unwrap_or_default();
+    let volume_info = disk.initiator.volume_info(disk.volume);
+    let id = volume_info.map(|volume_info| volume_info.serial.clone()).unwrap_or_default();
     let settings = vhost::Settings { id: id.clone(), ..vhost::Settings::new(&path) };
     let mut front = vhost::Front::new(settings).map_err(&failed)?;
     let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Handle, Initiator, Protocol, Trail};
+use client::{Handle, Initiator, PathIdentity, Protocol};
 use serde::{Deserialize, Serialize};
 
 use super::Wanted;
@@ -43,9 +43,10 @@ pub struct RecordedPath {
 
 /// The paths of a volume as they are now, and whether each has been up in this process.
 pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)> {
-    let trails = initiator.trails(volume).iter().cloned();
-    let of = |(Trail { place, number }, info): (Trail, client::PathInfo)| {
-        let terms = info.portrait.as_ref().map(|portrait| portrait.terms.as_slice()).unwrap_or_default();
+    let identities = initiator.identities(volume).iter().cloned();
+    let of = |(PathIdentity { place, number }, info): (PathIdentity, client::PathInfo)| {
+        let terms =
+            info.volume_info.as_ref().map(|volume_info| volume_info.terms.as_slice()).unwrap_or_default();
         let group = terms.iter().find(|(name, _)| name == "TargetPortalGroupTag");
         let is_new = info.counts.connects == 0;
         let untold = if is_new && info.protocol == Protocol::Nvme { QUIESCE_MAX } else { Duration::ZERO };
@@ -59,13 +60,13 @@ pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)>
         };
         (noted, !is_new)
     };
-    trails.zip(initiator.paths(volume)).map(of).collect()
+    identities.zip(initiator.paths(volume)).map(of).collect()
 }
 
 /// Gives all paths a moment to come up, or to fail: of a path that has been up it is known how long it lands.
 pub fn meet(initiator: &mut Initiator, volume: Handle) {
     let begun = Instant::now();
-    let connects = |path: &client::PathInfo| path.standing == client::Standing::Connecting;
+    let connects = |path: &client::PathInfo| path.state == client::PathState::Connecting;
     while initiator.paths(volume).iter().any(connects) {
         let Some(left) = MEETING.checked_sub(begun.elapsed()) else { return };
         initiator.turn(Some(left));

@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use block_device::{Stop, Via};
-use client::{Initiator, Nexus, Settings, Trail};
+use client::{Initiator, Nexus, PathIdentity, Settings};
 
 use self::disk::RemoteDisk;
 use self::found::{left_behind, refuse_unknown_device, way};
@@ -268,16 +268,17 @@ impl Attachment {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let stem = format!("{}-{serial:04}-{random:08x}", std::process::id());
         let (_, shown) = client::urls_of(&options.url)?;
-        let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.record.nexus));
+        let nexus = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.record.nexus));
         let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();
-        let trail = |path: &landing::RecordedPath| Trail { place: path.place.clone(), number: path.number };
-        let inherited = before.iter().map(trail).collect();
-        let settings = Settings { memory: MEMORY, standing, inherited, ..Settings::default() };
+        let identity =
+            |path: &landing::RecordedPath| PathIdentity { place: path.place.clone(), number: path.number };
+        let inherited = before.iter().map(identity).collect();
+        let settings = Settings { memory: MEMORY, nexus, inherited, ..Settings::default() };
         let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&options.url)?;
         let (uuid, serial, block) = same::known(&initiator, volume);
         if let Some(left) = &left {
-            same::refuse_another(left, (initiator.portrait(volume).as_deref(), block), &shown)?;
+            same::refuse_another(left, (initiator.volume_info(volume).as_deref(), block), &shown)?;
         }
         // Users who ask again although nothing is written down of what was: all is waited for that may be. What a
         // FUSE file had in flight failed with its holder.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a volume that is not shown to be the one that a killed holder had gets nothing of what waits.
 
-use client::{Handle, Initiator, Portrait};
+use client::{Handle, Initiator, VolumeInfo};
 use multipath::is_same_serial;
 
 use super::record::{AttachRecord, Found};
@@ -10,21 +10,21 @@ use process::exit::Failure;
 
 /// What is written down of a volume, to know it again: UUID, serial number, and the bytes of its blocks.
 pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, Option<String>, Option<u32>) {
-    let portrait = initiator.portrait(volume);
-    let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
-    let serial = portrait.map(|portrait| portrait.serial.clone());
+    let volume_info = initiator.volume_info(volume);
+    let uuid = volume_info.as_ref().and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
+    let serial = volume_info.map(|volume_info| volume_info.serial.clone());
     (uuid, serial, initiator.known(volume).ok().map(|geometry| geometry.logical))
 }
 
 /// Whether a record is of the volume of this portrait: by its UUID, or where there is none by its serial number. Of one
 /// that tells neither, as it told neither before, the URL is all that is known: it must be the very one (`shown`). So
 /// it is of a record of an earlier version, which names no `space`: it knew no name of a stripe whose legs have no UUID.
-pub fn is_of(record: &AttachRecord, portrait: Option<&Portrait>, shown: &str) -> bool {
-    let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &str) -> bool {
+    let uuid = volume_info.and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
     let was = record.serial.as_deref().filter(|serial| !serial.is_empty());
-    let told = portrait.filter(|portrait| !portrait.serial.is_empty());
+    let told = volume_info.filter(|volume_info| !volume_info.serial.is_empty());
     match (&record.uuid, &uuid, was, told) {
-        (None, None, Some(was), Some(portrait)) => is_same_serial(was, portrait),
+        (None, None, Some(was), Some(volume_info)) => is_same_serial(was, volume_info),
         (None, None, None, None) => record.url == shown,
         (None, None, None, Some(_)) if record.space.is_none() => record.url == shown,
         (None, None, ..) => false,
@@ -35,7 +35,7 @@ pub fn is_of(record: &AttachRecord, portrait: Option<&Portrait>, shown: &str) ->
 /// Refuses a volume that is not shown to be the one that the killed holder had, by its name and by its blocks.
 pub(super) fn refuse_another(
     left: &Found,
-    (portrait, block): (Option<&Portrait>, Option<u32>),
+    (volume_info, block): (Option<&VolumeInfo>, Option<u32>),
     shown: &str,
 ) -> Result<(), Failure> {
     let record = &left.record;
@@ -46,10 +46,10 @@ pub(super) fn refuse_another(
         }
         (None, _) => "a volume without UUID and serial number, known only by its exact URL".to_owned(),
     };
-    if !is_of(record, portrait, shown) {
+    if !is_of(record, volume_info, shown) {
         let was = name(record.uuid.clone(), record.serial.as_deref());
-        let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
-        let now = name(uuid, portrait.map(|portrait| &*portrait.serial));
+        let uuid = volume_info.and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
+        let now = name(uuid, volume_info.map(|volume_info| &*volume_info.serial));
         return Err(Failure::usage(format!(
             "{} was {was} ({}), and {shown} is {now}: what waits would be written to another volume",
             left.ways(),
@@ -105,7 +105,7 @@ mod tests {
         facts: serde_json::Value,
         (uuid, serial, block): (Option<volume::Uuid>, &str, Option<u32>),
     ) -> bool {
-        let portrait = Portrait {
+        let volume_info = VolumeInfo {
             uuid,
             geometry: None,
             read_only: false,
@@ -115,7 +115,7 @@ mod tests {
             depth: 1,
             terms: Vec::new(),
         };
-        refuse_another(&left(facts).1, (Some(&portrait), block), url).is_ok()
+        refuse_another(&left(facts).1, (Some(&volume_info), block), url).is_ok()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use buf::{Lender, Payload, Sg, SgMut};
-use client::{Durability, Failure, Fault, Handle, Initiator, Io, IoId, News, Op, Span};
+use client::{Durability, Failure, Fault, Handle, Initiator, Io, IoId, Op, Span, VolumeEvent};
 use volume::Epoch;
 
 use crate::abi::{self, Completion};
@@ -337,11 +337,11 @@ impl State {
     fn look_whether_open(&mut self, at: usize) {
         let initiator = &mut self.initiator;
         let Some(opened) = self.volumes.get_mut(at) else { return };
-        while let Some(news) = initiator.poll_news(opened.handle) {
-            match news {
-                News::Open => opened.is_open = true,
-                News::Failed => return opened.stage = Stage::Failed,
-                News::Changed | News::Path(_) | News::Closed => {}
+        while let Some(event) = initiator.poll_event(opened.handle) {
+            match event {
+                VolumeEvent::Open => opened.is_open = true,
+                VolumeEvent::Failed => return opened.stage = Stage::Failed,
+                VolumeEvent::Changed | VolumeEvent::Path(_) | VolumeEvent::Closed => {}
             }
         }
         match initiator.is_usable(opened.handle).filter(|_| opened.is_open) {

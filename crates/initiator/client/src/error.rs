@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use multipath::{PathInfo, Standing, Why};
+use multipath::{DownReason, PathInfo, PathState};
 use volume::{Access, Failure, Fault, Refusal};
 
 /// What kind of failure it is; the command line's exit codes follow from it.
@@ -67,9 +67,9 @@ impl Error {
             return error;
         }
         let mut said: Vec<String> = Vec::new();
-        for (_, trouble) in paths.iter().filter_map(|path| path.last.as_ref()) {
-            let words = match trouble {
-                multipath::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+        for (_, problem) in paths.iter().filter_map(|path| path.last.as_ref()) {
+            let words = match problem {
+                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable(errno.0),
                 other => other.to_string(),
             };
             if !said.contains(&words) {
@@ -94,29 +94,35 @@ impl Error {
         let mut kind = Kind::Failed;
         let mut said = Vec::new();
         for path in paths {
-            let Some((_, trouble)) = &path.last else { continue };
-            kind = match trouble {
-                multipath::Trouble::Down(Why::Unproven(_) | Why::CutShort(_)) => Kind::Unproven,
-                multipath::Trouble::Down(Why::Absent(_)) if kind != Kind::Unproven => Kind::NotFound,
-                multipath::Trouble::Down(Why::Silent(_) | Why::Ended)
+            let Some((_, problem)) = &path.last else { continue };
+            kind = match problem {
+                multipath::PathProblem::Down(DownReason::Unproven(_) | DownReason::CutShort(_)) => {
+                    Kind::Unproven
+                }
+                multipath::PathProblem::Down(DownReason::Absent(_)) if kind != Kind::Unproven => {
+                    Kind::NotFound
+                }
+                multipath::PathProblem::Down(DownReason::Silent(_) | DownReason::Ended)
                     if matches!(kind, Kind::Failed | Kind::Unreachable) =>
                 {
                     Kind::TimedOut
                 }
-                multipath::Trouble::Down(Why::Unreachable(_)) if kind == Kind::Failed => Kind::Unreachable,
+                multipath::PathProblem::Down(DownReason::Unreachable(_)) if kind == Kind::Failed => {
+                    Kind::Unreachable
+                }
                 _ => kind,
             };
-            let words = match trouble {
-                multipath::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+            let words = match problem {
+                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable(errno.0),
                 // By us, when `open_timeout` had passed.
-                multipath::Trouble::Down(Why::Ended) => "it did not come up in time".to_owned(),
+                multipath::PathProblem::Down(DownReason::Ended) => "it did not come up in time".to_owned(),
                 other => other.to_string(),
             };
             if !said.contains(&words) {
                 said.push(words);
             }
         }
-        let is_up = paths.iter().any(|path| path.standing == Standing::Up);
+        let is_up = paths.iter().any(|path| path.state == PathState::Up);
         if is_up {
             // It is there and does not serve.
             (kind, said) = (Kind::Failed, vec![unserved(paths)]);
@@ -130,9 +136,9 @@ impl Error {
 
 /// Why a volume is not served, from the states of its paths.
 pub(crate) fn unserved(paths: &[PathInfo]) -> String {
-    let of_path = |path: &PathInfo| match (&path.portrait, &path.standing) {
-        (Some(portrait), Standing::Up) if !portrait.access.serves() => access(portrait.access),
-        (_, Standing::Up) => "the target does not tell it",
+    let of_path = |path: &PathInfo| match (&path.volume_info, &path.state) {
+        (Some(volume_info), PathState::Up) if !volume_info.access.serves() => access(volume_info.access),
+        (_, PathState::Up) => "the target does not tell it",
         _ => "a path is not up",
     };
     let mut said: Vec<&str> = paths.iter().map(of_path).collect();
@@ -221,23 +227,24 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use buf::Time;
-    use multipath::{Counts, PathInfo, Protocol, Standing, Trouble};
+    use multipath::{Counts, PathInfo, PathProblem, PathState, Protocol};
 
     use super::*;
 
     #[test]
     fn an_operation_without_a_path_says_what_ended_the_path() {
-        let path = |why: Why| PathInfo {
+        let path = |why: DownReason| PathInfo {
             protocol: Protocol::Iscsi,
-            standing: Standing::Connecting,
-            portrait: None,
-            last: Some((Time(1), Trouble::Down(why))),
+            state: PathState::Connecting,
+            volume_info: None,
+            last: Some((Time(1), PathProblem::Down(why))),
             in_work: 0,
             lands_for: std::time::Duration::ZERO,
             counts: Counts::default(),
         };
-        let broke = || path(Why::Lost("the target broke the protocol: it sent a wrong header digest".into()));
-        let paths = [broke(), broke(), path(Why::Unreachable(buf::Errno(111)))];
+        let broke =
+            || path(DownReason::Lost("the target broke the protocol: it sent a wrong header digest".into()));
+        let paths = [broke(), broke(), path(DownReason::Unreachable(buf::Errno(111)))];
         let lost = Failure::Failed(Fault::PathLost);
         let message = Error::of_volume(lost, "read of 512 bytes at 0", &paths).message;
         assert_eq!(message.matches("wrong header digest").count(), 1, "{message}");

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use multipath::Who;
+use multipath::HostIdentity;
 use nvme::{HostId, Nqn};
 use sha2::{Digest, Sha256};
 
@@ -38,9 +38,9 @@ pub enum Nexus {
 ///
 /// # Errors
 /// If the machine has no identity, and none can be kept.
-pub(crate) fn who(standing: Nexus, entropy: [u8; 3]) -> Result<Who, Error> {
+pub(crate) fn who(nexus: Nexus, entropy: [u8; 3]) -> Result<HostIdentity, Error> {
     let machine = || machine(&SYSTEM.map(Path::new), &kept_in());
-    who_by(Path::new("/etc"), machine, standing, entropy)
+    who_by(Path::new("/etc"), machine, nexus, entropy)
 }
 
 /// By the names that stand in files of `etc`. What the machine is known by otherwise is asked only for those that do
@@ -48,9 +48,9 @@ pub(crate) fn who(standing: Nexus, entropy: [u8; 3]) -> Result<Who, Error> {
 fn who_by(
     etc: &Path,
     machine: impl Fn() -> Result<Vec<u8>, Error>,
-    standing: Nexus,
+    nexus: Nexus,
     entropy: [u8; 3],
-) -> Result<Who, Error> {
+) -> Result<HostIdentity, Error> {
     let uuid = || machine().map(|machine| uuid_of(&machine));
     let initiator = initiator_name(&text(&etc.join("iscsi/initiatorname.iscsi"))?.unwrap_or_default());
     let initiator = match initiator {
@@ -74,7 +74,7 @@ fn who_by(
     };
     #[expect(clippy::expect_used, reason = "uuid_of sets version bits, and parse_uuid refuses zero")]
     let host_id = HostId::new(host_id).expect("its version makes it differ from zero");
-    let isid = match standing {
+    let isid = match nexus {
         Nexus::Passing => entropy,
         Nexus::Lasting => {
             let lasting: [u8; 32] = Sha256::digest([b"isid".as_slice(), &uuid()?].concat()).into();
@@ -82,7 +82,7 @@ fn who_by(
         }
         Nexus::Inherited(isid) => isid,
     };
-    Ok(Who { initiator, host, host_id, isid })
+    Ok(HostIdentity { initiator, host, host_id, isid })
 }
 
 /// What a file says; `None` if it is not there, or not for this user. Any other error is one: who could not read
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_machine_keeps_its_names() {
-        let who = |standing, entropy| super::who(standing, entropy).unwrap();
+        let who = |nexus, entropy| super::who(nexus, entropy).unwrap();
         let (one, two) = (who(Nexus::Lasting, [1, 2, 3]), who(Nexus::Lasting, [4, 5, 6]));
         assert_eq!((&one.initiator, one.host_id, one.isid), (&two.initiator, two.host_id, two.isid));
         assert_eq!(who(Nexus::Passing, [4, 5, 6]).isid, [4, 5, 6]);
@@ -231,7 +231,7 @@ mod tests {
     fn a_machine_whose_names_are_all_given_needs_no_identity_of_its_own() {
         let etc = tempfile::tempdir().unwrap();
         let nameless = || Err(Error::new(Kind::Failed, "it has none, and none can be kept"));
-        let who = |standing| who_by(etc.path(), nameless, standing, [1, 2, 3]);
+        let who = |nexus| who_by(etc.path(), nameless, nexus, [1, 2, 3]);
         for (file, text) in [
             ("iscsi/initiatorname.iscsi", "InitiatorName=iqn.1993-08.org.debian:01:abc"),
             ("nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b5f4a6e-0001-4000-8000-000000000001"),

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use buf::{Class, Cx, SgMut, Time};
 use multipath::url::{Machine, Url};
-use multipath::{AnyPath, Claim, Claims, Client, Handle, News, PathInfo, Secrets, Terms, Who};
+use multipath::{
+    AnyPath, Client, Handle, HostIdentity, PathInfo, ReservationRequest, Reservations, Secrets, Terms,
+    VolumeEvent,
+};
 use reactor::{Config, InlineReactor, IoChoice, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
 
@@ -35,10 +38,10 @@ pub struct Settings {
     /// processor. 0: never.
     pub poll_ns_max: u64,
     /// Which nexus targets see.
-    pub standing: Nexus,
-    /// The paths of a process that is gone ([`Initiator::trails`]), with [`Nexus::Inherited`]: a path to the same
+    pub nexus: Nexus,
+    /// The paths of a process that is gone ([`Initiator::identities`]), with [`Nexus::Inherited`]: a path to the same
     /// place is the same nexus again, and any other path is another one, in whatever order they are opened.
-    pub inherited: Vec<Trail>,
+    pub inherited: Vec<PathIdentity>,
     /// Longest time for a volume to open, beside what its URL says.
     pub open_timeout: Duration,
     /// How long [`Initiator::close`] waits for a polite end.
@@ -51,7 +54,7 @@ impl Default for Settings {
             io: IoChoice::Auto,
             memory: 64 << 20,
             poll_ns_max: 0,
-            standing: Nexus::Passing,
+            nexus: Nexus::Passing,
             inherited: Vec::new(),
             open_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(2),
@@ -61,7 +64,7 @@ impl Default for Settings {
 
 /// A path, as another process must know it to be the same nexus.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trail {
+pub struct PathIdentity {
     /// Where it leads, and as whom.
     pub place: String,
     /// What tells its nexus apart from those of this process's other paths.
@@ -69,7 +72,7 @@ pub struct Trail {
 }
 
 /// Where a path leads, and over iSCSI as whom: over NVMe no nexus is known by that.
-fn place_of(url: &Url, who: &Who) -> String {
+fn place_of(url: &Url, who: &HostIdentity) -> String {
     match url.protocol {
         multipath::Protocol::Iscsi => {
             let name = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str());
@@ -84,7 +87,7 @@ fn place_of(url: &Url, who: &Who) -> String {
 ///
 /// ```
 /// use std::time::Duration;
-/// use blockwire_client::{Initiator, News, Settings};
+/// use blockwire_client::{Initiator, Settings, VolumeEvent};
 ///
 /// let mut initiator = Initiator::new(Settings::default())?;
 /// // Nothing listens there, so this volume does not open.
@@ -92,19 +95,19 @@ fn place_of(url: &Url, who: &Who) -> String {
 /// let volume = initiator.begin(url)?;
 /// let news = loop {
 ///     initiator.turn(Some(Duration::from_secs(1)));
-///     match initiator.poll_news(volume) {
-///         Some(News::Path(_)) | None => {}
+///     match initiator.poll_event(volume) {
+///         Some(VolumeEvent::Path(_)) | None => {}
 ///         Some(news) => break news,
 ///     }
 /// };
-/// assert_eq!(news, News::Failed);
+/// assert_eq!(news, VolumeEvent::Failed);
 /// assert!(initiator.known(volume).is_err(), "a size that nobody has told is not zero");
 /// initiator.forget(volume);
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 pub struct Initiator {
     inline: InlineReactor<Client<AnyPath>>,
-    who: Who,
+    who: HostIdentity,
     settings: Settings,
     next_id: u64,
     /// Volumes that are stripes, and the bytes of their chunks.
@@ -113,9 +116,9 @@ pub struct Initiator {
     /// each other's sessions.
     paths_made: u16,
     /// Those of a process that is gone which nobody has taken yet; and numbers that are theirs.
-    inherited: Vec<Trail>,
+    inherited: Vec<PathIdentity>,
     inherited_numbers: Vec<u16>,
-    trails: Vec<(Handle, Vec<Trail>)>,
+    identities: Vec<(Handle, Vec<PathIdentity>)>,
     /// Operations of other volumes that ended while one was waited for.
     pub(crate) ended: Vec<(Handle, Done)>,
 }
@@ -137,9 +140,9 @@ impl Initiator {
         let mut inline = InlineReactor::new(config, |_| Client::new()).map_err(failed)?;
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
-        let who = identity::who(settings.standing, entropy)?;
+        let who = identity::who(settings.nexus, entropy)?;
         let inherited = settings.inherited.clone();
-        let inherited_numbers = inherited.iter().map(|trail| trail.number).collect();
+        let inherited_numbers = inherited.iter().map(|identity| identity.number).collect();
         Ok(Initiator {
             inline,
             who,
@@ -149,13 +152,13 @@ impl Initiator {
             paths_made: 0,
             inherited,
             inherited_numbers,
-            trails: Vec::new(),
+            identities: Vec::new(),
             ended: Vec::new(),
         })
     }
 
     /// Who we are to targets.
-    pub fn who(&self) -> &Who {
+    pub fn who(&self) -> &HostIdentity {
         &self.who
     }
 
@@ -185,17 +188,17 @@ impl Initiator {
         self.finish(volume, urls)
     }
 
-    /// Begins to open a volume, without waiting for more than the resolving of names. [`News::Open`] or
-    /// [`News::Failed`] follows; operations that are submitted before wait.
+    /// Begins to open a volume, without waiting for more than the resolving of names. [`VolumeEvent::Open`] or
+    /// [`VolumeEvent::Failed`] follows; operations that are submitted before wait.
     ///
     /// # Errors
     /// As [`Initiator::open`], but for the paths.
     pub fn begin(&mut self, urls: &str) -> Result<Handle, Error> {
         let name = Name::parse(urls)?;
-        let (mut legs, mut trails) = (Vec::new(), Vec::new());
+        let (mut legs, mut identities) = (Vec::new(), Vec::new());
         for urls in &name.legs {
-            let (paths, its_trails) = self.paths_of(urls)?;
-            trails.extend(its_trails);
+            let (paths, its_identities) = self.paths_of(urls)?;
+            identities.extend(its_identities);
             let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
             legs.push((paths, Terms::of(&first.options)));
         }
@@ -208,40 +211,41 @@ impl Initiator {
             (_, None) => None,
         });
         let volume = opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
-        self.trails.retain(|(of, _)| *of != volume);
-        self.trails.push((volume, trails));
+        self.identities.retain(|(of, _)| *of != volume);
+        self.identities.push((volume, identities));
         if let Some(chunk) = name.chunk {
             self.chunks.push((volume, chunk));
         }
         Ok(volume)
     }
 
-    fn paths_of(&mut self, urls: &[Url]) -> Result<(Vec<AnyPath>, Vec<Trail>), Error> {
-        let (mut paths, mut trails) = (Vec::new(), Vec::new());
+    fn paths_of(&mut self, urls: &[Url]) -> Result<(Vec<AnyPath>, Vec<PathIdentity>), Error> {
+        let (mut paths, mut identities) = (Vec::new(), Vec::new());
         for url in urls {
             let (addresses, secrets) = (resolve(url)?, secrets(url)?);
             let place = place_of(url, &self.who);
-            let taken = |number: u16| trails.iter().any(|trail: &Trail| trail.number == number);
+            let taken =
+                |number: u16| identities.iter().any(|identity: &PathIdentity| identity.number == number);
             let number = self.number_of(&place, taken).ok_or_else(|| {
                 Error::new(Kind::Failed, "65,536 paths are open: close volumes that are not needed")
             })?;
             let path = AnyPath::of(url, addresses, &self.who, &secrets, number);
-            trails.push(Trail { place, number });
+            identities.push(PathIdentity { place, number });
             paths.push(path.map_err(Error::usage)?);
         }
-        Ok((paths, trails))
+        Ok((paths, identities))
     }
 
     /// The number of a path to this place: that of the path there before, or the one that no path has and that was
     /// given last the longest time ago. With the number of a path that is open it would end that one's sessions.
     /// `None`: none is left.
     fn number_of(&mut self, place: &str, taken: impl Fn(u16) -> bool) -> Option<u16> {
-        if let Some(at) = self.inherited.iter().position(|trail| trail.place == place) {
+        if let Some(at) = self.inherited.iter().position(|identity| identity.place == place) {
             return Some(self.inherited.swap_remove(at).number);
         }
         let open = |number| {
-            let mut trails = self.trails.iter().flat_map(|(_, trails)| trails);
-            trails.any(|trail| trail.number == number)
+            let mut identities = self.identities.iter().flat_map(|(_, identities)| identities);
+            identities.any(|identity| identity.number == number)
         };
         let next = (0..=u16::MAX).map(|step| self.paths_made.wrapping_add(step));
         let number = next
@@ -253,8 +257,8 @@ impl Initiator {
 
     /// The paths of a volume, in the order of [`Initiator::paths`], as another process must know them that goes on
     /// after this one.
-    pub fn trails(&self, volume: Handle) -> &[Trail] {
-        self.trails.iter().find(|(of, _)| *of == volume).map_or(&[], |(_, trails)| trails)
+    pub fn identities(&self, volume: Handle) -> &[PathIdentity] {
+        self.identities.iter().find(|(of, _)| *of == volume).map_or(&[], |(_, identities)| identities)
     }
 
     /// Why a volume that was begun by these URLs is not open: what its paths said last.
@@ -277,15 +281,15 @@ impl Initiator {
         let begun = Instant::now();
         let mut is_open = false;
         loop {
-            while let Some(news) = self.poll_news(volume) {
-                match news {
-                    News::Open => is_open = true,
-                    News::Failed => {
+            while let Some(event) = self.poll_event(volume) {
+                match event {
+                    VolumeEvent::Open => is_open = true,
+                    VolumeEvent::Failed => {
                         let why = self.why_not_open(volume, urls);
                         self.forget(volume);
                         return Err(why);
                     }
-                    News::Changed | News::Path(_) | News::Closed => {}
+                    VolumeEvent::Changed | VolumeEvent::Path(_) | VolumeEvent::Closed => {}
                 }
             }
             // A path that does not serve need not tell how large the volume is: another may.
@@ -304,7 +308,7 @@ impl Initiator {
         }
     }
 
-    /// Whether a volume that has said [`News::Open`] can be used; `None` while nothing is known of its blocks.
+    /// Whether a volume that has said [`VolumeEvent::Open`] can be used; `None` while nothing is known of its blocks.
     ///
     /// # Errors
     /// If the legs of a stripe make none.
@@ -318,7 +322,7 @@ impl Initiator {
     /// Why a volume that was begun by these URLs was not open in time.
     pub fn too_late(&self, volume: Handle, urls: &str) -> Error {
         let mut why = self.why_not_open(volume, urls);
-        let is_up = self.paths(volume).iter().any(|path| path.standing == multipath::Standing::Up);
+        let is_up = self.paths(volume).iter().any(|path| path.state == multipath::PathState::Up);
         if why.kind == Kind::Failed && !is_up {
             why.kind = Kind::TimedOut;
         }
@@ -346,8 +350,8 @@ impl Initiator {
     pub fn is_served(&self, volume: Handle) -> Result<(), Error> {
         let paths = self.paths(volume);
         let serves = |path: &PathInfo| {
-            path.standing == multipath::Standing::Up
-                && path.portrait.as_ref().is_some_and(|portrait| portrait.access.serves())
+            path.state == multipath::PathState::Up
+                && path.volume_info.as_ref().is_some_and(|volume_info| volume_info.access.serves())
         };
         match paths.iter().any(serves) {
             true => Ok(()),
@@ -359,8 +363,8 @@ impl Initiator {
     /// for a target that knows no reservations.
     ///
     /// # Errors
-    /// As [`Initiator::claim`]; of a stripe, as [`Initiator::open`] too.
-    pub fn claims(&mut self, volume: Handle, name: &str) -> Result<Vec<Claims>, Error> {
+    /// As [`Initiator::request`]; of a stripe, as [`Initiator::open`] too.
+    pub fn reservations(&mut self, volume: Handle, name: &str) -> Result<Vec<Reservations>, Error> {
         let name = Name::parse(name)?;
         if name.chunk.is_none() {
             return Ok(self.report(volume)?.into_iter().collect());
@@ -380,9 +384,9 @@ impl Initiator {
         Ok(all)
     }
 
-    fn report(&mut self, volume: Handle) -> Result<Option<Claims>, Error> {
+    fn report(&mut self, volume: Handle) -> Result<Option<Reservations>, Error> {
         use volume::{Failure::Refused, Refusal::Unsupported};
-        match self.claim(volume, Claim::Report) {
+        match self.request_reservation(volume, ReservationRequest::Report) {
             Err(Error { failure: Some(Refused(Unsupported)), .. }) => Ok(None),
             other => other,
         }
@@ -400,13 +404,13 @@ impl Initiator {
 
     /// What its target says of itself; `None` before it is open. A stripe has a UUID if all of its legs have one;
     /// else its serial number is its chunk and what each leg is known by, and empty if a leg tells nothing.
-    pub fn portrait(&self, volume: Handle) -> Option<std::sync::Arc<multipath::Portrait>> {
-        let mut portrait = self.inline.endpoint().portrait(volume)?;
+    pub fn volume_info(&self, volume: Handle) -> Option<std::sync::Arc<multipath::VolumeInfo>> {
+        let mut volume_info = self.inline.endpoint().volume_info(volume)?;
         if let Some((_, chunk)) = self.chunks.iter().find(|(of, _)| *of == volume) {
             let legs = self.inline.endpoint().leg_uuids(volume);
-            name_stripe(std::sync::Arc::make_mut(&mut portrait), legs.as_deref(), *chunk);
+            name_stripe(std::sync::Arc::make_mut(&mut volume_info), legs.as_deref(), *chunk);
         }
-        Some(portrait)
+        Some(volume_info)
     }
 
     /// The state of its paths.
@@ -427,8 +431,8 @@ impl Initiator {
     }
 
     /// What has happened to a volume.
-    pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
-        self.inline.take(|client| client.poll_news(volume))
+    pub fn poll_event(&mut self, volume: Handle) -> Option<VolumeEvent> {
+        self.inline.take(|client| client.poll_event(volume))
     }
 
     /// Memory for a payload. `None`: none is left; ask again when something has ended.
@@ -502,14 +506,18 @@ impl Initiator {
     ///
     /// # Errors
     /// What the target refused; no answer in time.
-    pub fn claim(&mut self, volume: Handle, claim: Claim) -> Result<Option<Claims>, Error> {
+    pub fn request_reservation(
+        &mut self,
+        volume: Handle,
+        request: ReservationRequest,
+    ) -> Result<Option<Reservations>, Error> {
         let id = self.fresh_id();
-        let acts = matches!(claim, Claim::Act(_));
-        if !self.inline.with(|client, cx| client.claim(cx, volume, id, claim)) {
+        let acts = matches!(request, ReservationRequest::Change(_));
+        if !self.inline.with(|client, cx| client.request_reservation(cx, volume, id, request)) {
             return Err(Error::new(Kind::Failed, "too many reservation requests are in work"));
         }
         loop {
-            if let Some((of, how)) = self.inline.take(|client| client.poll_claimed(volume))
+            if let Some((of, how)) = self.inline.take(|client| client.poll_reservation_reply(volume))
                 && of == id
             {
                 return how.map_err(|failure| {
@@ -535,8 +543,8 @@ impl Initiator {
         self.inline.with(|client, cx| client.close(cx, volume, grace));
         let begun = Instant::now();
         loop {
-            while let Some(news) = self.poll_news(volume) {
-                if news == News::Closed {
+            while let Some(event) = self.poll_event(volume) {
+                if event == VolumeEvent::Closed {
                     self.forget(volume);
                     self.settle();
                     return Ok(());
@@ -563,7 +571,7 @@ impl Initiator {
         self.inline.with(|client, _| client.forget(volume));
         self.ended.retain(|(of, _)| *of != volume);
         self.chunks.retain(|(of, _)| *of != volume);
-        self.trails.retain(|(of, _)| *of != volume);
+        self.identities.retain(|(of, _)| *of != volume);
     }
 
     /// Speaks with the endpoint beneath, for what has no call here.
@@ -585,11 +593,11 @@ impl std::fmt::Debug for Initiator {
 }
 
 /// Names a stripe by its legs: the same legs in another order, or with other chunks, are another volume.
-fn name_stripe(portrait: &mut multipath::Portrait, legs: Option<&[[u8; 16]]>, chunk: u32) {
+fn name_stripe(volume_info: &mut multipath::VolumeInfo, legs: Option<&[[u8; 16]]>, chunk: u32) {
     match legs {
-        Some(legs) => portrait.uuid = Some(volume::Uuid(stripe_uuid(legs, chunk))),
-        None if portrait.serial.split('+').any(str::is_empty) => portrait.serial.clear(),
-        None => portrait.serial.insert_str(0, &format!("{chunk}+")),
+        Some(legs) => volume_info.uuid = Some(volume::Uuid(stripe_uuid(legs, chunk))),
+        None if volume_info.serial.split('+').any(str::is_empty) => volume_info.serial.clear(),
+        None => volume_info.serial.insert_str(0, &format!("{chunk}+")),
     }
 }
 
@@ -636,7 +644,7 @@ mod tests {
         let url = |port: &u16| format!("iscsi://127.0.0.1:{port}/iqn.2026-11.io.blockwire:a/0");
         let urls: Vec<String> = ports.iter().map(url).collect();
         let volume = initiator.begin(&urls.join(",")).unwrap();
-        initiator.trails(volume).iter().map(|trail| trail.number).collect()
+        initiator.identities(volume).iter().map(|identity| identity.number).collect()
     }
 
     #[test]
@@ -646,15 +654,15 @@ mod tests {
         // As after 65,535 paths that were opened and closed.
         initiator.paths_made = u16::MAX;
         assert_eq!(numbers(&mut initiator, &[2, 3, 4]), [u16::MAX, 1, 2], "0 is the first volume's");
-        let open: Vec<Handle> = initiator.trails.iter().map(|(volume, _)| *volume).collect();
+        let open: Vec<Handle> = initiator.identities.iter().map(|(volume, _)| *volume).collect();
         open.into_iter().for_each(|volume| initiator.forget(volume));
-        assert!(initiator.trails.is_empty());
+        assert!(initiator.identities.is_empty());
     }
 
     #[test]
     fn a_stripe_of_volumes_without_uuids_is_not_taken_for_one_of_other_legs_or_chunks() {
         let named = |serial: &str, legs: Option<&[[u8; 16]]>, chunk| {
-            let mut portrait = multipath::Portrait {
+            let mut volume_info = multipath::VolumeInfo {
                 uuid: None,
                 geometry: None,
                 read_only: false,
@@ -664,8 +672,8 @@ mod tests {
                 depth: 1,
                 terms: Vec::new(),
             };
-            name_stripe(&mut portrait, legs, chunk);
-            (portrait.uuid, portrait.serial)
+            name_stripe(&mut volume_info, legs, chunk);
+            (volume_info.uuid, volume_info.serial)
         };
         let all = [named("A+B", None, 4096), named("B+A", None, 4096), named("A+B", None, 8192)];
         assert!(all[0] != all[1] && all[0] != all[2]);
@@ -677,9 +685,9 @@ mod tests {
     fn whose_paths_are_inherited_in_another_order_is_the_same_nexus_on_each() {
         let mut first = Initiator::new(Settings::default()).unwrap();
         assert_eq!(numbers(&mut first, &[1, 2]), [0, 1]);
-        let inherited = first.trails.iter().flat_map(|(_, trails)| trails.clone()).collect();
-        let standing = Nexus::Inherited(first.who().isid);
-        let mut second = Initiator::new(Settings { standing, inherited, ..Settings::default() }).unwrap();
+        let inherited = first.identities.iter().flat_map(|(_, identities)| identities.clone()).collect();
+        let nexus = Nexus::Inherited(first.who().isid);
+        let mut second = Initiator::new(Settings { nexus, inherited, ..Settings::default() }).unwrap();
         // Not that of another path's session, which it would end.
         assert_eq!(numbers(&mut second, &[3, 2, 1]), [2, 1, 0]);
     }

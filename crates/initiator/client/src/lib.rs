@@ -46,11 +46,14 @@ mod secret;
 
 pub use error::{Error, Kind};
 pub use identity::Nexus;
-pub use initiator::{Initiator, Settings, Trail, resolve, secrets};
-pub use look::{Discovered, Examined, Found, discover, examine};
+pub use initiator::{Initiator, PathIdentity, Settings, resolve, secrets};
+pub use look::{Discovered, DiscoveredTarget, Examined, discover, examine};
 pub use multipath::trace;
 pub use multipath::url::{Options, Url, time};
-pub use multipath::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Registration, Standing};
+pub use multipath::{
+    Handle, PathInfo, PathState, Protocol, Registration, ReservationRequest, Reservations, VolumeEvent,
+    VolumeInfo,
+};
 pub use name::{is_volume, stripe_uuid, urls_of};
 pub use reactor::IoChoice;
 pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};

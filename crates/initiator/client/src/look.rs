@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use buf::{Class, Cx, Payload, Time};
 use multipath::trace::Line;
 use multipath::url::{Target, Url};
-use multipath::{Alone, AnyPath, Event, Fate, Path, Portrait, Protocol, Trace, Trouble, Why};
+use multipath::{
+    AnyPath, DownReason, Event, IoError, Path, PathProblem, Protocol, SocketsEndpoint, Trace, VolumeInfo,
+};
 use reactor::{Config, InlineReactor};
 use volume::{IoId, Op, Outcome, Span};
 
@@ -20,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A target or subsystem, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredTarget {
     /// Over which protocol.
     pub protocol: Protocol,
     /// Its name.
@@ -37,16 +39,16 @@ pub struct Found {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discovered {
     /// What there is.
-    pub found: Vec<Found>,
+    pub targets: Vec<DiscoveredTarget>,
     /// What could not be asked or made use of, in words.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// What an examination came to.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// What the path found; `Err`: why it did not come up.
-    pub outcome: Result<std::sync::Arc<Portrait>, Error>,
+    pub outcome: Result<std::sync::Arc<VolumeInfo>, Error>,
     /// Each step on the way, in order.
     pub lines: Vec<Line>,
 }
@@ -60,14 +62,14 @@ where
     InlineReactor::new(config, make).map_err(|why| Error::new(Kind::Failed, why))
 }
 
-fn error_of(url: &Url, why: &Why) -> Error {
+fn error_of(url: &Url, why: &DownReason) -> Error {
     let (kind, words) = match why {
-        Why::Unreachable(errno) => (Kind::Unreachable, unreachable(errno.0)),
-        Why::Unproven(words) | Why::CutShort(words) => (Kind::Unproven, words.clone()),
-        Why::Absent(words) => (Kind::NotFound, words.clone()),
-        Why::Silent(words) => (Kind::TimedOut, words.clone()),
-        Why::Refused(words) | Why::Lost(words) => (Kind::Failed, words.clone()),
-        Why::Ended => (Kind::Failed, "the target closed the connection".to_owned()),
+        DownReason::Unreachable(errno) => (Kind::Unreachable, unreachable(errno.0)),
+        DownReason::Unproven(words) | DownReason::CutShort(words) => (Kind::Unproven, words.clone()),
+        DownReason::Absent(words) => (Kind::NotFound, words.clone()),
+        DownReason::Silent(words) => (Kind::TimedOut, words.clone()),
+        DownReason::Refused(words) | DownReason::Lost(words) => (Kind::Failed, words.clone()),
+        DownReason::Ended => (Kind::Failed, "the target closed the connection".to_owned()),
     };
     Error::new(kind, format!("{url}: {words}"))
 }
@@ -87,7 +89,7 @@ pub fn discover(text: &str) -> Result<Discovered, Error> {
                 let own = std::process::id().to_be_bytes();
                 let who = identity::who(Nexus::Passing, [own[1], own[2], own[3]])?;
                 let asking = multipath::ask_targets(&url, portal, &who, &secrets).map_err(Error::usage)?;
-                let mut inline = inline(|_| Alone(asking))?;
+                let mut inline = inline(|_| SocketsEndpoint(asking))?;
                 inline.with(|alone, cx| alone.0.start(cx));
                 match wait(&mut inline, |alone, _| alone.0.poll_outcome())? {
                     Ok(targets) => return Ok(of_targets(&targets, portal)),
@@ -99,7 +101,7 @@ pub fn discover(text: &str) -> Result<Discovered, Error> {
         Protocol::Nvme => {
             let who = identity::who(Nexus::Passing, [0; 3])?;
             let asking = multipath::ask_subsystems(&url, addresses, &who, &secrets).map_err(Error::usage)?;
-            let mut inline = inline(|_| Alone(asking))?;
+            let mut inline = inline(|_| SocketsEndpoint(asking))?;
             inline.with(|alone, cx| alone.0.start(cx));
             let survey =
                 wait(&mut inline, |alone, _| alone.0.poll_outcome())?.map_err(|why| error_of(&url, &why))?;
@@ -133,7 +135,7 @@ fn of_targets(targets: &iscsi::initiator::Targets, portal: std::net::SocketAddr)
     for record in &targets.records {
         let mut put = |address: String, tag| {
             let name = record.name.as_str().to_owned();
-            all.found.push(Found { protocol: Protocol::Iscsi, name, address, tag, tls: false });
+            all.targets.push(DiscoveredTarget { protocol: Protocol::Iscsi, name, address, tag, tls: false });
         };
         if record.addresses.is_empty() {
             put(portal.to_string(), 1);
@@ -145,16 +147,16 @@ fn of_targets(targets: &iscsi::initiator::Targets, portal: std::net::SocketAddr)
         }
     }
     if targets.ignored > 0 {
-        all.troubles.push(format!("{} names or addresses make no sense and were left out", targets.ignored));
+        all.problems.push(format!("{} names or addresses make no sense and were left out", targets.ignored));
     }
     if targets.is_cut {
-        all.troubles.push("the answer was longer than can be taken: it is cut off".to_owned());
+        all.problems.push("the answer was longer than can be taken: it is cut off".to_owned());
     }
     all
 }
 
-fn of_survey(survey: &multipath::nvme::Survey) -> Discovered {
-    let found = survey.subsystems.iter().map(|one| Found {
+fn of_survey(survey: &multipath::nvme::DiscoveryReport) -> Discovered {
+    let found = survey.subsystems.iter().map(|one| DiscoveredTarget {
         protocol: Protocol::Nvme,
         name: one.subsystem.as_str().to_owned(),
         address: one.address.to_string(),
@@ -162,9 +164,9 @@ fn of_survey(survey: &multipath::nvme::Survey) -> Discovered {
         tls: one.tls,
     });
     let asked = survey.troubles.iter().map(|(at, why)| format!("{at}: {why}"));
-    let mut all = Discovered { found: found.collect(), troubles: asked.collect() };
+    let mut all = Discovered { targets: found.collect(), problems: asked.collect() };
     if survey.skipped > 0 {
-        all.troubles.push(format!("{} records name nothing that can be reached over TCP", survey.skipped));
+        all.problems.push(format!("{} records name nothing that can be reached over TCP", survey.skipped));
     }
     all
 }
@@ -177,29 +179,29 @@ const TRIALS: u32 = 8;
 const TRIAL: &str = "READ";
 
 /// Whether a path that is up serves, and how large the volume is.
-fn served(url: &Url, portrait: &Portrait) -> Result<(), Error> {
+fn served(url: &Url, volume_info: &VolumeInfo) -> Result<(), Error> {
     // Whose size is not told serves nobody, however well it came up.
-    if portrait.geometry.is_none() {
-        return Err(error_of(url, &Why::Lost(Trouble::Untold(portrait.access).to_string())));
+    if volume_info.geometry.is_none() {
+        return Err(error_of(url, &DownReason::Lost(PathProblem::Untold(volume_info.access).to_string())));
     }
-    match portrait.access.serves() {
+    match volume_info.access.serves() {
         true => Ok(()),
-        false => Err(error_of(url, &Why::Lost(access(portrait.access).to_owned()))),
+        false => Err(error_of(url, &DownReason::Lost(access(volume_info.access).to_owned()))),
     }
 }
 
 /// A block is read, since a target may greet and describe what it does not serve.
 #[derive(Default)]
-struct Trial {
-    portrait: Option<std::sync::Arc<Portrait>>,
+struct TestRead {
+    volume_info: Option<std::sync::Arc<VolumeInfo>>,
     is_out: bool,
     trials: u32,
 }
 
-impl Trial {
+impl TestRead {
     /// Reads the first block, once the path is up and takes it.
     fn begin(&mut self, path: &mut AnyPath, cx: &mut Cx<'_>) {
-        let geometry = self.portrait.as_ref().and_then(|portrait| portrait.geometry);
+        let geometry = self.volume_info.as_ref().and_then(|volume_info| volume_info.geometry);
         let Some(geometry) = geometry.filter(|_| !self.is_out) else { return };
         let Some(memory) = cx.pool.take_sg(Class::Wire, geometry.logical as usize) else { return };
         let read = Op::Read(Span { lba: 0, blocks: 1 });
@@ -215,22 +217,22 @@ impl Trial {
         path: &mut AnyPath,
         now: Time,
         url: &Url,
-        how: Result<Outcome, Fate>,
-    ) -> Option<Result<std::sync::Arc<Portrait>, Error>> {
+        how: Result<Outcome, IoError>,
+    ) -> Option<Result<std::sync::Arc<VolumeInfo>, Error>> {
         self.is_out = false;
         let what = format!("{url}: reading its first block");
         let why = match how {
             Ok(_) => {
                 path.trace().ends(now, 0, TRIAL);
-                return self.portrait.take().map(Ok);
+                return self.volume_info.take().map(Ok);
             }
-            Err(Fate::NotDone(_)) if self.trials < TRIALS => {
+            Err(IoError::NotDone(_)) if self.trials < TRIALS => {
                 self.trials += 1;
                 return None;
             }
-            Err(Fate::NotDone(_)) => Error::new(Kind::Failed, format!("{what}: the target puts it off")),
-            Err(Fate::Unknown) => Error::new(Kind::TimedOut, format!("{what}: no answer in time")),
-            Err(Fate::Failed(failure)) => Error::of(failure, &what),
+            Err(IoError::NotDone(_)) => Error::new(Kind::Failed, format!("{what}: the target puts it off")),
+            Err(IoError::InDoubt) => Error::new(Kind::TimedOut, format!("{what}: no answer in time")),
+            Err(IoError::Failed(failure)) => Error::of(failure, &what),
         };
         path.trace().fails(now, (0, TRIAL), why.message.clone(), "look into the target");
         Some(Err(why))
@@ -252,27 +254,27 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
     let own = std::process::id().to_be_bytes();
     let who = identity::who(Nexus::Passing, [own[1], own[2], own[3]])?;
     let path = AnyPath::of(&url, addresses, &who, &secrets, 0).map_err(Error::usage)?;
-    let mut inline = inline(|_| Alone(path))?;
+    let mut inline = inline(|_| SocketsEndpoint(path))?;
     inline.with(|alone, cx| {
         alone.0.trace().turn(true);
         alone.0.connect(cx);
     });
     let mut outcome = None;
     let mut lines = Vec::new();
-    let mut trial = Trial::default();
+    let mut test_read = TestRead::default();
     wait(&mut inline, |alone, cx| {
         let path = &mut alone.0;
         while let Some(event) = path.poll_event() {
             match event {
-                Event::Up(portrait) => match served(&url, &portrait) {
-                    Ok(()) => trial.portrait = Some(portrait),
+                Event::Up(volume_info) => match served(&url, &volume_info) {
+                    Ok(()) => test_read.volume_info = Some(volume_info),
                     Err(why) => {
                         outcome.get_or_insert(Err(why));
                         path.disconnect(cx, GRACE);
                     }
                 },
                 Event::Done { how, .. } => {
-                    if let Some(ended) = trial.ended(path, cx.now, &url, how) {
+                    if let Some(ended) = test_read.ended(path, cx.now, &url, how) {
                         outcome.get_or_insert(ended);
                         path.disconnect(cx, GRACE);
                     }
@@ -283,11 +285,11 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
                     return Some(());
                 }
                 Event::Changed(_) | Event::ReservationsChanged | Event::Fenced => {}
-                Event::Claimed { .. } => {}
+                Event::ReservationReply { .. } => {}
             }
         }
         if outcome.is_none() {
-            trial.begin(path, cx);
+            test_read.begin(path, cx);
         }
         None
     })?;

@@ -19,14 +19,14 @@ use volume::{IoId, Op};
 
 use crate::iscsi::{self, IscsiPath};
 use crate::nvme::{self, NvmePath};
-use crate::path::{Claim, Event, Path, Protocol};
+use crate::path::{Event, Path, Protocol, ReservationRequest};
 use crate::secret::Secret;
 use crate::trace::Trace;
 use crate::url::{Target, Url};
 
 /// Who we are, on every path of this machine.
 #[derive(Clone, Debug)]
-pub struct Who {
+pub struct HostIdentity {
     /// Our iSCSI name.
     pub initiator: String,
     /// Our NVMe name.
@@ -49,15 +49,15 @@ pub struct Secrets {
 
 /// Why no path can be made of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit(pub String);
+pub struct PathConfigError(pub String);
 
-impl fmt::Display for Unfit {
+impl fmt::Display for PathConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for PathConfigError {}
 
 /// A path over either protocol.
 #[derive(Debug)]
@@ -85,10 +85,10 @@ impl AnyPath {
     pub fn of(
         url: &Url,
         addresses: Vec<SocketAddr>,
-        who: &Who,
+        who: &HostIdentity,
         secrets: &Secrets,
         number: u16,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, PathConfigError> {
         match &url.target {
             Target::Iscsi(name, Some(lun)) => {
                 let initiator = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str());
@@ -97,7 +97,7 @@ impl AnyPath {
                 let mut settings = iscsi::Settings::new(addresses, target, lun, initiator.to_owned(), isid);
                 settings.credentials = credentials(url, secrets)?;
                 negotiation(url, &mut settings);
-                let path = IscsiPath::new(settings).map_err(|why| Unfit(why.to_owned()))?;
+                let path = IscsiPath::new(settings).map_err(|why| PathConfigError(why.to_owned()))?;
                 Ok(AnyPath::Iscsi(Box::new(path)))
             }
             Target::Nvme(subsystem, Some(nsid)) => {
@@ -110,7 +110,7 @@ impl AnyPath {
                 Ok(AnyPath::Nvme(Box::new(NvmePath::new(settings))))
             }
             Target::Discovery | Target::Iscsi(..) | Target::Nvme(..) => {
-                Err(Unfit(url.lacks_volume().to_string()))
+                Err(PathConfigError(url.lacks_volume().to_string()))
             }
         }
     }
@@ -128,9 +128,9 @@ impl AnyPath {
 pub fn ask_targets(
     url: &Url,
     portal: SocketAddr,
-    who: &Who,
+    who: &HostIdentity,
     secrets: &Secrets,
-) -> Result<iscsi::Discovery, Unfit> {
+) -> Result<iscsi::Discovery, PathConfigError> {
     let initiator = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str()).to_owned();
     let target = if let Target::Iscsi(name, _) = &url.target { Some(name.clone()) } else { None };
     Ok(iscsi::Discovery::new(iscsi::Question {
@@ -150,9 +150,9 @@ pub fn ask_targets(
 pub fn ask_subsystems(
     url: &Url,
     addresses: Vec<SocketAddr>,
-    who: &Who,
+    who: &HostIdentity,
     secrets: &Secrets,
-) -> Result<nvme::Discovery, Unfit> {
+) -> Result<nvme::Discovery, PathConfigError> {
     let subsystem = if let Target::Nvme(name, _) = &url.target { name.clone() } else { Nqn::discovery() };
     let host = url.options.host_nqn.clone().unwrap_or_else(|| who.host.clone());
     let host_id = url.options.host_id.unwrap_or(who.host_id);
@@ -164,10 +164,10 @@ pub fn ask_subsystems(
 }
 
 /// CHAP, if the URL names a user.
-fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, Unfit> {
+fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, PathConfigError> {
     let Some(user) = &url.user else { return Ok(None) };
     let ours = user.secret.as_ref().or(secrets.ours.as_ref()).ok_or_else(|| {
-        Unfit(format!(
+        PathConfigError(format!(
             "user \"{}\" has no password: write it to a file and add ?secret_file=FILE, or name a variable with \
              ?secret_env=NAME",
             user.name
@@ -181,10 +181,12 @@ fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, Unfi
         (Some(name), Some(secret)) => Some(account(name, secret)),
         (None, None) => None,
         (Some(_), None) => {
-            return Err(Unfit("mutual_user needs mutual_secret_file or mutual_secret_env".to_owned()));
+            return Err(PathConfigError(
+                "mutual_user needs mutual_secret_file or mutual_secret_env".to_owned(),
+            ));
         }
         (None, Some(_)) => {
-            return Err(Unfit("a secret of the target's needs mutual_user, its name".to_owned()));
+            return Err(PathConfigError("a secret of the target's needs mutual_user, its name".to_owned()));
         }
     };
     let algorithms = url.options.chap.clone().unwrap_or_else(|| Algorithm::ALL.to_vec());
@@ -243,12 +245,13 @@ fn for_ever(time: Duration) -> Duration {
 }
 
 /// A secret in the form `DHHC-1:…`.
-fn dhchap(secret: &Option<Secret>, whose: &str) -> Result<Option<::nvme::auth::Secret>, Unfit> {
+fn dhchap(secret: &Option<Secret>, whose: &str) -> Result<Option<::nvme::auth::Secret>, PathConfigError> {
     let Some(secret) = secret else { return Ok(None) };
     let text = std::str::from_utf8(secret.expose()).unwrap_or_default().trim();
     let parsed = ::nvme::auth::Secret::parse(text);
-    let said =
-        |why: &dyn fmt::Display| Unfit(format!("the secret ({whose}) is not of the form DHHC-1:...: {why}"));
+    let said = |why: &dyn fmt::Display| {
+        PathConfigError(format!("the secret ({whose}) is not of the form DHHC-1:...: {why}"))
+    };
     parsed.map(Some).map_err(|why| said(&why))
 }
 
@@ -315,8 +318,13 @@ impl Path for AnyPath {
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
         each!(self, path => path.submit(cx, id, op, payload))
     }
-    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        each!(self, path => path.claim(cx, id, claim))
+    fn request_reservation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
+        each!(self, path => path.request_reservation(cx, id, request))
     }
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
         each!(self, path => path.cancel(cx, id));

@@ -21,9 +21,9 @@ use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkI
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
-use crate::alone::compute_one;
-use crate::path::{Claim, Path, Portrait};
-use crate::remote::{Claimed, News, PathInfo, RemoteVolume, Terms};
+use crate::path::{Path, ReservationRequest, VolumeInfo};
+use crate::remote::{PathInfo, RemoteVolume, ReservationReply, Terms, VolumeEvent};
+use crate::sockets_endpoint::compute_one;
 use crate::striped::Striped;
 
 /// Most volumes of one client.
@@ -43,7 +43,7 @@ impl Handle {
 
 /// What shards of clients tell each other: nothing.
 #[derive(Debug)]
-pub enum Nothing {}
+pub enum NoMessage {}
 
 /// Where the blocks are.
 enum Kind<P> {
@@ -191,10 +191,10 @@ impl<P: Path> Client<P> {
     }
 
     /// What a volume that is elsewhere is like; `None` before it is open.
-    pub fn portrait(&self, volume: Handle) -> Option<Arc<Portrait>> {
+    pub fn volume_info(&self, volume: Handle) -> Option<Arc<VolumeInfo>> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Remote(remote) => remote.portrait().cloned(),
-            Kind::Stripe(striped) => striped.portrait().map(Arc::new),
+            Kind::Remote(remote) => remote.volume_info().cloned(),
+            Kind::Stripe(striped) => striped.volume_info().map(Arc::new),
             Kind::Local(..) => None,
         }
     }
@@ -340,29 +340,35 @@ impl<P: Path> Client<P> {
     }
 
     /// What has changed about this volume.
-    pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
+    pub fn poll_event(&mut self, volume: Handle) -> Option<VolumeEvent> {
         if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
-            return striped.poll_news();
+            return striped.poll_event();
         }
-        self.remote_to_hear(volume)?.poll_news()
+        self.remote_to_hear(volume)?.poll_event()
     }
 
     /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
     /// asked already.
-    pub fn claim(&mut self, cx: &mut Cx<'_>, volume: Handle, id: IoId, claim: Claim) -> bool {
+    pub fn request_reservation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volume: Handle,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> bool {
         if let Some(Slot { kind: Kind::Stripe(striped), .. }) = self.slots.get_mut(volume.0) {
-            striped.claim(id);
+            striped.request_reservation(id);
             return true;
         }
-        self.remote_mut(volume).is_some_and(|remote| remote.claim(cx, id, claim))
+        self.remote_mut(volume).is_some_and(|remote| remote.request_reservation(cx, id, request))
     }
 
     /// How such a question ended.
-    pub fn poll_claimed(&mut self, volume: Handle) -> Option<Claimed> {
+    pub fn poll_reservation_reply(&mut self, volume: Handle) -> Option<ReservationReply> {
         if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
-            return striped.poll_claimed();
+            return striped.poll_reservation_reply();
         }
-        self.remote_to_hear(volume)?.poll_claimed()
+        self.remote_to_hear(volume)?.poll_reservation_reply()
     }
 
     /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.
@@ -416,9 +422,9 @@ impl<P: Path> Client<P> {
 }
 
 impl<P: Path> Endpoint for Client<P> {
-    type Message = Nothing;
+    type Message = NoMessage;
 
-    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<Nothing>) {
+    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<NoMessage>) {
         match how {
             // A client listens nowhere, so nothing is accepted.
             Arrival::Accepted(_) => {}
@@ -426,7 +432,7 @@ impl<P: Path> Endpoint for Client<P> {
         }
     }
 
-    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: Nothing) {
+    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: NoMessage) {
         match message {}
     }
 
@@ -545,7 +551,7 @@ impl<P: Path> Endpoint for Client<P> {
         None
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Nothing>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<NoMessage>)> {
         if let Some(link) = self.cuts.pop_front() {
             return Some((link, Departure::Abort));
         }
@@ -565,7 +571,7 @@ impl<P: Path> Endpoint for Client<P> {
         })
     }
 
-    fn poll_message(&mut self) -> Option<(ShardId, Nothing)> {
+    fn poll_message(&mut self) -> Option<(ShardId, NoMessage)> {
         None
     }
 

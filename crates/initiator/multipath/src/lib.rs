@@ -2,7 +2,7 @@
 //! what to do when one fails.
 //!
 //! A [`Path`] is one way to a volume. It connects, tells what it found, carries operations, and says of
-//! each that did not end well what became of it ([`Fate`]). Who has several paths to one volume
+//! each that did not end well what became of it ([`IoError`]). Who has several paths to one volume
 //! never lets a retry overtake a write whose fate is unknown: the path that lost it is fenced first.
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,6 @@
     )
 )]
 
-mod alone;
 mod any;
 mod client;
 pub mod iscsi;
@@ -26,19 +25,22 @@ pub mod nvme;
 mod path;
 mod remote;
 mod secret;
+mod sockets_endpoint;
 mod striped;
 pub mod suggest;
 pub mod trace;
 pub mod url;
 
-pub use alone::Alone;
-pub use any::{AnyPath, Secrets, Unfit, Who, ask_subsystems, ask_targets};
-pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
-pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
+pub use any::{AnyPath, HostIdentity, PathConfigError, Secrets, ask_subsystems, ask_targets};
+pub use client::{Client, Handle, NoMessage, VOLUMES_MAX};
+pub use path::{
+    DownReason, Event, IoError, Path, Protocol, Registration, ReservationRequest, Reservations, VolumeInfo,
+};
 pub use remote::{
-    CLAIMS_MAX, Claimed, Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, RemoteVolume, Standing,
-    Stranger, Terms, Trouble, is_same_serial,
+    Counts, Expected, IN_WORK_MAX, PATHS_MAX, PathInfo, PathProblem, PathState, REQUESTS_MAX, RemoteVolume,
+    ReservationReply, Terms, VolumeEvent, VolumeMismatch, is_same_serial,
 };
 pub use secret::Secret;
+pub use sockets_endpoint::SocketsEndpoint;
 pub use trace::Trace;
 pub use url::Url;

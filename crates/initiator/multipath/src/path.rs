@@ -26,7 +26,7 @@ pub enum Protocol {
 
 /// What a path found at its other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Portrait {
+pub struct VolumeInfo {
     /// The common name of the volume: paths are of one volume if these agree, and by nothing else.
     /// `None`: the target gives none, so the path stands alone.
     pub uuid: Option<Uuid>,
@@ -50,21 +50,21 @@ pub struct Portrait {
 
 /// What became of an operation that did not succeed.
 #[derive(Debug)]
-pub enum Fate {
+pub enum IoError {
     /// The target refused it, or tried and failed: final, on whichever path.
     Failed(Failure),
     /// It has not been done and never will be, by this path: it may be submitted again, here or on
     /// another path, at the earliest after this time.
     NotDone(Duration),
     /// It may have been done, or be done later still, until the path is fenced.
-    Unknown,
+    InDoubt,
 }
 
 /// What is asked about a volume's reservations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ReservationRequest {
     /// A change. What the protocol cannot say ends as [`volume::Refusal::Unsupported`].
-    Act(Action),
+    Change(Action),
     /// Who is registered, and what is held.
     Report,
 }
@@ -86,7 +86,7 @@ pub struct Registration {
 
 /// The reservations of a volume, as the target reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
+pub struct Reservations {
     /// Counts changes of registrations.
     pub generation: u32,
     /// Whether they survive power loss; `None`: the target does not say.
@@ -103,7 +103,7 @@ pub struct Claims {
 
 /// Why a path is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DownReason {
     /// No connection: what the system said.
     Unreachable(buf::Errno),
     /// The target refused us, in its words and with our advice: trying again changes nothing until
@@ -128,9 +128,9 @@ pub enum Why {
 #[derive(Debug)]
 pub enum Event {
     /// Operations may be submitted.
-    Up(Arc<Portrait>),
+    Up(Arc<VolumeInfo>),
     /// Something of the portrait has changed: size, access, protection.
-    Changed(Arc<Portrait>),
+    Changed(Arc<VolumeInfo>),
     /// Others have changed the volume's reservations, to our loss perhaps: a report tells what stands.
     ReservationsChanged,
     /// An operation has ended.
@@ -138,21 +138,21 @@ pub enum Event {
         /// Its name.
         id: IoId,
         /// How.
-        how: Result<Outcome, Fate>,
+        how: Result<Outcome, IoError>,
         /// Its memory.
         payload: Payload,
     },
-    /// A [`Claim`] has ended: with the report if one was asked for.
-    Claimed {
+    /// A [`ReservationRequest`] has ended: with the report if one was asked for.
+    ReservationReply {
         /// Its name.
         id: IoId,
         /// How.
-        how: Result<Option<Claims>, Fate>,
+        how: Result<Option<Reservations>, IoError>,
     },
     /// A command of an earlier connection can reach the medium no more (see [`Path::fence`]).
     Fenced,
     /// There is no connection any more. The path stays down until [`Path::connect`].
-    Down(Why),
+    Down(DownReason),
 }
 
 /// One way to a remote volume.
@@ -166,9 +166,14 @@ pub trait Path: Sockets {
     /// `CompareAndWrite`, `Verify`, `Prefetch`, `Extents`; what the target cannot do ends as
     /// [`volume::Refusal::Unsupported`]); gives it back if the window is full or the path not up.
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
-    /// Asks something about reservations; it ends by [`Event::Claimed`]. Gives it back as
+    /// Asks something about reservations; it ends by [`Event::ReservationReply`]. Gives it back as
     /// [`Path::submit`] does.
-    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim>;
+    fn request_reservation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest>;
     /// Asks that an operation end early. It still ends by [`Event::Done`].
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
     /// After operations whose fate is unknown: makes sure that none of them can land any more (the

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use backends::Stripe;
 use volume::{Access, Backend, Failure, IoId, Refusal};
 
-use crate::path::{Path, Portrait};
-use crate::remote::{Claimed, News, PathInfo, RemoteVolume};
+use crate::path::{Path, VolumeInfo};
+use crate::remote::{PathInfo, RemoteVolume, ReservationReply, VolumeEvent};
 
 /// See the module.
 pub(crate) struct Striped<P> {
@@ -17,12 +17,12 @@ pub(crate) struct Striped<P> {
     /// Legs that are open, and that are closed: a bit each.
     open: u64,
     closed: u64,
-    claimed: VecDeque<Claimed>,
+    replies: VecDeque<ReservationReply>,
 }
 
 impl<P: Path> Striped<P> {
     pub(crate) fn new(stripe: Stripe<RemoteVolume<P>>) -> Self {
-        Striped { stripe, open: 0, closed: 0, claimed: VecDeque::new() }
+        Striped { stripe, open: 0, closed: 0, replies: VecDeque::new() }
     }
 
     fn legs(&self) -> impl Iterator<Item = &RemoteVolume<P>> {
@@ -34,21 +34,23 @@ impl<P: Path> Striped<P> {
     }
 
     /// What has changed; paths are counted over all legs.
-    pub(crate) fn poll_news(&mut self) -> Option<News> {
+    pub(crate) fn poll_event(&mut self) -> Option<VolumeEvent> {
         let all = u64::MAX >> (64 - self.stripe.legs());
         let mut before = 0;
         for at in 0..self.stripe.legs() {
             let leg = self.stripe.leg_to_hear(at)?;
             let paths = leg.paths();
-            while let Some(news) = leg.poll_news() {
-                match news {
-                    News::Open => self.open |= 1 << at,
-                    News::Closed => self.closed |= 1 << at,
-                    News::Path(path) => return Some(News::Path(before + path)),
-                    News::Failed | News::Changed => return Some(news),
+            while let Some(event) = leg.poll_event() {
+                match event {
+                    VolumeEvent::Open => self.open |= 1 << at,
+                    VolumeEvent::Closed => self.closed |= 1 << at,
+                    VolumeEvent::Path(path) => return Some(VolumeEvent::Path(before + path)),
+                    VolumeEvent::Failed | VolumeEvent::Changed => return Some(event),
                 }
-                if news == News::Open && self.open == all || news == News::Closed && self.closed == all {
-                    return Some(news);
+                if event == VolumeEvent::Open && self.open == all
+                    || event == VolumeEvent::Closed && self.closed == all
+                {
+                    return Some(event);
                 }
             }
             before += paths;
@@ -76,18 +78,19 @@ impl<P: Path> Striped<P> {
 
     /// The UUIDs of the legs, if all have one.
     pub(crate) fn uuids(&self) -> Option<Vec<[u8; 16]>> {
-        self.legs().map(|leg| leg.portrait()?.uuid.map(|uuid| uuid.0)).collect()
+        self.legs().map(|leg| leg.volume_info()?.uuid.map(|uuid| uuid.0)).collect()
     }
 
     /// What the legs say together; `None` before all are open. It has no UUID of its own.
-    pub(crate) fn portrait(&self) -> Option<Portrait> {
-        let legs: Vec<&Arc<Portrait>> = self.legs().map(RemoteVolume::portrait).collect::<Option<_>>()?;
+    pub(crate) fn volume_info(&self) -> Option<VolumeInfo> {
+        let legs: Vec<&Arc<VolumeInfo>> =
+            self.legs().map(RemoteVolume::volume_info).collect::<Option<_>>()?;
         let worst = |one: Access, other: Access| if one == Access::Optimized { other } else { one };
-        let name = |leg: &Portrait| leg.uuid.map_or_else(|| leg.serial.clone(), |uuid| uuid.to_string());
-        let term = |(at, leg): (usize, &&Arc<Portrait>)| {
+        let name = |leg: &VolumeInfo| leg.uuid.map_or_else(|| leg.serial.clone(), |uuid| uuid.to_string());
+        let term = |(at, leg): (usize, &&Arc<VolumeInfo>)| {
             (format!("leg {}", at + 1), format!("{} ({})", name(leg), leg.product))
         };
-        Some(Portrait {
+        Some(VolumeInfo {
             uuid: None,
             geometry: Some(self.stripe.geometry()).filter(|geometry| geometry.blocks > 0),
             read_only: self.stripe.is_read_only(),
@@ -100,11 +103,11 @@ impl<P: Path> Striped<P> {
     }
 
     /// Reservations are of the legs, each for itself: of the whole there are none.
-    pub(crate) fn claim(&mut self, id: IoId) {
-        self.claimed.push_back((id, Err(Failure::Refused(Refusal::Unsupported))));
+    pub(crate) fn request_reservation(&mut self, id: IoId) {
+        self.replies.push_back((id, Err(Failure::Refused(Refusal::Unsupported))));
     }
 
-    pub(crate) fn poll_claimed(&mut self) -> Option<Claimed> {
-        self.claimed.pop_front()
+    pub(crate) fn poll_reservation_reply(&mut self) -> Option<ReservationReply> {
+        self.replies.pop_front()
     }
 }

@@ -36,12 +36,12 @@ pub struct Line {
     /// Within which step.
     pub stage: Stage,
     /// What happened.
-    pub what: What,
+    pub event: LineEvent,
 }
 
 /// What a line tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum LineEvent {
     /// The step begins.
     Begins,
     /// A key or field, and its value: an offer of ours, or an answer.
@@ -101,7 +101,7 @@ impl Trace {
 
     /// A step of a connection begins.
     pub fn begins(&mut self, at: Time, connection: u16, stage: Stage) {
-        self.put(at, connection, stage, || What::Begins);
+        self.put(at, connection, stage, || LineEvent::Begins);
     }
 
     /// A key or field is said. `value` is only made if somebody listens.
@@ -113,12 +113,12 @@ impl Trace {
         name: impl Into<Cow<'static, str>>,
         value: impl FnOnce() -> String,
     ) {
-        self.put(at, connection, stage, || What::Field { by, name: name.into(), value: value() });
+        self.put(at, connection, stage, || LineEvent::Field { by, name: name.into(), value: value() });
     }
 
     /// A step has ended well.
     pub fn ends(&mut self, at: Time, connection: u16, stage: Stage) {
-        self.put(at, connection, stage, || What::Ends);
+        self.put(at, connection, stage, || LineEvent::Ends);
     }
 
     /// A step has failed.
@@ -129,10 +129,10 @@ impl Trace {
         why: impl Into<String>,
         advice: impl Into<String>,
     ) {
-        self.put(at, connection, stage, || What::Fails { why: why.into(), advice: advice.into() });
+        self.put(at, connection, stage, || LineEvent::Fails { why: why.into(), advice: advice.into() });
     }
 
-    fn put(&mut self, at: Time, connection: u16, stage: Stage, what: impl FnOnce() -> What) {
+    fn put(&mut self, at: Time, connection: u16, stage: Stage, event: impl FnOnce() -> LineEvent) {
         if !self.on {
             return;
         }
@@ -140,7 +140,7 @@ impl Trace {
             self.lost += 1;
             return;
         }
-        self.lines.push_back(Line { at, connection, stage, what: what() });
+        self.lines.push_back(Line { at, connection, stage, event: event() });
     }
 }
 
@@ -158,10 +158,16 @@ mod tests {
         trace.field(Time(3), (3, "Connect"), Side::Target, "CNTLID", || "7".into());
         trace.fails(Time(4), (3, "Connect"), "refused", "");
         let line = trace.poll().unwrap();
-        assert_eq!((line.at, line.connection, line.stage, line.what), (Time(2), 3, "Connect", What::Begins));
-        let field = What::Field { by: Side::Target, name: "CNTLID".into(), value: "7".into() };
-        assert_eq!(trace.poll().unwrap().what, field);
-        assert_eq!(trace.poll().unwrap().what, What::Fails { why: "refused".into(), advice: String::new() });
+        assert_eq!(
+            (line.at, line.connection, line.stage, line.event),
+            (Time(2), 3, "Connect", LineEvent::Begins)
+        );
+        let field = LineEvent::Field { by: Side::Target, name: "CNTLID".into(), value: "7".into() };
+        assert_eq!(trace.poll().unwrap().event, field);
+        assert_eq!(
+            trace.poll().unwrap().event,
+            LineEvent::Fails { why: "refused".into(), advice: String::new() }
+        );
         for _ in 0..=LINES_MAX {
             trace.ends(Time(5), 0, "Connect");
         }

@@ -71,9 +71,9 @@ fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
 
 /// What tells a volume from another of the same name: its UUID, or its serial number.
 fn identity_of(initiator: &Initiator, volume: Handle) -> String {
-    let portrait = initiator.portrait(volume);
-    let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid);
-    uuid.map_or_else(|| portrait.map_or_else(String::new, |p| p.serial.clone()), |uuid| uuid.to_string())
+    let volume_info = initiator.volume_info(volume);
+    let uuid = volume_info.as_ref().and_then(|volume_info| volume_info.uuid);
+    uuid.map_or_else(|| volume_info.map_or_else(String::new, |p| p.serial.clone()), |uuid| uuid.to_string())
 }
 
 /// Bytes that are moved at a time: no more than one command of the volume carries.
@@ -84,15 +84,15 @@ fn stretch_of(geometry: &Geometry) -> u64 {
 /// Refuses to write to a volume that somebody uses, as far as can be told: by a reservation, or as a device of this
 /// machine. Every verb that writes comes through here, unless it is forced.
 pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
-    let (portrait, (_, shown)) = (initiator.portrait(volume), client::urls_of(name)?);
-    let is_it = |found: &&record::Found| same::is_of(&found.record, portrait.as_deref(), &shown);
+    let (volume_info, (_, shown)) = (initiator.volume_info(volume), client::urls_of(name)?);
+    let is_it = |found: &&record::Found| same::is_of(&found.record, volume_info.as_deref(), &shown);
     if let Some(found) = record::all(&record::dir(None))?.iter().find(is_it) {
         let why =
             format!("the destination is attached here ({}): detach it first, or give --force", found.ways());
         return Err(Failure::usage(why));
     }
-    let claims = initiator.claims(volume, name);
-    let claims = match claims {
+    let reservations = initiator.reservations(volume, name);
+    let reservations = match reservations {
         // Who holds it by RESERVE(6) need not let others ask.
         Err(client::Error { failure: Some(client::Failure::Refused(client::Refusal::Conflict)), .. }) => {
             return Err(Failure::usage(
@@ -101,7 +101,7 @@ pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Res
         }
         other => other?,
     };
-    for report in claims {
+    for report in reservations {
         let Some(kind) = report.held else { continue };
         let mut others = report.registrations.iter().filter(|one| one.holds && !one.ours);
         let is_ours = report.registrations.iter().any(|one| one.holds && one.ours);

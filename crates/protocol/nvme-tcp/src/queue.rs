@@ -15,7 +15,7 @@ use stream::{Close, Connection, Direct, Inlet, Link, Received, RecvOp, SendOp, e
 /// How long it takes until memory is asked for again.
 const RETRY: Duration = Duration::from_millis(1);
 /// The one link of a queue.
-const LINK: Link = Link(0);
+pub(crate) const LINK: Link = Link(0);
 
 /// The life of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use multipath::Stranger;
+use multipath::VolumeMismatch;
 use uuid::Uuid;
 
 use config::name::VolumeName;
@@ -32,7 +32,7 @@ pub(super) enum Why {
     SameUuid(Uuid, VolumeName),
     Remote(String),
     Absent(String),
-    Replaced(String, VolumeName, Stranger),
+    Replaced(String, VolumeName, VolumeMismatch),
     Leg(usize, Box<Why>),
     SameLeg(usize),
     Nested,

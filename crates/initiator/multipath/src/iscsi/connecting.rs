@@ -11,10 +11,10 @@ use iscsi::name::TargetAddress;
 use iscsi::wire::{Cid, LoginStatus};
 use stream::{Close, Connection, HostEvent, Link, earliest};
 
-use super::verdict::Learn;
-use super::wires::{Nexus, OLD_MAX};
+use super::disposition::Refresh;
+use super::sessions::{OLD_MAX, WiredSession};
 use super::{IscsiPath, Owner, Settings, login, tracing};
-use crate::{Event, Why};
+use crate::{DownReason, Event};
 
 /// How long a fence waits before it dials again.
 const REDIAL: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const LOST_MAX: usize = 8;
 
 /// The life of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     /// Nothing is under way.
     Down,
     /// A connection is to be asked for then.
@@ -35,13 +35,13 @@ pub(super) enum Phase {
     /// Logged in, by a fence: nobody has asked for more.
     Idle,
     /// The logical unit is asked what it is.
-    Surveying,
+    Probing,
     /// Operations may be submitted.
     Up,
     /// A logout is under way.
-    Leaving(Why),
+    Leaving(DownReason),
     /// The session is over for this reason; memory is on its way back.
-    Ending(Why),
+    Ending(DownReason),
 }
 
 /// An attempt to log in: where it is, and where else it may go.
@@ -56,12 +56,12 @@ pub(super) struct Attempt {
     /// Portals of other paths, to be tried for a fence when all of ours have failed.
     elsewhere: VecDeque<SocketAddr>,
     /// The one being tried is such a portal; why ours failed.
-    detour: Option<Why>,
+    detour: Option<DownReason>,
 }
 
 /// A session that was lost with commands whose fate nobody knows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lost {
+pub(super) struct LostSession {
     address: SocketAddr,
     /// Its target portal group, where the target told it.
     group: Option<u16>,
@@ -70,7 +70,7 @@ pub(super) struct Lost {
     retained: Duration,
 }
 
-impl Lost {
+impl LostSession {
     /// Whether a login in this portal group has reinstated it. What the target did not tell is not known: behind
     /// one address there may be several groups (a redirecting portal, a balanced address).
     fn is_ended_in(&self, group: Option<u16>) -> bool {
@@ -85,33 +85,36 @@ pub(super) fn retained(params: &iscsi::negotiate::Params) -> Duration {
 
 /// The same, as it is asked for.
 pub(super) fn wished(settings: &Settings) -> Duration {
-    let wishes = &settings.negotiation;
-    Duration::from_secs(u64::from(wishes.time2wait) + u64::from(wishes.time2retain))
+    let socket_requests = &settings.negotiation;
+    Duration::from_secs(u64::from(socket_requests.time2wait) + u64::from(socket_requests.time2retain))
 }
 
 impl IscsiPath {
     /// The owner wants the path up.
     pub(super) fn want(&mut self, cx: &mut Cx<'_>) {
-        if matches!(self.phase, Phase::Leaving(_) | Phase::Ending(_)) {
+        if matches!(self.phase, ConnectionPhase::Leaving(_) | ConnectionPhase::Ending(_)) {
             self.wanted_next = true;
             return;
         }
         (self.wanted, self.owes_down) = (true, true);
         match self.phase {
-            Phase::Down | Phase::Pausing(_) => self.start_attempt(cx),
-            Phase::Idle => self.start_survey(cx),
-            Phase::Dialling | Phase::LoggingIn | Phase::Surveying | Phase::Up => {}
-            Phase::Leaving(_) | Phase::Ending(_) => {}
+            ConnectionPhase::Down | ConnectionPhase::Pausing(_) => self.start_attempt(cx),
+            ConnectionPhase::Idle => self.start_probe(cx),
+            ConnectionPhase::Dialling
+            | ConnectionPhase::LoggingIn
+            | ConnectionPhase::Probing
+            | ConnectionPhase::Up => {}
+            ConnectionPhase::Leaving(_) | ConnectionPhase::Ending(_) => {}
         }
     }
 
     /// The owner wants what was lost to be ended.
     pub(super) fn begin_fence(&mut self, cx: &mut Cx<'_>) {
         if self.unknown {
-            self.end_session(cx, Why::Ended);
+            self.end_session(cx, DownReason::Ended);
         }
         let Some(last) = self.lost.iter().map(|lost| self.fenced_by_time(lost)).max() else {
-            if matches!(self.phase, Phase::Ending(_)) && self.unknown {
+            if matches!(self.phase, ConnectionPhase::Ending(_)) && self.unknown {
                 // What is lost is noted when all memory is back.
                 self.fencing = Some(cx.now + self.settings.timeouts.fence);
                 return;
@@ -121,12 +124,12 @@ impl IscsiPath {
         };
         self.fencing = Some(last);
         self.touched = true;
-        if self.phase == Phase::Down {
+        if self.phase == ConnectionPhase::Down {
             self.start_attempt(cx);
         }
     }
 
-    fn fenced_by_time(&self, lost: &Lost) -> Time {
+    fn fenced_by_time(&self, lost: &LostSession) -> Time {
         lost.since + self.settings.timeouts.fence.max(lost.retained)
     }
 
@@ -135,32 +138,35 @@ impl IscsiPath {
         self.touched = true;
         (self.wanted, self.wanted_next, self.owes_down) = (false, false, true);
         match self.phase {
-            Phase::Down | Phase::Pausing(_) | Phase::Dialling => {
+            ConnectionPhase::Down | ConnectionPhase::Pausing(_) | ConnectionPhase::Dialling => {
                 self.dial = None;
-                self.go_down(cx, Why::Ended);
+                self.go_down(cx, DownReason::Ended);
             }
-            Phase::LoggingIn | Phase::Idle | Phase::Surveying | Phase::Up => {
-                self.log_out(cx, grace, Why::Ended);
+            ConnectionPhase::LoggingIn
+            | ConnectionPhase::Idle
+            | ConnectionPhase::Probing
+            | ConnectionPhase::Up => {
+                self.log_out(cx, grace, DownReason::Ended);
             }
-            Phase::Leaving(_) => {
-                if let Some(nexus) = &mut self.nexuses.now {
-                    nexus.session.close(cx, Close::AfterLogout(cx.now + grace));
+            ConnectionPhase::Leaving(_) => {
+                if let Some(wired) = &mut self.sessions.current {
+                    wired.session.close(cx, Close::AfterLogout(cx.now + grace));
                 }
             }
-            Phase::Ending(_) => {}
+            ConnectionPhase::Ending(_) => {}
         }
     }
 
     /// Ends the session in good order: what is in work is answered first.
-    pub(super) fn log_out(&mut self, cx: &mut Cx<'_>, grace: Duration, why: Why) {
+    pub(super) fn log_out(&mut self, cx: &mut Cx<'_>, grace: Duration, why: DownReason) {
         self.touched = true;
-        let Some(nexus) = &mut self.nexuses.now else { return };
-        nexus.polite = true;
-        nexus.session.close(cx, Close::AfterLogout(cx.now + grace));
-        self.phase = Phase::Leaving(why);
-        self.survey = None;
+        let Some(wired) = &mut self.sessions.current else { return };
+        wired.polite = true;
+        wired.session.close(cx, Close::AfterLogout(cx.now + grace));
+        self.phase = ConnectionPhase::Leaving(why);
+        self.probe = None;
         self.finish_due();
-        self.finish_due_claims();
+        self.finish_due_requests();
     }
 
     /// Tries all addresses: for a fence first the one of the session that was lost.
@@ -179,7 +185,7 @@ impl IscsiPath {
     }
 
     /// Goes by a portal of another path, only to end what was lost.
-    fn next_elsewhere(&mut self, cx: &mut Cx<'_>, why: &Why) -> bool {
+    fn next_elsewhere(&mut self, cx: &mut Cx<'_>, why: &DownReason) -> bool {
         // Only the group tells that it is the same one, so it must have been told.
         let helps = self.fencing.is_some() && self.lost.iter().any(|lost| lost.group.is_some());
         let Some(address) = self.attempt.elsewhere.pop_front().filter(|_| helps) else { return false };
@@ -199,14 +205,14 @@ impl IscsiPath {
     fn dial_to(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
         self.touched = true;
         self.attempt.address = Some(address);
-        if self.nexuses.old.len() >= OLD_MAX {
+        if self.sessions.old.len() >= OLD_MAX {
             // The world still holds memory of so many sessions: not another one before it is back.
             self.attempt.left.push_front(address);
-            self.phase = Phase::Pausing(cx.now + REDIAL);
+            self.phase = ConnectionPhase::Pausing(cx.now + REDIAL);
             return;
         }
-        self.phase = Phase::Dialling;
-        self.dial = Some(self.wishes.dial(address, cx.now + self.settings.timeouts.dial));
+        self.phase = ConnectionPhase::Dialling;
+        self.dial = Some(self.socket_requests.dial(address, cx.now + self.settings.timeouts.dial));
         tracing::dialling(&mut self.trace, cx.now, 0, address);
     }
 
@@ -217,21 +223,21 @@ impl IscsiPath {
         let limits = self.settings.session_limits(self.trace.is_on());
         match InitiatorSession::new(cx, self.settings.wanted(cmd_sn), limits) {
             Ok(session) => {
-                self.nexuses.now = Some(Nexus::new(session, socket, address));
-                self.phase = Phase::LoggingIn;
-                (self.links_settled, self.next_cid, self.unknown) = (false, 1, false);
+                self.sessions.current = Some(WiredSession::new(session, socket, address));
+                self.phase = ConnectionPhase::LoggingIn;
+                (self.links_complete, self.next_cid, self.unknown) = (false, 1, false);
                 self.owners.clear();
                 self.ended.clear();
             }
             Err(failure) => {
-                self.wishes.leave(socket, Leave::Abort);
-                self.attempt_failed(cx, Why::Refused(failure.to_string()), true);
+                self.socket_requests.leave(socket, Leave::Abort);
+                self.attempt_failed(cx, DownReason::Refused(failure.to_string()), true);
             }
         }
     }
 
     /// An attempt came to nothing; `hopeless`: nor would it at another address.
-    pub(super) fn attempt_failed(&mut self, cx: &mut Cx<'_>, why: Why, hopeless: bool) {
+    pub(super) fn attempt_failed(&mut self, cx: &mut Cx<'_>, why: DownReason, hopeless: bool) {
         self.touched = true;
         if !hopeless && self.next_address(cx) || self.next_elsewhere(cx, &why) {
             return;
@@ -244,12 +250,16 @@ impl IscsiPath {
 
     /// Nothing is under way; a fence dials again in a while.
     fn rest(&mut self, cx: &mut Cx<'_>) {
-        self.phase = if self.fencing.is_some() { Phase::Pausing(cx.now + REDIAL) } else { Phase::Down };
+        self.phase = if self.fencing.is_some() {
+            ConnectionPhase::Pausing(cx.now + REDIAL)
+        } else {
+            ConnectionPhase::Down
+        };
     }
 
     /// The path is down.
-    pub(super) fn go_down(&mut self, cx: &mut Cx<'_>, why: Why) {
-        self.survey = None;
+    pub(super) fn go_down(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+        self.probe = None;
         if std::mem::take(&mut self.owes_down) {
             self.events.push_back(Event::Down(why));
         }
@@ -257,20 +267,20 @@ impl IscsiPath {
     }
 
     /// The session that serves is to end at once.
-    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, why: Why) {
+    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, why: DownReason) {
         self.touched = true;
-        let Some(nexus) = &mut self.nexuses.now else { return };
-        nexus.polite = false;
-        nexus.session.close(cx, Close::Now);
-        if !matches!(self.phase, Phase::Ending(_)) {
-            self.phase = Phase::Ending(why);
+        let Some(wired) = &mut self.sessions.current else { return };
+        wired.polite = false;
+        wired.session.close(cx, Close::Now);
+        if !matches!(self.phase, ConnectionPhase::Ending(_)) {
+            self.phase = ConnectionPhase::Ending(why);
         }
     }
 
     /// The target broke the protocol; its session is over.
     pub(super) fn violated(&mut self, violation: LinkFault) {
-        if !matches!(self.phase, Phase::Ending(_)) {
-            self.phase = Phase::Ending(Why::Lost(format!(
+        if !matches!(self.phase, ConnectionPhase::Ending(_)) {
+            self.phase = ConnectionPhase::Ending(DownReason::Lost(format!(
                 "the target broke the protocol ({}); look into its log",
                 violation.fault
             )));
@@ -282,11 +292,11 @@ impl IscsiPath {
     pub(super) fn drain(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut any = false;
         loop {
-            any |= self.take_news(cx);
-            let Some(nexus) = &mut self.nexuses.now else { break };
-            let broken = nexus.session.resume(cx).err();
+            any |= self.take_session_events(cx);
+            let Some(wired) = &mut self.sessions.current else { break };
+            let broken = wired.session.resume(cx).err();
             // Each round takes PDUs out of what was received, so it ends.
-            let more = nexus.session.has_news();
+            let more = wired.session.has_news();
             if let Some(violation) = broken {
                 any = true;
                 self.violated(violation);
@@ -295,7 +305,7 @@ impl IscsiPath {
                 break;
             }
         }
-        for old in &mut self.nexuses.old {
+        for old in &mut self.sessions.old {
             // All but its end was taken before it was retired.
             while old.session.poll_event().is_some() {
                 any = true;
@@ -305,16 +315,16 @@ impl IscsiPath {
     }
 
     /// Takes what the session that serves has to tell; true if it had anything.
-    fn take_news(&mut self, cx: &mut Cx<'_>) -> bool {
+    fn take_session_events(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut any = false;
-        while let Some(nexus) = &mut self.nexuses.now {
-            if let Some(event) = nexus.session.poll_event() {
+        while let Some(wired) = &mut self.sessions.current {
+            if let Some(event) = wired.session.poll_event() {
                 self.take_event(cx, event);
-            } else if let Some(notice) = nexus.session.poll_notice() {
+            } else if let Some(notice) = wired.session.poll_notice() {
                 self.take_notice(cx, notice);
-            } else if let Some(violation) = nexus.session.poll_link_fault() {
+            } else if let Some(violation) = wired.session.poll_link_fault() {
                 self.violated(violation);
-            } else if let Some(step) = nexus.session.poll_login_step() {
+            } else if let Some(step) = wired.session.poll_login_step() {
                 self.texts.take(&mut self.trace, cx.now, &step);
             } else {
                 break;
@@ -328,10 +338,10 @@ impl IscsiPath {
         match event {
             HostEvent::Ready => self.logged_in(cx),
             HostEvent::Completed { tag, response, payload } => match self.disown(tag) {
-                Owner::Work(work) => self.work_ended(cx, work, response, payload),
-                Owner::Survey => self.survey_answered(cx, response, payload),
-                Owner::Claim(claim) => self.claim_ended(cx, claim, response, payload),
-                Owner::Abort(work) => self.abort_answered(cx, work, &response),
+                Owner::Operation(operation) => self.operation_ended(cx, operation, response, payload),
+                Owner::Probe => self.probe_answered(cx, response, payload),
+                Owner::ReservationRequest(request) => self.request_ended(cx, request, response, payload),
+                Owner::Abort(operation) => self.abort_answered(cx, operation, &response),
                 Owner::Reset => self.reset_answered(cx, &response),
                 Owner::Nobody => {}
             },
@@ -341,8 +351,8 @@ impl IscsiPath {
 
     /// Tells what is kept of logins, before their end is told.
     fn tell_steps(&mut self, cx: &mut Cx<'_>) {
-        let Some(nexus) = &mut self.nexuses.now else { return };
-        while let Some(step) = nexus.session.poll_login_step() {
+        let Some(wired) = &mut self.sessions.current else { return };
+        while let Some(step) = wired.session.poll_login_step() {
             self.texts.take(&mut self.trace, cx.now, &step);
         }
     }
@@ -350,45 +360,51 @@ impl IscsiPath {
     fn logged_in(&mut self, cx: &mut Cx<'_>) {
         self.tell_steps(cx);
         self.trace.ends(cx.now, 0, tracing::LOGIN);
-        let Some(nexus) = &self.nexuses.now else { return };
-        let group = nexus.session.portal_group_tag();
-        self.retained = retained(nexus.session.params());
+        let Some(wired) = &self.sessions.current else { return };
+        let group = wired.session.portal_group_tag();
+        self.retained = retained(wired.session.params());
         // The tasks of what this login has reinstated are over.
         self.lost.retain(|lost| !lost.is_ended_in(group));
         if self.lost.is_empty() && self.fencing.take().is_some() {
             self.events.push_back(Event::Fenced);
         }
-        self.phase = Phase::Idle;
+        self.phase = ConnectionPhase::Idle;
         if let Some(why) = self.attempt.detour.take() {
             // It has done what it was for. This path goes by its own portals, or not at all.
             let grace = self.settings.timeouts.abort;
             return self.log_out(cx, grace, why);
         }
         if self.wanted {
-            self.start_survey(cx);
+            self.start_probe(cx);
         }
     }
 
     fn take_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
         match notice {
-            Notice::LoginFailed(Link(0), failure) if self.phase == Phase::LoggingIn => {
+            Notice::LoginFailed(Link(0), failure) if self.phase == ConnectionPhase::LoggingIn => {
                 self.login_failed(cx, &failure);
             }
             // The session does with fewer links.
-            Notice::LoginFailed(..) => self.links_settled = true,
+            Notice::LoginFailed(..) => self.links_complete = true,
             Notice::LogoutRequested { .. } => {
-                if let Some(nexus) = &mut self.nexuses.now {
-                    nexus.polite = true;
+                if let Some(wired) = &mut self.sessions.current {
+                    wired.polite = true;
                 }
-                if matches!(self.phase, Phase::Idle | Phase::Surveying | Phase::Up) {
-                    self.phase = Phase::Leaving(Why::Lost("the target asked us to log out".to_owned()));
-                    self.survey = None;
+                if matches!(
+                    self.phase,
+                    ConnectionPhase::Idle | ConnectionPhase::Probing | ConnectionPhase::Up
+                ) {
+                    self.phase = ConnectionPhase::Leaving(DownReason::Lost(
+                        "the target asked us to log out".to_owned(),
+                    ));
+                    self.probe = None;
                     self.finish_due();
-                    self.finish_due_claims();
+                    self.finish_due_requests();
                 }
             }
             Notice::Dropped { .. } => {
-                self.phase = Phase::Ending(Why::Lost("the target dropped the session".to_owned()));
+                self.phase =
+                    ConnectionPhase::Ending(DownReason::Lost("the target dropped the session".to_owned()));
             }
             Notice::Scsi { lun, sense } if lun == self.lun => self.asynchronous(&sense),
             Notice::LinkReady(_) | Notice::Scsi { .. } | Notice::Unknown(_) => {}
@@ -419,15 +435,15 @@ impl IscsiPath {
                 }
                 self.dial_to(cx, address);
             }
-            Err(complaint) => self.attempt_failed(cx, Why::Refused(complaint), false),
+            Err(complaint) => self.attempt_failed(cx, DownReason::Refused(complaint), false),
         }
     }
 
     /// The session that serves is over: it waits for its memory among the old ones.
     fn retire(&mut self) {
-        if let Some(mut nexus) = self.nexuses.now.take() {
-            nexus.pass_leaves(&mut self.wishes);
-            self.nexuses.old.push(nexus);
+        if let Some(mut wired) = self.sessions.current.take() {
+            wired.pass_leaves(&mut self.socket_requests);
+            self.sessions.old.push(wired);
         }
         (self.dial, self.more) = (None, None);
         self.resetting = None;
@@ -435,57 +451,58 @@ impl IscsiPath {
 
     /// Goes on where something has ended.
     pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
-        if let Some(nexus) = &mut self.nexuses.now {
+        if let Some(wired) = &mut self.sessions.current {
             // What may still stand in a socket must not come after the end that was told of it.
-            nexus.polite &=
-                !self.unknown && (nexus.session.commands_in_work() == 0 || !nexus.session.is_over());
-            nexus.pass_leaves(&mut self.wishes);
-            if nexus.session.has_news() {
+            wired.polite &=
+                !self.unknown && (wired.session.commands_in_work() == 0 || !wired.session.is_over());
+            wired.pass_leaves(&mut self.socket_requests);
+            if wired.session.has_news() {
                 // What it has to tell comes first, the ends of its requests among it.
                 self.touched = true;
-            } else if nexus.session.is_over() {
+            } else if wired.session.is_over() {
                 self.tidy_over(cx);
             } else {
                 self.add_links(cx);
             }
         }
-        for old in &mut self.nexuses.old {
-            old.pass_leaves(&mut self.wishes);
+        for old in &mut self.sessions.old {
+            old.pass_leaves(&mut self.socket_requests);
         }
-        self.nexuses.old.retain(|old| !old.session.is_gone());
-        self.tend_survey(cx);
+        self.sessions.old.retain(|old| !old.session.is_gone());
+        self.tend_probe(cx);
     }
 
     /// The session that serves is over: when all its memory is back, so is the path down.
     fn tidy_over(&mut self, cx: &mut Cx<'_>) {
-        let why = match std::mem::replace(&mut self.phase, Phase::Down) {
-            Phase::Leaving(why) | Phase::Ending(why) => why,
-            Phase::LoggingIn => {
+        let why = match std::mem::replace(&mut self.phase, ConnectionPhase::Down) {
+            ConnectionPhase::Leaving(why) | ConnectionPhase::Ending(why) => why,
+            ConnectionPhase::LoggingIn => {
                 self.retire();
                 let text = "the target closed the connection during the login; look into its log";
-                return self.attempt_failed(cx, Why::Lost(text.to_owned()), false);
+                return self.attempt_failed(cx, DownReason::Lost(text.to_owned()), false);
             }
-            _ => Why::Lost("the connection was lost".to_owned()),
+            _ => DownReason::Lost("the connection was lost".to_owned()),
         };
-        let Some(nexus) = &self.nexuses.now else { return };
-        if nexus.session.commands_in_work() > 0 {
-            self.phase = Phase::Ending(why);
+        let Some(wired) = &self.sessions.current else { return };
+        if wired.session.commands_in_work() > 0 {
+            self.phase = ConnectionPhase::Ending(why);
             return;
         }
         if std::mem::take(&mut self.unknown) {
-            let (address, retained) = (nexus.address, retained(nexus.session.params()));
-            let lost = Lost { address, group: nexus.session.portal_group_tag(), since: cx.now, retained };
+            let (address, retained) = (wired.address, retained(wired.session.params()));
+            let lost =
+                LostSession { address, group: wired.session.portal_group_tag(), since: cx.now, retained };
             let by_time = self.fenced_by_time(&lost);
             if self.lost.len() < LOST_MAX {
                 self.lost.push(lost);
             } else if let Some(last) = self.lost.last_mut() {
                 // Address and group of none: only time fences.
-                *last = Lost { address: SocketAddr::from(([0; 4], 0)), group: None, ..lost };
+                *last = LostSession { address: SocketAddr::from(([0; 4], 0)), group: None, ..lost };
             }
             self.fencing = self.fencing.map(|until| until.max(by_time));
         }
         self.finish_due();
-        self.finish_due_claims();
+        self.finish_due_requests();
         self.retire();
         self.wanted = false;
         self.go_down(cx, why);
@@ -498,53 +515,53 @@ impl IscsiPath {
 
     /// Opens as many links as both sides want.
     fn add_links(&mut self, cx: &mut Cx<'_>) {
-        let Some(nexus) = &self.nexuses.now else { return };
-        let ready = matches!(self.phase, Phase::Surveying | Phase::Up);
-        if !ready || self.links_settled || self.more.is_some() {
+        let Some(wired) = &self.sessions.current else { return };
+        let ready = matches!(self.phase, ConnectionPhase::Probing | ConnectionPhase::Up);
+        if !ready || self.links_complete || self.more.is_some() {
             return;
         }
-        let most = nexus.session.params().max_connections.min(u32::from(self.settings.links()));
-        if nexus.links() as u32 >= most {
-            self.links_settled = true;
+        let most = wired.session.params().max_connections.min(u32::from(self.settings.links()));
+        if wired.links() as u32 >= most {
+            self.links_complete = true;
             return;
         }
-        let address = nexus.address;
-        self.more = Some(self.wishes.dial(address, cx.now + self.settings.timeouts.dial));
+        let address = wired.address;
+        self.more = Some(self.socket_requests.dial(address, cx.now + self.settings.timeouts.dial));
     }
 
     /// One more connection stands.
     pub(super) fn join(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
         let cid = Cid::new(self.next_cid);
-        let added = self.nexuses.now.as_mut().and_then(|nexus| {
-            let link = nexus.session.add_link(cx, cid).ok()?;
-            nexus.attach(link, socket);
+        let added = self.sessions.current.as_mut().and_then(|wired| {
+            let link = wired.session.add_link(cx, cid).ok()?;
+            wired.attach(link, socket);
             Some(())
         });
         match added {
             Some(()) => self.next_cid = self.next_cid.wrapping_add(1),
             None => {
-                self.links_settled = true;
-                self.wishes.leave(socket, Leave::Abort);
+                self.links_complete = true;
+                self.socket_requests.leave(socket, Leave::Abort);
             }
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let pause = match self.phase {
-            Phase::Pausing(until) => Some(until),
+            ConnectionPhase::Pausing(until) => Some(until),
             _ => None,
         };
-        let survey = self.survey.as_ref().map(|survey| earliest(survey.due, Some(survey.until)));
-        let session = self.nexuses.now.as_ref().and_then(|nexus| nexus.session.poll_timeout());
-        [pause, survey.flatten(), session, self.fencing, self.look_at, self.look_again]
+        let probe = self.probe.as_ref().map(|probe| earliest(probe.due, Some(probe.until)));
+        let session = self.sessions.current.as_ref().and_then(|wired| wired.session.poll_timeout());
+        [pause, probe.flatten(), session, self.fencing, self.look_at, self.look_again]
             .into_iter()
             .fold(None, earliest)
     }
 
     pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
-        if let Some(nexus) = &mut self.nexuses.now {
-            nexus.session.handle_timeout(cx);
+        if let Some(wired) = &mut self.sessions.current {
+            wired.session.handle_timeout(cx);
         }
         if self.fencing.is_some_and(|until| until <= now) {
             // Long enough after the loss, with no session since that could have kept the tasks.
@@ -553,21 +570,23 @@ impl IscsiPath {
             self.events.push_back(Event::Fenced);
         }
         match self.phase {
-            Phase::Pausing(until) if until <= now => {
+            ConnectionPhase::Pausing(until) if until <= now => {
                 if self.attempt.left.is_empty() && (self.wanted || self.fencing.is_some()) {
                     self.start_attempt(cx);
                 } else if !self.next_address(cx) {
-                    self.phase = Phase::Down;
+                    self.phase = ConnectionPhase::Down;
                 }
             }
-            Phase::Pausing(_) if !self.wanted && self.fencing.is_none() => self.phase = Phase::Down,
+            ConnectionPhase::Pausing(_) if !self.wanted && self.fencing.is_none() => {
+                self.phase = ConnectionPhase::Down
+            }
             _ => {}
         }
         if self.look_again.take_if(|at| *at <= now).is_some() && self.is_up() {
-            self.learn(Learn::Identity);
+            self.refresh(Refresh::Identity);
         }
         if self.look_at.is_some_and(|at| at <= now) {
-            self.look_at_works(cx);
+            self.check_operations(cx);
         }
     }
 }
@@ -579,7 +598,7 @@ mod tests {
     #[test]
     fn a_login_ends_what_was_lost_in_its_own_portal_group_and_not_where_the_group_is_unknown() {
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let lost = |group| Lost { address, group, since: Time(0), retained: Duration::ZERO };
+        let lost = |group| LostSession { address, group, since: Time(0), retained: Duration::ZERO };
         assert!(lost(Some(1)).is_ended_in(Some(1)));
         assert!(!lost(Some(1)).is_ended_in(Some(2)));
         for (theirs, ours) in [(None, Some(1)), (Some(1), None), (None, None)] {

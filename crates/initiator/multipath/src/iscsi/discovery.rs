@@ -16,10 +16,10 @@ use iscsi::wire::{Cid, Isid, Sn, Tsih};
 use stream::{Close, Connection, Host, HostEvent, Received, RecvOp, SendOp};
 
 use super::login;
+use super::sessions::{Sessions, SocketRequests, WiredSession};
 use super::settings::{Settings, Timeouts};
 use super::tracing::{self, Texts};
-use super::wires::{Nexus, Nexuses, Wishes};
-use crate::{Trace, Why};
+use crate::{DownReason, Trace};
 
 /// How long the logout after the answer may take.
 const GRACE: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub struct Question {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum DiscoveryPhase {
     Dialling,
     LoggingIn,
     Asking,
@@ -54,15 +54,15 @@ enum Phase {
 #[derive(Debug)]
 pub struct Discovery {
     question: Question,
-    phase: Phase,
-    wishes: Wishes,
-    nexuses: Nexuses,
+    phase: DiscoveryPhase,
+    socket_requests: SocketRequests,
+    sessions: Sessions,
     dial: Option<DialId>,
     address: SocketAddr,
     hops: Vec<SocketAddr>,
     /// The answer, until the logout is over.
-    found: Option<Targets>,
-    outcome: Option<Result<Targets, Why>>,
+    targets: Option<Targets>,
+    outcome: Option<Result<Targets, DownReason>>,
     trace: Trace,
     texts: Texts,
     touched: bool,
@@ -73,13 +73,13 @@ impl Discovery {
     #[must_use]
     pub fn new(question: Question) -> Self {
         Discovery {
-            phase: Phase::Over,
-            wishes: Wishes::default(),
-            nexuses: Nexuses::default(),
+            phase: DiscoveryPhase::Over,
+            socket_requests: SocketRequests::default(),
+            sessions: Sessions::default(),
             dial: None,
             address: question.portal,
             hops: Vec::new(),
-            found: None,
+            targets: None,
             outcome: None,
             trace: Trace::new(),
             texts: Texts::default(),
@@ -96,7 +96,7 @@ impl Discovery {
 
     /// The targets, or why there is no answer: once.
     #[must_use]
-    pub fn poll_outcome(&mut self) -> Option<Result<Targets, Why>> {
+    pub fn poll_outcome(&mut self) -> Option<Result<Targets, DownReason>> {
         self.outcome.take()
     }
 
@@ -106,8 +106,8 @@ impl Discovery {
     }
 
     fn dial_to(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
-        (self.phase, self.address, self.touched) = (Phase::Dialling, address, true);
-        self.dial = Some(self.wishes.dial(address, cx.now + self.question.timeouts.dial));
+        (self.phase, self.address, self.touched) = (DiscoveryPhase::Dialling, address, true);
+        self.dial = Some(self.socket_requests.dial(address, cx.now + self.question.timeouts.dial));
         tracing::dialling(&mut self.trace, cx.now, 0, address);
     }
 
@@ -131,53 +131,53 @@ impl Discovery {
         };
         match InitiatorSession::new(cx, wanted, settings.session_limits(self.trace.is_on())) {
             Ok(session) => {
-                self.nexuses.now = Some(Nexus::new(session, socket, self.address));
-                self.phase = Phase::LoggingIn;
+                self.sessions.current = Some(WiredSession::new(session, socket, self.address));
+                self.phase = DiscoveryPhase::LoggingIn;
             }
             Err(failure) => {
-                self.wishes.leave(socket, Leave::Abort);
-                self.fail(Why::Refused(failure.to_string()));
+                self.socket_requests.leave(socket, Leave::Abort);
+                self.fail(DownReason::Refused(failure.to_string()));
             }
         }
     }
 
-    fn fail(&mut self, why: Why) {
-        if self.phase != Phase::Over {
-            self.phase = Phase::Over;
+    fn fail(&mut self, why: DownReason) {
+        if self.phase != DiscoveryPhase::Over {
+            self.phase = DiscoveryPhase::Over;
             self.outcome = Some(Err(why));
         }
     }
 
     fn drain(&mut self, cx: &mut Cx<'_>) {
         loop {
-            self.take_news(cx);
-            let Some(nexus) = &mut self.nexuses.now else { break };
+            self.take_session_events(cx);
+            let Some(wired) = &mut self.sessions.current else { break };
             // A violation ends the session, which is seen below. What was received and not parsed for want of
             // room may hold the answer; each round takes PDUs out of it, so it ends.
-            let _ = nexus.session.resume(cx);
-            if !nexus.session.has_news() {
+            let _ = wired.session.resume(cx);
+            if !wired.session.has_news() {
                 break;
             }
         }
-        if let Some(nexus) = &mut self.nexuses.now {
-            nexus.pass_leaves(&mut self.wishes);
-            if nexus.session.is_over() {
+        if let Some(wired) = &mut self.sessions.current {
+            wired.pass_leaves(&mut self.socket_requests);
+            if wired.session.is_over() {
                 self.over();
             }
         }
-        for old in &mut self.nexuses.old {
-            old.pass_leaves(&mut self.wishes);
+        for old in &mut self.sessions.old {
+            old.pass_leaves(&mut self.socket_requests);
         }
-        self.nexuses.old.retain(|old| !old.session.is_gone());
+        self.sessions.old.retain(|old| !old.session.is_gone());
     }
 
-    fn take_news(&mut self, cx: &mut Cx<'_>) {
-        while let Some(nexus) = &mut self.nexuses.now {
-            if let Some(step) = nexus.session.poll_login_step() {
+    fn take_session_events(&mut self, cx: &mut Cx<'_>) {
+        while let Some(wired) = &mut self.sessions.current {
+            if let Some(step) = wired.session.poll_login_step() {
                 self.texts.take(&mut self.trace, cx.now, &step);
-            } else if let Some(event) = nexus.session.poll_event() {
+            } else if let Some(event) = wired.session.poll_event() {
                 self.take_event(cx, event);
-            } else if let Some(notice) = nexus.session.poll_notice() {
+            } else if let Some(notice) = wired.session.poll_notice() {
                 self.take_notice(cx, notice);
             } else {
                 break;
@@ -187,47 +187,47 @@ impl Discovery {
 
     /// The session has ended, as it was to, or not.
     fn over(&mut self) {
-        self.nexuses.old.extend(self.nexuses.now.take());
-        match (self.found.take(), self.phase) {
-            (_, Phase::Over | Phase::Dialling) => {}
+        self.sessions.old.extend(self.sessions.current.take());
+        match (self.targets.take(), self.phase) {
+            (_, DiscoveryPhase::Over | DiscoveryPhase::Dialling) => {}
             (Some(targets), _) => {
-                self.phase = Phase::Over;
+                self.phase = DiscoveryPhase::Over;
                 self.outcome = Some(Ok(targets));
             }
             (None, _) => {
-                self.fail(Why::Lost("the connection was lost; look into the target's log".to_owned()));
+                self.fail(DownReason::Lost("the connection was lost; look into the target's log".to_owned()));
             }
         }
     }
 
     fn take_event(&mut self, cx: &mut Cx<'_>, event: HostEvent<Response>) {
-        let Some(nexus) = &mut self.nexuses.now else { return };
+        let Some(wired) = &mut self.sessions.current else { return };
         match event {
             HostEvent::Ready => {
                 self.trace.ends(cx.now, 0, tracing::LOGIN);
                 let question = self.question.target.clone().map_or(SendTargets::All, SendTargets::Named);
-                self.phase = Phase::Asking;
-                if nexus.session.submit(cx, Request::SendTargets(question), Payload::None).is_err() {
-                    nexus.session.close(cx, Close::Now);
+                self.phase = DiscoveryPhase::Asking;
+                if wired.session.submit(cx, Request::SendTargets(question), Payload::None).is_err() {
+                    wired.session.close(cx, Close::Now);
                 }
             }
             HostEvent::Completed { response, .. } => {
                 match response {
                     Response::Targets(targets) => {
-                        (self.found, self.phase) = (Some(targets), Phase::LoggingOut)
+                        (self.targets, self.phase) = (Some(targets), DiscoveryPhase::LoggingOut)
                     }
                     Response::Lost(NoAnswer::Rejected(_)) => {
-                        self.phase = Phase::Over;
+                        self.phase = DiscoveryPhase::Over;
                         let text = "the target refuses to list targets; name the target instead";
-                        self.outcome = Some(Err(Why::Refused(text.to_owned())));
+                        self.outcome = Some(Err(DownReason::Refused(text.to_owned())));
                     }
                     // The session is over, which is told by itself.
                     Response::Lost(_) | Response::Scsi(_) | Response::TargetFailure | Response::Task(_) => {
                         return;
                     }
                 }
-                nexus.polite = true;
-                nexus.session.close(cx, Close::AfterLogout(cx.now + GRACE));
+                wired.polite = true;
+                wired.session.close(cx, Close::AfterLogout(cx.now + GRACE));
             }
             HostEvent::Closed => {}
         }
@@ -236,21 +236,21 @@ impl Discovery {
     fn take_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
         let Notice::LoginFailed(_, failure) = notice else { return };
         tracing::login_failed(&mut self.trace, cx.now, 0, &failure);
-        if let Some(mut nexus) = self.nexuses.now.take() {
-            nexus.pass_leaves(&mut self.wishes);
-            self.nexuses.old.push(nexus);
+        if let Some(mut wired) = self.sessions.current.take() {
+            wired.pass_leaves(&mut self.socket_requests);
+            self.sessions.old.push(wired);
         }
         let Failure::Moved(_, to) = &failure else { return self.fail(login::why(&failure).0) };
         match login::redirect(&mut self.hops, self.address, to) {
             Ok(address) => self.dial_to(cx, address),
-            Err(complaint) => self.fail(Why::Refused(complaint)),
+            Err(complaint) => self.fail(DownReason::Refused(complaint)),
         }
     }
 }
 
 impl Sockets for Discovery {
     fn poll_dial(&mut self) -> Option<Dial> {
-        self.wishes.poll_dial()
+        self.socket_requests.poll_dial()
     }
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
@@ -260,11 +260,11 @@ impl Sockets for Discovery {
                 self.trace.ends(cx.now, 0, tracing::DIAL);
                 self.log_in(cx, dialled.link);
             }
-            Ok(dialled) => self.wishes.leave(dialled.link, Leave::Abort),
+            Ok(dialled) => self.socket_requests.leave(dialled.link, Leave::Abort),
             Err(errno) => {
                 tracing::unreachable(&mut self.trace, cx.now, 0, errno);
                 self.dial = None;
-                self.fail(Why::Unreachable(errno));
+                self.fail(DownReason::Unreachable(errno));
             }
         }
     }
@@ -272,33 +272,33 @@ impl Sockets for Discovery {
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.touched = true;
         // A violation ends the session, which is told by itself.
-        let _ = self.nexuses.received(cx, link, op, came);
+        let _ = self.sessions.received(cx, link, op, came);
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
         self.touched = true;
-        self.nexuses.written(cx, link, how);
+        self.sessions.written(cx, link, how);
     }
 
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
         self.touched = true;
-        self.nexuses.sent(cx, link, op);
+        self.sessions.sent(cx, link, op);
     }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
-        self.nexuses.poll_ready(&mut self.wishes)
+        self.sessions.poll_ready(&mut self.socket_requests)
     }
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.nexuses.poll_recv(cx, link)
+        self.sessions.poll_recv(cx, link)
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.nexuses.poll_send(cx, link)
+        self.sessions.poll_send(cx, link)
     }
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.wishes.poll_leave()
+        self.socket_requests.poll_leave()
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -306,18 +306,18 @@ impl Sockets for Discovery {
             return false;
         }
         self.drain(cx);
-        self.nexuses.list(&mut self.wishes);
+        self.sessions.list(&mut self.socket_requests);
         true
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.nexuses.now.as_ref().and_then(|nexus| nexus.session.poll_timeout())
+        self.sessions.current.as_ref().and_then(|wired| wired.session.poll_timeout())
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.touched = true;
-        if let Some(nexus) = &mut self.nexuses.now {
-            nexus.session.handle_timeout(cx);
+        if let Some(wired) = &mut self.sessions.current {
+            wired.session.handle_timeout(cx);
         }
     }
 }

@@ -9,9 +9,9 @@ use iscsi::wire::{TmfFunction, TmfResponseCode};
 use stream::{Host, Tag};
 use volume::{Failure, Fault, IoId};
 
-use super::work::State;
+use super::operations::State;
 use super::{IscsiPath, Owner};
-use crate::{Fate, Why};
+use crate::{DownReason, IoError};
 
 /// How soon a function is offered again that found no room.
 const RETRY: Duration = Duration::from_millis(100);
@@ -19,11 +19,11 @@ const RETRY: Duration = Duration::from_millis(100);
 impl IscsiPath {
     /// The owner wants an operation to end early.
     pub(super) fn abandon(&mut self, cx: &mut Cx<'_>, id: IoId) {
-        let Some((tag, _)) = self.works.iter().find(|(_, work)| work.id == id) else { return };
-        let Some(work) = self.works.get_mut(tag) else { return };
-        work.cancelled = true;
-        match work.state {
-            State::Due(_) => self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted)))),
+        let Some((tag, _)) = self.operations.iter().find(|(_, operation)| operation.id == id) else { return };
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        operation.cancelled = true;
+        match operation.state {
+            State::Due(_) => self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted)))),
             State::Sent { .. } => self.abort(cx, tag),
             State::Aborting { .. } | State::Stuck { .. } => {}
         }
@@ -31,20 +31,20 @@ impl IscsiPath {
 
     /// Sends ABORT TASK; if there is no room for it, the clock sends it later.
     fn abort(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(command) = self.works.get(tag).and_then(|work| work.tag()) else { return };
+        let Some(command) = self.operations.get(tag).and_then(|operation| operation.tag()) else { return };
         let owner = Owner::Abort(tag);
         if self.manage(cx, TmfFunction::ABORT_TASK, Some(command), owner)
-            && let Some(work) = self.works.get_mut(tag)
+            && let Some(operation) = self.operations.get_mut(tag)
         {
-            work.state = State::Aborting { tag: command, since: cx.now };
+            operation.state = State::Aborting { tag: command, since: cx.now };
             self.note_clock(cx.now + self.settings.timeouts.abort);
         }
     }
 
     fn manage(&mut self, cx: &mut Cx<'_>, function: TmfFunction, of: Option<Tag>, owner: Owner) -> bool {
-        let Some(nexus) = &mut self.nexuses.now else { return false };
+        let Some(wired) = &mut self.sessions.current else { return false };
         let request = Request::Task(TaskManagement { function, lun: self.lun, referenced: of });
-        let Ok(tag) = nexus.session.submit(cx, request, Payload::None) else { return false };
+        let Ok(tag) = wired.session.submit(cx, request, Payload::None) else { return false };
         self.touched = true;
         self.own(tag, owner);
         true
@@ -53,10 +53,10 @@ impl IscsiPath {
     /// ABORT TASK was answered. If it did what it is for, the operation has ended before it.
     pub(super) fn abort_answered(&mut self, cx: &mut Cx<'_>, tag: Tag, response: &Response) {
         let done = matches!(response, Response::Task(TmfResponseCode::COMPLETE | TmfResponseCode::NO_TASK));
-        if let Some(work) = self.works.get_mut(tag)
-            && let (State::Aborting { tag, .. }, false) = (work.state, done)
+        if let Some(operation) = self.operations.get_mut(tag)
+            && let (State::Aborting { tag, .. }, false) = (operation.state, done)
         {
-            work.state = State::Stuck { tag };
+            operation.state = State::Stuck { tag };
             self.note_clock(cx.now);
         }
     }
@@ -70,16 +70,16 @@ impl IscsiPath {
     }
 
     /// Looks at the clocks of all operations.
-    pub(super) fn look_at_works(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn check_operations(&mut self, cx: &mut Cx<'_>) {
         self.look_at = None;
         self.send_due(cx);
-        self.send_due_claims(cx);
+        self.send_due_requests(cx);
         let (now, limits) = (cx.now, self.settings.timeouts.clone());
         let mut late = Vec::new();
         let mut reset = false;
         let mut next = self.resetting.map(|since| since + limits.reset);
-        for (tag, work) in self.works.iter_mut() {
-            let at = match work.state {
+        for (tag, operation) in self.operations.iter_mut() {
+            let at = match operation.state {
                 State::Due(at) => at,
                 State::Sent { since, .. } if since + limits.command() > now => since + limits.command(),
                 State::Sent { .. } => {
@@ -88,7 +88,7 @@ impl IscsiPath {
                 }
                 State::Aborting { since, .. } if since + limits.abort > now => since + limits.abort,
                 State::Aborting { tag, .. } => {
-                    work.state = State::Stuck { tag };
+                    operation.state = State::Stuck { tag };
                     reset = true;
                     continue;
                 }
@@ -118,8 +118,8 @@ impl IscsiPath {
     }
 }
 
-fn stuck() -> Why {
-    Why::Lost(
+fn stuck() -> DownReason {
+    DownReason::Lost(
         "a command took too long, and the target neither aborted it nor reset the logical unit; look \
                into the target's log"
             .to_owned(),

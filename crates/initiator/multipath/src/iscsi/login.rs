@@ -6,31 +6,31 @@ use iscsi::initiator::Failure;
 use iscsi::name::TargetAddress;
 use iscsi::wire::LoginStatus;
 
-use crate::Why;
+use crate::DownReason;
 
 /// How many redirections one attempt follows.
 const HOPS_MAX: usize = 4;
 
 /// Why there is no session, and whether another address would be no better.
-pub(super) fn why(failure: &Failure) -> (Why, bool) {
+pub(super) fn why(failure: &Failure) -> (DownReason, bool) {
     let text = failure.to_string();
     match failure {
         Failure::Authentication | Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
-            (Why::Unproven(text), true)
+            (DownReason::Unproven(text), true)
         }
         Failure::Refused(LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED) => {
-            (Why::Absent(text), false)
+            (DownReason::Absent(text), false)
         }
-        Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (Why::Refused(text), true),
-        Failure::CutShort => (Why::CutShort(text), false),
-        Failure::TimedOut => (Why::Silent(text), false),
+        Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (DownReason::Refused(text), true),
+        Failure::CutShort => (DownReason::CutShort(text), false),
+        Failure::TimedOut => (DownReason::Silent(text), false),
         Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
-            (Why::Lost(text), false)
+            (DownReason::Lost(text), false)
         }
         Failure::Refused(_) | Failure::Moved(..) | Failure::Unexpected(_) | Failure::Malformed => {
-            (Why::Refused(text), false)
+            (DownReason::Refused(text), false)
         }
-        Failure::Violation(_) | Failure::TooManyRequests => (Why::Refused(text), false),
+        Failure::Violation(_) | Failure::TooManyRequests => (DownReason::Refused(text), false),
     }
 }
 
@@ -68,8 +68,8 @@ mod tests {
             (LoginStatus::AUTHORIZATION_FAILURE, false),
         ] {
             let (why, _) = why(&Failure::Refused(status));
-            assert_eq!(matches!(why, Why::Absent(_)), absent, "{status:?}: {why:?}");
+            assert_eq!(matches!(why, DownReason::Absent(_)), absent, "{status:?}: {why:?}");
         }
-        assert!(matches!(why(&Failure::CutShort), (Why::CutShort(_), false)));
+        assert!(matches!(why(&Failure::CutShort), (DownReason::CutShort(_), false)));
     }
 }

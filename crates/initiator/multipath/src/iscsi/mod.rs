@@ -11,20 +11,20 @@
 //! it goes by those of other paths to the same target ([`Path::fence_by`]), and logs out again. If none helps,
 //! time must ([`Timeouts::fence`]).
 
-mod claims;
 mod connecting;
 mod discovery;
+mod disposition;
 mod escalation;
-mod found;
 mod login;
+mod operations;
 mod plan;
+mod probe;
+mod probing;
+mod reservation;
+mod sessions;
 mod settings;
-mod survey;
-mod surveying;
 mod tracing;
-mod verdict;
-mod wires;
-mod work;
+mod unit_facts;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -37,28 +37,28 @@ use scsi::lun::{Address, Lun};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, earliest};
 use volume::{IoId, Op};
 
-use crate::{Claim, Event, Path, Portrait, Protocol, Trace, Why};
-use claims::{CLAIMS_MAX, Claiming};
-use connecting::{Attempt, Lost, Phase};
+use crate::{DownReason, Event, Path, Protocol, ReservationRequest, Trace, VolumeInfo};
+use connecting::{Attempt, ConnectionPhase, LostSession};
 pub use discovery::{Discovery, Question};
-use found::{Abilities, Found};
+use disposition::Refresh;
+use operations::Operation;
+use probe::Probe;
+use reservation::{PendingRequest, REQUESTS_MAX};
+use sessions::{Sessions, SocketRequests};
 pub use settings::{COMMANDS_MAX, Settings, Timeouts};
-use survey::Survey;
 use tracing::Texts;
-use verdict::Learn;
-use wires::{Nexuses, Wishes};
-use work::Work;
+use unit_facts::{Abilities, UnitFacts};
 
 /// Whose a request of the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Nobody,
     /// An operation's command.
-    Work(Tag),
+    Operation(Tag),
     /// A question of the survey.
-    Survey,
+    Probe,
     /// A claim's command.
-    Claim(Tag),
+    ReservationRequest(Tag),
     /// ABORT TASK for an operation.
     Abort(Tag),
     /// LOGICAL UNIT RESET.
@@ -70,15 +70,15 @@ enum Owner {
 pub struct IscsiPath {
     settings: Settings,
     lun: [u8; 8],
-    wishes: Wishes,
-    nexuses: Nexuses,
-    phase: Phase,
+    socket_requests: SocketRequests,
+    sessions: Sessions,
+    phase: ConnectionPhase,
     attempt: Attempt,
     /// Connections that are asked for: the leading one, or one more.
     dial: Option<DialId>,
     more: Option<DialId>,
     /// Links are as many as they will be.
-    links_settled: bool,
+    links_complete: bool,
     next_cid: u16,
     /// The owner wants the path up.
     wanted: bool,
@@ -87,7 +87,7 @@ pub struct IscsiPath {
     /// The owner has not been told yet that the path is down.
     owes_down: bool,
     /// Sessions that were lost with commands whose fate nobody knows.
-    lost: Vec<Lost>,
+    lost: Vec<LostSession>,
     /// Time2Wait and Time2Retain of the last session; before the first, those that are asked for.
     retained: Duration,
     /// Portals by which others reach the same target: where a fence goes when ours are out of reach.
@@ -96,8 +96,8 @@ pub struct IscsiPath {
     fencing: Option<Time>,
     /// The session that serves has left a command's fate open.
     unknown: bool,
-    works: Slab<Work>,
-    claims: Slab<Claiming>,
+    operations: Slab<Operation>,
+    requests: Slab<PendingRequest>,
     /// Whose each of the session's requests is, by its slot.
     owners: Vec<(Tag, Owner)>,
     /// Those whose slot was given away before their end was drained: at most one per command.
@@ -106,15 +106,15 @@ pub struct IscsiPath {
     look_at: Option<Time>,
     /// A logical unit reset is under way, since then.
     resetting: Option<Time>,
-    survey: Option<Survey>,
+    probe: Option<Probe>,
     /// The next one does not begin before this time.
-    next_survey: Option<Time>,
+    next_probe: Option<Time>,
     /// What the logical unit is, once known.
-    found: Option<Found>,
+    facts: Option<UnitFacts>,
     /// What it can do, once that is known.
     can: Option<Abilities>,
-    portrait: Option<Arc<Portrait>>,
-    to_learn: Learn,
+    volume_info: Option<Arc<VolumeInfo>>,
+    to_refresh: Refresh,
     /// When a path that does not serve is looked at again.
     look_again: Option<Time>,
     look_after: Duration,
@@ -139,16 +139,16 @@ impl IscsiPath {
             return Err("a path needs at least one portal address");
         }
         let lun = Lun::new(settings.lun).ok_or("a logical unit number is below 2^24")?;
-        let (attempt, works) = (Attempt::default(), Slab::new(usize::from(settings.commands())));
+        let (attempt, operations) = (Attempt::default(), Slab::new(usize::from(settings.commands())));
         Ok(IscsiPath {
             lun: Address::Unit(lun).encode(),
-            wishes: Wishes::default(),
-            nexuses: Nexuses::default(),
-            phase: Phase::Down,
+            socket_requests: SocketRequests::default(),
+            sessions: Sessions::default(),
+            phase: ConnectionPhase::Down,
             attempt,
             dial: None,
             more: None,
-            links_settled: false,
+            links_complete: false,
             next_cid: 0,
             wanted: false,
             wanted_next: false,
@@ -158,20 +158,20 @@ impl IscsiPath {
             elsewhere: Vec::new(),
             fencing: None,
             unknown: false,
-            works,
-            claims: Slab::new(CLAIMS_MAX),
+            operations,
+            requests: Slab::new(REQUESTS_MAX),
             owners: Vec::new(),
             ended: Vec::new(),
             look_at: None,
             resetting: None,
-            survey: None,
-            next_survey: None,
-            found: None,
+            probe: None,
+            next_probe: None,
+            facts: None,
             can: None,
-            portrait: None,
-            to_learn: Learn::Nothing,
+            volume_info: None,
+            to_refresh: Refresh::Nothing,
             look_again: None,
-            look_after: surveying::LOOK_AGAIN,
+            look_after: probing::LOOK_AGAIN,
             write_lost: false,
             events: VecDeque::new(),
             trace: Trace::new(),
@@ -189,7 +189,7 @@ impl IscsiPath {
     }
 
     fn is_up(&self) -> bool {
-        matches!(self.phase, Phase::Up)
+        matches!(self.phase, ConnectionPhase::Up)
     }
 
     /// Notes whose a request is. The session may give a request the slot of one that has ended, but whose
@@ -235,8 +235,13 @@ impl Path for IscsiPath {
         self.begin(cx, id, op, payload)
     }
 
-    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        self.begin_claim(cx, id, claim)
+    fn request_reservation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
+        self.begin_request(cx, id, request)
     }
 
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
@@ -262,8 +267,8 @@ impl Path for IscsiPath {
 
     fn look_now(&mut self) {
         if self.look_again.take().is_some() && self.is_up() {
-            self.look_after = surveying::LOOK_AGAIN;
-            self.learn(Learn::Identity);
+            self.look_after = probing::LOOK_AGAIN;
+            self.refresh(Refresh::Identity);
             self.touched = true;
         }
     }
@@ -279,7 +284,7 @@ impl Path for IscsiPath {
 
 impl Sockets for IscsiPath {
     fn poll_dial(&mut self) -> Option<Dial> {
-        self.wishes.poll_dial()
+        self.socket_requests.poll_dial()
     }
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
@@ -293,54 +298,54 @@ impl Sockets for IscsiPath {
                 }
                 Err(errno) => {
                     tracing::unreachable(&mut self.trace, cx.now, 0, errno);
-                    self.attempt_failed(cx, Why::Unreachable(errno), false);
+                    self.attempt_failed(cx, DownReason::Unreachable(errno), false);
                 }
             }
         } else if self.more == Some(id) {
             self.more = None;
             match how {
                 Ok(dialled) => self.join(cx, dialled.link),
-                Err(_) => self.links_settled = true,
+                Err(_) => self.links_complete = true,
             }
         } else if let Ok(dialled) = how {
             // Nobody waits for it any more.
-            self.wishes.leave(dialled.link, Leave::Abort);
+            self.socket_requests.leave(dialled.link, Leave::Abort);
         }
     }
 
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.touched = true;
-        if let Err(violation) = self.nexuses.received(cx, link, op, came) {
+        if let Err(violation) = self.sessions.received(cx, link, op, came) {
             self.violated(violation);
         }
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
         self.touched = true;
-        self.nexuses.written(cx, link, how);
+        self.sessions.written(cx, link, how);
     }
 
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
         self.touched = true;
-        self.nexuses.sent(cx, link, op);
+        self.sessions.sent(cx, link, op);
     }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
-        self.nexuses.poll_ready(&mut self.wishes)
+        self.sessions.poll_ready(&mut self.socket_requests)
     }
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.nexuses.poll_recv(cx, link)
+        self.sessions.poll_recv(cx, link)
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        let op = self.nexuses.poll_send(cx, link);
+        let op = self.sessions.poll_send(cx, link);
         self.stirred |= op.is_some();
         op
     }
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.wishes.poll_leave()
+        self.socket_requests.poll_leave()
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -352,7 +357,7 @@ impl Sockets for IscsiPath {
         self.tidy(cx);
         let more = std::mem::take(&mut self.touched) || drained || touched;
         if more {
-            self.nexuses.list(&mut self.wishes);
+            self.sessions.list(&mut self.socket_requests);
         }
         more
     }

@@ -8,7 +8,7 @@ use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic, WriteSame};
 use scsi::provisioning::Blocks;
 use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span};
 
-use super::found::{Abilities, TRANSFER_MAX};
+use super::unit_facts::{Abilities, TRANSFER_MAX};
 
 /// Forms of commands that a target may turn out not to know; each a bit of [`Abilities::unknown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) struct Cursor {
 
 /// What comes next.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextCommand {
     /// This command, which does so many blocks.
     Send { command: Command, long: bool, data: Data, form: Form, blocks: u64 },
     /// Nothing: it is done.
@@ -82,12 +82,12 @@ pub(super) enum Next {
     Refused(Failure),
 }
 
-fn refused(refusal: Refusal) -> Next {
-    Next::Refused(Failure::Refused(refusal))
+fn refused(refusal: Refusal) -> NextCommand {
+    NextCommand::Refused(Failure::Refused(refusal))
 }
 
-fn send(command: Command, data: Data, form: Form, blocks: u64) -> Next {
-    Next::Send { command, long: false, data, form, blocks }
+fn send(command: Command, data: Data, form: Form, blocks: u64) -> NextCommand {
+    NextCommand::Send { command, long: false, data, form, blocks }
 }
 
 /// The payload that an operation must come with: whether it is to be filled, and its length in bytes.
@@ -152,12 +152,12 @@ fn transfer(span: Span, fua: bool) -> Transfer {
 }
 
 /// The next command of an operation.
-pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> Next {
+pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> NextCommand {
     let span = span_of(op, at);
     let rest = Span { lba: span.lba + at.done, blocks: span.blocks - at.done };
     let idle = rest.blocks == 0;
     let cut = |most: u32| Span { blocks: rest.blocks.min(u64::from(most.max(1))), ..rest };
-    let complete = Next::Done(Outcome::Complete);
+    let complete = NextCommand::Done(Outcome::Complete);
     match op {
         Op::Write(_, durability) => write(rest, span, *durability, at, can),
         Op::Unmap(spans) => unmap(spans, at, can),
@@ -214,7 +214,7 @@ pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> Next {
 }
 
 /// Whether an operation ends with SYNCHRONIZE CACHE, or may: it vouches for what was written before.
-pub(super) fn settles(op: &Op, can: Option<&Abilities>) -> bool {
+pub(super) fn vouches_for_writes(op: &Op, can: Option<&Abilities>) -> bool {
     let by_bit = |can: &Abilities| !can.write_cache || can.fua && can.knows(Form::Stable);
     match op {
         Op::Flush => true,
@@ -223,11 +223,11 @@ pub(super) fn settles(op: &Op, can: Option<&Abilities>) -> bool {
     }
 }
 
-fn write(rest: Span, whole: Span, durability: Durability, at: &mut Cursor, can: &Abilities) -> Next {
+fn write(rest: Span, whole: Span, durability: Durability, at: &mut Cursor, can: &Abilities) -> NextCommand {
     let durable = durability == Durability::Stable && can.write_cache;
     if rest.blocks == 0 {
         let behind = durable && !at.stable && !at.flushed && whole.blocks > 0;
-        return if behind { flush(whole, can) } else { Next::Done(Outcome::Complete) };
+        return if behind { flush(whole, can) } else { NextCommand::Done(Outcome::Complete) };
     }
     let fua = durable && can.fua && can.knows(Form::Stable);
     at.stable = fua;
@@ -235,10 +235,14 @@ fn write(rest: Span, whole: Span, durability: Durability, at: &mut Cursor, can: 
     send(Command::Write(transfer(rest, fua)), Data::Caller, form, rest.blocks)
 }
 
-fn flush(span: Span, can: &Abilities) -> Next {
+fn flush(span: Span, can: &Abilities) -> NextCommand {
     if !can.knows(Form::Flush) {
         // Who has no volatile cache need not know how to flush it.
-        return if can.write_cache { refused(Refusal::Unsupported) } else { Next::Done(Outcome::Complete) };
+        return if can.write_cache {
+            refused(Refusal::Unsupported)
+        } else {
+            NextCommand::Done(Outcome::Complete)
+        };
     }
     let blocks = span.blocks as u32;
     let command = Command::SynchronizeCache(Extent { lba: span.lba, blocks, immediate: false, group: 0 });
@@ -249,7 +253,7 @@ fn verify(span: Span, check: ByteCheck) -> Command {
     Command::Verify(Verify { lba: span.lba, blocks: span.blocks as u32, dpo: false, check, group: 0 })
 }
 
-fn same(part: Span, unmap: bool, data: Data, can: &Abilities) -> Next {
+fn same(part: Span, unmap: bool, data: Data, can: &Abilities) -> NextCommand {
     let command = Command::WriteSame(WriteSame {
         lba: part.lba,
         blocks: part.blocks as u32,
@@ -260,10 +264,10 @@ fn same(part: Span, unmap: bool, data: Data, can: &Abilities) -> Next {
     });
     let form = if unmap { Form::WriteSameUnmap } else { Form::WriteSame };
     let long = unmap && !can.same_10_unmaps;
-    Next::Send { command, long, data, form, blocks: part.blocks }
+    NextCommand::Send { command, long, data, form, blocks: part.blocks }
 }
 
-fn zeroes(rest: Span, unmap: bool, can: &Abilities) -> Next {
+fn zeroes(rest: Span, unmap: bool, can: &Abilities) -> NextCommand {
     let cut = |most: u32| Span { blocks: rest.blocks.min(u64::from(most.max(1))), ..rest };
     let block = Data::Zeroes(can.block as usize);
     if unmap && can.same_unmaps && can.reads_zeros && can.knows(Form::WriteSameUnmap) {
@@ -305,11 +309,11 @@ pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl It
     parts.take(descriptors as usize)
 }
 
-fn unmap(spans: &[Span], at: &mut Cursor, can: &Abilities) -> Next {
+fn unmap(spans: &[Span], at: &mut Cursor, can: &Abilities) -> NextCommand {
     while spans.get(at.list).is_some_and(|span| at.done == span.blocks) {
         *at = Cursor { list: at.list + 1, done: 0, ..*at };
     }
-    let Some(span) = spans.get(at.list) else { return Next::Done(Outcome::Complete) };
+    let Some(span) = spans.get(at.list) else { return NextCommand::Done(Outcome::Complete) };
     if can.unmap.is_some() && can.knows(Form::Unmap) {
         let (count, blocks) = unmap_list(spans, *at, can)
             .fold((0, 0), |(count, blocks), part| (count + 1, blocks + u64::from(part.blocks)));
@@ -327,11 +331,11 @@ fn unmap(spans: &[Span], at: &mut Cursor, can: &Abilities) -> Next {
 /// Bytes of GET LBA STATUS data that are asked for: 255 descriptors.
 const STATUS_LEN: u32 = 8 + 255 * 16;
 
-fn extents(span: Span, can: &Abilities) -> Next {
+fn extents(span: Span, can: &Abilities) -> NextCommand {
     let thin = can.unmap.is_some() || can.same_unmaps;
     if span.blocks == 0 || !thin || !can.knows(Form::Extents) {
         // Who maps all blocks for good need not tell.
-        return Next::Done(Outcome::Extents(vec![volume::Extent { span, mapped: true }]));
+        return NextCommand::Done(Outcome::Extents(vec![volume::Extent { span, mapped: true }]));
     }
     let command = Command::GetLbaStatus { lba: span.lba, allocation: STATUS_LEN };
     send(command, Data::In(STATUS_LEN as usize), Form::Extents, 0)

@@ -9,7 +9,7 @@ use iscsi::text;
 use iscsi::wire::{LoginFlags, Stage as LoginStage};
 use scsi::Sense;
 
-use super::survey::{Next, Step};
+use super::probe::{ProbeProgress, Step};
 use crate::Trace;
 use crate::trace::{Side, Stage};
 
@@ -88,7 +88,7 @@ pub(super) fn login_failed(trace: &mut Trace, at: Time, connection: u16, failure
 }
 
 /// Tells a question of the survey and its answer.
-pub(super) fn answered(trace: &mut Trace, at: Time, step: Step, answer: &ScsiAnswer, next: &Next) {
+pub(super) fn answered(trace: &mut Trace, at: Time, step: Step, answer: &ScsiAnswer, next: &ProbeProgress) {
     if !trace.is_on() {
         return;
     }
@@ -103,7 +103,7 @@ pub(super) fn answered(trace: &mut Trace, at: Time, step: Step, answer: &ScsiAns
     };
     trace.field(at, (0, stage), Side::Target, "answer", || said);
     match next {
-        Next::Refused(complaint) => trace.fails(at, (0, stage), complaint.clone(), ""),
-        Next::VolumeRequest(_) | Next::Known => trace.ends(at, 0, stage),
+        ProbeProgress::Refused(complaint) => trace.fails(at, (0, stage), complaint.clone(), ""),
+        ProbeProgress::Ask(_) | ProbeProgress::Known => trace.ends(at, 0, stage),
     }
 }

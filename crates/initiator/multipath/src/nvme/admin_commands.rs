@@ -8,7 +8,7 @@ use super::links::{Links, QueueId};
 
 /// Most commands of admin queues in work: an admin queue has 32 entries, one stays free; and the admin
 /// queue of the association before may still be stopping its controller.
-const ERRANDS_MAX: usize = 2 * 31;
+const COMMANDS_MAX: usize = 2 * 31;
 
 /// Commands in work, each for an errand `E`.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct AdminCommands<E> {
 struct Sent<E> {
     who: QueueId,
     tag: Tag,
-    errand: E,
+    purpose: E,
     /// `None`: it may wait for ever, as requests for events do.
     until: Option<Time>,
 }
@@ -38,7 +38,7 @@ impl<E> AdminCommands<E> {
         links: &mut Links,
         who: QueueId,
         (sqe, len): (Sqe, usize),
-        (errand, until): (E, Option<Time>),
+        (purpose, until): (E, Option<Time>),
     ) -> bool {
         let payload = match len {
             0 => Payload::None,
@@ -47,18 +47,18 @@ impl<E> AdminCommands<E> {
                 None => return false,
             },
         };
-        if self.sent.len() >= ERRANDS_MAX {
+        if self.sent.len() >= COMMANDS_MAX {
             return false;
         }
         let Ok(tag) = links.submit(cx, who, sqe, payload) else { return false };
-        self.sent.push(Sent { who, tag, errand, until });
+        self.sent.push(Sent { who, tag, purpose, until });
         true
     }
 
     /// What a command that has ended was for.
     pub(super) fn ended(&mut self, who: QueueId, tag: Tag) -> Option<E> {
         let at = self.sent.iter().position(|sent| sent.who == who && sent.tag == tag)?;
-        Some(self.sent.swap_remove(at).errand)
+        Some(self.sent.swap_remove(at).purpose)
     }
 
     /// Forgets what was asked of a queue.
@@ -68,13 +68,13 @@ impl<E> AdminCommands<E> {
 
     /// Whether a command for such an errand is in work.
     pub(super) fn count(&self, mut of: impl FnMut(&E) -> bool) -> usize {
-        self.sent.iter().filter(|sent| of(&sent.errand)).count()
+        self.sent.iter().filter(|sent| of(&sent.purpose)).count()
     }
 
     /// The queue of a command whose time is over.
     pub(super) fn overdue(&self, now: Time) -> Option<(QueueId, &E)> {
         let late = |sent: &&Sent<E>| sent.until.is_some_and(|until| until <= now);
-        self.sent.iter().find(late).map(|sent| (sent.who, &sent.errand))
+        self.sent.iter().find(late).map(|sent| (sent.who, &sent.purpose))
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {

@@ -23,11 +23,11 @@ use stream::{Received, RecvOp, SendOp, earliest};
 
 use super::admin_commands::AdminCommands;
 use super::fence::POLL;
-use super::join::{Joining, Progress};
-use super::links::{Break, Links, QueueId, Told};
+use super::links::{LinkEvent, LinkLoss, Links, QueueId};
+use super::queue_setup::{Progress, QueueSetup};
 use super::settings::Settings;
-use super::{RETRY, around, words};
-use crate::Why;
+use super::{RETRY, reasons, setup_context};
+use crate::DownReason;
 use crate::trace::{Side, Stage, Trace};
 
 /// Records of one log that are read.
@@ -64,11 +64,11 @@ pub struct Discovered {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Survey {
+pub struct DiscoveryReport {
     /// The subsystems, in the order in which they were told; none twice at one address.
     pub subsystems: Vec<Discovered>,
     /// Controllers that were referred to and could not be asked, and why.
-    pub troubles: Vec<(SocketAddr, Why)>,
+    pub troubles: Vec<(SocketAddr, DownReason)>,
     /// Records that name no TCP address or no subsystem, or that were too many.
     pub skipped: u64,
 }
@@ -87,7 +87,7 @@ enum Step {
 
 /// A controller that is asked.
 #[derive(Debug)]
-struct Asked {
+struct LogReading {
     at: SocketAddr,
     hops: u8,
     generation: u64,
@@ -107,15 +107,15 @@ pub struct Discovery {
     settings: Settings,
     links: Links,
     trace: Trace,
-    errands: AdminCommands<Step>,
-    joining: Option<Joining>,
-    asked: Option<Asked>,
+    admin_commands: AdminCommands<Step>,
+    setup: Option<QueueSetup>,
+    reading: Option<LogReading>,
     /// Those that are still to be asked, and after how many referrals.
     next: VecDeque<(SocketAddr, u8)>,
     seen: Vec<SocketAddr>,
     association: u32,
-    survey: Survey,
-    outcome: Option<Result<Survey, Why>>,
+    report: DiscoveryReport,
+    outcome: Option<Result<DiscoveryReport, DownReason>>,
     /// When all must be over; `None`: nothing goes on.
     until: Option<Time>,
     /// When memory that was short is asked for again.
@@ -132,13 +132,13 @@ impl Discovery {
             settings: settings.sane(),
             links: Links::default(),
             trace: Trace::new(),
-            errands: AdminCommands::new(),
-            joining: None,
-            asked: None,
+            admin_commands: AdminCommands::new(),
+            setup: None,
+            reading: None,
             next: VecDeque::new(),
             seen: Vec::new(),
             association: 0,
-            survey: Survey::default(),
+            report: DiscoveryReport::default(),
             outcome: None,
             until: None,
             retry: None,
@@ -156,7 +156,7 @@ impl Discovery {
         if self.until.is_some() {
             return;
         }
-        self.survey = Survey::default();
+        self.report = DiscoveryReport::default();
         self.seen.clear();
         self.told = false;
         self.next = self.settings.addresses.iter().map(|&at| (at, 0)).collect();
@@ -166,7 +166,7 @@ impl Discovery {
 
     /// What came of it, once.
     #[must_use]
-    pub fn poll_outcome(&mut self) -> Option<Result<Survey, Why>> {
+    pub fn poll_outcome(&mut self) -> Option<Result<DiscoveryReport, DownReason>> {
         self.outcome.take()
     }
 
@@ -177,17 +177,17 @@ impl Discovery {
     fn ask_next(&mut self, cx: &mut Cx<'_>) {
         let Some((at, hops)) = self.next.pop_front() else {
             self.until = None;
-            let survey = std::mem::take(&mut self.survey);
-            let outcome = match survey.troubles.last() {
-                _ if self.told => Ok(survey),
+            let report = std::mem::take(&mut self.report);
+            let outcome = match report.troubles.last() {
+                _ if self.told => Ok(report),
                 Some((_, why)) => Err(why.clone()),
-                None => Err(Why::Refused("no address is set; name one".into())),
+                None => Err(DownReason::Refused("no address is set; name one".into())),
             };
             self.outcome = Some(outcome);
             return;
         };
         self.association = self.association.wrapping_add(1);
-        let asked = Asked {
+        let reading = LogReading {
             at,
             hops,
             generation: 0,
@@ -197,62 +197,65 @@ impl Discovery {
             waiting: None,
             ready: cx.now,
         };
-        self.asked = Some(asked);
+        self.reading = Some(reading);
         self.trace.begins(cx.now, 0, TCP);
         self.trace.field(cx.now, (0, TCP), Side::Us, "address", || at.to_string());
         self.links.dial(self.who(), at, cx.now + self.settings.times.dial);
     }
 
     /// This controller could not be asked.
-    fn fail(&mut self, cx: &mut Cx<'_>, why: Why) {
-        let Some(asked) = self.asked.take() else { return };
-        let stage = if self.joining.is_some() { TCP } else { LOG };
-        if self.joining.is_none() {
-            let (what, advice) = words::split(&why);
+    fn fail(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+        let Some(reading) = self.reading.take() else { return };
+        let stage = if self.setup.is_some() { TCP } else { LOG };
+        if self.setup.is_none() {
+            let (what, advice) = reasons::split(&why);
             self.trace.fails(cx.now, (0, stage), what, advice);
         }
-        self.survey.troubles.push((asked.at, why));
+        self.report.troubles.push((reading.at, why));
         self.leave(cx);
     }
 
     /// Goes on to the next one.
     fn leave(&mut self, cx: &mut Cx<'_>) {
         let who = self.who();
-        self.joining = None;
-        self.errands.forget(who);
+        self.setup = None;
+        self.admin_commands.forget(who);
         self.links.close(cx, who, Leave::Close);
         self.ask_next(cx);
     }
 
-    fn heed(&mut self, cx: &mut Cx<'_>, told: Told) {
+    fn handle_link_event(&mut self, cx: &mut Cx<'_>, told: LinkEvent) {
         match told {
-            Told::Dialled(who, _) if who == self.who() && self.asked.is_some() => self.dialled(cx),
-            Told::NotDialled(who, errno) if who == self.who() => self.fail(cx, Why::Unreachable(errno)),
-            Told::Ready(who) if who == self.who() => {
-                self.join(cx, |joining, cx, around| joining.ready(cx, around));
+            LinkEvent::Dialled(who, _) if who == self.who() && self.reading.is_some() => self.dialled(cx),
+            LinkEvent::NotDialled(who, errno) if who == self.who() => {
+                self.fail(cx, DownReason::Unreachable(errno))
             }
-            Told::Completed(who, tag, cqe, payload) if who == self.who() => {
-                match self.errands.ended(who, tag) {
+            LinkEvent::Ready(who) if who == self.who() => {
+                self.join(cx, |setup, cx, setup_context| setup.ready(cx, setup_context));
+            }
+            LinkEvent::Completed(who, tag, cqe, payload) if who == self.who() => {
+                match self.admin_commands.ended(who, tag) {
                     Some(step) => self.ended(cx, step, cqe, &payload),
-                    None => self
-                        .join(cx, |joining, cx, around| joining.completed(cx, around, (tag, cqe, payload))),
+                    None => self.join(cx, |setup, cx, setup_context| {
+                        setup.completed(cx, setup_context, (tag, cqe, payload))
+                    }),
                 }
             }
-            Told::Broken(who, how) if who == self.who() => {
-                let why = match &self.joining {
-                    Some(joining) => joining.cut(cx, &mut self.trace, how),
-                    None => words::broken(how),
+            LinkEvent::Broken(who, how) if who == self.who() => {
+                let why = match &self.setup {
+                    Some(setup) => setup.cut(cx, &mut self.trace, how),
+                    None => reasons::broken(how),
                 };
                 self.fail(cx, why);
             }
-            Told::Closed(who) if who == self.who() => self.fail(cx, words::broken(Break::Closed)),
+            LinkEvent::Closed(who) if who == self.who() => self.fail(cx, reasons::broken(LinkLoss::Closed)),
             // Of those before.
-            Told::Dialled(..)
-            | Told::NotDialled(..)
-            | Told::Ready(_)
-            | Told::Completed(..)
-            | Told::Broken(..)
-            | Told::Closed(_) => {}
+            LinkEvent::Dialled(..)
+            | LinkEvent::NotDialled(..)
+            | LinkEvent::Ready(_)
+            | LinkEvent::Completed(..)
+            | LinkEvent::Broken(..)
+            | LinkEvent::Closed(_) => {}
         }
     }
 
@@ -266,27 +269,27 @@ impl Discovery {
             kato_ms: 0,
         };
         let until = cx.now + self.settings.times.join;
-        let joining = Joining::new(self.who(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_MAX, until);
-        joining.dialled(cx, around(&self.settings, &mut self.links, &mut self.trace));
-        self.joining = Some(joining);
+        let setup = QueueSetup::new(self.who(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_MAX, until);
+        setup.dialled(cx, setup_context(&self.settings, &mut self.links, &mut self.trace));
+        self.setup = Some(setup);
     }
 
     fn join(
         &mut self,
         cx: &mut Cx<'_>,
-        act: impl FnOnce(&mut Joining, &mut Cx<'_>, super::Surroundings<'_>) -> Progress,
+        act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, super::SetupContext<'_>) -> Progress,
     ) {
-        let Some(joining) = &mut self.joining else { return };
-        match act(joining, cx, around(&self.settings, &mut self.links, &mut self.trace)) {
-            Progress::Going => self.retry = joining.is_short().then_some(cx.now + RETRY),
+        let Some(setup) = &mut self.setup else { return };
+        match act(setup, cx, setup_context(&self.settings, &mut self.links, &mut self.trace)) {
+            Progress::Going => self.retry = setup.is_short().then_some(cx.now + RETRY),
             Progress::Up(_) => {
-                self.joining = None;
-                if let Some(asked) = &mut self.asked {
-                    asked.ready = cx.now + self.settings.times.ready_max;
+                self.setup = None;
+                if let Some(reading) = &mut self.reading {
+                    reading.ready = cx.now + self.settings.times.ready_max;
                     // Only who lets us in counts as one that was asked.
-                    self.seen.push(asked.at);
+                    self.seen.push(reading.at);
                     // The rest of our own addresses are ways to the same log.
-                    if asked.hops == 0 {
+                    if reading.hops == 0 {
                         self.next.clear();
                     }
                 }
@@ -311,7 +314,7 @@ impl Discovery {
             (log.sqe(), len as usize)
         };
         let size = RECORD as u64;
-        let records = self.asked.as_ref().map_or(0, |asked| asked.records);
+        let records = self.reading.as_ref().map_or(0, |reading| reading.records);
         let command: (Sqe, usize) = match step {
             Step::Enable => (PropertyAccess::set_sqe(Property::CC, Configuration::ENABLE.0), 0),
             Step::Ready => (PropertyAccess::get_sqe(Property::CSTS, 4), 0),
@@ -323,18 +326,18 @@ impl Discovery {
         }
         let until = Some(cx.now + self.settings.times.command);
         let who = self.who();
-        let sent = self.errands.send(cx, &mut self.links, who, command, (step, until));
-        if let (Some(asked), false) = (&mut self.asked, sent) {
-            asked.waiting = Some((step, cx.now + RETRY));
+        let sent = self.admin_commands.send(cx, &mut self.links, who, command, (step, until));
+        if let (Some(reading), false) = (&mut self.reading, sent) {
+            reading.waiting = Some((step, cx.now + RETRY));
         }
     }
 
     fn ended(&mut self, cx: &mut Cx<'_>, step: Step, cqe: Cqe, payload: &Payload) {
         let end = cqe.completion();
-        let Some(asked) = &mut self.asked else { return };
+        let Some(reading) = &mut self.reading else { return };
         if !end.status.is_success() {
-            let why = format!("the discovery log cannot be read: {}", words::status(end.status));
-            return self.fail(cx, Why::Refused(why));
+            let why = format!("the discovery log cannot be read: {}", reasons::status(end.status));
+            return self.fail(cx, DownReason::Refused(why));
         }
         match step {
             Step::Enable => self.step(cx, Step::Ready),
@@ -343,10 +346,11 @@ impl Discovery {
                 if status.ready && !status.fatal {
                     return self.step(cx, Step::Header);
                 }
-                if status.fatal || asked.ready <= cx.now {
-                    return self.fail(cx, Why::Lost("the discovery controller does not become ready".into()));
+                if status.fatal || reading.ready <= cx.now {
+                    return self
+                        .fail(cx, DownReason::Lost("the discovery controller does not become ready".into()));
                 }
-                asked.waiting = Some((Step::Ready, cx.now + POLL));
+                reading.waiting = Some((Step::Ready, cx.now + POLL));
             }
             Step::Header => self.header(cx, payload),
             Step::Records(from) => self.records(cx, from, payload),
@@ -355,91 +359,91 @@ impl Discovery {
     }
 
     fn header(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
-        let (Some(asked), [header, ..]) = (&mut self.asked, &pieces(payload)[..]) else {
-            return self.fail(cx, words::lie("the discovery log has no header".into()));
+        let (Some(reading), [header, ..]) = (&mut self.reading, &pieces(payload)[..]) else {
+            return self.fail(cx, reasons::lie("the discovery log has no header".into()));
         };
         let header = Header::parse(header);
         if header.format.get() != 0 {
-            return self.fail(cx, words::lie("the discovery log's format is not 0".into()));
+            return self.fail(cx, reasons::lie("the discovery log's format is not 0".into()));
         }
         let (generation, records) = (header.generation.get(), header.records.get());
         self.trace.field(cx.now, (0, LOG), Side::Target, "GENCTR", || generation.to_string());
         self.trace.field(cx.now, (0, LOG), Side::Target, "NUMREC", || records.to_string());
-        asked.found.clear();
-        (asked.generation, asked.records) = (generation, records.min(RECORDS_MAX));
-        asked.readings += 1;
-        self.survey.skipped = self.survey.skipped.saturating_add(records.saturating_sub(RECORDS_MAX));
-        let empty = asked.records == 0;
+        reading.found.clear();
+        (reading.generation, reading.records) = (generation, records.min(RECORDS_MAX));
+        reading.readings += 1;
+        self.report.skipped = self.report.skipped.saturating_add(records.saturating_sub(RECORDS_MAX));
+        let empty = reading.records == 0;
         self.step(cx, if empty { Step::Again } else { Step::Records(0) });
     }
 
     fn records(&mut self, cx: &mut Cx<'_>, from: u64, payload: &Payload) {
-        let Some(asked) = &mut self.asked else { return };
-        asked.found.extend(pieces(payload).iter().map(Record::parse));
+        let Some(reading) = &mut self.reading else { return };
+        reading.found.extend(pieces(payload).iter().map(Record::parse));
         let next = from + PIECE;
-        let more = next < asked.records;
+        let more = next < reading.records;
         self.step(cx, if more { Step::Records(next) } else { Step::Again });
     }
 
     fn again(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
-        let (Some(asked), [header, ..]) = (&mut self.asked, &pieces(payload)[..]) else {
-            return self.fail(cx, words::lie("the discovery log has no header".into()));
+        let (Some(reading), [header, ..]) = (&mut self.reading, &pieces(payload)[..]) else {
+            return self.fail(cx, reasons::lie("the discovery log has no header".into()));
         };
-        if Header::parse(header).generation.get() != asked.generation {
-            if asked.readings >= READINGS_MAX {
+        if Header::parse(header).generation.get() != reading.generation {
+            if reading.readings >= READINGS_MAX {
                 let why = "the discovery log changes whenever it is read; try again later";
-                return self.fail(cx, Why::Lost(why.to_owned()));
+                return self.fail(cx, DownReason::Lost(why.to_owned()));
             }
             return self.step(cx, Step::Header);
         }
         self.trace.ends(cx.now, 0, LOG);
-        if let Some(asked) = self.asked.take() {
+        if let Some(reading) = self.reading.take() {
             self.told = true;
-            self.take(asked);
+            self.take(reading);
         }
         self.leave(cx);
     }
 
     /// Takes what a log says.
-    fn take(&mut self, asked: Asked) {
-        for record in &asked.found {
+    fn take(&mut self, reading: LogReading) {
+        for record in &reading.found {
             // An address of nobody in particular is that of who says so.
             let address = record.tcp_address().map(|mut at| {
                 if at.ip().is_unspecified() {
-                    at.set_ip(asked.at.ip());
+                    at.set_ip(reading.at.ip());
                 }
                 at
             });
             match (record.subtype, address, record.name()) {
                 (Record::NVM, Some(address), Ok(subsystem)) => {
                     let known = |found: &Discovered| found.address == address && found.subsystem == subsystem;
-                    if !self.survey.subsystems.iter().any(known) {
-                        self.survey.subsystems.push(Discovered {
+                    if !self.report.subsystems.iter().any(known) {
+                        self.report.subsystems.push(Discovered {
                             subsystem,
                             address,
                             port: record.port.get(),
                             tls: record.wants_tls(),
-                            told_by: asked.at,
+                            told_by: reading.at,
                         });
                     }
                 }
-                (Record::REFERRAL, Some(address), _) => self.refer(address, asked.hops + 1),
+                (Record::REFERRAL, Some(address), _) => self.refer(address, reading.hops + 1),
                 // This service itself.
                 (Record::CURRENT, ..) => {}
-                _ => self.survey.skipped += 1,
+                _ => self.report.skipped += 1,
             }
         }
     }
 
     fn refer(&mut self, to: SocketAddr, hops: u8) {
         let known = self.seen.contains(&to) || self.next.iter().any(|(next, _)| *next == to);
-        let tried = self.survey.troubles.iter().any(|(tried, _)| *tried == to);
+        let tried = self.report.troubles.iter().any(|(tried, _)| *tried == to);
         if known || tried {
             return;
         }
-        let full = self.seen.len() + self.next.len() + self.survey.troubles.len() >= CONTROLLERS_MAX;
+        let full = self.seen.len() + self.next.len() + self.report.troubles.len() >= CONTROLLERS_MAX;
         if hops > HOPS_MAX || full {
-            self.survey.skipped += 1;
+            self.report.skipped += 1;
             return;
         }
         self.next.push_back((to, hops));
@@ -447,8 +451,8 @@ impl Discovery {
 
     /// What was computed for the queue that comes up.
     fn take_answers(&mut self, cx: &mut Cx<'_>) {
-        if self.joining.as_ref().is_some_and(Joining::is_answered) {
-            self.join(cx, |joining, cx, around| joining.computed(cx, around));
+        if self.setup.as_ref().is_some_and(QueueSetup::is_answered) {
+            self.join(cx, |setup, cx, setup_context| setup.computed(cx, setup_context));
         }
     }
 
@@ -456,25 +460,25 @@ impl Discovery {
         let now = cx.now;
         if self.until.is_some_and(|until| until <= now) {
             self.next.clear();
-            self.fail(cx, Why::Silent("discovery took too long".to_owned()));
+            self.fail(cx, DownReason::Silent("discovery took too long".to_owned()));
         }
-        let late = self.joining.as_ref().is_some_and(|joining| joining.until <= now);
-        if late || self.errands.overdue(now).is_some() {
-            let why = Why::Silent("the discovery controller does not answer".to_owned());
+        let late = self.setup.as_ref().is_some_and(|setup| setup.until <= now);
+        if late || self.admin_commands.overdue(now).is_some() {
+            let why = DownReason::Silent("the discovery controller does not answer".to_owned());
             self.fail(cx, why);
         }
-        if let Some((step, at)) = self.asked.as_ref().and_then(|asked| asked.waiting)
+        if let Some((step, at)) = self.reading.as_ref().and_then(|reading| reading.waiting)
             && at <= now
         {
-            if let Some(asked) = &mut self.asked {
-                asked.waiting = None;
+            if let Some(reading) = &mut self.reading {
+                reading.waiting = None;
             }
             self.step(cx, step);
         }
         if self.retry.take_if(|retry| *retry <= now).is_some()
-            && self.joining.as_ref().is_some_and(Joining::is_short)
+            && self.setup.as_ref().is_some_and(QueueSetup::is_short)
         {
-            self.join(cx, |joining, cx, around| joining.go(cx, around));
+            self.join(cx, |setup, cx, setup_context| setup.go(cx, setup_context));
         }
     }
 }
@@ -530,22 +534,22 @@ impl Sockets for Discovery {
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
         while let Some(told) = self.links.poll(cx) {
-            self.heed(cx, told);
+            self.handle_link_event(cx, told);
         }
         self.take_answers(cx);
         false
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let waiting = self.asked.as_ref().and_then(|asked| asked.waiting).map(|(_, at)| at);
-        let joining = self.joining.as_ref().map(|joining| joining.until);
+        let waiting = self.reading.as_ref().and_then(|reading| reading.waiting).map(|(_, at)| at);
+        let setup = self.setup.as_ref().map(|setup| setup.until);
         let clocks = [
             self.links.poll_timeout(),
             self.retry,
             self.until,
             waiting,
-            joining,
-            self.errands.poll_timeout(),
+            setup,
+            self.admin_commands.poll_timeout(),
         ];
         clocks.into_iter().fold(None, earliest)
     }

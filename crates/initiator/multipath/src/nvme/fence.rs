@@ -10,9 +10,9 @@ use nvme::property::{ControllerStatus, Shutdown};
 use nvme::{Cqe, Sqe};
 use stream::earliest;
 
-use super::links::{Break, QueueId};
+use super::links::{LinkLoss, QueueId};
 use super::{AdminPurpose, NvmePath, State};
-use crate::{Event, Why};
+use crate::{DownReason, Event};
 
 /// Between two looks at CSTS.
 pub(super) const POLL: Duration = Duration::from_millis(5);
@@ -45,8 +45,8 @@ struct Reset {
 
 impl Fence {
     /// A connection broke.
-    pub(super) fn broken(&mut self, who: QueueId, how: Break) {
-        if who.is_admin() && how == Break::Closed {
+    pub(super) fn broken(&mut self, who: QueueId, how: LinkLoss) {
+        if who.is_admin() && how == LinkLoss::Closed {
             self.ended = Some(who);
         }
     }
@@ -57,9 +57,9 @@ impl Fence {
     }
 
     /// A time that is over is named only if something follows from it: not while a controller is being
-    /// stopped, nor while the path is `falling`.
-    pub(super) fn poll_timeout(&self, falling: bool) -> Option<Time> {
-        let waits = self.asked && self.reset.is_none() && !falling;
+    /// stopped, nor while the path is `closing`.
+    pub(super) fn poll_timeout(&self, closing: bool) -> Option<Time> {
+        let waits = self.asked && self.reset.is_none() && !closing;
         let waited = if waits { self.until } else { None };
         let reset = self.reset.map(|reset| reset.next.map_or(reset.until, |next| next.min(reset.until)));
         earliest(waited, reset)
@@ -73,13 +73,13 @@ impl Fence {
 impl NvmePath {
     /// How long after its loss a controller may carry on; `ended`: its admin queue was closed in good order.
     pub(super) fn patience(&self, ended: bool) -> Duration {
-        let controller = self.known.map(|known| known.controller);
+        let controller = self.path_facts.map(|path_facts| path_facts.controller);
         let quiesce = controller.map_or(Duration::ZERO, |controller| controller.quiesce);
         let times = self.settings.times;
         let unit = controller.map_or(Duration::from_secs(1), |controller| controller.keep_alive_unit);
         // The controller may have taken a longer one than it was asked for.
         let keep_alive =
-            self.found.keep_alive.map_or(times.keep_alive, |theirs| theirs.max(times.keep_alive));
+            self.bringup.keep_alive.map_or(times.keep_alive, |theirs| theirs.max(times.keep_alive));
         let units = keep_alive.as_millis().div_ceil(unit.as_millis().max(1));
         let keep_alive = unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX));
         let any = controller.is_none_or(|controller| controller.any_traffic_keeps_alive);
@@ -96,7 +96,7 @@ impl NvmePath {
         let admin = self.admin();
         let ended = self.fence.ended == Some(admin);
         let otherwise = cx.now + self.patience(ended);
-        if self.known.is_none() {
+        if self.path_facts.is_none() {
             // It never carried an operation.
             self.links.close(cx, admin, Leave::Abort);
             return;
@@ -104,13 +104,13 @@ impl NvmePath {
         // Of two that are to be stopped, the older one's time is waited.
         if let Some(before) = self.fence.reset.take() {
             self.fence.wait_until(before.otherwise);
-            self.errands.forget(before.admin);
+            self.admin_commands.forget(before.admin);
             self.links.close(cx, before.admin, Leave::Abort);
         }
-        let until = cx.now + self.found.ready_within(&self.settings);
-        let disable = PropertyAccess::set_sqe(Property::CC, self.found.configuration().disabled().0);
+        let until = cx.now + self.bringup.ready_within(&self.settings);
+        let disable = PropertyAccess::set_sqe(Property::CC, self.bringup.configuration().disabled().0);
         let sent = self.links.has(admin)
-            && self.errands.send(
+            && self.admin_commands.send(
                 cx,
                 &mut self.links,
                 admin,
@@ -126,20 +126,20 @@ impl NvmePath {
     }
 
     /// A command that stops a controller has ended.
-    pub(super) fn reset_ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: AdminPurpose, cqe: Cqe) {
+    pub(super) fn reset_ran(&mut self, cx: &mut Cx<'_>, who: QueueId, purpose: AdminPurpose, cqe: Cqe) {
         let Some(reset) = self.fence.reset.as_mut().filter(|reset| reset.admin == who) else { return };
         let end = cqe.completion();
         if !end.status.is_success() {
             return self.reset_failed(cx);
         }
-        let stopped = errand == AdminPurpose::Disabled && !ControllerStatus::parse(end.result).ready;
+        let stopped = purpose == AdminPurpose::Disabled && !ControllerStatus::parse(end.result).ready;
         if !stopped {
-            reset.next = Some(cx.now + if errand == AdminPurpose::Disable { Duration::ZERO } else { POLL });
+            reset.next = Some(cx.now + if purpose == AdminPurpose::Disable { Duration::ZERO } else { POLL });
             return;
         }
         self.fence.reset = None;
         self.links.close(cx, who, Leave::Close);
-        if self.fence.until.is_none() && !matches!(self.state, State::Falling(_)) {
+        if self.fence.until.is_none() && !matches!(self.state, State::Closing(_)) {
             self.fence.unknown = false;
         }
         self.fence_clock(cx);
@@ -148,7 +148,7 @@ impl NvmePath {
     /// A controller could not be stopped: only time helps.
     pub(super) fn reset_failed(&mut self, cx: &mut Cx<'_>) {
         if let Some(reset) = self.fence.reset.take() {
-            self.errands.forget(reset.admin);
+            self.admin_commands.forget(reset.admin);
             self.links.close(cx, reset.admin, Leave::Abort);
             self.fence.wait_until(reset.otherwise);
         }
@@ -164,14 +164,14 @@ impl NvmePath {
         {
             reset.next = None;
             let (admin, until) = (reset.admin, reset.until);
-            let look = PropertyAccess::get_sqe(Property::CSTS, 4);
-            let errand = (AdminPurpose::Disabled, Some(until));
-            if !self.errands.send(cx, &mut self.links, admin, (look, 0), errand) {
+            let recheck = PropertyAccess::get_sqe(Property::CSTS, 4);
+            let purpose = (AdminPurpose::Disabled, Some(until));
+            if !self.admin_commands.send(cx, &mut self.links, admin, (recheck, 0), purpose) {
                 self.reset_failed(cx);
             }
         }
         // What is still coming back belongs to what is waited for.
-        if !self.fence.asked || self.fence.reset.is_some() || matches!(self.state, State::Falling(_)) {
+        if !self.fence.asked || self.fence.reset.is_some() || matches!(self.state, State::Closing(_)) {
             return;
         }
         if !self.fence.unknown || self.fence.until.is_none_or(|until| until <= cx.now) {
@@ -187,9 +187,9 @@ impl NvmePath {
             State::Ending { until, told, next } => {
                 self.state = State::Ending { until: until.min(cx.now + grace), told, next };
             }
-            State::Starting => self.fall(cx, Why::Ended),
-            State::Down => self.events.push_back(Event::Down(Why::Ended)),
-            State::Falling(_) => {}
+            State::Starting => self.end_association(cx, DownReason::Ended),
+            State::Down => self.events.push_back(Event::Down(DownReason::Ended)),
+            State::Closing(_) => {}
         }
         self.ending_clock(cx);
     }
@@ -198,38 +198,38 @@ impl NvmePath {
     pub(super) fn ending_clock(&mut self, cx: &mut Cx<'_>) {
         let State::Ending { until, told, next } = self.state else { return };
         if until <= cx.now {
-            return self.fall(cx, Why::Ended);
+            return self.end_association(cx, DownReason::Ended);
         }
         if next.is_some_and(|next| next <= cx.now) {
             self.state = State::Ending { until, told, next: None };
-            let look = PropertyAccess::get_sqe(Property::CSTS, 4);
-            return self.ending_says(cx, (look, AdminPurpose::ShutDown), until);
+            let recheck = PropertyAccess::get_sqe(Property::CSTS, 4);
+            return self.ending_says(cx, (recheck, AdminPurpose::ShutDown), until);
         }
-        if told || !self.flights.is_empty() {
+        if told || !self.operations.is_empty() {
             return;
         }
         self.state = State::Ending { until, told: true, next: None };
-        let configuration = self.found.configuration().with_shutdown(1);
+        let configuration = self.bringup.configuration().with_shutdown(1);
         let shutdown = PropertyAccess::set_sqe(Property::CC, configuration.0);
         self.ending_says(cx, (shutdown, AdminPurpose::Shutdown), until);
     }
 
-    fn ending_says(&mut self, cx: &mut Cx<'_>, (sqe, errand): (Sqe, AdminPurpose), until: Time) {
-        let (admin, errand) = (self.admin(), (errand, Some(until)));
-        if !self.errands.send(cx, &mut self.links, admin, (sqe, 0), errand) {
-            self.fall(cx, Why::Ended);
+    fn ending_says(&mut self, cx: &mut Cx<'_>, (sqe, purpose): (Sqe, AdminPurpose), until: Time) {
+        let (admin, purpose) = (self.admin(), (purpose, Some(until)));
+        if !self.admin_commands.send(cx, &mut self.links, admin, (sqe, 0), purpose) {
+            self.end_association(cx, DownReason::Ended);
         }
     }
 
-    pub(super) fn shutdown_ran(&mut self, cx: &mut Cx<'_>, errand: AdminPurpose, cqe: Cqe) {
+    pub(super) fn shutdown_ran(&mut self, cx: &mut Cx<'_>, purpose: AdminPurpose, cqe: Cqe) {
         let State::Ending { until, told, .. } = self.state else { return };
         let end = cqe.completion();
         if !end.status.is_success() {
-            return self.fall(cx, Why::Ended);
+            return self.end_association(cx, DownReason::Ended);
         }
         let status = ControllerStatus::parse(end.result);
-        if errand == AdminPurpose::Shutdown || status.shutdown != Shutdown::Complete {
-            let wait = if errand == AdminPurpose::Shutdown { Duration::ZERO } else { POLL };
+        if purpose == AdminPurpose::Shutdown || status.shutdown != Shutdown::Complete {
+            let wait = if purpose == AdminPurpose::Shutdown { Duration::ZERO } else { POLL };
             self.state = State::Ending { until, told, next: Some(cx.now + wait) };
             return self.ending_clock(cx);
         }
@@ -238,7 +238,7 @@ impl NvmePath {
             self.links.close(cx, QueueId { qid, ..admin }, Leave::Close);
         }
         // Nothing of it can run any more: there is nothing to fence.
-        self.known = None;
-        self.fall(cx, Why::Ended);
+        self.path_facts = None;
+        self.end_association(cx, DownReason::Ended);
     }
 }

@@ -17,12 +17,12 @@ pub(super) struct IoQueue {
     window: usize,
     busy: usize,
     /// From the place of the command's tag on, which is ours: the command and its operation.
-    flights: Box<[Option<(Tag, Tag)>]>,
+    operations: Box<[Option<(Tag, Tag)>]>,
 }
 
 impl IoQueue {
     pub(super) fn new(who: QueueId, window: usize) -> Self {
-        IoQueue { who, window, busy: 0, flights: vec![None; window.max(1)].into() }
+        IoQueue { who, window, busy: 0, operations: vec![None; window.max(1)].into() }
     }
 
     fn room(&self) -> usize {
@@ -30,33 +30,33 @@ impl IoQueue {
     }
 
     /// A command was started for an operation.
-    pub(super) fn put(&mut self, command: Tag, flight: Tag) {
+    pub(super) fn put(&mut self, command: Tag, operation: Tag) {
         // There are no more commands than the window.
-        let free = self.places(command).find(|&at| self.flights.get(at).is_some_and(Option::is_none));
-        if let Some(place) = free.and_then(|at| self.flights.get_mut(at)) {
-            *place = Some((command, flight));
+        let free = self.places(command).find(|&at| self.operations.get(at).is_some_and(Option::is_none));
+        if let Some(place) = free.and_then(|at| self.operations.get_mut(at)) {
+            *place = Some((command, operation));
             self.busy += 1;
         }
     }
 
     /// The operation of a command that has ended.
     pub(super) fn take(&mut self, command: Tag) -> Option<Tag> {
-        let is = |at: &usize| matches!(self.flights.get(*at), Some(Some((of, _))) if *of == command);
+        let is = |at: &usize| matches!(self.operations.get(*at), Some(Some((of, _))) if *of == command);
         let at = self.places(command).find(is)?;
-        let (_, flight) = self.flights.get_mut(at)?.take()?;
+        let (_, operation) = self.operations.get_mut(at)?.take()?;
         self.busy -= 1;
-        Some(flight)
+        Some(operation)
     }
 
     /// Where a command may stand, its own place first.
     fn places(&self, command: Tag) -> impl Iterator<Item = usize> + use<> {
-        let count = self.flights.len();
+        let count = self.operations.len();
         (0..count).map(move |step| (command.slot() + step) % count)
     }
 
     /// The commands of an operation.
-    pub(super) fn commands(&self, flight: Tag) -> impl Iterator<Item = Tag> {
-        self.flights.iter().flatten().filter(move |(_, of)| *of == flight).map(|(command, _)| *command)
+    pub(super) fn commands(&self, operation: Tag) -> impl Iterator<Item = Tag> {
+        self.operations.iter().flatten().filter(move |(_, of)| *of == operation).map(|(command, _)| *command)
     }
 }
 
@@ -77,23 +77,23 @@ impl IoQueues {
         let (before, behind) = self.list.split_at_checked(turn)?;
         let in_turn = behind.iter().zip(turn..).chain(before.iter().zip(0..));
         let (_, at) =
-            in_turn.filter(|(lane, _)| lane.room() >= commands).min_by_key(|(lane, _)| lane.busy)?;
+            in_turn.filter(|(queue, _)| queue.room() >= commands).min_by_key(|(queue, _)| queue.busy)?;
         self.next = (at + 1) % count;
         self.list.get_mut(at)
     }
 
     pub(super) fn find(&mut self, who: QueueId) -> Option<&mut IoQueue> {
-        self.list.iter_mut().find(|lane| lane.who == who)
+        self.list.iter_mut().find(|queue| queue.who == who)
     }
 
     /// Whether any queue can ever have so many commands in work at once.
     pub(super) fn carries(&self, commands: usize) -> bool {
-        self.list.iter().any(|lane| lane.window >= commands)
+        self.list.iter().any(|queue| queue.window >= commands)
     }
 
     /// Commands that may be in work at once.
     pub(super) fn window(&self) -> usize {
-        self.list.iter().map(|lane| lane.window).sum()
+        self.list.iter().map(|queue| queue.window).sum()
     }
 }
 
@@ -104,24 +104,24 @@ mod tests {
     #[test]
     fn commands_go_where_the_fewest_are_and_in_turn() {
         let id = |qid| QueueId { association: 1, qid };
-        let mut lanes = IoQueues { list: vec![IoQueue::new(id(1), 2), IoQueue::new(id(2), 3)], next: 0 };
+        let mut io_queues = IoQueues { list: vec![IoQueue::new(id(1), 2), IoQueue::new(id(2), 3)], next: 0 };
         let mut went = Vec::new();
         for n in 0..5 {
-            let lane = lanes.choose(1).unwrap();
-            went.push(lane.who.qid);
-            lane.put(Tag::from_bits(lane.busy as u64), Tag::from_bits(n));
+            let queue = io_queues.choose(1).unwrap();
+            went.push(queue.who.qid);
+            queue.put(Tag::from_bits(queue.busy as u64), Tag::from_bits(n));
         }
         assert_eq!(went, [1, 2, 1, 2, 2]);
-        assert!(lanes.choose(1).is_none());
-        assert_eq!(lanes.find(id(2)).unwrap().take(Tag::from_bits(1)), Some(Tag::from_bits(3)));
-        assert_eq!(lanes.find(id(2)).unwrap().take(Tag::from_bits(1)), None);
-        assert!(lanes.choose(2).is_none() && lanes.choose(1).is_some());
+        assert!(io_queues.choose(1).is_none());
+        assert_eq!(io_queues.find(id(2)).unwrap().take(Tag::from_bits(1)), Some(Tag::from_bits(3)));
+        assert_eq!(io_queues.find(id(2)).unwrap().take(Tag::from_bits(1)), None);
+        assert!(io_queues.choose(2).is_none() && io_queues.choose(1).is_some());
         // The place of a command whose end was not heard yet is given to another one.
         let again = Tag::from_bits(1 << 32);
-        let lane = lanes.find(id(2)).unwrap();
-        lane.put(again, Tag::from_bits(9));
-        assert_eq!(lane.take(Tag::from_bits(0)), Some(Tag::from_bits(1)));
-        assert_eq!(lane.take(again), Some(Tag::from_bits(9)));
-        assert_eq!(lanes.window(), 5);
+        let queue = io_queues.find(id(2)).unwrap();
+        queue.put(again, Tag::from_bits(9));
+        assert_eq!(queue.take(Tag::from_bits(0)), Some(Tag::from_bits(1)));
+        assert_eq!(queue.take(again), Some(Tag::from_bits(9)));
+        assert_eq!(io_queues.window(), 5);
     }
 }

@@ -35,7 +35,7 @@ impl QueueId {
 
 /// What ended a connection that we did not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Break {
+pub(super) enum LinkLoss {
     /// The controller closed it.
     Closed,
     /// The socket failed.
@@ -46,7 +46,7 @@ pub(super) enum Break {
 
 /// What happened.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum LinkEvent {
     /// TCP stands.
     Dialled(QueueId, Dialled),
     /// It does not.
@@ -56,13 +56,13 @@ pub(super) enum Told {
     /// A command has ended.
     Completed(QueueId, Tag, Cqe, Payload),
     /// The connection is of no use any more.
-    Broken(QueueId, Break),
+    Broken(QueueId, LinkLoss),
     /// Nothing is left of it.
     Closed(QueueId),
 }
 
 #[derive(Debug)]
-struct Linked {
+struct QueueLink {
     who: QueueId,
     link: LinkId,
     peer: SocketAddr,
@@ -83,17 +83,17 @@ pub(super) struct Links {
     dials: VecDeque<Dial>,
     /// Dials that are not answered.
     awaited: Vec<(DialId, QueueId)>,
-    list: Vec<Linked>,
+    list: Vec<QueueLink>,
     ready: VecDeque<LinkId>,
     leaves: VecDeque<(LinkId, Leave)>,
-    told: VecDeque<Told>,
+    told: VecDeque<LinkEvent>,
     /// What is to be computed for queues that come up: one piece each.
     work: VecDeque<Work>,
     next: u64,
 }
 
 impl Links {
-    /// Asks for a connection; [`Told::Dialled`] or [`Told::NotDialled`] follows.
+    /// Asks for a connection; [`LinkEvent::Dialled`] or [`LinkEvent::NotDialled`] follows.
     pub(super) fn dial(&mut self, who: QueueId, to: SocketAddr, until: Time) {
         let id = DialId(self.next);
         self.next += 1;
@@ -140,7 +140,7 @@ impl Links {
             (Some(who), Ok(dialled)) => {
                 let core = HostQueue::new(cx, limits.clone());
                 let link = dialled.link;
-                self.list.push(Linked {
+                self.list.push(QueueLink {
                     who,
                     link,
                     peer: dialled.peer,
@@ -151,9 +151,9 @@ impl Links {
                     leave: Leave::Abort,
                 });
                 self.ready.push_back(link);
-                self.told.push_back(Told::Dialled(who, dialled));
+                self.told.push_back(LinkEvent::Dialled(who, dialled));
             }
-            (Some(who), Err(errno)) => self.told.push_back(Told::NotDialled(who, errno)),
+            (Some(who), Err(errno)) => self.told.push_back(LinkEvent::NotDialled(who, errno)),
             // Who wanted it has given up meanwhile.
             (None, Ok(dialled)) => self.leaves.push_back((dialled.link, Leave::Abort)),
             (None, Err(_)) => {}
@@ -204,15 +204,15 @@ impl Links {
         Ok(tag)
     }
 
-    fn find(&mut self, link: LinkId) -> Option<&mut Linked> {
+    fn find(&mut self, link: LinkId) -> Option<&mut QueueLink> {
         // A name is used once, but its connection may be gone: what comes late is dropped.
         self.list.iter_mut().find(|linked| linked.link == link)
     }
 
     pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         let broken = match &came {
-            Received::End => Some(Break::Closed),
-            Received::Failed(errno) => Some(Break::Socket(*errno)),
+            Received::End => Some(LinkLoss::Closed),
+            Received::Failed(errno) => Some(LinkLoss::Socket(*errno)),
             Received::Bytes(_) | Received::Loaned(_) | Received::Cancelled => None,
         };
         if broken.is_some() {
@@ -220,7 +220,7 @@ impl Links {
         }
         let Some(linked) = self.find(link) else { return };
         let result = linked.core.handle_recv(cx, LINK, op, came);
-        self.took(link, broken.or(result.err().map(Break::LinkFault)));
+        self.took(link, broken.or(result.err().map(LinkLoss::LinkFault)));
     }
 
     pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
@@ -229,7 +229,7 @@ impl Links {
         }
         let Some(linked) = self.find(link) else { return };
         linked.core.handle_written(cx, LINK, how);
-        self.took(link, how.err().map(Break::Socket));
+        self.took(link, how.err().map(LinkLoss::Socket));
     }
 
     pub(super) fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
@@ -249,12 +249,12 @@ impl Links {
     }
 
     /// A connection was told something.
-    fn took(&mut self, link: LinkId, broken: Option<Break>) {
+    fn took(&mut self, link: LinkId, broken: Option<LinkLoss>) {
         let Links { list, ready, told, .. } = self;
         let Some(linked) = list.iter_mut().find(|linked| linked.link == link) else { return };
         if let (Some(how), false) = (broken, linked.over) {
             linked.over = true;
-            told.push_back(Told::Broken(linked.who, how));
+            told.push_back(LinkEvent::Broken(linked.who, how));
         }
         touch(linked, ready);
         self.depart();
@@ -292,7 +292,7 @@ impl Links {
             linked.core.handle_timeout(cx);
             if let (Some(violation), false) = (linked.core.poll_link_fault(), linked.over) {
                 linked.over = true;
-                self.told.push_back(Told::Broken(linked.who, Break::LinkFault(violation)));
+                self.told.push_back(LinkEvent::Broken(linked.who, LinkLoss::LinkFault(violation)));
             }
             touch(linked, &mut self.ready);
         }
@@ -309,7 +309,7 @@ impl Links {
     }
 
     /// The next thing that happened.
-    pub(super) fn poll(&mut self, cx: &mut Cx<'_>) -> Option<Told> {
+    pub(super) fn poll(&mut self, cx: &mut Cx<'_>) -> Option<LinkEvent> {
         if let Some(told) = self.told.pop_front() {
             return Some(told);
         }
@@ -322,7 +322,7 @@ impl Links {
             match linked.core.poll_event() {
                 Some(HostEvent::Closed) => {
                     self.list.remove(at);
-                    return Some(Told::Closed(who));
+                    return Some(LinkEvent::Closed(who));
                 }
                 Some(event) => return tell(who, event),
                 None => {
@@ -330,7 +330,7 @@ impl Links {
                     if let (Err(violation), false) = (linked.core.resume(cx), linked.over) {
                         linked.over = true;
                         touch(linked, &mut self.ready);
-                        return Some(Told::Broken(who, Break::LinkFault(violation)));
+                        return Some(LinkEvent::Broken(who, LinkLoss::LinkFault(violation)));
                     }
                 }
             }
@@ -340,15 +340,17 @@ impl Links {
 }
 
 /// What an event of a connection that goes on means.
-fn tell(who: QueueId, event: HostEvent<Cqe>) -> Option<Told> {
+fn tell(who: QueueId, event: HostEvent<Cqe>) -> Option<LinkEvent> {
     match event {
-        HostEvent::Ready => Some(Told::Ready(who)),
-        HostEvent::Completed { tag, response, payload } => Some(Told::Completed(who, tag, response, payload)),
+        HostEvent::Ready => Some(LinkEvent::Ready(who)),
+        HostEvent::Completed { tag, response, payload } => {
+            Some(LinkEvent::Completed(who, tag, response, payload))
+        }
         HostEvent::Closed => None,
     }
 }
 
-fn touch(linked: &mut Linked, ready: &mut VecDeque<LinkId>) {
+fn touch(linked: &mut QueueLink, ready: &mut VecDeque<LinkId>) {
     linked.lively = true;
     if !linked.listed {
         linked.listed = true;

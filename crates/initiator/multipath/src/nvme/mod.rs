@@ -4,7 +4,7 @@
 //! alive, and I/O queues, over which operations go to the one that has the fewest in work. Payload goes
 //! straight from and to the caller's memory; once a path is up, reads and writes allocate nothing.
 //!
-//! Everything a controller says is checked (`claims`, and the transport below), and every wait ends
+//! Everything a controller says is checked (`requests`, and the transport below), and every wait ends
 //! ([`Times`]).
 //!
 //! **Loss.** When a connection is lost, or a command is not answered even after Abort, the path is down:
@@ -22,20 +22,20 @@
 //! - A queue is used for operations only while the path is up.
 
 mod admin_commands;
-mod claims;
 mod discovery;
-mod fate;
+mod facts;
 mod fence;
-mod flight;
 mod io_queues;
-mod join;
 mod links;
+mod operation;
 mod operations;
-mod reserve;
+mod queue_setup;
+mod reasons;
+mod reservation;
 mod settings;
 mod start;
+mod status;
 mod watch;
-mod words;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -49,19 +49,19 @@ use stream::{Received, RecvOp, SendOp, Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::trace::Trace;
-use crate::{Claim, Event, Path, Portrait, Protocol, Why};
+use crate::{DownReason, Event, Path, Protocol, ReservationRequest, VolumeInfo};
 
-pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, HOPS_MAX, RECORDS_MAX, Survey};
+pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, DiscoveryReport, HOPS_MAX, RECORDS_MAX};
 pub use settings::{DEPTH_MAX, QUEUES_MAX, Settings, Times};
 
 use admin_commands::AdminCommands;
 use fence::Fence;
-use flight::{Flight, Known};
 use io_queues::IoQueues;
-use join::{Joining, Surroundings};
-use links::{Break, Links, QueueId, Told};
-use start::{Found, Step};
-use watch::{Look, Watch};
+use links::{LinkEvent, LinkLoss, Links, QueueId};
+use operation::{Operation, PathFacts};
+use queue_setup::{QueueSetup, SetupContext};
+use start::{Bringup, Step};
+use watch::{Recheck, Watch};
 
 /// How long it takes until memory or room is asked for again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -72,7 +72,7 @@ enum AdminPurpose {
     /// A step of the start.
     Step(Step),
     /// Something is looked at again.
-    Look(Look),
+    Recheck(Recheck),
     /// Told when something happens.
     Event,
     /// That both sides are there.
@@ -103,7 +103,7 @@ enum State {
         next: Option<Time>,
     },
     /// It is lost; what was in work is coming back.
-    Falling(Why),
+    Closing(DownReason),
 }
 
 /// A path to a namespace over NVMe/TCP.
@@ -118,13 +118,13 @@ pub struct NvmePath {
     association: u32,
     /// Which of the addresses is tried.
     address: usize,
-    joins: Vec<Joining>,
-    errands: AdminCommands<AdminPurpose>,
-    found: Found,
-    known: Option<Known>,
-    portrait: Option<Arc<Portrait>>,
-    lanes: IoQueues,
-    flights: Slab<Flight>,
+    setups: Vec<QueueSetup>,
+    admin_commands: AdminCommands<AdminPurpose>,
+    bringup: Bringup,
+    path_facts: Option<PathFacts>,
+    volume_info: Option<Arc<VolumeInfo>>,
+    io_queues: IoQueues,
+    operations: Slab<Operation>,
     /// Operations that wait for memory or for room.
     parked: VecDeque<Tag>,
     /// When operations are looked over for those that take too long.
@@ -146,13 +146,13 @@ impl NvmePath {
             state: State::Down,
             association: 0,
             address: 0,
-            joins: Vec::new(),
-            errands: AdminCommands::new(),
-            found: Found::default(),
-            known: None,
-            portrait: None,
-            lanes: IoQueues::default(),
-            flights: Slab::new(0),
+            setups: Vec::new(),
+            admin_commands: AdminCommands::new(),
+            bringup: Bringup::default(),
+            path_facts: None,
+            volume_info: None,
+            io_queues: IoQueues::default(),
+            operations: Slab::new(0),
             parked: VecDeque::new(),
             scan: None,
             retry: None,
@@ -180,46 +180,50 @@ impl NvmePath {
     }
 
     /// Takes what happened on a connection.
-    fn heed(&mut self, cx: &mut Cx<'_>, told: Told) {
+    fn handle_link_event(&mut self, cx: &mut Cx<'_>, told: LinkEvent) {
         match told {
-            Told::Dialled(who, dialled) => self.dialled(cx, who, dialled),
-            Told::NotDialled(who, errno) => self.not_dialled(cx, who, errno),
-            Told::Ready(who) => self.join(cx, who, |joining, cx, around| joining.ready(cx, around)),
-            Told::Completed(who, tag, cqe, payload) => self.completed(cx, who, tag, cqe, payload),
-            Told::Broken(who, how) => self.broken(cx, who, how),
-            Told::Closed(who) => self.closed(cx, who),
+            LinkEvent::Dialled(who, dialled) => self.dialled(cx, who, dialled),
+            LinkEvent::NotDialled(who, errno) => self.not_dialled(cx, who, errno),
+            LinkEvent::Ready(who) => {
+                self.join(cx, who, |setup, cx, setup_context| setup.ready(cx, setup_context))
+            }
+            LinkEvent::Completed(who, tag, cqe, payload) => self.completed(cx, who, tag, cqe, payload),
+            LinkEvent::Broken(who, how) => self.broken(cx, who, how),
+            LinkEvent::Closed(who) => self.closed(cx, who),
         }
     }
 
     fn completed(&mut self, cx: &mut Cx<'_>, who: QueueId, tag: Tag, cqe: Cqe, payload: Payload) {
-        if let Some(flight) = self.lanes.find(who).and_then(|lane| lane.take(tag)) {
+        if let Some(operation) = self.io_queues.find(who).and_then(|queue| queue.take(tag)) {
             self.watch.heard = true;
-            return self.landed(cx, flight, cqe, payload);
+            return self.command_ended(cx, operation, cqe, payload);
         }
-        if let Some(errand) = self.errands.ended(who, tag) {
-            return self.ran(cx, who, errand, cqe, payload);
+        if let Some(purpose) = self.admin_commands.ended(who, tag) {
+            return self.ran(cx, who, purpose, cqe, payload);
         }
         if who.association == self.association {
-            self.join(cx, who, |joining, cx, around| joining.completed(cx, around, (tag, cqe, payload)));
+            self.join(cx, who, |setup, cx, setup_context| {
+                setup.completed(cx, setup_context, (tag, cqe, payload))
+            });
         }
     }
 
     /// An admin command has ended.
-    fn ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: AdminPurpose, cqe: Cqe, payload: Payload) {
-        match errand {
-            AdminPurpose::Disable | AdminPurpose::Disabled => self.reset_ran(cx, who, errand, cqe),
+    fn ran(&mut self, cx: &mut Cx<'_>, who: QueueId, purpose: AdminPurpose, cqe: Cqe, payload: Payload) {
+        match purpose {
+            AdminPurpose::Disable | AdminPurpose::Disabled => self.reset_ran(cx, who, purpose, cqe),
             _ if who.association != self.association => {}
             AdminPurpose::Step(step) => self.step_ended(cx, step, cqe, payload),
-            AdminPurpose::Look(look) => self.looked(cx, look, cqe, payload),
+            AdminPurpose::Recheck(recheck) => self.rechecked(cx, recheck, cqe, payload),
             AdminPurpose::Event => self.event(cx, cqe),
             AdminPurpose::KeepAlive => self.kept_alive(cx, cqe),
             // What it was for ends by itself, or by the next time-out.
             AdminPurpose::Abort => {}
-            AdminPurpose::Shutdown | AdminPurpose::ShutDown => self.shutdown_ran(cx, errand, cqe),
+            AdminPurpose::Shutdown | AdminPurpose::ShutDown => self.shutdown_ran(cx, purpose, cqe),
         }
     }
 
-    fn broken(&mut self, cx: &mut Cx<'_>, who: QueueId, how: Break) {
+    fn broken(&mut self, cx: &mut Cx<'_>, who: QueueId, how: LinkLoss) {
         self.fence.broken(who, how);
         let lost = self.fence.resets(who);
         if lost {
@@ -228,32 +232,32 @@ impl NvmePath {
         if who.association != self.association || lost {
             return;
         }
-        let joining = self.joins.iter().find(|joining| joining.who == who);
-        let why = match (&self.state, joining) {
+        let setup = self.setups.iter().find(|setup| setup.who == who);
+        let why = match (&self.state, setup) {
             // A controller that is shut down lets go of its queues.
             (State::Ending { told: true, .. }, _) if !who.is_admin() => return,
-            (State::Ending { told: true, .. }, _) => Why::Ended,
-            (_, Some(joining)) => joining.cut(cx, &mut self.trace, how),
-            (_, None) => words::broken(how),
+            (State::Ending { told: true, .. }, _) => DownReason::Ended,
+            (_, Some(setup)) => setup.cut(cx, &mut self.trace, how),
+            (_, None) => reasons::broken(how),
         };
-        self.fall(cx, why);
+        self.end_association(cx, why);
     }
 
     /// Nothing is left of a connection.
     fn closed(&mut self, cx: &mut Cx<'_>, who: QueueId) {
         // Ours are closed when the path has fallen, others when they broke: this is told before.
         if who.association == self.association && matches!(self.state, State::Starting | State::Up) {
-            self.fall(cx, words::broken(Break::Closed));
+            self.end_association(cx, reasons::broken(LinkLoss::Closed));
         }
     }
 
     /// Everything that was in work has come back: the path is down.
-    fn settle(&mut self) {
-        if !self.flights.is_empty() {
+    fn finish_closing(&mut self) {
+        if !self.operations.is_empty() {
             return;
         }
-        if let State::Falling(why) = &mut self.state {
-            let why = std::mem::replace(why, Why::Ended);
+        if let State::Closing(why) = &mut self.state {
+            let why = std::mem::replace(why, DownReason::Ended);
             self.state = State::Down;
             self.scan = None;
             self.events.push_back(Event::Down(why));
@@ -261,17 +265,17 @@ impl NvmePath {
     }
 
     /// The association is over, in bad order or in good.
-    fn fall(&mut self, cx: &mut Cx<'_>, why: Why) {
-        if matches!(self.state, State::Down | State::Falling(_)) {
+    fn end_association(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+        if matches!(self.state, State::Down | State::Closing(_)) {
             return;
         }
-        self.state = State::Falling(why);
+        self.state = State::Closing(why);
         let admin = self.admin();
         for qid in 1..=self.settings.queues {
             self.links.close(cx, QueueId { qid, ..admin }, Leave::Abort);
         }
-        self.joins.clear();
-        self.errands.forget(admin);
+        self.setups.clear();
+        self.admin_commands.forget(admin);
         self.watch = Watch::default();
         self.retry = None;
         self.lost(cx);
@@ -279,7 +283,7 @@ impl NvmePath {
         while let Some(tag) = self.parked.pop_front() {
             self.unpark(tag);
         }
-        self.settle();
+        self.finish_closing();
     }
 
     /// Does what is due by the clock.
@@ -289,20 +293,21 @@ impl NvmePath {
             self.retry = None;
             self.try_again(cx);
         }
-        if let Some(joining) = self.joins.iter().find(|joining| joining.until <= now) {
-            let why = Why::Silent("the controller does not answer; is it an NVMe/TCP port?".to_owned());
-            let why = joining.broke(cx, &mut self.trace, why);
-            self.fall(cx, why);
+        if let Some(setup) = self.setups.iter().find(|setup| setup.until <= now) {
+            let why =
+                DownReason::Silent("the controller does not answer; is it an NVMe/TCP port?".to_owned());
+            let why = setup.broke(cx, &mut self.trace, why);
+            self.end_association(cx, why);
         }
-        if let Some((who, errand)) = self.errands.overdue(now) {
-            let resets = matches!(errand, AdminPurpose::Disable | AdminPurpose::Disabled);
-            self.errands.forget(who);
+        if let Some((who, purpose)) = self.admin_commands.overdue(now) {
+            let resets = matches!(purpose, AdminPurpose::Disable | AdminPurpose::Disabled);
+            self.admin_commands.forget(who);
             if resets {
                 self.reset_failed(cx);
             } else if who.association == self.association {
-                self.fall(
+                self.end_association(
                     cx,
-                    Why::Silent("the controller does not answer a command of the admin queue".into()),
+                    DownReason::Silent("the controller does not answer a command of the admin queue".into()),
                 );
             }
         }
@@ -315,22 +320,20 @@ impl NvmePath {
 
     /// What was computed for queues that come up.
     fn take_answers(&mut self, cx: &mut Cx<'_>) {
-        while let Some(who) =
-            self.joins.iter().find(|joining| joining.is_answered()).map(|joining| joining.who)
-        {
-            self.join(cx, who, |joining, cx, around| joining.computed(cx, around));
+        while let Some(who) = self.setups.iter().find(|setup| setup.is_answered()).map(|setup| setup.who) {
+            self.join(cx, who, |setup, cx, setup_context| setup.computed(cx, setup_context));
         }
     }
 
     /// Memory, or a place, was short.
     fn try_again(&mut self, cx: &mut Cx<'_>) {
         let short: Vec<QueueId> =
-            self.joins.iter().filter(|joining| joining.is_short()).map(|joining| joining.who).collect();
+            self.setups.iter().filter(|setup| setup.is_short()).map(|setup| setup.who).collect();
         for who in short {
-            self.join(cx, who, |joining, cx, around| joining.go(cx, around));
+            self.join(cx, who, |setup, cx, setup_context| setup.go(cx, setup_context));
         }
         self.step_again(cx);
-        self.look_again(cx);
+        self.recheck_again(cx);
     }
 }
 
@@ -377,24 +380,31 @@ impl Sockets for NvmePath {
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
         while let Some(told) = self.links.poll(cx) {
-            self.heed(cx, told);
+            self.handle_link_event(cx, told);
         }
         self.take_answers(cx);
-        self.launch(cx);
+        self.resume_parked(cx);
         false
     }
 
     fn poll_timeout(&self) -> Option<Time> {
         let ending = match self.state {
             State::Ending { until, next, .. } => Some(next.map_or(until, |next| next.min(until))),
-            State::Down | State::Starting | State::Up | State::Falling(_) => None,
+            State::Down | State::Starting | State::Up | State::Closing(_) => None,
         };
-        let (up, falling) = (matches!(self.state, State::Up), matches!(self.state, State::Falling(_)));
-        let joins = self.joins.iter().map(|joining| joining.until).min();
-        let clocks =
-            [self.links.poll_timeout(), self.retry, joins, self.errands.poll_timeout(), self.scan, ending];
+        let (up, closing) = (matches!(self.state, State::Up), matches!(self.state, State::Closing(_)));
+        let setups = self.setups.iter().map(|setup| setup.until).min();
+        let clocks = [
+            self.links.poll_timeout(),
+            self.retry,
+            setups,
+            self.admin_commands.poll_timeout(),
+            self.scan,
+            ending,
+        ];
         let clocks = clocks.into_iter().fold(None, earliest);
-        let own = [self.watch.poll_timeout(up), self.fence.poll_timeout(falling), self.found.poll_timeout()];
+        let own =
+            [self.watch.poll_timeout(up), self.fence.poll_timeout(closing), self.bringup.poll_timeout()];
         own.into_iter().fold(clocks, earliest)
     }
 
@@ -419,12 +429,17 @@ impl Path for NvmePath {
         self.operate(cx, id, op, payload)
     }
 
-    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        self.ask(cx, id, claim)
+    fn request_reservation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
+        self.ask(cx, id, request)
     }
 
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
-        self.unwant(cx, id);
+        self.cancel_operation(cx, id);
     }
 
     fn fence(&mut self, cx: &mut Cx<'_>) {
@@ -456,6 +471,6 @@ impl Path for NvmePath {
 }
 
 /// Gives a joining queue its surroundings.
-fn around<'a>(settings: &'a Settings, links: &'a mut Links, trace: &'a mut Trace) -> Surroundings<'a> {
-    Surroundings { settings, links, trace }
+fn setup_context<'a>(settings: &'a Settings, links: &'a mut Links, trace: &'a mut Trace) -> SetupContext<'a> {
+    SetupContext { settings, links, trace }
 }

@@ -8,12 +8,12 @@ use nvme::{Cqe, Status, admin};
 use stream::{Tag, earliest};
 use volume::{Failure, IoId, Op, Outcome, Refusal};
 
-use super::fate::{self, Circumstances};
-use super::flight::{Flight, Known, Plan, Stage, Work, worse};
 use super::links::QueueId;
-use super::reserve::Asked;
+use super::operation::{AbortStage, Operation, PathFacts, Plan, Remaining, worse};
+use super::reservation::ReservationCommand;
+use super::status::{self, CommandContext};
 use super::{AdminPurpose, NvmePath, RETRY, State};
-use crate::{Claim, Event, Fate, Why};
+use crate::{DownReason, Event, IoError, ReservationRequest};
 
 /// How often operations are looked over: this part of their time.
 const SCANS: u32 = 8;
@@ -32,81 +32,83 @@ impl NvmePath {
         mut op: Op,
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
-        let (Some(known), State::Up) = (self.known, &self.state) else { return Err((op, payload)) };
+        let (Some(path_facts), State::Up) = (self.path_facts, &self.state) else { return Err((op, payload)) };
         // A read changes nothing. A flush of another volume would be taken for one of what was written here.
         if self.is_unsure() && (op.is_write() || matches!(op, Op::Flush)) {
             return Err((op, payload));
         }
         let commands = if matches!(op, Op::CompareAndWrite(_)) { 2 } else { 1 };
-        if !self.lanes.carries(commands) {
+        if !self.io_queues.carries(commands) {
             // A pair in queues of one command would wait for ever, with all that waits behind it.
-            let how = Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)));
+            let how = Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)));
             self.events.push_back(Event::Done { id, how, payload });
             return Ok(());
         }
-        if self.flights.is_full() || !self.parked.is_empty() {
+        if self.operations.is_full() || !self.parked.is_empty() {
             return Err((op, payload));
         }
-        let Some(shape) = known.namespace.shape else {
+        let Some(format) = path_facts.namespace.format else {
             // Nothing is known of its blocks yet.
-            self.events.push_back(Event::Done { id, how: Err(Fate::NotDone(UNKNOWN_PAUSE)), payload });
+            self.events.push_back(Event::Done { id, how: Err(IoError::NotDone(UNKNOWN_PAUSE)), payload });
             return Ok(());
         };
-        let Some(lane) = self.lanes.choose(commands) else { return Err((op, payload)) };
-        let who = lane.who;
+        let Some(queue) = self.io_queues.choose(commands) else { return Err((op, payload)) };
+        let who = queue.who;
         let (writes, lba) = (op.is_write(), first(&op));
-        let flight = |work, payload| Flight {
+        let operation = |remaining, payload| Operation {
             id,
-            work,
+            remaining,
             payload,
             pair: None,
             out: 0,
-            fate: None,
+            error: None,
             writes,
             lba,
             until: cx.now + self.settings.times.operation,
-            stage: Stage::Working,
+            stage: AbortStage::Working,
             parked: false,
         };
-        match known.plan(&shape, &mut op, payload) {
+        match path_facts.plan(&format, &mut op, payload) {
             Plan::Nothing(payload) => {
                 self.events.push_back(Event::Done { id, how: Ok(Outcome::Complete), payload });
             }
             Plan::Refused(failure, payload) => {
-                self.events.push_back(Event::Done { id, how: Err(Fate::Failed(failure)), payload });
+                self.events.push_back(Event::Done { id, how: Err(IoError::Failed(failure)), payload });
             }
             Plan::One(sqe, payload) => {
-                let Ok(tag) = self.flights.insert(flight(Work::Last, Payload::None)) else {
+                let Ok(tag) = self.operations.insert(operation(Remaining::Last, Payload::None)) else {
                     return Err((op, payload));
                 };
                 match self.links.submit(cx, who, sqe, payload) {
                     Ok(command) => self.sent(tag, who, command),
                     Err((_, payload)) => {
-                        self.flights.discard(tag);
+                        self.operations.discard(tag);
                         return Err((op, payload));
                     }
                 }
             }
             Plan::Pair(pair, whole) => {
-                let flight = Flight { pair: Some(whole), ..flight(Work::Last, Payload::None) };
-                let tag = match self.flights.insert(flight) {
+                let operation = Operation { pair: Some(whole), ..operation(Remaining::Last, Payload::None) };
+                let tag = match self.operations.insert(operation) {
                     Ok(tag) => tag,
-                    Err(flight) => return Err((op, flight.pair.map_or(Payload::None, Payload::Out))),
+                    Err(operation) => return Err((op, operation.pair.map_or(Payload::None, Payload::Out))),
                 };
                 // Both or none: their queue has room for both, or it is gone.
                 for (sqe, half) in pair {
                     match self.links.submit(cx, who, sqe, half) {
                         Ok(command) => self.sent(tag, who, command),
-                        Err((_, payload)) => self.land(tag, payload, Some(Fate::NotDone(RETRY))),
+                        Err((_, payload)) => {
+                            self.note_command_end(tag, payload, Some(IoError::NotDone(RETRY)))
+                        }
                     }
                 }
                 self.finish_if_over(tag);
             }
-            Plan::Work(work) => match self.flights.insert(flight(work, Payload::None)) {
+            Plan::Remaining(remaining) => match self.operations.insert(operation(remaining, Payload::None)) {
                 Ok(tag) => self.go_on(cx, tag),
-                Err(flight) => self.events.push_back(Event::Done {
-                    id: flight.id,
-                    how: Err(Fate::NotDone(RETRY)),
+                Err(operation) => self.events.push_back(Event::Done {
+                    id: operation.id,
+                    how: Err(IoError::NotDone(RETRY)),
                     payload: Payload::None,
                 }),
             },
@@ -115,44 +117,49 @@ impl NvmePath {
         Ok(())
     }
 
-    /// [`Path::claim`](crate::Path::claim).
-    pub(super) fn ask(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        let (Some(known), State::Up) = (self.known, &self.state) else { return Err(claim) };
-        if self.is_unsure() || self.flights.is_full() || !self.parked.is_empty() {
-            return Err(claim);
+    /// [`Path::request`](crate::Path::claim).
+    pub(super) fn ask(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
+        let (Some(path_facts), State::Up) = (self.path_facts, &self.state) else { return Err(request) };
+        if self.is_unsure() || self.operations.is_full() || !self.parked.is_empty() {
+            return Err(request);
         }
-        let asked = known.can_reserve().then(|| Asked::new(&claim)).flatten();
-        let Some(asked) = asked else {
-            let how = Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)));
-            self.events.push_back(Event::Claimed { id, how });
+        let reservation = path_facts.can_reserve().then(|| ReservationCommand::new(&request)).flatten();
+        let Some(reservation) = reservation else {
+            let how = Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)));
+            self.events.push_back(Event::ReservationReply { id, how });
             return Ok(());
         };
-        let flight = Flight {
+        let operation = Operation {
             id,
-            writes: asked.acts(),
-            work: Work::Claim(asked),
+            writes: reservation.acts(),
+            remaining: Remaining::ReservationRequest(reservation),
             payload: Payload::None,
             pair: None,
             out: 0,
-            fate: None,
+            error: None,
             lba: 0,
             until: cx.now + self.settings.times.operation,
-            stage: Stage::Working,
+            stage: AbortStage::Working,
             parked: false,
         };
-        let Ok(tag) = self.flights.insert(flight) else { return Err(claim) };
+        let Ok(tag) = self.operations.insert(operation) else { return Err(request) };
         self.go_on(cx, tag);
         self.watch_operations(cx.now);
         Ok(())
     }
 
     /// A command of an operation was started.
-    fn sent(&mut self, flight: Tag, who: QueueId, command: Tag) {
-        if let Some(lane) = self.lanes.find(who) {
-            lane.put(command, flight);
+    fn sent(&mut self, operation: Tag, who: QueueId, command: Tag) {
+        if let Some(queue) = self.io_queues.find(who) {
+            queue.put(command, operation);
         }
-        if let Some(flight) = self.flights.get_mut(flight) {
-            flight.out += 1;
+        if let Some(operation) = self.operations.get_mut(operation) {
+            operation.out += 1;
         }
     }
 
@@ -160,70 +167,75 @@ impl NvmePath {
     /// namespace is.
     fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let (unsure, is_ending) = (self.is_unsure(), matches!(self.state, State::Ending { .. }));
-        let (Some(known), Some(flight)) = (self.known, self.flights.get_mut(tag)) else { return };
-        let held = unsure && (flight.writes || matches!(flight.work, Work::Claim(_)));
+        let (Some(path_facts), Some(operation)) = (self.path_facts, self.operations.get_mut(tag)) else {
+            return;
+        };
+        let held =
+            unsure && (operation.writes || matches!(operation.remaining, Remaining::ReservationRequest(_)));
         if held && is_ending {
             // Nothing is asked any more that would tell who the namespace is.
             self.finish_if_over(tag);
-            if self.flights.is_empty() {
+            if self.operations.is_empty() {
                 self.ending_clock(cx);
             }
             return;
         }
-        if !held && let Some(lane) = self.lanes.choose(1) {
-            let who = lane.who;
-            if let Some((sqe, payload, by)) = known.next(cx, &flight.work)
+        if !held && let Some(queue) = self.io_queues.choose(1) {
+            let who = queue.who;
+            if let Some((sqe, payload, by)) = path_facts.next(cx, &operation.remaining)
                 && let Ok(command) = self.links.submit(cx, who, sqe, payload)
             {
-                flight.work.advance(by);
-                flight.begin_command(cx.now + self.settings.times.operation);
+                operation.remaining.advance(by);
+                operation.begin_command(cx.now + self.settings.times.operation);
                 return self.sent(tag, who, command);
             }
         }
-        flight.parked = true;
+        operation.parked = true;
         self.parked.push_back(tag);
         self.retry_at(cx.now + RETRY);
     }
 
     /// Lets those go on that wait.
-    pub(super) fn launch(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn resume_parked(&mut self, cx: &mut Cx<'_>) {
         if !matches!(self.state, State::Up | State::Ending { .. }) || self.retry.is_some() {
             return;
         }
         for _ in 0..self.parked.len() {
             let Some(tag) = self.parked.pop_front() else { return };
-            let Some(flight) = self.flights.get_mut(tag) else { continue };
-            flight.parked = false;
+            let Some(operation) = self.operations.get_mut(tag) else { continue };
+            operation.parked = false;
             self.go_on(cx, tag);
         }
     }
 
     /// A command of an operation has ended.
-    pub(super) fn landed(&mut self, cx: &mut Cx<'_>, tag: Tag, cqe: Cqe, payload: Payload) {
+    pub(super) fn command_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, cqe: Cqe, payload: Payload) {
         let status = cqe.completion().status;
-        let ours = matches!(self.state, State::Falling(_)) && status.plain() == Status::HOST_PATH_ERROR;
-        let Some(flight) = self.flights.get_mut(tag) else { return };
-        flight.out -= 1;
+        let ours = matches!(self.state, State::Closing(_)) && status.plain() == Status::HOST_PATH_ERROR;
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        operation.out -= 1;
         let mut payload = payload;
         let mut how = None;
         if !status.is_success() {
-            let circumstances = Circumstances {
-                writes: flight.writes,
-                cancelled: flight.stage.is_cancelled(),
-                once: flight.pair.is_some(),
-                lba: flight.lba,
-                retry_delays: self.known.map_or(Default::default(), |known| known.controller.retry_delays),
+            let circumstances = CommandContext {
+                writes: operation.writes,
+                cancelled: operation.stage.is_cancelled(),
+                once: operation.pair.is_some(),
+                lba: operation.lba,
+                retry_delays: self
+                    .path_facts
+                    .map_or(Default::default(), |path_facts| path_facts.controller.retry_delays),
             };
-            how = Some(fate::of((!ours).then_some(status), circumstances));
-        } else if let Work::Claim(asked) = &mut flight.work
+            how = Some(status::of((!ours).then_some(status), circumstances));
+        } else if let Remaining::ReservationRequest(reservation) = &mut operation.remaining
             && let Payload::In(report) = std::mem::take(&mut payload)
         {
-            asked.reported(report, self.settings.host_id.bytes());
+            reservation.reported(report, self.settings.host_id.bytes());
         }
-        let access = fate::access(status);
+        let access = status::access(status);
         // Who knows of other blocks than the controller asks it again.
         let resized = status.plain() == Status::LBA_OUT_OF_RANGE;
-        self.land(tag, payload, how);
+        self.note_command_end(tag, payload, how);
         if resized && matches!(self.state, State::Up) {
             self.size_differs(cx);
         }
@@ -231,76 +243,89 @@ impl NvmePath {
             self.path_says(cx, access);
         }
         let on = matches!(self.state, State::Up | State::Ending { .. });
-        let more = self.flights.get(tag).is_some_and(|flight| {
-            flight.out == 0 && flight.fate.is_none() && !flight.work.is_done() && !flight.stage.is_cancelled()
+        let more = self.operations.get(tag).is_some_and(|operation| {
+            operation.out == 0
+                && operation.error.is_none()
+                && !operation.remaining.is_done()
+                && !operation.stage.is_cancelled()
         });
         if on && more {
-            if let Some(flight) = self.flights.get_mut(tag) {
+            if let Some(operation) = self.operations.get_mut(tag) {
                 // It may have to wait before it is sent: that is part of its time.
-                flight.begin_command(cx.now + self.settings.times.operation);
+                operation.begin_command(cx.now + self.settings.times.operation);
             }
             return self.go_on(cx, tag);
         }
         self.finish_if_over(tag);
-        if matches!(self.state, State::Falling(_)) {
-            self.settle();
-        } else if matches!(self.state, State::Ending { .. }) && self.flights.is_empty() {
+        if matches!(self.state, State::Closing(_)) {
+            self.finish_closing();
+        } else if matches!(self.state, State::Ending { .. }) && self.operations.is_empty() {
             self.ending_clock(cx);
         }
     }
 
     /// Keeps what has become of a command, and its memory if it is the operation's.
-    fn land(&mut self, tag: Tag, payload: Payload, how: Option<Fate>) {
-        let Some(flight) = self.flights.get_mut(tag) else { return };
-        if matches!(flight.work, Work::Last) {
+    fn note_command_end(&mut self, tag: Tag, payload: Payload, how: Option<IoError>) {
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        if matches!(operation.remaining, Remaining::Last) {
             // The halves of a pair come back in any order, and its memory is kept whole beside them.
-            if flight.pair.is_none() && !matches!(payload, Payload::None) {
-                flight.payload = payload;
+            if operation.pair.is_none() && !matches!(payload, Payload::None) {
+                operation.payload = payload;
             }
         }
         if let Some(how) = how {
-            flight.fate = Some(worse(flight.fate.take(), how));
+            operation.error = Some(worse(operation.error.take(), how));
         }
     }
 
     /// Tells the end of an operation that has nothing in work or waiting.
     pub(super) fn finish_if_over(&mut self, tag: Tag) {
-        if self.flights.get(tag).is_none_or(|flight| flight.out > 0 || flight.parked) {
+        if self.operations.get(tag).is_none_or(|operation| operation.out > 0 || operation.parked) {
             return;
         }
-        let Some(flight) = self.flights.remove(tag) else { return };
-        let Flight { id, work, payload, pair, fate, stage, .. } = flight;
+        let Some(operation) = self.operations.remove(tag) else { return };
+        let Operation { id, remaining, payload, pair, error, stage, .. } = operation;
         let payload = pair.map_or(payload, Payload::Out);
-        let failure = fate.or_else(|| {
-            let cancelled = Fate::Failed(Failure::Failed(volume::Fault::Aborted));
+        let failure = error.or_else(|| {
+            let cancelled = IoError::Failed(Failure::Failed(volume::Fault::Aborted));
             let stopped =
-                if stage.is_cancelled() { cancelled } else { Fate::NotDone(std::time::Duration::ZERO) };
-            (!work.is_done()).then_some(stopped)
+                if stage.is_cancelled() { cancelled } else { IoError::NotDone(std::time::Duration::ZERO) };
+            (!remaining.is_done()).then_some(stopped)
         });
-        self.fence.unknown |= matches!(failure, Some(Fate::Unknown));
-        self.events.push_back(match (work, failure) {
-            (Work::Claim(_), Some(fate)) => Event::Claimed { id, how: Err(fate) },
-            // A report that cannot be read shows nothing, least of all that nothing is held.
-            (Work::Claim(asked), None) if asked.report.is_none() && !asked.acts() => {
-                Event::Claimed { id, how: Err(Fate::Failed(Failure::Failed(volume::Fault::Internal))) }
+        self.fence.unknown |= matches!(failure, Some(IoError::InDoubt));
+        self.events.push_back(match (remaining, failure) {
+            (Remaining::ReservationRequest(_), Some(error)) => {
+                Event::ReservationReply { id, how: Err(error) }
             }
-            (Work::Claim(asked), None) => Event::Claimed { id, how: Ok(asked.report) },
-            (_, Some(fate)) => Event::Done { id, how: Err(fate), payload },
+            // A report that cannot be read shows nothing, least of all that nothing is held.
+            (Remaining::ReservationRequest(reservation), None)
+                if reservation.report.is_none() && !reservation.acts() =>
+            {
+                Event::ReservationReply {
+                    id,
+                    how: Err(IoError::Failed(Failure::Failed(volume::Fault::Internal))),
+                }
+            }
+            (Remaining::ReservationRequest(reservation), None) => {
+                Event::ReservationReply { id, how: Ok(reservation.report) }
+            }
+            (_, Some(error)) => Event::Done { id, how: Err(error), payload },
             (_, None) => Event::Done { id, how: Ok(Outcome::Complete), payload },
         });
     }
 
     /// [`Path::cancel`](crate::Path::cancel).
-    pub(super) fn unwant(&mut self, cx: &mut Cx<'_>, id: IoId) {
-        let Some(tag) = self.flights.iter().find(|(_, flight)| flight.id == id).map(|(tag, _)| tag) else {
+    pub(super) fn cancel_operation(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        let Some(tag) = self.operations.iter().find(|(_, operation)| operation.id == id).map(|(tag, _)| tag)
+        else {
             return;
         };
-        let Some(flight) = self.flights.get_mut(tag) else { return };
-        flight.stage = match flight.stage {
-            Stage::Working | Stage::Unwanted | Stage::Late => Stage::Unwanted,
-            Stage::Aborting { .. } => Stage::Aborting { wanted: true },
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        operation.stage = match operation.stage {
+            AbortStage::Working | AbortStage::Unwanted | AbortStage::Late => AbortStage::Unwanted,
+            AbortStage::Aborting { .. } => AbortStage::Aborting { wanted: true },
         };
-        if flight.parked {
+        if operation.parked {
             self.parked.retain(|parked| *parked != tag);
             self.unpark(tag);
             return;
@@ -310,22 +335,22 @@ impl NvmePath {
 
     /// Sends Abort for what an operation has in work, if one more may be.
     fn abort(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let (Some(known), Some(flight)) = (self.known, self.flights.get(tag)) else { return };
-        let wanted = flight.stage.is_cancelled();
+        let (Some(path_facts), Some(operation)) = (self.path_facts, self.operations.get(tag)) else { return };
+        let wanted = operation.stage.is_cancelled();
         let admin = self.admin();
-        let in_work = self.lanes.list.iter().find_map(|lane| {
-            let command = lane.commands(tag).next()?;
-            Some((lane.who, self.links.core(lane.who)?.cid(command)?))
+        let in_work = self.io_queues.list.iter().find_map(|queue| {
+            let command = queue.commands(tag).next()?;
+            Some((queue.who, self.links.core(queue.who)?.cid(command)?))
         });
         let Some((who, cid)) = in_work else { return };
-        let most = usize::from(known.controller.aborts).min(4);
+        let most = usize::from(path_facts.controller.aborts).min(4);
         let until = Some(cx.now + self.settings.times.command);
         let abort = (admin::abort(who.qid, cid), 0);
-        let sent = self.errands.count(|errand| *errand == AdminPurpose::Abort) < most
-            && self.errands.send(cx, &mut self.links, admin, abort, (AdminPurpose::Abort, until));
-        if let (Some(flight), true) = (self.flights.get_mut(tag), sent) {
-            flight.stage = Stage::Aborting { wanted };
-            flight.until = cx.now + self.settings.times.abort;
+        let sent = self.admin_commands.count(|purpose| *purpose == AdminPurpose::Abort) < most
+            && self.admin_commands.send(cx, &mut self.links, admin, abort, (AdminPurpose::Abort, until));
+        if let (Some(operation), true) = (self.operations.get_mut(tag), sent) {
+            operation.stage = AbortStage::Aborting { wanted };
+            operation.until = cx.now + self.settings.times.abort;
         }
         if !sent {
             self.scan = earliest(self.scan, Some(cx.now + ABORT_PAUSE));
@@ -334,7 +359,7 @@ impl NvmePath {
 
     /// Operations are looked over from time to time as long as there are any.
     fn watch_operations(&mut self, now: Time) {
-        if self.scan.is_none() && !self.flights.is_empty() {
+        if self.scan.is_none() && !self.operations.is_empty() {
             self.scan = Some(now + self.settings.times.operation / SCANS);
         }
     }
@@ -349,30 +374,30 @@ impl NvmePath {
             return;
         }
         let (mut soonest, mut act, mut deaf) = (None, None, false);
-        for (tag, flight) in self.flights.iter_mut() {
-            let late = flight.until <= cx.now;
-            match flight.stage {
-                Stage::Working if late => flight.stage = Stage::Late,
-                Stage::Aborting { .. } if late => {
+        for (tag, operation) in self.operations.iter_mut() {
+            let late = operation.until <= cx.now;
+            match operation.stage {
+                AbortStage::Working if late => operation.stage = AbortStage::Late,
+                AbortStage::Aborting { .. } if late => {
                     deaf = true;
                     continue;
                 }
-                Stage::Working | Stage::Aborting { .. } => {
-                    soonest = earliest(soonest, Some(flight.until));
+                AbortStage::Working | AbortStage::Aborting { .. } => {
+                    soonest = earliest(soonest, Some(operation.until));
                     continue;
                 }
-                Stage::Unwanted | Stage::Late => {}
+                AbortStage::Unwanted | AbortStage::Late => {}
             }
             // What has waited for memory all the time is given up by itself.
-            if flight.parked {
-                flight.stage = Stage::Unwanted;
+            if operation.parked {
+                operation.stage = AbortStage::Unwanted;
             }
             act.get_or_insert(tag);
             soonest = earliest(soonest, Some(cx.now + ABORT_PAUSE));
         }
         if deaf {
             let why = "an operation was not answered in time, and not aborted either";
-            return self.fall(cx, Why::Lost(why.to_owned()));
+            return self.end_association(cx, DownReason::Lost(why.to_owned()));
         }
         if let Some(tag) = act {
             self.give_up(cx, tag);
@@ -383,10 +408,10 @@ impl NvmePath {
     }
 
     fn give_up(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        if self.flights.get(tag).is_some_and(|flight| flight.parked) {
+        if self.operations.get(tag).is_some_and(|operation| operation.parked) {
             self.parked.retain(|parked| *parked != tag);
-            if let Some(flight) = self.flights.get_mut(tag) {
-                flight.fate = Some(worse(flight.fate.take(), Fate::NotDone(RETRY)));
+            if let Some(operation) = self.operations.get_mut(tag) {
+                operation.error = Some(worse(operation.error.take(), IoError::NotDone(RETRY)));
             }
             return self.unpark(tag);
         }
@@ -394,7 +419,7 @@ impl NvmePath {
     }
 }
 
-impl Known {
+impl PathFacts {
     /// Whether there are reservations.
     fn can_reserve(&self) -> bool {
         self.controller.can(nvme::identify::Controller::ONCS_RESERVATIONS)

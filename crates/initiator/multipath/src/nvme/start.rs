@@ -20,16 +20,16 @@ use nvme::{Completion, Cqe, Sqe, Status};
 use stream::{Slab, Tag};
 use volume::Access;
 
-use super::claims::{self, ControllerFacts, Limits, NamespaceFacts, Refused};
+use super::facts::{self, ControllerFacts, Limits, NamespaceFacts, Refused};
 use super::fence::POLL;
-use super::flight::Known;
 use super::io_queues::IoQueue;
-use super::join::{Joining, Progress, Surroundings};
 use super::links::QueueId;
+use super::operation::PathFacts;
+use super::queue_setup::{Progress, QueueSetup, SetupContext};
 use super::settings::{KEEP_ALIVE_MAX, Settings};
-use super::{AdminPurpose, NvmePath, RETRY, State, around, words};
+use super::{AdminPurpose, NvmePath, RETRY, State, reasons, setup_context};
 use crate::trace::{Side, Stage};
-use crate::{Event, Portrait, Why};
+use crate::{DownReason, Event, VolumeInfo};
 
 const TCP: Stage = "TCP";
 /// Entries of the admin queue: the fewest that there may be.
@@ -105,7 +105,7 @@ impl Step {
 
 /// What has been found so far.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Bringup {
     peer: Option<SocketAddr>,
     cntlid: u16,
     capabilities: Option<Capabilities>,
@@ -124,13 +124,13 @@ pub(super) struct Found {
     ready: Option<(Time, Time)>,
 }
 
-impl Found {
+impl Bringup {
     pub(super) fn configuration(&self) -> Configuration {
         Configuration::ENABLE
     }
 
     pub(super) fn ready_within(&self, settings: &Settings) -> Duration {
-        self.capabilities.map_or(settings.times.command, |cap| claims::ready_within(&cap, settings))
+        self.capabilities.map_or(settings.times.command, |cap| facts::ready_within(&cap, settings))
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
@@ -142,18 +142,18 @@ impl NvmePath {
     /// A new association.
     pub(super) fn begin(&mut self, cx: &mut Cx<'_>) {
         self.address = 0;
-        self.known = None;
-        self.portrait = None;
+        self.path_facts = None;
+        self.volume_info = None;
         self.state = State::Starting;
         self.dial_admin(cx);
     }
 
     fn dial_admin(&mut self, cx: &mut Cx<'_>) {
         self.association = self.association.wrapping_add(1);
-        self.found = Found::default();
-        self.lanes.list.clear();
+        self.bringup = Bringup::default();
+        self.io_queues.list.clear();
         let Some(&to) = self.settings.addresses.get(self.address) else {
-            return self.fall(cx, Why::Refused("no address is set; name one".to_owned()));
+            return self.end_association(cx, DownReason::Refused("no address is set; name one".to_owned()));
         };
         self.trace.begins(cx.now, 0, TCP);
         self.trace.field(cx.now, (0, TCP), Side::Us, "address", || to.to_string());
@@ -170,11 +170,11 @@ impl NvmePath {
         let until = cx.now + self.settings.times.join;
         let (connect, cntlid, in_capsule_max) = self.terms(who);
         if who.is_admin() {
-            self.found.peer = Some(dialled.peer);
+            self.bringup.peer = Some(dialled.peer);
         }
-        let joining = Joining::new(who, connect, cntlid, in_capsule_max, until);
-        joining.dialled(cx, around(&self.settings, &mut self.links, &mut self.trace));
-        self.joins.push(joining);
+        let setup = QueueSetup::new(who, connect, cntlid, in_capsule_max, until);
+        setup.dialled(cx, setup_context(&self.settings, &mut self.links, &mut self.trace));
+        self.setups.push(setup);
     }
 
     /// How a queue is asked for.
@@ -185,16 +185,16 @@ impl NvmePath {
             false => (self.entries(), 0),
         };
         let connect = Connect { qid: who.qid, entries, flow_control, individual_deletion: false, kato_ms };
-        match self.found.controller.filter(|_| !who.is_admin()) {
-            Some(controller) => (connect, self.found.cntlid, controller.in_capsule_max),
+        match self.bringup.controller.filter(|_| !who.is_admin()) {
+            Some(controller) => (connect, self.bringup.cntlid, controller.in_capsule_max),
             None => (connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_MAX),
         }
     }
 
     /// Entries of an I/O queue: one stays free (NVMe Base §3.3.1.4).
     fn entries(&self) -> u32 {
-        let capable = self.found.capabilities.map_or(2, |cap| cap.entries_max);
-        let most = self.found.controller.and_then(|controller| controller.max_commands);
+        let capable = self.bringup.capabilities.map_or(2, |cap| cap.entries_max);
+        let most = self.bringup.controller.and_then(|controller| controller.max_commands);
         let most = most.map_or(u32::MAX, |most| u32::from(most).max(2));
         (self.settings.depth + 1).min(capable).min(most).max(2)
     }
@@ -210,7 +210,7 @@ impl NvmePath {
             self.address += 1;
             return self.dial_admin(cx);
         }
-        self.fall(cx, Why::Unreachable(errno));
+        self.end_association(cx, DownReason::Unreachable(errno));
     }
 
     /// Lets a joining queue do something, and takes what comes of it.
@@ -218,30 +218,30 @@ impl NvmePath {
         &mut self,
         cx: &mut Cx<'_>,
         who: QueueId,
-        act: impl FnOnce(&mut Joining, &mut Cx<'_>, Surroundings<'_>) -> Progress,
+        act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, SetupContext<'_>) -> Progress,
     ) {
-        let Some(joining) = self.joins.iter_mut().find(|joining| joining.who == who) else { return };
-        let around = around(&self.settings, &mut self.links, &mut self.trace);
-        let progress = act(joining, cx, around);
+        let Some(setup) = self.setups.iter_mut().find(|setup| setup.who == who) else { return };
+        let setup_context = setup_context(&self.settings, &mut self.links, &mut self.trace);
+        let progress = act(setup, cx, setup_context);
         match progress {
-            Progress::Going if joining.is_short() => self.retry_at(cx.now + RETRY),
+            Progress::Going if setup.is_short() => self.retry_at(cx.now + RETRY),
             Progress::Going => {}
             Progress::Up(connected) => {
-                self.joins.retain(|joining| joining.who != who);
+                self.setups.retain(|setup| setup.who != who);
                 self.joined(cx, who, connected);
             }
-            Progress::Failed(why) => self.fall(cx, why),
+            Progress::Failed(why) => self.end_association(cx, why),
         }
     }
 
     fn joined(&mut self, cx: &mut Cx<'_>, who: QueueId, connected: Connected) {
         if who.is_admin() {
-            self.found.cntlid = connected.cntlid;
+            self.bringup.cntlid = connected.cntlid;
             self.watch.begin(cx.now, self.settings.times.keep_alive);
             return self.step(cx, Step::Capabilities);
         }
-        self.lanes.list.push(IoQueue::new(who, self.entries() as usize - 1));
-        if self.lanes.list.len() == usize::from(self.found.queues) {
+        self.io_queues.list.push(IoQueue::new(who, self.entries() as usize - 1));
+        if self.io_queues.list.len() == usize::from(self.bringup.queues) {
             self.up(cx);
         }
     }
@@ -252,28 +252,37 @@ impl NvmePath {
         self.trace.begins(cx.now, 0, step.name());
         let until = Some(cx.now + self.settings.times.command);
         let admin = self.admin();
-        if !self.errands.send(cx, &mut self.links, admin, (sqe, len), (AdminPurpose::Step(step), until)) {
-            self.found.waiting = Some(step);
+        if !self.admin_commands.send(
+            cx,
+            &mut self.links,
+            admin,
+            (sqe, len),
+            (AdminPurpose::Step(step), until),
+        ) {
+            self.bringup.waiting = Some(step);
             self.retry_at(cx.now + RETRY);
         }
     }
 
     pub(super) fn step_again(&mut self, cx: &mut Cx<'_>) {
-        if let (Some(step), State::Starting) = (self.found.waiting.take(), &self.state) {
+        if let (Some(step), State::Starting) = (self.bringup.waiting.take(), &self.state) {
             self.step(cx, step);
         }
     }
 
     pub(super) fn start_clock(&mut self, cx: &mut Cx<'_>) {
-        let Some((next, until)) = self.found.ready else { return };
+        let Some((next, until)) = self.bringup.ready else { return };
         if !matches!(self.state, State::Starting) {
-            self.found.ready = None;
+            self.bringup.ready = None;
         } else if until <= cx.now {
             let advice = "look at the controller";
             self.trace.fails(cx.now, (0, Step::Ready.name()), "CSTS.RDY stays 0", advice);
-            self.fall(cx, Why::Lost(format!("the controller does not become ready; {advice}")));
+            self.end_association(
+                cx,
+                DownReason::Lost(format!("the controller does not become ready; {advice}")),
+            );
         } else if next <= cx.now {
-            self.found.ready = Some((until, until));
+            self.bringup.ready = Some((until, until));
             self.step(cx, Step::Ready);
         }
     }
@@ -289,11 +298,11 @@ impl NvmePath {
             let command = SetFeatures { fid, save: false, value, nsid: 0 };
             Some((command.sqe(), 0))
         };
-        let version = self.found.version;
+        let version = self.bringup.version;
         match step {
             Step::Capabilities => Some((PropertyAccess::get_sqe(Property::CAP, 8), 0)),
             Step::Version => Some((PropertyAccess::get_sqe(Property::VS, 4), 0)),
-            Step::Enable => Some((PropertyAccess::set_sqe(Property::CC, self.found.configuration().0), 0)),
+            Step::Enable => Some((PropertyAccess::set_sqe(Property::CC, self.bringup.configuration().0), 0)),
             Step::Ready => Some((PropertyAccess::get_sqe(Property::CSTS, 4), 0)),
             Step::Controller => identify(Cns::CONTROLLER, 0),
             Step::KeepAlive => {
@@ -306,7 +315,7 @@ impl NvmePath {
                 feature(Fid::NUMBER_OF_QUEUES, count << 16 | count)
             }
             Step::Events => {
-                let wanted = self.found.controller?.events & EVENTS;
+                let wanted = self.bringup.controller?.events & EVENTS;
                 if wanted == 0 { None } else { feature(Fid::ASYNC_EVENT_CONFIGURATION, wanted) }
             }
             Step::Namespace => identify(Cns::NAMESPACE, nsid),
@@ -320,7 +329,7 @@ impl NvmePath {
 
     /// Reads the states of all groups, and clears the event of it.
     pub(super) fn ana_log(&self) -> Option<(Sqe, usize)> {
-        let len = self.found.controller?.ana_log_len()?;
+        let len = self.bringup.controller?.ana_log_len()?;
         let log = GetLogPage {
             lid: Lid::ANA,
             specific: 1,
@@ -343,14 +352,14 @@ impl NvmePath {
         // A namespace that is not ready has names all the same.
         let is_unready = end.status.plain() == Status::NAMESPACE_NOT_READY;
         if !end.status.is_success() && (!step.is_optional() || is_unready) {
-            let why = format!("{} failed: {}", step.name(), words::status(end.status));
+            let why = format!("{} failed: {}", step.name(), reasons::status(end.status));
             self.trace.fails(cx.now, (0, step.name()), why.clone(), "");
-            return self.fall(
+            return self.end_association(
                 cx,
                 match end.status.plain() {
-                    Status::INVALID_NAMESPACE => Why::Absent(why),
-                    _ if end.status.is_final() => Why::Refused(why),
-                    _ => Why::Lost(why),
+                    Status::INVALID_NAMESPACE => DownReason::Absent(why),
+                    _ if end.status.is_final() => DownReason::Refused(why),
+                    _ => DownReason::Lost(why),
                 },
             );
         }
@@ -358,29 +367,29 @@ impl NvmePath {
             && let Err(refused) = self.judge(cx, step, end, &payload)
         {
             let why = match refused {
-                Refused::Lie(what) => words::lie(what.to_owned()),
-                Refused::Foreign(what) => Why::Refused(format!("{}: {what}", step.name())),
-                Refused::Absent(what) => Why::Absent(format!("{}: {what}", step.name())),
+                Refused::Lie(what) => reasons::lie(what.to_owned()),
+                Refused::Foreign(what) => DownReason::Refused(format!("{}: {what}", step.name())),
+                Refused::Absent(what) => DownReason::Absent(format!("{}: {what}", step.name())),
             };
-            let (what, advice) = words::split(&why);
+            let (what, advice) = reasons::split(&why);
             self.trace.fails(cx.now, (0, step.name()), what, advice);
-            return self.fall(cx, why);
+            return self.end_association(cx, why);
         }
         // Not ready yet: it is asked again by the clock.
-        if step == Step::Ready && self.found.ready.is_some() {
+        if step == Step::Ready && self.bringup.ready.is_some() {
             return;
         }
         self.trace.ends(cx.now, 0, step.name());
         if step == Step::Ana && self.is_contradictory() {
-            return self.fall(cx, words::unsized_path());
+            return self.end_association(cx, reasons::unsized_path());
         }
         self.after(cx, step);
     }
 
     /// Whether the path serves, and what was learnt of the namespace is from when it did not.
     pub(super) fn is_contradictory(&self) -> bool {
-        let is_silent = self.found.namespace.is_some_and(|namespace| namespace.shape.is_none());
-        is_silent && self.found.access.is_some_and(|access| access.serves())
+        let is_silent = self.bringup.namespace.is_some_and(|namespace| namespace.format.is_none());
+        is_silent && self.bringup.access.is_some_and(|access| access.serves())
     }
 
     fn after(&mut self, cx: &mut Cx<'_>, step: Step) {
@@ -403,15 +412,15 @@ impl NvmePath {
         match step {
             Step::Capabilities => {
                 self.trace.field(cx.now, at, Side::Target, "CAP", || format!("{result:#018x}"));
-                self.found.capabilities = Some(Capabilities::parse(result));
+                self.bringup.capabilities = Some(Capabilities::parse(result));
             }
             Step::Version => {
                 self.trace.field(cx.now, at, Side::Target, "VS", || format!("{:#010x}", result as u32));
-                self.found.version = result as u32;
+                self.bringup.version = result as u32;
             }
             Step::Enable => {
-                let until = cx.now + self.found.ready_within(&self.settings);
-                self.found.ready = Some((until, until));
+                let until = cx.now + self.bringup.ready_within(&self.settings);
+                self.bringup.ready = Some((until, until));
             }
             Step::Ready => {
                 self.trace.field(cx.now, at, Side::Target, "CSTS", || format!("{:#x}", result as u32));
@@ -419,47 +428,47 @@ impl NvmePath {
                 if status.fatal {
                     return Err(Refused::Foreign("the controller is in a fatal state (CSTS.CFS)"));
                 }
-                let until = self.found.ready.map_or(cx.now, |(_, until)| until);
-                self.found.ready = if status.ready { None } else { Some((cx.now + POLL, until)) };
+                let until = self.bringup.ready.map_or(cx.now, |(_, until)| until);
+                self.bringup.ready = if status.ready { None } else { Some((cx.now + POLL, until)) };
             }
             Step::KeepAlive => {
                 let kato = result as u32;
                 self.trace.field(cx.now, at, Side::Target, "KATO", || format!("{kato} ms"));
                 // An hour is the longest that we ask for: what claims more is not waited for any longer.
                 let kato = Duration::from_millis(kato.into()).min(KEEP_ALIVE_MAX);
-                self.found.keep_alive = Some(kato).filter(|kato| !kato.is_zero());
+                self.bringup.keep_alive = Some(kato).filter(|kato| !kato.is_zero());
             }
             Step::Queues => {
                 let granted = (result as u16).min((result >> 16) as u16).saturating_add(1);
-                self.found.queues = granted.min(self.settings.queues);
+                self.bringup.queues = granted.min(self.settings.queues);
                 self.trace.field(cx.now, at, Side::Target, "granted", || granted.to_string());
             }
             Step::Events => {}
             Step::Controller => {
                 let said = Controller::parse(&structure(payload)?);
-                let facts = ControllerFacts::judge(&said, self.found.cntlid, self.settings.nsid)?;
-                self.found.controller = Some(facts);
+                let facts = ControllerFacts::judge(&said, self.bringup.cntlid, self.settings.nsid)?;
+                self.bringup.controller = Some(facts);
             }
             Step::Namespace => {
-                let controller = self.found.controller.ok_or(Refused::Lie("there is no controller"))?;
+                let controller = self.bringup.controller.ok_or(Refused::Lie("there is no controller"))?;
                 let said = Namespace::parse(&structure(payload)?);
-                self.found.namespace = Some(NamespaceFacts::judge(&said, &controller, &self.settings)?);
+                self.bringup.namespace = Some(NamespaceFacts::judge(&said, &controller, &self.settings)?);
             }
             Step::Independent => {
                 let said = Independent::parse(&structure(payload)?);
-                self.found.namespace = self.found.namespace.map(|namespace| namespace.and(&said));
+                self.bringup.namespace = self.bringup.namespace.map(|namespace| namespace.and(&said));
             }
             Step::Descriptors => {
-                self.found.identifiers = Identifiers::parse(&structure(payload)?);
-                if self.found.identifiers.command_set.is_some_and(|set| set != 0) {
+                self.bringup.identifiers = Identifiers::parse(&structure(payload)?);
+                if self.bringup.identifiers.command_set.is_some_and(|set| set != 0) {
                     return Err(Refused::Foreign("the namespace is not of the NVM command set"));
                 }
             }
             Step::Limits => {
                 let said = NvmController::parse(&structure(payload)?);
-                if let Some(shape) = self.found.namespace.and_then(|namespace| namespace.shape) {
-                    let unknown = Limits::unknown(shape.transfer_blocks());
-                    self.found.limits = Some(Limits::judge(&said, shape.shift, unknown));
+                if let Some(format) = self.bringup.namespace.and_then(|namespace| namespace.format) {
+                    let unknown = Limits::unknown(format.transfer_blocks());
+                    self.bringup.limits = Some(Limits::judge(&said, format.shift, unknown));
                 }
             }
             Step::Ana => self.take_ana(payload),
@@ -472,15 +481,15 @@ impl NvmePath {
         let Payload::In(log) = payload else { return };
         let mut bytes = Vec::with_capacity(log.len());
         log.pieces().iter().for_each(|piece| bytes.extend_from_slice(piece));
-        let group = self.found.namespace.map_or(0, |namespace| namespace.ana_group);
-        let most = self.found.controller.and_then(|controller| controller.ana_groups).unwrap_or(0);
-        self.found.access = Some(claims::access(&bytes, group, most));
+        let group = self.bringup.namespace.map_or(0, |namespace| namespace.ana_group);
+        let most = self.bringup.controller.and_then(|controller| controller.ana_groups).unwrap_or(0);
+        self.bringup.access = Some(facts::access(&bytes, group, most));
     }
 
     fn dial_queues(&mut self, cx: &mut Cx<'_>) {
-        let Some(to) = self.found.peer else { return };
+        let Some(to) = self.bringup.peer else { return };
         let until = cx.now + self.settings.times.dial;
-        for qid in 1..=self.found.queues {
+        for qid in 1..=self.bringup.queues {
             self.trace.begins(cx.now, qid, TCP);
             self.trace.field(cx.now, (qid, TCP), Side::Us, "address", || to.to_string());
             self.links.dial(QueueId { association: self.association, qid }, to, until);
@@ -488,51 +497,51 @@ impl NvmePath {
     }
 
     fn up(&mut self, cx: &mut Cx<'_>) {
-        let (Some(controller), Some(namespace)) = (self.found.controller, self.found.namespace) else {
+        let (Some(controller), Some(namespace)) = (self.bringup.controller, self.bringup.namespace) else {
             // Queues are dialled when both are known.
-            return self.fall(cx, words::lie("it has not said what it is".to_owned()));
+            return self.end_association(cx, reasons::lie("it has not said what it is".to_owned()));
         };
         // Without a shape nothing is sent, and one block is what every command carries.
-        let transfer = namespace.shape.map_or(1, |shape| shape.transfer_blocks());
-        let limits = self.found.limits.unwrap_or(Limits::unknown(transfer));
-        self.known = Some(Known { nsid: self.settings.nsid, controller, namespace, limits });
-        if self.flights.is_empty() {
+        let transfer = namespace.format.map_or(1, |format| format.transfer_blocks());
+        let limits = self.bringup.limits.unwrap_or(Limits::unknown(transfer));
+        self.path_facts = Some(PathFacts { nsid: self.settings.nsid, controller, namespace, limits });
+        if self.operations.is_empty() {
             // Twice the commands: an operation may wait for its next command, and pairs are two.
-            self.flights = Slab::new(self.lanes.window() * 2);
+            self.operations = Slab::new(self.io_queues.window() * 2);
         }
-        self.parked.reserve(self.lanes.window() * 2);
-        self.events.reserve(self.lanes.window() * 2);
+        self.parked.reserve(self.io_queues.window() * 2);
+        self.events.reserve(self.io_queues.window() * 2);
         self.state = State::Up;
-        self.arm(cx);
-        if let Some(portrait) = self.paint().map(Arc::new) {
-            self.portrait = Some(portrait.clone());
-            self.events.push_back(Event::Up(portrait));
+        self.request_events(cx);
+        if let Some(volume_info) = self.describe().map(Arc::new) {
+            self.volume_info = Some(volume_info.clone());
+            self.events.push_back(Event::Up(volume_info));
         }
     }
 
     /// The portrait as things stand; `None`: the path has not been up in this association.
-    pub(super) fn paint(&self) -> Option<Portrait> {
-        let (known, found) = (self.known?, &self.found);
-        let namespace = found.namespace.unwrap_or(known.namespace);
-        let controller = known.controller;
-        Some(Portrait {
-            uuid: claims::uuid(&found.identifiers),
+    pub(super) fn describe(&self) -> Option<VolumeInfo> {
+        let (path_facts, bringup) = (self.path_facts?, &self.bringup);
+        let namespace = bringup.namespace.unwrap_or(path_facts.namespace);
+        let controller = path_facts.controller;
+        Some(VolumeInfo {
+            uuid: facts::uuid(&bringup.identifiers),
             // Compare and write is a pair of commands in one queue.
-            geometry: namespace.shape.map(|shape| volume::Geometry {
-                caw_max: if self.lanes.carries(2) { shape.geometry.caw_max } else { 0 },
-                ..shape.geometry
+            geometry: namespace.format.map(|format| volume::Geometry {
+                caw_max: if self.io_queues.carries(2) { format.geometry.caw_max } else { 0 },
+                ..format.geometry
             }),
             read_only: namespace.write_protected,
-            access: found.access.unwrap_or(Access::Optimized),
-            product: format!("{} {}", claims::text(&controller.model), claims::text(&controller.firmware)),
-            serial: claims::serial(&controller, &namespace, &found.identifiers),
-            depth: self.lanes.window() as u32,
-            terms: self.portrait_terms(&known, &namespace),
+            access: bringup.access.unwrap_or(Access::Optimized),
+            product: format!("{} {}", facts::text(&controller.model), facts::text(&controller.firmware)),
+            serial: facts::serial(&controller, &namespace, &bringup.identifiers),
+            depth: self.io_queues.window() as u32,
+            terms: self.describe_terms(&path_facts, &namespace),
         })
     }
 
-    fn portrait_terms(&self, known: &Known, namespace: &NamespaceFacts) -> Vec<(String, String)> {
-        let (controller, settings) = (&known.controller, &self.settings);
+    fn describe_terms(&self, path_facts: &PathFacts, namespace: &NamespaceFacts) -> Vec<(String, String)> {
+        let (controller, settings) = (&path_facts.controller, &self.settings);
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let io = QueueId { association: self.association, qid: 1 };
         let terms = self.links.core(io).map(|core| *core.terms());
@@ -552,7 +561,7 @@ impl NvmePath {
                     controller.version & 255
                 ),
             ),
-            ("I/O queues", self.lanes.list.len().to_string()),
+            ("I/O queues", self.io_queues.list.len().to_string()),
             ("SQSIZE", (self.entries() - 1).to_string()),
             ("SQ flow control", if settings.flow_control { "enabled" } else { "disabled" }.to_owned()),
             ("IOCCSZ", format!("{} bytes of data", controller.in_capsule_max)),
@@ -570,7 +579,7 @@ impl NvmePath {
             ("NGUID", hex(&namespace.nguid)),
         ];
         if let Some(terms) = terms {
-            list.push(("DGST", words::digests((terms.header_digest, terms.data_digest))));
+            list.push(("DGST", reasons::digests((terms.header_digest, terms.data_digest))));
             list.push(("MAXH2CDATA", terms.max_h2c_data.to_string()));
             list.push(("CPDA", (terms.controller_alignment / 4 - 1).to_string()));
             list.push(("HPDA", (terms.host_alignment / 4 - 1).to_string()));
@@ -581,8 +590,8 @@ impl NvmePath {
 
     /// The command of an operation is lost with its connection, if it is not up.
     pub(super) fn unpark(&mut self, tag: Tag) {
-        if let Some(flight) = self.flights.get_mut(tag) {
-            flight.parked = false;
+        if let Some(operation) = self.operations.get_mut(tag) {
+            operation.parked = false;
         }
         self.finish_if_over(tag);
     }

@@ -19,17 +19,17 @@ use nvme::log::{GetLogPage, Lid};
 use nvme::{Cqe, Sqe, Status, admin};
 use volume::Access;
 
-use super::claims::{NamespaceFacts, Shape};
+use super::facts::{BlockFormat, NamespaceFacts};
 use super::start::{VERSION_DESCRIPTORS, structure};
-use super::{AdminPurpose, NvmePath, RETRY, State, words};
-use crate::{Event, Why};
+use super::{AdminPurpose, NvmePath, RETRY, State, reasons};
+use crate::{DownReason, Event};
 
 /// Requests for events that wait at the controller.
 const REQUESTS: usize = 4;
 /// What is looked at where the namespace may be another one, or be different.
-const NAMESPACE: &[Look] = &[Look::Descriptors, Look::Namespace, Look::Independent];
+const NAMESPACE: &[Recheck] = &[Recheck::Descriptors, Recheck::Namespace, Recheck::Independent];
 /// Those of them that tell who it is.
-const IDENTITY: &[Look] = &[Look::Descriptors, Look::Namespace];
+const IDENTITY: &[Recheck] = &[Recheck::Descriptors, Recheck::Namespace];
 /// Least time between two looks: so events without end do not fill the admin queue.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,7 +38,7 @@ const REFUSED_MAX: u32 = 6;
 
 /// What may have to be looked at, in the order in which it is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Recheck {
     /// The list of changed namespaces: reading it clears the event.
     Changed,
     /// Who the namespace is.
@@ -50,16 +50,22 @@ pub(super) enum Look {
     Reservation,
 }
 
-impl Look {
-    const ALL: [Look; 6] =
-        [Look::Changed, Look::Descriptors, Look::Namespace, Look::Independent, Look::Ana, Look::Reservation];
+impl Recheck {
+    const ALL: [Recheck; 6] = [
+        Recheck::Changed,
+        Recheck::Descriptors,
+        Recheck::Namespace,
+        Recheck::Independent,
+        Recheck::Ana,
+        Recheck::Reservation,
+    ];
 
     fn bit(self) -> u8 {
         1 << self as u8
     }
 
-    fn bits(looks: &[Look]) -> u8 {
-        looks.iter().fold(0, |bits, look| bits | look.bit())
+    fn bits(rechecks: &[Recheck]) -> u8 {
+        rechecks.iter().fold(0, |bits, recheck| bits | recheck.bit())
     }
 }
 
@@ -99,15 +105,15 @@ impl Watch {
 
     /// Only while the path is `up` is anything looked at.
     pub(super) fn poll_timeout(&self, up: bool) -> Option<Time> {
-        let looks = up && !self.looking;
-        let look = self.not_before.filter(|_| looks && self.wanted != 0);
-        let again = self.again_at.filter(|_| looks);
+        let rechecks = up && !self.looking;
+        let recheck = self.not_before.filter(|_| rechecks && self.wanted != 0);
+        let again = self.again_at.filter(|_| rechecks);
         let told_by = self.told_by.filter(|_| up);
-        [look, again, told_by].into_iter().fold(self.next, stream::earliest)
+        [recheck, again, told_by].into_iter().fold(self.next, stream::earliest)
     }
 
-    fn want(&mut self, looks: &[Look]) {
-        self.wanted |= Look::bits(looks);
+    fn want(&mut self, rechecks: &[Recheck]) {
+        self.wanted |= Recheck::bits(rechecks);
     }
 
     /// An event was told: what was refused may be told by now.
@@ -118,14 +124,14 @@ impl Watch {
 
     /// Another namespace may stand here by now.
     fn doubt(&mut self, until: Time) {
-        self.doubts |= Look::bits(IDENTITY);
+        self.doubts |= Recheck::bits(IDENTITY);
         self.told_by.get_or_insert(until);
     }
 
     /// Something was refused for now: it is asked for again, ever more slowly, for the change that it was about
     /// stands.
-    fn put_off(&mut self, now: Time, look: Look) {
-        self.put_off |= look.bit();
+    fn put_off(&mut self, now: Time, recheck: Recheck) {
+        self.put_off |= recheck.bit();
         self.again_at = Some(now + PAUSE * (1 << self.refused.min(REFUSED_MAX)));
         self.refused = self.refused.saturating_add(1);
     }
@@ -136,18 +142,18 @@ impl Watch {
     }
 
     /// Something was told, or never will be.
-    fn settled(&mut self, look: Look) {
-        self.put_off &= !look.bit();
+    fn answered(&mut self, recheck: Recheck) {
+        self.put_off &= !recheck.bit();
         if self.put_off == 0 {
             (self.refused, self.again_at) = (0, None);
         }
         // What an event asked for meanwhile is not told yet.
-        self.cannot_tell(look);
+        self.cannot_tell(recheck);
     }
 
     /// What was asked for settles no doubt.
-    fn cannot_tell(&mut self, look: Look) {
-        self.doubts &= !look.bit() | self.wanted;
+    fn cannot_tell(&mut self, recheck: Recheck) {
+        self.doubts &= !recheck.bit() | self.wanted;
         if self.doubts == 0 {
             self.told_by = None;
         }
@@ -185,14 +191,14 @@ fn names(facts: &NamespaceFacts) -> Identifiers {
     Identifiers { eui64: Some(facts.eui64), nguid: Some(facts.nguid), ..Identifiers::default() }
 }
 
-fn other_volume() -> Why {
+fn other_volume() -> DownReason {
     let text = "another volume stands behind this namespace number now; look into the target";
-    Why::Lost(text.to_owned())
+    DownReason::Lost(text.to_owned())
 }
 
-fn unnamed() -> Why {
+fn unnamed() -> DownReason {
     let text = "the controller does not tell which volume stands behind this namespace number now; look into the target";
-    Why::Lost(text.to_owned())
+    DownReason::Lost(text.to_owned())
 }
 
 impl NvmePath {
@@ -202,13 +208,13 @@ impl NvmePath {
     }
 
     /// The path is up: events are asked for.
-    pub(super) fn arm(&mut self, cx: &mut Cx<'_>) {
-        let Some(known) = self.known else { return };
+    pub(super) fn request_events(&mut self, cx: &mut Cx<'_>) {
+        let Some(path_facts) = self.path_facts else { return };
         let admin = self.admin();
-        let wanted = usize::from(known.controller.event_requests).min(REQUESTS);
-        while self.errands.count(|errand| *errand == AdminPurpose::Event) < wanted {
+        let wanted = usize::from(path_facts.controller.event_requests).min(REQUESTS);
+        while self.admin_commands.count(|purpose| *purpose == AdminPurpose::Event) < wanted {
             let request = (admin::async_event_request(), 0);
-            if !self.errands.send(cx, &mut self.links, admin, request, (AdminPurpose::Event, None)) {
+            if !self.admin_commands.send(cx, &mut self.links, admin, request, (AdminPurpose::Event, None)) {
                 return;
             }
         }
@@ -222,39 +228,39 @@ impl NvmePath {
         }
         match Notice::parse(end.result as u32) {
             Notice { kind: 2, info: 0, .. } => {
-                self.watch.want(&[Look::Changed]);
+                self.watch.want(&[Recheck::Changed]);
                 self.watch.want(NAMESPACE);
                 self.watch.doubt(cx.now + self.settings.times.command);
             }
-            Notice { kind: 2, info: 3, .. } => self.watch.want(&[Look::Ana]),
-            Notice { kind: 6, info: 0, .. } => self.watch.want(&[Look::Reservation]),
+            Notice { kind: 2, info: 3, .. } => self.watch.want(&[Recheck::Ana]),
+            Notice { kind: 6, info: 0, .. } => self.watch.want(&[Recheck::Reservation]),
             // What else there is changes nothing here: errors are told by commands, health is its
             // operator's.
             _ => {}
         }
         self.watch.hasten(cx.now);
-        self.look(cx);
-        self.arm(cx);
+        self.recheck(cx);
+        self.request_events(cx);
     }
 
     /// A path-related status says more than the last look.
     pub(super) fn path_says(&mut self, cx: &mut Cx<'_>, access: Access) {
-        if self.found.access != Some(access) {
-            self.found.access = Some(access);
+        if self.bringup.access != Some(access) {
+            self.bringup.access = Some(access);
             self.changed();
         }
-        self.watch.want(&[Look::Ana]);
-        self.look(cx);
+        self.watch.want(&[Recheck::Ana]);
+        self.recheck(cx);
     }
 
     /// The controller says that a block is beyond the end: perhaps the namespace has another size by now.
     pub(super) fn size_differs(&mut self, cx: &mut Cx<'_>) {
         self.watch.want(NAMESPACE);
-        self.look(cx);
+        self.recheck(cx);
     }
 
     /// Looks at the next thing.
-    pub(super) fn look(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn recheck(&mut self, cx: &mut Cx<'_>) {
         if self.watch.looking || !matches!(self.state, State::Up) {
             return;
         }
@@ -263,23 +269,29 @@ impl NvmePath {
         if is_early && !self.watch.hurry {
             return;
         }
-        let urgent = |look: &Look| IDENTITY.contains(look);
+        let urgent = |recheck: &Recheck| IDENTITY.contains(recheck);
         let due = |wanted: u8| {
-            let mut all = Look::ALL.into_iter();
-            all.find(|look| wanted & look.bit() != 0 && (!is_early || urgent(look)))
+            let mut all = Recheck::ALL.into_iter();
+            all.find(|recheck| wanted & recheck.bit() != 0 && (!is_early || urgent(recheck)))
         };
-        while let Some(look) = due(self.watch.wanted) {
-            let Some((sqe, len)) = self.look_command(look) else {
-                self.watch.wanted &= !look.bit();
-                self.watch.settled(look);
+        while let Some(recheck) = due(self.watch.wanted) {
+            let Some((sqe, len)) = self.recheck_command(recheck) else {
+                self.watch.wanted &= !recheck.bit();
+                self.watch.answered(recheck);
                 continue;
             };
             let until = Some(cx.now + self.settings.times.command);
             let admin = self.admin();
-            if self.errands.send(cx, &mut self.links, admin, (sqe, len), (AdminPurpose::Look(look), until)) {
-                self.watch.wanted &= !look.bit();
+            if self.admin_commands.send(
+                cx,
+                &mut self.links,
+                admin,
+                (sqe, len),
+                (AdminPurpose::Recheck(recheck), until),
+            ) {
+                self.watch.wanted &= !recheck.bit();
                 self.watch.looking = true;
-                self.watch.hurry &= look != Look::Namespace;
+                self.watch.hurry &= recheck != Recheck::Namespace;
             } else {
                 // Not at once: until then nothing is due, and the world may sleep.
                 (self.watch.not_before, self.watch.hurry) = (Some(cx.now + RETRY), false);
@@ -289,12 +301,12 @@ impl NvmePath {
         }
     }
 
-    pub(super) fn look_again(&mut self, cx: &mut Cx<'_>) {
-        self.look(cx);
-        self.arm(cx);
+    pub(super) fn recheck_again(&mut self, cx: &mut Cx<'_>) {
+        self.recheck(cx);
+        self.request_events(cx);
     }
 
-    fn look_command(&self, look: Look) -> Option<(Sqe, usize)> {
+    fn recheck_command(&self, recheck: Recheck) -> Option<(Sqe, usize)> {
         let log = |lid, len: u64, nsid| {
             let log = GetLogPage {
                 lid,
@@ -312,124 +324,124 @@ impl NvmePath {
             let command = Identify { cns, controller: 0, nsid: self.settings.nsid, command_set: 0 };
             Some((command.sqe(), identify::LEN))
         };
-        match look {
-            Look::Changed => log(Lid::CHANGED_NAMESPACES, 4096, identify::NSID_ALL),
-            Look::Descriptors if self.found.version >= VERSION_DESCRIPTORS => {
+        match recheck {
+            Recheck::Changed => log(Lid::CHANGED_NAMESPACES, 4096, identify::NSID_ALL),
+            Recheck::Descriptors if self.bringup.version >= VERSION_DESCRIPTORS => {
                 identify(Cns::NAMESPACE_DESCRIPTORS)
             }
-            Look::Descriptors => None,
-            Look::Namespace => identify(Cns::NAMESPACE),
-            Look::Independent if self.known?.controller.version >= 0x0002_0000 => {
+            Recheck::Descriptors => None,
+            Recheck::Namespace => identify(Cns::NAMESPACE),
+            Recheck::Independent if self.path_facts?.controller.version >= 0x0002_0000 => {
                 identify(Cns::INDEPENDENT_NAMESPACE)
             }
-            Look::Independent => None,
-            Look::Ana => self.ana_log(),
-            Look::Reservation => log(Lid::RESERVATION, 64, 0),
+            Recheck::Independent => None,
+            Recheck::Ana => self.ana_log(),
+            Recheck::Reservation => log(Lid::RESERVATION, 64, 0),
         }
     }
 
     /// A look has been answered.
-    pub(super) fn looked(&mut self, cx: &mut Cx<'_>, look: Look, cqe: Cqe, payload: Payload) {
+    pub(super) fn rechecked(&mut self, cx: &mut Cx<'_>, recheck: Recheck, cqe: Cqe, payload: Payload) {
         self.watch.looking = false;
         self.watch.not_before = Some(cx.now + PAUSE);
-        self.watch.hurry |= look == Look::Changed;
+        self.watch.hurry |= recheck == Recheck::Changed;
         if !matches!(self.state, State::Up) {
             return;
         }
         let status = cqe.completion().status;
         if status.is_success() {
-            let is_in_doubt = self.watch.doubts & look.bit() != 0;
-            self.watch.settled(look);
-            self.take_look(cx, look, &payload, is_in_doubt);
+            let is_in_doubt = self.watch.doubts & recheck.bit() != 0;
+            self.watch.answered(recheck);
+            self.take_recheck(cx, recheck, &payload, is_in_doubt);
         } else if !status.is_final() {
-            self.watch.put_off(cx.now, look);
+            self.watch.put_off(cx.now, recheck);
             if status.plain() == Status::NAMESPACE_NOT_READY {
                 self.watch.wait_for_ready(cx.now + self.settings.times.command);
             }
-            if !self.was_told(look) {
+            if !self.was_told(recheck) {
                 // What was never told names nobody, and is not waited for.
-                self.watch.cannot_tell(look);
+                self.watch.cannot_tell(recheck);
             }
-        } else if self.watch.doubts & look.bit() != 0 && self.was_told(look) {
-            return self.fall(cx, unnamed());
+        } else if self.watch.doubts & recheck.bit() != 0 && self.was_told(recheck) {
+            return self.end_association(cx, unnamed());
         } else {
-            self.watch.settled(look);
+            self.watch.answered(recheck);
         }
         if matches!(self.state, State::Up) && self.is_contradictory() {
-            return self.fall(cx, words::unsized_path());
+            return self.end_association(cx, reasons::unsized_path());
         }
         if matches!(self.state, State::Up) {
             self.changed();
-            self.look(cx);
+            self.recheck(cx);
         }
     }
 
     /// Whether what is refused now was told when the path came up.
-    fn was_told(&self, look: Look) -> bool {
-        let Identifiers { eui64, nguid, uuid, .. } = &self.found.identifiers;
-        look != Look::Descriptors || eui64.is_some() || nguid.is_some() || uuid.is_some()
+    fn was_told(&self, recheck: Recheck) -> bool {
+        let Identifiers { eui64, nguid, uuid, .. } = &self.bringup.identifiers;
+        recheck != Recheck::Descriptors || eui64.is_some() || nguid.is_some() || uuid.is_some()
     }
 
     /// `is_in_doubt`: it is to tell who the namespace is.
-    fn take_look(&mut self, cx: &mut Cx<'_>, look: Look, payload: &Payload, is_in_doubt: bool) {
-        let Some(known) = &mut self.known else { return };
-        match look {
-            Look::Changed => {}
-            Look::Descriptors => {
+    fn take_recheck(&mut self, cx: &mut Cx<'_>, recheck: Recheck, payload: &Payload, is_in_doubt: bool) {
+        let Some(path_facts) = &mut self.path_facts else { return };
+        match recheck {
+            Recheck::Changed => {}
+            Recheck::Descriptors => {
                 // What cannot be read names nobody.
                 let said = structure(payload)
                     .map_or_else(|_| Identifiers::default(), |bytes| Identifiers::parse(&bytes));
-                if is_other(&self.found.identifiers, &said) {
-                    self.fall(cx, other_volume());
-                } else if is_in_doubt && is_unnamed(&self.found.identifiers, &said) {
-                    self.fall(cx, unnamed());
+                if is_other(&self.bringup.identifiers, &said) {
+                    self.end_association(cx, other_volume());
+                } else if is_in_doubt && is_unnamed(&self.bringup.identifiers, &said) {
+                    self.end_association(cx, unnamed());
                 }
             }
-            Look::Namespace => {
+            Recheck::Namespace => {
                 let said = structure(payload).map(|bytes| Namespace::parse(&bytes));
-                let judged =
-                    said.and_then(|said| NamespaceFacts::judge(&said, &known.controller, &self.settings));
+                let judged = said
+                    .and_then(|said| NamespaceFacts::judge(&said, &path_facts.controller, &self.settings));
                 // What it does not tell now is as it was.
-                let before = known.namespace.shape;
-                let judged = judged.map(|facts| NamespaceFacts { shape: facts.shape.or(before), ..facts });
-                let shift = |shape: Option<Shape>| shape.map(|shape| shape.shift);
+                let before = path_facts.namespace.format;
+                let judged = judged.map(|facts| NamespaceFacts { format: facts.format.or(before), ..facts });
+                let shift = |format: Option<BlockFormat>| format.map(|format| format.shift);
                 if let Ok(facts) = &judged {
-                    let (before, now) = (names(&known.namespace), names(facts));
+                    let (before, now) = (names(&path_facts.namespace), names(facts));
                     if is_other(&before, &now) {
-                        return self.fall(cx, other_volume());
+                        return self.end_association(cx, other_volume());
                     }
                     if is_in_doubt && is_unnamed(&before, &now) {
-                        return self.fall(cx, unnamed());
+                        return self.end_association(cx, unnamed());
                     }
                 }
                 match judged {
                     // Another block size is another namespace: nothing that is in work fits it.
-                    Ok(facts) if before.is_none() || shift(facts.shape) == shift(before) => {
+                    Ok(facts) if before.is_none() || shift(facts.format) == shift(before) => {
                         // Of the limits that go with a shape nothing was learnt without it: that is begun again.
-                        let facts = NamespaceFacts { shape: before.and(facts.shape), ..facts };
-                        known.namespace = facts;
-                        self.found.namespace = Some(facts);
+                        let facts = NamespaceFacts { format: before.and(facts.format), ..facts };
+                        path_facts.namespace = facts;
+                        self.bringup.namespace = Some(facts);
                     }
                     Ok(_) | Err(_) => {
                         let why = "the namespace is gone, or is another one now".to_owned();
-                        self.fall(cx, Why::Refused(why));
+                        self.end_association(cx, DownReason::Refused(why));
                     }
                 }
             }
-            Look::Independent => {
+            Recheck::Independent => {
                 if let Ok(bytes) = structure(payload) {
-                    known.namespace = known.namespace.and(&Independent::parse(&bytes));
-                    self.found.namespace = Some(known.namespace);
+                    path_facts.namespace = path_facts.namespace.and(&Independent::parse(&bytes));
+                    self.bringup.namespace = Some(path_facts.namespace);
                 }
             }
-            Look::Ana => self.take_ana(payload),
+            Recheck::Ana => self.take_ana(payload),
             // 8: the type; 0 says that there is no notice. The rest of them come one by one.
-            Look::Reservation => {
+            Recheck::Reservation => {
                 if let Payload::In(page) = payload {
                     let kind = page.pieces().first().and_then(|piece| piece.get(8)).copied();
                     if kind.is_some_and(|kind| kind != 0) {
                         self.events.push_back(Event::ReservationsChanged);
-                        self.watch.want(&[Look::Reservation]);
+                        self.watch.want(&[Recheck::Reservation]);
                     }
                 }
             }
@@ -438,17 +450,17 @@ impl NvmePath {
 
     /// Tells what differs from the portrait that was told last.
     fn changed(&mut self) {
-        let Some(portrait) = self.paint() else { return };
-        if self.portrait.as_deref() != Some(&portrait) {
-            let portrait = Arc::new(portrait);
-            self.portrait = Some(portrait.clone());
-            self.events.push_back(Event::Changed(portrait));
+        let Some(volume_info) = self.describe() else { return };
+        if self.volume_info.as_deref() != Some(&volume_info) {
+            let volume_info = Arc::new(volume_info);
+            self.volume_info = Some(volume_info.clone());
+            self.events.push_back(Event::Changed(volume_info));
         }
     }
 
     pub(super) fn kept_alive(&mut self, cx: &mut Cx<'_>, cqe: Cqe) {
         if !cqe.completion().status.is_success() {
-            self.fall(cx, Why::Lost("the controller does not take Keep Alive".to_owned()));
+            self.end_association(cx, DownReason::Lost("the controller does not take Keep Alive".to_owned()));
         }
     }
 
@@ -456,25 +468,25 @@ impl NvmePath {
     /// keeps alive.
     pub(super) fn watch_clock(&mut self, cx: &mut Cx<'_>) {
         if matches!(self.state, State::Up) && self.watch.told_by.is_some_and(|until| until <= cx.now) {
-            return self.fall(cx, unnamed());
+            return self.end_association(cx, unnamed());
         }
-        self.look(cx);
+        self.recheck(cx);
         let Some(next) = self.watch.next.filter(|next| *next <= cx.now) else { return };
         self.watch.next = Some(next.max(cx.now - self.watch.tick) + self.watch.tick);
         let heard = std::mem::take(&mut self.watch.heard);
-        let any = self.known.is_some_and(|known| known.controller.any_traffic_keeps_alive);
+        let any = self.path_facts.is_some_and(|path_facts| path_facts.controller.any_traffic_keeps_alive);
         // A path that does not serve may serve again, and not every controller tells it.
-        if self.found.access.is_some_and(|access| !access.serves()) {
-            self.watch.want(&[Look::Ana]);
-            self.look(cx);
+        if self.bringup.access.is_some_and(|access| !access.serves()) {
+            self.watch.want(&[Recheck::Ana]);
+            self.recheck(cx);
         }
-        if any && heard || self.errands.count(|errand| *errand == AdminPurpose::KeepAlive) > 0 {
+        if any && heard || self.admin_commands.count(|purpose| *purpose == AdminPurpose::KeepAlive) > 0 {
             return;
         }
         let until = Some(cx.now + self.watch.patience);
         let admin = self.admin();
         let alive = (admin::keep_alive(), 0);
         let _sent_or_next_time =
-            self.errands.send(cx, &mut self.links, admin, alive, (AdminPurpose::KeepAlive, until));
+            self.admin_commands.send(cx, &mut self.links, admin, alive, (AdminPurpose::KeepAlive, until));
     }
 }

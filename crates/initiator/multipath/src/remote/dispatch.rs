@@ -10,8 +10,8 @@ use volume::{Access, Done, Durability, Failure, Fault, Io, IoId, Op, Outcome, Re
 
 use super::order::{overlap, spans};
 use super::path_slot::State;
-use super::{ABORTED, At, InDoubtWrite, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
-use crate::path::{Fate, Path, Portrait};
+use super::{ABORTED, InDoubtWrite, NEVER, PATH_LOST, RemoteVolume, Stage, Task, TaskState};
+use crate::path::{IoError, Path, VolumeInfo};
 use crate::url::Policy;
 
 /// What comes back undone again and again, without a time to wait, waits for so long.
@@ -37,7 +37,7 @@ impl<P: Path> RemoteVolume<P> {
         let task = Task {
             id,
             op,
-            at: At::Queued,
+            at: TaskState::Queued,
             payload: Payload::None,
             number,
             deadline: NEVER,
@@ -47,16 +47,16 @@ impl<P: Path> RemoteVolume<P> {
             again: false,
             declined: false,
             failure: None,
-            long: None,
+            split: None,
         };
         let plain = !meets && self.queue.is_empty() && !matches!(task.op, Op::Flush);
-        let way = if plain { self.choose() } else { None };
+        let slot = if plain { self.choose() } else { None };
         let tag = match self.tasks.insert(task) {
             Ok(tag) => tag,
             Err(task) => return self.no_room(task, payload),
         };
-        match way {
-            Some(way) => self.give(cx, tag, way, payload),
+        match slot {
+            Some(slot) => self.give(cx, tag, slot, payload),
             None => self.set_aside(cx, tag, payload, meets),
         }
     }
@@ -73,7 +73,7 @@ impl<P: Path> RemoteVolume<P> {
     #[inline]
     fn refuses(&self, now: Time, is_write: bool) -> Option<Failure> {
         match self.stage {
-            Stage::Opening | Stage::Open if self.dark_since.is_some() && self.is_hopeless(now) => {
+            Stage::Opening | Stage::Open if self.unserved_since.is_some() && self.is_hopeless(now) => {
                 return Some(PATH_LOST);
             }
             Stage::Opening | Stage::Open => {}
@@ -88,16 +88,16 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether nobody waits for a path any more: none has served for `fast_fail`, or none is tried.
     pub(super) fn is_hopeless(&self, now: Time) -> bool {
-        self.dark_since.is_some_and(|since| now >= since + self.terms.fast_fail)
+        self.unserved_since.is_some_and(|since| now >= since + self.terms.fast_fail)
             || self
-                .ways
+                .slots
                 .iter()
-                .all(|way| matches!(way.state, State::GivenUp | State::Closing | State::Closed))
+                .all(|slot| matches!(slot.state, State::GivenUp | State::Closing | State::Closed))
     }
 
     /// Whether a write may still land that is not with a path any more.
     pub(super) fn is_fencing(&self) -> bool {
-        !self.ghosts.is_empty() || self.ways.iter().any(|way| way.fencing || way.wants_fence)
+        !self.in_doubt.is_empty() || self.slots.iter().any(|slot| slot.fencing || slot.wants_fence)
     }
 
     /// What does not go to a path at once.
@@ -106,12 +106,12 @@ impl<P: Path> RemoteVolume<P> {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         task.payload = payload;
         if is_held {
-            task.at = At::Held;
+            task.at = TaskState::Held;
             self.held.push_back(tag);
         } else {
             self.queue.push_back(tag);
         }
-        self.uneasy = true;
+        self.has_work = true;
         if self.best.is_empty() || self.is_fencing() {
             self.set_deadline(cx.now, tag);
         }
@@ -121,14 +121,14 @@ impl<P: Path> RemoteVolume<P> {
     #[inline]
     pub(super) fn choose(&mut self) -> Option<u8> {
         if let [only] = self.best[..] {
-            return self.ways[usize::from(only)].has_room().then_some(only);
+            return self.slots[usize::from(only)].has_room().then_some(only);
         }
         let count = self.best.len();
         let mut chosen: Option<(usize, u32)> = None;
         for step in 0..count {
             let at = (self.turn + step) % count;
-            let Some(way) = self.best.get(at).map(|&best| &self.ways[usize::from(best)]) else { break };
-            if !way.has_room() {
+            let Some(slot) = self.best.get(at).map(|&best| &self.slots[usize::from(best)]) else { break };
+            if !slot.has_room() {
                 continue;
             }
             match self.terms.policy {
@@ -136,8 +136,8 @@ impl<P: Path> RemoteVolume<P> {
                     chosen = Some((at, 0));
                     break;
                 }
-                Policy::LeastQueue if chosen.is_none_or(|(_, least)| way.in_work < least) => {
-                    chosen = Some((at, way.in_work));
+                Policy::LeastQueue if chosen.is_none_or(|(_, least)| slot.in_work < least) => {
+                    chosen = Some((at, slot.in_work));
                 }
                 Policy::LeastQueue => {}
             }
@@ -150,27 +150,27 @@ impl<P: Path> RemoteVolume<P> {
     /// Gives an operation to a path that has room.
     #[inline]
     fn give(&mut self, cx: &mut Cx<'_>, tag: Tag, to: u8, payload: Payload) {
-        let way = &mut self.ways[usize::from(to)];
+        let slot = &mut self.slots[usize::from(to)];
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        let (op, payload) = if payload.len() as u64 > way.most || task.long.is_some() {
-            task.cut(way.most, payload)
+        let (op, payload) = if payload.len() as u64 > slot.most || task.split.is_some() {
+            task.cut(slot.most, payload)
         } else {
             (task.op.clone(), payload)
         };
-        match way.path.submit(cx, IoId(tag.to_bits()), op, payload) {
+        match slot.path.submit(cx, IoId(tag.to_bits()), op, payload) {
             Ok(()) => {
-                task.at = At::Path(to);
-                way.in_work += 1;
+                task.at = TaskState::Path(to);
+                slot.in_work += 1;
             }
             Err((_, payload)) => {
                 let payload = task.mend(payload);
                 // Its window is smaller than it said: until something of it ends, it is full.
-                way.depth = way.in_work;
-                task.at = At::Queued;
+                slot.depth = slot.in_work;
+                task.at = TaskState::Queued;
                 task.payload = payload;
                 self.queue.push_front(tag);
-                self.uneasy = true;
-                if way.in_work == 0 {
+                self.has_work = true;
+                if slot.in_work == 0 {
                     self.stalled(cx.now);
                 }
             }
@@ -189,27 +189,30 @@ impl<P: Path> RemoteVolume<P> {
     /// Something was asked of a path that did not take it, and nothing else may bring us here again.
     pub(super) fn ask_again_soon(&mut self, now: Time) {
         self.ask_again = self.ask_again.min(now + AGAIN);
-        self.uneasy = true;
+        self.has_work = true;
     }
 
     /// It is time to ask again: who has nothing in work takes as much as it said, for all that is known.
     pub(super) fn ask_again(&mut self) {
         self.ask_again = NEVER;
-        for way in self.ways.iter_mut().filter(|way| way.in_work == 0 && way.state == State::Up) {
-            way.depth = way.window;
+        for slot in self.slots.iter_mut().filter(|slot| slot.in_work == 0 && slot.state == State::Up) {
+            slot.depth = slot.window;
         }
     }
 
     /// Whether no path carries anything, though some could.
     pub(super) fn is_stalled(&self) -> bool {
-        self.best.iter().map(|at| &self.ways[usize::from(*at)]).all(|way| way.in_work == 0 && !way.has_room())
+        self.best
+            .iter()
+            .map(|at| &self.slots[usize::from(*at)])
+            .all(|slot| slot.in_work == 0 && !slot.has_room())
     }
 
     pub(super) fn postpone(&mut self, until: Time, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        task.at = At::Later;
+        task.at = TaskState::Later;
         self.later.push(std::cmp::Reverse((until, tag.to_bits())));
-        self.uneasy = true;
+        self.has_work = true;
     }
 
     /// Whether an earlier write, in work or in doubt, overlaps this one.
@@ -220,7 +223,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         let Some(task) = self.tasks.get(tag) else { return false };
         let mine = |number: u64, op: &Op| number < task.number && op.is_write() && overlap(op, &task.op);
-        self.ghosts.iter().any(|ghost| mine(ghost.number, &ghost.op))
+        self.in_doubt.iter().any(|write| mine(write.number, &write.op))
             || self.tasks.iter().any(|(_, other)| mine(other.number, &other.op))
     }
 
@@ -233,11 +236,11 @@ impl<P: Path> RemoteVolume<P> {
             let Some(tag) = self.held.pop_front() else { break };
             let is_blocked = self.is_blocked(tag);
             let Some(task) = self.tasks.get_mut(tag) else { continue };
-            debug_assert_eq!(task.at, At::Held);
+            debug_assert_eq!(task.at, TaskState::Held);
             if is_blocked {
                 self.held.push_back(tag);
             } else {
-                task.at = At::Queued;
+                task.at = TaskState::Queued;
                 self.queue.push_back(tag);
             }
         }
@@ -258,32 +261,32 @@ impl<P: Path> RemoteVolume<P> {
                 self.start_flush(cx, tag);
                 continue;
             }
-            let Some(way) = self.choose() else { return };
+            let Some(slot) = self.choose() else { return };
             self.queue.pop_front();
             let Some(task) = self.tasks.get_mut(tag) else { continue };
             let payload = std::mem::take(&mut task.payload);
-            self.give(cx, tag, way, payload);
+            self.give(cx, tag, slot, payload);
         }
     }
 
     /// A flush goes to every path that has carried writes since its last, and to one at least.
     fn start_flush(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let mut todo = 0;
-        for (at, way) in self.ways.iter().enumerate() {
-            todo |= u32::from(way.is_dirty() && way.serves()) << at;
+        for (at, slot) in self.slots.iter().enumerate() {
+            todo |= u32::from(slot.is_dirty() && slot.serves()) << at;
         }
         #[cfg(test)]
         if self.has(super::Bug::FlushOne) {
             todo &= todo.wrapping_neg();
         }
         if todo == 0 {
-            let Some(way) = self.choose().or(self.best.first().copied()) else {
+            let Some(slot) = self.choose().or(self.best.first().copied()) else {
                 return self.queue.push_front(tag);
             };
-            todo = 1 << way;
+            todo = 1 << slot;
         }
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        task.at = At::Flush { todo, out: 0 };
+        task.at = TaskState::Flush { todo, out: 0 };
         task.since = self.cached;
         (task.again, task.declined, task.failure) = (false, false, None);
         self.flushes.push(tag);
@@ -308,23 +311,23 @@ impl<P: Path> RemoteVolume<P> {
     /// True if nothing is left to send.
     fn send_legs(&mut self, cx: &mut Cx<'_>, tag: Tag) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
-        let At::Flush { mut todo, mut out } = task.at else { return true };
+        let TaskState::Flush { mut todo, mut out } = task.at else { return true };
         let (mut refused, mut declined) = (false, false);
-        for (at, way) in self.ways.iter_mut().enumerate() {
-            if todo >> at & 1 == 0 || !way.has_room() || way.access().is_none() {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            if todo >> at & 1 == 0 || !slot.has_room() || slot.access().is_none() {
                 continue;
             }
-            if way.path.submit(cx, IoId(tag.to_bits()), Op::Flush, Payload::None).is_ok() {
-                way.in_work += 1;
+            if slot.path.submit(cx, IoId(tag.to_bits()), Op::Flush, Payload::None).is_ok() {
+                slot.in_work += 1;
                 (todo, out) = (todo & !(1 << at), out | 1 << at);
                 self.touched |= 1 << at;
                 self.ready |= 1 << at;
             } else {
-                way.depth = way.in_work;
-                (refused, declined) = (refused | (way.in_work == 0), true);
+                slot.depth = slot.in_work;
+                (refused, declined) = (refused | (slot.in_work == 0), true);
             }
         }
-        task.at = At::Flush { todo, out };
+        task.at = TaskState::Flush { todo, out };
         task.declined |= declined;
         if declined {
             self.set_deadline(cx.now, tag);
@@ -342,61 +345,63 @@ impl<P: Path> RemoteVolume<P> {
         cx: &mut Cx<'_>,
         from: usize,
         id: IoId,
-        how: Result<Outcome, Fate>,
+        how: Result<Outcome, IoError>,
         payload: Payload,
     ) {
         let tag = Tag::from_bits(id.0);
-        let way = &mut self.ways[from];
+        let slot = &mut self.slots[from];
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match task.at {
-            At::Path(at) if usize::from(at) == from => {}
-            At::Flush { out, .. } if out >> from & 1 == 1 => return self.ended_leg(cx, from, tag, how),
+            TaskState::Path(at) if usize::from(at) == from => {}
+            TaskState::Flush { out, .. } if out >> from & 1 == 1 => {
+                return self.ended_leg(cx, from, tag, how);
+            }
             // A path that ends what it has not: its number is not ours any more.
             _ => return,
         }
-        way.in_work -= 1;
-        way.depth = way.window;
-        let payload = if task.long.is_some() { task.mend(payload) } else { payload };
+        slot.in_work -= 1;
+        slot.depth = slot.window;
+        let payload = if task.split.is_some() { task.mend(payload) } else { payload };
         match how {
             Ok(outcome) => {
-                way.counts.done += 1;
+                slot.counts.done += 1;
                 if task.op.is_write() && !matches!(task.op, Op::Write(_, Durability::Stable)) {
                     self.cached += 1;
-                    way.written = self.cached;
+                    slot.written = self.cached;
                 }
-                if task.long.is_some() && task.goes_on() {
-                    (task.payload, task.at) = (payload, At::Queued);
+                if task.split.is_some() && task.goes_on() {
+                    (task.payload, task.at) = (payload, TaskState::Queued);
                     if task.cancelled {
                         return self.give_up(tag, ABORTED);
                     }
                     self.queue.push_front(tag);
-                    self.uneasy = true;
+                    self.has_work = true;
                     return;
                 }
                 self.finish(tag, Ok(outcome), payload);
             }
-            Err(Fate::Failed(Failure::Refused(Refusal::OutOfRange)))
-                if may_be(task, self.portrait.as_deref()) =>
+            Err(IoError::Failed(Failure::Refused(Refusal::OutOfRange)))
+                if may_be(task, self.volume_info.as_deref()) =>
             {
                 // Others have told of a growth that this path's port has not heard of yet.
-                way.counts.retried += 1;
+                slot.counts.retried += 1;
                 self.retry(cx, tag, payload, GROWING);
             }
-            Err(Fate::Failed(failure)) => {
-                way.counts.failed += 1;
-                let failure = if task.long.is_some() { task.placed(failure) } else { failure };
+            Err(IoError::Failed(failure)) => {
+                slot.counts.failed += 1;
+                let failure = if task.split.is_some() { task.placed(failure) } else { failure };
                 self.finish(tag, Err(failure), payload);
             }
-            Err(Fate::NotDone(after)) => {
-                way.counts.retried += 1;
+            Err(IoError::NotDone(after)) => {
+                slot.counts.retried += 1;
                 self.retry(cx, tag, payload, after);
             }
-            Err(Fate::Unknown) if task.op.is_write() => {
-                way.counts.lost += 1;
-                way.wants_fence = true;
-                task.at = At::Doubt(from as u8, way.generation);
+            Err(IoError::InDoubt) if task.op.is_write() => {
+                slot.counts.lost += 1;
+                slot.wants_fence = true;
+                task.at = TaskState::Doubt(from as u8, slot.generation);
                 task.payload = payload;
-                self.uneasy = true;
+                self.has_work = true;
                 #[cfg(test)]
                 if self.has(super::Bug::NoFence) {
                     let task = self.tasks.get_mut(tag).expect("found above");
@@ -408,47 +413,47 @@ impl<P: Path> RemoteVolume<P> {
                 held.into_iter().for_each(|tag| self.set_deadline(cx.now, tag));
                 self.choose_best(cx.now);
             }
-            Err(Fate::Unknown) => {
-                way.counts.lost += 1;
+            Err(IoError::InDoubt) => {
+                slot.counts.lost += 1;
                 self.retry(cx, tag, payload, Duration::ZERO);
             }
         }
     }
 
-    fn ended_leg(&mut self, cx: &mut Cx<'_>, from: usize, tag: Tag, how: Result<Outcome, Fate>) {
-        let way = &mut self.ways[from];
-        way.in_work -= 1;
-        way.depth = way.window;
+    fn ended_leg(&mut self, cx: &mut Cx<'_>, from: usize, tag: Tag, how: Result<Outcome, IoError>) {
+        let slot = &mut self.slots[from];
+        slot.in_work -= 1;
+        slot.depth = slot.window;
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        let At::Flush { todo, mut out } = task.at else { return };
+        let TaskState::Flush { todo, mut out } = task.at else { return };
         out &= !(1 << from);
-        task.at = At::Flush { todo, out };
+        task.at = TaskState::Flush { todo, out };
         let mut after = Duration::ZERO;
         match how {
             Ok(_) => {
-                way.counts.done += 1;
-                way.flushed = way.flushed.max(task.since);
+                slot.counts.done += 1;
+                slot.flushed = slot.flushed.max(task.since);
             }
-            Err(Fate::Failed(failure)) => {
-                way.counts.failed += 1;
+            Err(IoError::Failed(failure)) => {
+                slot.counts.failed += 1;
                 task.failure = Some(graver(task.failure, failure));
             }
-            Err(Fate::NotDone(time)) => {
-                way.counts.retried += 1;
+            Err(IoError::NotDone(time)) => {
+                slot.counts.retried += 1;
                 (task.again, after) = (true, time);
             }
-            Err(Fate::Unknown) => {
-                way.counts.lost += 1;
+            Err(IoError::InDoubt) => {
+                slot.counts.lost += 1;
                 task.again = true;
             }
         }
-        self.settle_flush(cx, tag, after);
+        self.end_flush(cx, tag, after);
     }
 
     /// Ends a flush that has no leg left, or begins it again.
-    fn settle_flush(&mut self, cx: &mut Cx<'_>, tag: Tag, after: Duration) {
+    fn end_flush(&mut self, cx: &mut Cx<'_>, tag: Tag, after: Duration) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        if !matches!(task.at, At::Flush { todo: 0, out: 0 }) {
+        if !matches!(task.at, TaskState::Flush { todo: 0, out: 0 }) {
             return;
         }
         match (task.failure.take(), task.again) {
@@ -461,23 +466,23 @@ impl<P: Path> RemoteVolume<P> {
     /// A flush has waited long enough for a path that is being fenced.
     pub(super) fn expire_flush(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        let At::Flush { out, .. } = task.at else { return };
-        task.at = At::Flush { todo: 0, out };
+        let TaskState::Flush { out, .. } = task.at else { return };
+        task.at = TaskState::Flush { todo: 0, out };
         task.failure = Some(graver(task.failure, PATH_LOST));
-        self.settle_flush(cx, tag, Duration::ZERO);
+        self.end_flush(cx, tag, Duration::ZERO);
     }
 
     /// A path does not serve any more: flushes do not wait to be sent by it. Who takes its place at the
     /// target has its cache.
-    pub(super) fn drop_legs(&mut self, cx: &mut Cx<'_>, way: usize) {
+    pub(super) fn drop_legs(&mut self, cx: &mut Cx<'_>, slot: usize) {
         let tags: SmallVec<[Tag; 4]> = self.flushes.iter().copied().collect();
         for tag in tags {
             let Some(task) = self.tasks.get_mut(tag) else { continue };
-            let At::Flush { todo, out } = task.at else { continue };
-            if todo >> way & 1 == 1 {
-                task.at = At::Flush { todo: todo & !(1 << way), out };
+            let TaskState::Flush { todo, out } = task.at else { continue };
+            if todo >> slot & 1 == 1 {
+                task.at = TaskState::Flush { todo: todo & !(1 << slot), out };
                 task.again = true;
-                self.settle_flush(cx, tag, Duration::ZERO);
+                self.end_flush(cx, tag, Duration::ZERO);
             }
         }
     }
@@ -492,7 +497,7 @@ impl<P: Path> RemoteVolume<P> {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         task.payload = payload;
         task.tries += 1;
-        task.at = At::Queued;
+        task.at = TaskState::Queued;
         let after = if task.tries > TRIES_MAX { after.max(AGAIN) } else { after };
         if task.cancelled {
             return self.give_up(tag, ABORTED);
@@ -502,7 +507,7 @@ impl<P: Path> RemoteVolume<P> {
             Stage::Failed => return self.give_up(tag, PATH_LOST),
             Stage::Closing | Stage::Closed => return self.give_up(tag, ABORTED),
         }
-        self.uneasy = true;
+        self.has_work = true;
         self.set_deadline(cx.now, tag);
         if after.is_zero() {
             self.queue.push_back(tag);
@@ -524,11 +529,11 @@ impl<P: Path> RemoteVolume<P> {
     pub(super) fn give_up(&mut self, tag: Tag, failure: Failure) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let payload = std::mem::take(&mut task.payload);
-        let waited = matches!(task.at, At::Queued | At::Later);
-        if let At::Doubt(way, generation) = task.at {
+        let waited = matches!(task.at, TaskState::Queued | TaskState::Later);
+        if let TaskState::Doubt(slot, generation) = task.at {
             // It may still land: what overlaps it goes on waiting.
             let Some(task) = self.tasks.remove(tag) else { return };
-            self.ghosts.push(InDoubtWrite { way, generation, number: task.number, op: task.op });
+            self.in_doubt.push(InDoubtWrite { slot, generation, number: task.number, op: task.op });
             return self.done.push_back(Done { id: task.id, result: Err(failure), payload });
         }
         self.finish(tag, Err(failure), payload);
@@ -563,17 +568,19 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether an operation ends where nobody waits for a path any more. What a path has ends with that path;
     /// what waits for its fence only, where it must be certain, waits on.
-    pub(super) fn ends_lost(&self, at: At) -> bool {
+    pub(super) fn ends_lost(&self, at: TaskState) -> bool {
         match at {
-            At::Doubt(..) => !self.terms.certain,
-            At::Queued | At::Held | At::Later => true,
-            At::Path(_) | At::Flush { .. } => false,
+            TaskState::Doubt(..) => !self.terms.certain,
+            TaskState::Queued | TaskState::Held | TaskState::Later => true,
+            TaskState::Path(_) | TaskState::Flush { .. } => false,
         }
     }
 
     /// Ends what no path has.
     pub(super) fn fail_waiting(&mut self, failure: Failure) {
-        let waits = |at: At| self.ends_lost(at) || failure == ABORTED && matches!(at, At::Doubt(..));
+        let waits = |state: TaskState| {
+            self.ends_lost(state) || failure == ABORTED && matches!(state, TaskState::Doubt(..))
+        };
         let tags: Vec<Tag> =
             self.tasks.iter().filter(|(_, task)| waits(task.at)).map(|(tag, _)| tag).collect();
         tags.into_iter().for_each(|tag| self.give_up(tag, failure));
@@ -583,18 +590,20 @@ impl<P: Path> RemoteVolume<P> {
     pub(super) fn choose_best(&mut self, now: Time) {
         let mut best = SmallVec::<[u8; 8]>::new();
         for wanted in [Access::Optimized, Access::NonOptimized] {
-            let ways = self.ways.iter().enumerate().filter(|(_, way)| way.access() == Some(wanted));
-            best.extend(ways.map(|(at, _)| at as u8));
+            let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.access() == Some(wanted));
+            best.extend(slots.map(|(at, _)| at as u8));
             if !best.is_empty() {
                 break;
             }
         }
         match (best.is_empty(), self.best.is_empty()) {
             (true, false) => {
-                self.dark_since = Some(now);
-                self.uneasy = true;
-                for (at, way) in self.ways.iter_mut().enumerate().filter(|(_, way)| way.state == State::Up) {
-                    way.path.look_now();
+                self.unserved_since = Some(now);
+                self.has_work = true;
+                for (at, slot) in
+                    self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.state == State::Up)
+                {
+                    slot.path.look_now();
                     self.touched |= 1 << at;
                 }
                 // Who waits for room waits for a path now.
@@ -602,12 +611,12 @@ impl<P: Path> RemoteVolume<P> {
                     .tasks
                     .iter()
                     .map(|(tag, task)| (tag, task.at))
-                    .filter(|(_, at)| matches!(at, At::Queued | At::Held | At::Later))
+                    .filter(|(_, at)| matches!(at, TaskState::Queued | TaskState::Held | TaskState::Later))
                     .map(|(tag, _)| tag)
                     .collect();
                 tags.into_iter().for_each(|tag| self.set_deadline(now, tag));
             }
-            (false, _) => self.dark_since = None,
+            (false, _) => self.unserved_since = None,
             (true, true) => {}
         }
         self.best = best;
@@ -626,13 +635,13 @@ impl<P: Path> RemoteVolume<P> {
                 task.cancelled = true;
             }
             match at {
-                At::Queued | At::Held | At::Later => self.give_up(tag, ABORTED),
-                At::Path(way) => {
-                    self.ways[usize::from(way)].path.cancel(cx, IoId(tag.to_bits()));
-                    self.touch(usize::from(way));
+                TaskState::Queued | TaskState::Held | TaskState::Later => self.give_up(tag, ABORTED),
+                TaskState::Path(slot) => {
+                    self.slots[usize::from(slot)].path.cancel(cx, IoId(tag.to_bits()));
+                    self.touch(usize::from(slot));
                 }
                 // A flush is not worth it; of what is in doubt its fence tells.
-                At::Flush { .. } | At::Doubt(..) => {}
+                TaskState::Flush { .. } | TaskState::Doubt(..) => {}
             }
         }
     }
@@ -649,8 +658,8 @@ fn graver(before: Option<Failure>, now: Failure) -> Failure {
 
 /// Whether an operation that was refused as beyond the end lies within the volume's newest size, and has not been
 /// tried often enough to believe it all the same.
-fn may_be(task: &Task, portrait: Option<&Portrait>) -> bool {
-    let Some(geometry) = portrait.and_then(|portrait| portrait.geometry) else { return false };
+fn may_be(task: &Task, volume_info: Option<&VolumeInfo>) -> bool {
+    let Some(geometry) = volume_info.and_then(|volume_info| volume_info.geometry) else { return false };
     let within = |span: &Span| span.end().is_some_and(|end| end <= geometry.blocks);
     task.tries < GROWING_MAX && !spans(&task.op).is_empty() && spans(&task.op).iter().all(within)
 }

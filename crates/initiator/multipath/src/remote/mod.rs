@@ -14,19 +14,19 @@
 //!   flushed (NVMe Base: a flush covers what its own controller completed), and one at least.
 //!
 //! Bounds: at most [`Terms::in_work`] operations are held, in all queues together, and as many ends that
-//! were not taken; at most [`CLAIMS_MAX`] claims; [`PATHS_MAX`] paths. On the plain path nothing is
+//! were not taken; at most [`REQUESTS_MAX`] claims; [`PATHS_MAX`] paths. On the plain path nothing is
 //! allocated.
 //!
 //! [`Backend::poll_done`]: volume::Backend::poll_done
 
-mod claims;
 mod dispatch;
-mod joining;
-mod life;
-mod long;
 mod order;
 mod path_slot;
+mod paths;
+mod registering;
+mod reservation;
 mod sockets;
+mod split;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -45,18 +45,18 @@ use stream::{Slab, Tag};
 use volume::reservation::Register;
 use volume::{Done, Failure, Fault, Geometry, IoId, Op, Time, Uuid};
 
-pub use claims::{CLAIMS_MAX, Claimed};
+pub use reservation::{REQUESTS_MAX, ReservationReply};
 pub use terms::{
-    Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, Standing, Stranger, Terms, Trouble,
-    is_same_serial,
+    Counts, Expected, IN_WORK_MAX, PATHS_MAX, PathInfo, PathProblem, PathState, Terms, VolumeEvent,
+    VolumeMismatch, is_same_serial,
 };
 
-use crate::path::{Path, Portrait};
-use claims::Claiming;
-use joining::Witnesses;
-use long::Long;
+use crate::path::{Path, VolumeInfo};
 use order::Order;
 use path_slot::{PathSlot, PathSlots};
+use registering::KnownRegistrations;
+use reservation::PendingRequest;
+use split::SplitOp;
 
 /// What the volume did to it.
 const PATH_LOST: Failure = Failure::Failed(Fault::PathLost);
@@ -67,7 +67,7 @@ const NEVER: Time = Time(u64::MAX);
 
 /// Where an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum TaskState {
     /// In the queue for a path with room.
     Queued,
     /// Behind an earlier write that overlaps it.
@@ -89,7 +89,7 @@ struct Task {
     id: IoId,
     /// To do it again.
     op: Op,
-    at: At,
+    at: TaskState,
     /// Its memory, while no path has it.
     payload: Payload,
     /// Its place among all: earlier writes have lower numbers.
@@ -106,13 +106,13 @@ struct Task {
     declined: bool,
     failure: Option<Failure>,
     /// What no path carries at once: how far it is.
-    long: Option<Box<Long>>,
+    split: Option<Box<SplitOp>>,
 }
 
 /// A write that ended without a certain fate, and may land until its path is fenced.
 #[derive(Debug)]
 struct InDoubtWrite {
-    way: u8,
+    slot: u8,
     generation: u32,
     number: u64,
     op: Op,
@@ -144,8 +144,8 @@ pub struct RemoteVolume<P> {
     stage: Stage,
     identity: Option<Identity>,
     /// What the volume is like, of the path that told something new of it last; its geometry is known.
-    portrait: Option<Arc<Portrait>>,
-    ways: PathSlots<P>,
+    volume_info: Option<Arc<VolumeInfo>>,
+    slots: PathSlots<P>,
     /// Paths that may be used, of the best state that any has.
     best: SmallVec<[u8; 8]>,
     /// Where in `best` the next choice begins.
@@ -156,7 +156,7 @@ pub struct RemoteVolume<P> {
     /// Cached writes that have ended so far.
     cached: u64,
     order: Order,
-    ghosts: Vec<InDoubtWrite>,
+    in_doubt: Vec<InDoubtWrite>,
     queue: VecDeque<Tag>,
     /// Writes behind others, in order; whether one of those has ended.
     held: VecDeque<Tag>,
@@ -165,13 +165,13 @@ pub struct RemoteVolume<P> {
     /// Flushes that have legs left to send.
     flushes: Vec<Tag>,
     cancels: Vec<IoId>,
-    claims: Vec<Claiming>,
+    requests: Vec<PendingRequest>,
     /// How this host was registered, to register paths that come up later in the same way.
     registered: Option<Register>,
-    witnesses: Witnesses,
+    known_registrations: KnownRegistrations,
     /// The path by which a reservation was taken last, if it was not given up since.
     holder: Option<usize>,
-    claimed: VecDeque<Claimed>,
+    replies: VecDeque<ReservationReply>,
     done: VecDeque<Done>,
     /// Paths to be looked at in this turn; to be asked for links, dials and leaves.
     touched: u32,
@@ -181,16 +181,16 @@ pub struct RemoteVolume<P> {
     dials: SmallVec<[(DialId, u8, DialId); 4]>,
     next_dial: u64,
     /// Since when no path serves.
-    dark_since: Option<Time>,
+    unserved_since: Option<Time>,
     opened_at: Time,
     /// Whether anything but the paths needs time.
-    uneasy: bool,
+    has_work: bool,
     /// The earliest deadline of what waits, or earlier.
     expiry: Time,
     /// When paths are asked again that took nothing although they had nothing in work.
     ask_again: Time,
     wake: Option<Time>,
-    news: VolumeNews,
+    events: PendingEvents,
     /// A path may have something to be said of it.
     remarks: bool,
     #[cfg(test)]
@@ -216,7 +216,7 @@ enum Bug {
 }
 
 #[derive(Debug, Default)]
-struct VolumeNews {
+struct PendingEvents {
     open: bool,
     failed: bool,
     changed: bool,
@@ -246,87 +246,87 @@ fn introduce<P: Path>(paths: &mut [P]) {
 }
 
 impl<P: Path> RemoteVolume<P> {
-    /// Begins to connect all paths, at most [`PATHS_MAX`] and at least one. [`News::Open`] follows with the
-    /// first that is up, [`News::Failed`] if none comes up. What is submitted before waits.
+    /// Begins to connect all paths, at most [`PATHS_MAX`] and at least one. [`VolumeEvent::Open`] follows with the
+    /// first that is up, [`VolumeEvent::Failed`] if none comes up. What is submitted before waits.
     pub fn open(cx: &mut Cx<'_>, paths: Vec<P>, terms: Terms) -> Self {
         assert!((1..=PATHS_MAX).contains(&paths.len()), "a volume has 1 to {PATHS_MAX} paths");
         let in_work = terms.in_work.clamp(1, IN_WORK_MAX);
         let mut paths = paths;
         introduce(&mut paths);
-        let ways = PathSlots::new(paths.into_iter().map(|path| PathSlot::new(path, cx.now)).collect());
-        let all = u32::MAX >> (PATHS_MAX - ways.len());
+        let slots = PathSlots::new(paths.into_iter().map(|path| PathSlot::new(path, cx.now)).collect());
+        let all = u32::MAX >> (PATHS_MAX - slots.len());
         let mut volume = RemoteVolume {
             terms,
             stage: Stage::Opening,
             identity: None,
-            portrait: None,
-            ways,
+            volume_info: None,
+            slots,
             best: SmallVec::new(),
             turn: 0,
             tasks: Slab::new(in_work),
             numbers: 0,
             cached: 0,
             order: Order::new(),
-            ghosts: Vec::new(),
+            in_doubt: Vec::new(),
             queue: VecDeque::new(),
             held: VecDeque::new(),
             release: false,
             later: BinaryHeap::new(),
             flushes: Vec::new(),
             cancels: Vec::new(),
-            claims: Vec::new(),
+            requests: Vec::new(),
             registered: None,
-            witnesses: Witnesses::default(),
+            known_registrations: KnownRegistrations::default(),
             holder: None,
-            claimed: VecDeque::new(),
+            replies: VecDeque::new(),
             done: VecDeque::new(),
             touched: all,
             ready: all,
             links: SmallVec::new(),
             dials: SmallVec::new(),
             next_dial: 0,
-            dark_since: Some(cx.now),
+            unserved_since: Some(cx.now),
             opened_at: cx.now,
-            uneasy: true,
+            has_work: true,
             expiry: NEVER,
             ask_again: NEVER,
             wake: None,
-            news: VolumeNews::default(),
+            events: PendingEvents::default(),
             remarks: false,
             #[cfg(test)]
             bug: None,
         };
-        for way in volume.ways.iter_mut() {
-            way.path.connect(cx);
+        for slot in volume.slots.iter_mut() {
+            slot.path.connect(cx);
         }
         volume.set_wake();
         volume
     }
 
     /// What the volume is like; `None` before it is open.
-    pub fn portrait(&self) -> Option<&Arc<Portrait>> {
-        self.portrait.as_ref()
+    pub fn volume_info(&self) -> Option<&Arc<VolumeInfo>> {
+        self.volume_info.as_ref()
     }
 
     /// What its blocks are like; `None` before it is open.
     pub fn known_geometry(&self) -> Option<Geometry> {
-        self.portrait.as_ref()?.geometry
+        self.volume_info.as_ref()?.geometry
     }
 
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
-        self.terms.read_only || self.portrait.as_ref().is_some_and(|portrait| portrait.read_only)
+        self.terms.read_only || self.volume_info.as_ref().is_some_and(|volume_info| volume_info.read_only)
     }
 
     /// Whether the geometry or the protection has changed since this was last asked.
     pub fn has_changed(&mut self) -> bool {
-        std::mem::take(&mut self.news.geometry)
+        std::mem::take(&mut self.events.geometry)
     }
 
     /// Whether [`PathInfo::lands_for`] of a path has grown, or is told by its target for the first time, since this was
     /// last asked: who keeps a record of it for the time after this process writes it again.
     pub fn has_landing_changed(&mut self) -> bool {
-        std::mem::take(&mut self.news.landing)
+        std::mem::take(&mut self.events.landing)
     }
 
     /// Whether operations may be submitted with the hope that they are done.
@@ -341,17 +341,17 @@ impl<P: Path> RemoteVolume<P> {
 
     /// How many paths it has.
     pub fn paths(&self) -> usize {
-        self.ways.len()
+        self.slots.len()
     }
 
     /// The state of a path.
     pub fn path_info(&self, path: usize) -> Option<PathInfo> {
-        Some(self.ways.iter().nth(path)?.info())
+        Some(self.slots.iter().nth(path)?.info())
     }
 
     /// A path itself, to look at.
     pub fn path(&self, path: usize) -> Option<&P> {
-        Some(&self.ways.iter().nth(path)?.path)
+        Some(&self.slots.iter().nth(path)?.path)
     }
 
     /// Operations that were taken on and have not ended.
@@ -367,24 +367,24 @@ impl<P: Path> RemoteVolume<P> {
 
     /// What has changed.
     #[must_use]
-    pub fn poll_news(&mut self) -> Option<News> {
-        let news = &mut self.news;
+    pub fn poll_event(&mut self) -> Option<VolumeEvent> {
+        let events = &mut self.events;
         for (flag, told) in [
-            (&mut news.open, News::Open),
-            (&mut news.failed, News::Failed),
-            (&mut news.changed, News::Changed),
+            (&mut events.open, VolumeEvent::Open),
+            (&mut events.failed, VolumeEvent::Failed),
+            (&mut events.changed, VolumeEvent::Changed),
         ] {
             if std::mem::take(flag) {
                 return Some(told);
             }
         }
-        if let Some(path) = self.ways.iter_mut().position(|way| std::mem::take(&mut way.news)) {
-            return Some(News::Path(path));
+        if let Some(path) = self.slots.iter_mut().position(|slot| std::mem::take(&mut slot.state_changed)) {
+            return Some(VolumeEvent::Path(path));
         }
-        std::mem::take(&mut self.news.closed).then_some(News::Closed)
+        std::mem::take(&mut self.events.closed).then_some(VolumeEvent::Closed)
     }
 
-    /// Ends it: paths have `grace` to finish what they have, the rest ends as aborted. [`News::Closed`]
+    /// Ends it: paths have `grace` to finish what they have, the rest ends as aborted. [`VolumeEvent::Closed`]
     /// follows.
     pub fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         if matches!(self.stage, Stage::Closing | Stage::Closed) {
@@ -392,7 +392,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         self.stage = Stage::Closing;
         self.fail_waiting(ABORTED);
-        self.shut_ways(cx, grace);
+        self.disconnect_all(cx, grace);
     }
 
     fn geometry_now(&self) -> Geometry {
@@ -421,8 +421,8 @@ impl<P: Path> RemoteVolume<P> {
         self.bug == Some(bug)
     }
 
-    fn touch(&mut self, way: usize) {
-        self.touched |= 1 << way;
-        self.ready |= 1 << way;
+    fn touch(&mut self, slot: usize) {
+        self.touched |= 1 << slot;
+        self.ready |= 1 << slot;
     }
 }

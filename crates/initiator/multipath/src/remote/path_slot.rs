@@ -8,9 +8,9 @@ use buf::Cx;
 use volume::reservation::{Key, Register};
 use volume::{Access, OperatorNotice, Time};
 
-use super::joining::Joining;
-use super::terms::{Counts, PathInfo, Standing, Terms, Trouble};
-use crate::path::{Path, Portrait};
+use super::registering::Registering;
+use super::terms::{Counts, PathInfo, PathProblem, PathState, Terms};
+use crate::path::{Path, VolumeInfo};
 
 /// After how long a path that stays down for the same reason is said to be down again.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -37,8 +37,8 @@ const TRANSITION_MAX: Duration = Duration::from_secs(30);
 pub(super) struct PathSlots<P>(Vec<PathSlot<P>>);
 
 impl<P> PathSlots<P> {
-    pub(super) fn new(ways: Vec<PathSlot<P>>) -> Self {
-        PathSlots(ways)
+    pub(super) fn new(slots: Vec<PathSlot<P>>) -> Self {
+        PathSlots(slots)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -76,7 +76,7 @@ impl<P> IndexMut<usize> for PathSlots<P> {
 pub(super) struct PathSlot<P> {
     pub(super) path: P,
     pub(super) state: State,
-    pub(super) portrait: Option<Arc<Portrait>>,
+    pub(super) volume_info: Option<Arc<VolumeInfo>>,
     /// Operations that the path has.
     pub(super) in_work: u32,
     /// How many it takes now, and how many it said that it takes.
@@ -89,9 +89,9 @@ pub(super) struct PathSlot<P> {
     /// Something was lost since the last fence was asked for.
     pub(super) wants_fence: bool,
     /// It has to be registered before it is used.
-    pub(super) joining: Option<Joining>,
+    pub(super) registering: Option<Registering>,
     /// What it was registered with while it joined, and it is not confirmed that nobody had preempted us by then.
-    pub(super) in_doubt: Option<Register>,
+    pub(super) unconfirmed: Option<Register>,
     /// Counts fences that were asked for; a doubt notes the count at its time.
     pub(super) generation: u32,
     /// Connections that failed, or served for too short a time, since one last served for long enough.
@@ -114,20 +114,20 @@ pub(super) struct PathSlot<P> {
     pub(super) written: u64,
     /// All its writes up to this count are flushed.
     pub(super) flushed: u64,
-    pub(super) last: Option<(Time, Trouble)>,
+    pub(super) last: Option<(Time, PathProblem)>,
     /// What it found is not our volume: the reason for its next `Down`.
-    pub(super) expelled: Option<Trouble>,
+    pub(super) expelled: Option<PathProblem>,
     pub(super) counts: Counts,
     /// How long after its loss its commands may be carried out, by the longest terms that it has had.
     lands_for: Option<Duration>,
     /// Its state has changed since that was last told.
-    pub(super) news: bool,
+    pub(super) state_changed: bool,
 }
 
 impl<P: Path> PathSlot<P> {
     /// Whether it may be registered with this key without our knowing.
-    pub(super) fn is_in_doubt_about(&self, key: Key) -> bool {
-        self.in_doubt.as_ref().is_some_and(|register| register.new == key)
+    pub(super) fn is_unconfirmed(&self, key: Key) -> bool {
+        self.unconfirmed.as_ref().is_some_and(|register| register.new == key)
     }
 
     pub(super) fn new(path: P, now: Time) -> Self {
@@ -135,15 +135,15 @@ impl<P: Path> PathSlot<P> {
             lands_for: None,
             path,
             state: State::Connecting,
-            portrait: None,
+            volume_info: None,
             in_work: 0,
             depth: 0,
             window: 0,
             most: 0,
             fencing: false,
             wants_fence: false,
-            joining: None,
-            in_doubt: None,
+            registering: None,
+            unconfirmed: None,
             generation: 0,
             attempts: 0,
             up_since: None,
@@ -158,22 +158,22 @@ impl<P: Path> PathSlot<P> {
             last: None,
             expelled: None,
             counts: Counts::default(),
-            news: false,
+            state_changed: false,
         }
     }
 
     /// The state of the path at the target, if it may be used.
     pub(super) fn access(&self) -> Option<Access> {
-        let up = self.state == State::Up && self.expelled.is_none() && self.joining.is_none();
+        let up = self.state == State::Up && self.expelled.is_none() && self.registering.is_none();
         let up = up && !self.fencing && !self.wants_fence;
-        let portrait = self.portrait.as_ref()?;
-        (up && portrait.access.serves() && portrait.geometry.is_some()).then_some(portrait.access)
+        let volume_info = self.volume_info.as_ref()?;
+        (up && volume_info.access.serves() && volume_info.geometry.is_some()).then_some(volume_info.access)
     }
 
     /// Until when it is hoped that a path will tell what it does not tell yet: the state of one that is in
     /// transition is about to be another.
     pub(super) fn untold_until(&self) -> Option<Time> {
-        let is_transition = self.portrait.as_ref().is_some_and(|it| it.access == Access::Transition);
+        let is_transition = self.volume_info.as_ref().is_some_and(|it| it.access == Access::Transition);
         self.untold.map(|since| if is_transition { since + TRANSITION_MAX } else { since })
     }
 
@@ -183,19 +183,20 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// Whether its registration is being settled; that of a path that does not serve waits until it does.
-    fn joins(&self) -> bool {
-        self.joining.is_some() && self.serves()
+    fn registers(&self) -> bool {
+        self.registering.is_some() && self.serves()
     }
 
     /// Whether nothing has to be done about it.
     pub(super) fn is_calm(&self) -> bool {
-        !self.fencing && !self.wants_fence && !self.joins()
+        !self.fencing && !self.wants_fence && !self.registers()
     }
 
     /// Whether it is up and the target serves by it, though it may have to be fenced first.
     pub(super) fn serves(&self) -> bool {
-        let serves = |portrait: &Arc<Portrait>| portrait.access.serves() && portrait.geometry.is_some();
-        let serves = self.portrait.as_ref().is_some_and(serves);
+        let serves =
+            |volume_info: &Arc<VolumeInfo>| volume_info.access.serves() && volume_info.geometry.is_some();
+        let serves = self.volume_info.as_ref().is_some_and(serves);
         self.state == State::Up && self.expelled.is_none() && serves
     }
 
@@ -222,7 +223,7 @@ impl<P: Path> PathSlot<P> {
         cx.now + (delay - delay / 4) + Duration::from_nanos(cx.entropy.next_u64() % (2 * nanos + 1).max(1))
     }
 
-    pub(super) fn came_up(&mut self, now: Time) {
+    pub(super) fn path_up(&mut self, now: Time) {
         self.up_since = Some(now);
         if self.said.take().is_some() {
             self.remark = Some(None);
@@ -241,7 +242,7 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// It is down: that is said once for each reason, and again from time to time.
-    pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &Trouble) {
+    pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &PathProblem) {
         let why = why.to_string();
         let known = self.said.as_ref().is_some_and(|(at, said)| *said == why && now.since(*at) < SAID_AGAIN);
         if was_up || !known {
@@ -260,19 +261,19 @@ impl<P: Path> PathSlot<P> {
     }
 
     pub(super) fn info(&self) -> PathInfo {
-        let standing = match self.state {
-            State::Connecting => Standing::Connecting,
-            State::Up if self.fencing || self.wants_fence => Standing::Fencing,
-            State::Up if self.joins() => Standing::Joining,
-            State::Up => Standing::Up,
-            State::Waiting(at) => Standing::Waiting(at),
-            State::GivenUp => Standing::GivenUp,
-            State::Closing | State::Closed => Standing::Closed,
+        let state = match self.state {
+            State::Connecting => PathState::Connecting,
+            State::Up if self.fencing || self.wants_fence => PathState::Fencing,
+            State::Up if self.registers() => PathState::Registering,
+            State::Up => PathState::Up,
+            State::Waiting(at) => PathState::Waiting(at),
+            State::GivenUp => PathState::GivenUp,
+            State::Closing | State::Closed => PathState::Closed,
         };
         PathInfo {
             protocol: self.path.protocol(),
-            standing,
-            portrait: self.portrait.clone(),
+            state,
+            volume_info: self.volume_info.clone(),
             last: self.last.clone(),
             in_work: self.in_work,
             counts: self.counts,

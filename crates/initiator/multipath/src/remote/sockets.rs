@@ -14,13 +14,13 @@ impl<P: Path> RemoteVolume<P> {
     /// Whose socket it is. A link that was left stays known until what is out has come back, and longer: names
     /// are never used again.
     #[inline]
-    fn way_of(&self, link: LinkId) -> Option<usize> {
-        self.links.iter().find(|(known, _)| *known == link).map(|(_, way)| usize::from(*way))
+    fn slot_of(&self, link: LinkId) -> Option<usize> {
+        self.links.iter().find(|(known, _)| *known == link).map(|(_, slot)| usize::from(*slot))
     }
 
     /// The first path that answers, of those that may have something to say.
     fn ask<T>(&mut self, mut ask: impl FnMut(&mut Self, usize) -> Option<T>) -> Option<T> {
-        (0..self.ways.len()).find_map(|at| ask(self, at))
+        (0..self.slots.len()).find_map(|at| ask(self, at))
     }
 }
 
@@ -40,7 +40,7 @@ impl<P: Path> Backend for RemoteVolume<P> {
 
     fn cancel(&mut self, id: IoId) {
         self.cancels.push(id);
-        self.uneasy = true;
+        self.has_work = true;
     }
 
     #[inline]
@@ -59,7 +59,7 @@ impl<P: Path> Backend for RemoteVolume<P> {
 impl<P: Path> Sockets for RemoteVolume<P> {
     fn poll_dial(&mut self) -> Option<Dial> {
         self.ask(|this, at| {
-            let dial = this.ways[at].path.poll_dial()?;
+            let dial = this.slots[at].path.poll_dial()?;
             let id = DialId(this.next_dial);
             this.next_dial += 1;
             this.dials.push((id, at as u8, dial.id));
@@ -69,43 +69,43 @@ impl<P: Path> Sockets for RemoteVolume<P> {
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         let Some(known) = self.dials.iter().position(|(known, ..)| *known == id) else { return };
-        let (_, way, inner) = self.dials.swap_remove(known);
+        let (_, slot, inner) = self.dials.swap_remove(known);
         if let Ok(dialled) = &how {
             // A name of an older generation of the same slot is over.
             self.links.retain(|(link, _)| link.0 as u32 != dialled.link.0 as u32);
             // Those in use are found first.
-            self.links.insert(0, (dialled.link, way));
+            self.links.insert(0, (dialled.link, slot));
         }
-        self.ways[usize::from(way)].path.handle_dialled(cx, inner, how);
-        self.touch(usize::from(way));
+        self.slots[usize::from(slot)].path.handle_dialled(cx, inner, how);
+        self.touch(usize::from(slot));
     }
 
     #[inline]
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        let Some(way) = self.way_of(link) else { return };
-        self.ways[way].path.handle_recv(cx, link, op, came);
-        self.touch(way);
+        let Some(slot) = self.slot_of(link) else { return };
+        self.slots[slot].path.handle_recv(cx, link, op, came);
+        self.touch(slot);
     }
 
     #[inline]
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        let Some(way) = self.way_of(link) else { return };
-        self.ways[way].path.handle_written(cx, link, how);
-        self.touch(way);
+        let Some(slot) = self.slot_of(link) else { return };
+        self.slots[slot].path.handle_written(cx, link, how);
+        self.touch(slot);
     }
 
     #[inline]
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        let Some(way) = self.way_of(link) else { return };
-        self.ways[way].path.handle_sent(cx, link, op);
-        self.touch(way);
+        let Some(slot) = self.slot_of(link) else { return };
+        self.slots[slot].path.handle_sent(cx, link, op);
+        self.touch(slot);
     }
 
     #[inline]
     fn poll_ready(&mut self) -> Option<LinkId> {
         while self.ready != 0 {
             let at = self.ready.trailing_zeros() as usize;
-            if let Some(link) = self.ways[at].path.poll_ready() {
+            if let Some(link) = self.slots[at].path.poll_ready() {
                 return Some(link);
             }
             self.ready &= self.ready - 1;
@@ -115,45 +115,45 @@ impl<P: Path> Sockets for RemoteVolume<P> {
 
     #[inline]
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        let way = self.way_of(link)?;
-        self.ways[way].path.poll_recv(cx, link)
+        let slot = self.slot_of(link)?;
+        self.slots[slot].path.poll_recv(cx, link)
     }
 
     #[inline]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        let way = self.way_of(link)?;
-        self.ways[way].path.poll_send(cx, link)
+        let slot = self.slot_of(link)?;
+        self.slots[slot].path.poll_send(cx, link)
     }
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.ask(|this, at| this.ways[at].path.poll_leave())
+        self.ask(|this, at| this.slots[at].path.poll_leave())
     }
 
     fn poll_work(&mut self) -> Option<Work> {
-        self.ask(|this, at| this.ways[at].path.poll_work())
+        self.ask(|this, at| this.slots[at].path.poll_work())
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
     fn handle_worked(&mut self) {
-        for at in 0..self.ways.len() {
-            self.ways[at].path.handle_worked();
+        for at in 0..self.slots.len() {
+            self.slots[at].path.handle_worked();
             self.touch(at);
         }
     }
 
     #[inline]
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.look(cx)
+        self.poll_paths(cx)
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.ways.iter().fold(self.wake, |wake, way| earliest(wake, way.path.poll_timeout()))
+        self.slots.iter().fold(self.wake, |wake, slot| earliest(wake, slot.path.poll_timeout()))
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        for at in 0..self.ways.len() {
-            if self.ways[at].path.poll_timeout().is_some_and(|time| time <= cx.now) {
-                self.ways[at].path.handle_timeout(cx);
+        for at in 0..self.slots.len() {
+            if self.slots[at].path.poll_timeout().is_some_and(|time| time <= cx.now) {
+                self.slots[at].path.handle_timeout(cx);
                 self.touch(at);
             }
         }
@@ -168,7 +168,7 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         if !self.remarks {
             return None;
         }
-        let remark = self.ways.iter_mut().enumerate().find_map(|(at, way)| way.poll_remark(at));
+        let remark = self.slots.iter_mut().enumerate().find_map(|(at, slot)| slot.poll_remark(at));
         self.remarks = remark.is_some();
         remark
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use volume::{Access, Time};
 
-use crate::path::{Portrait, Protocol, Why};
+use crate::path::{DownReason, Protocol, VolumeInfo};
 use crate::url::{Options, Policy};
 
 /// Most paths of a volume: a bit of a `u32` each.
@@ -28,7 +28,7 @@ pub struct Expected {
 /// Whether a volume without a UUID that was known by this serial number is the one that a path found. Where either
 /// lacks the namespace's own name that follows the number (records of older versions; a path that tells nothing of
 /// the volume in its state), the number decides. A stripe's is those of its legs, joined by `+`.
-pub fn is_same_serial(known: &str, found: &Portrait) -> bool {
+pub fn is_same_serial(known: &str, found: &VolumeInfo) -> bool {
     let named = |rest: &str| rest.starts_with(" NGUID ") || rest.starts_with(" EUI64 ");
     let is_same = |known: &str, told: &str| {
         known == told
@@ -44,9 +44,11 @@ impl Expected {
     ///
     /// # Errors
     /// What each of both is known by.
-    pub fn accept(&self, found: &Portrait) -> Result<(), Stranger> {
+    pub fn accept(&self, found: &VolumeInfo) -> Result<(), VolumeMismatch> {
         match (self.uuid, found.uuid) {
-            (Some(volume), Some(path)) if volume != path => return Err(Stranger::OtherUuid { volume, path }),
+            (Some(volume), Some(path)) if volume != path => {
+                return Err(VolumeMismatch::OtherUuid { volume, path });
+            }
             (Some(_), Some(_)) => {}
             (None, None) if is_same_serial(&self.serial, found) => {}
             (volume, path) => {
@@ -55,12 +57,12 @@ impl Expected {
                     None => format!("the serial number \"{serial}\" and no UUID"),
                 };
                 let (volume, path) = (name(volume, &self.serial), name(path, &found.serial));
-                return Err(Stranger::Other { volume, path });
+                return Err(VolumeMismatch::Other { volume, path });
             }
         }
         match found.geometry {
             Some(geometry) if geometry.logical != self.logical => {
-                Err(Stranger::OtherBlocks { volume: self.logical, path: geometry.logical })
+                Err(VolumeMismatch::OtherBlocks { volume: self.logical, path: geometry.logical })
             }
             Some(_) | None => Ok(()),
         }
@@ -150,7 +152,7 @@ impl Terms {
 /// What became of a volume or a path. Each is told once per change, however often it has changed since
 /// the last was taken; what is true now is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum VolumeEvent {
     /// The volume can be used.
     Open,
     /// It could not be opened, and never will be: [`PathInfo::last`] says why, path by path.
@@ -165,7 +167,7 @@ pub enum News {
 
 /// The state of a path, as its volume uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum PathState {
     /// It connects.
     Connecting,
     /// It is up; whether it is used follows from its access state.
@@ -173,7 +175,7 @@ pub enum Standing {
     /// It is up, but carries nothing until what it lost before can land no more.
     Fencing,
     /// It is up, but carries nothing until this host is registered by it, as it is by others.
-    Joining,
+    Registering,
     /// It is down, and will be tried again at this time.
     Waiting(Time),
     /// It is down, and is not tried any more.
@@ -188,11 +190,11 @@ pub struct PathInfo {
     /// Over which protocol.
     pub protocol: Protocol,
     /// Its state.
-    pub standing: Standing,
+    pub state: PathState,
     /// What it found when it last was up.
-    pub portrait: Option<Arc<Portrait>>,
+    pub volume_info: Option<Arc<VolumeInfo>>,
     /// Why it was last down, and since when (of the last loss) it is.
-    pub last: Option<(Time, Trouble)>,
+    pub last: Option<(Time, PathProblem)>,
     /// Operations on it now.
     pub in_work: u32,
     /// What it has done.
@@ -203,11 +205,11 @@ pub struct PathInfo {
 
 /// Why a path cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum PathProblem {
     /// It says so itself.
-    Down(Why),
+    Down(DownReason),
     /// What stands at its other end is not this volume.
-    Stranger(Stranger),
+    VolumeMismatch(VolumeMismatch),
     /// It is up and does not serve, and the target tells nothing of the volume by a path in this state.
     Untold(Access),
     /// It is used as it is, without a registration: another host has taken this host's away.
@@ -216,7 +218,7 @@ pub enum Trouble {
 
 /// Why what a path found is not taken for this volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum VolumeMismatch {
     /// Another UUID than the volume's.
     OtherUuid {
         /// The volume's.
@@ -244,58 +246,58 @@ pub enum Stranger {
     },
 }
 
-impl std::fmt::Display for Stranger {
+impl std::fmt::Display for VolumeMismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Stranger::OtherUuid { volume, path } => write!(
+            VolumeMismatch::OtherUuid { volume, path } => write!(
                 f,
                 "it leads to the volume with the UUID {path}, not to {volume}: check the target's name and \
                  the unit, or whether the target has lost its volume"
             ),
-            Stranger::Other { volume, path } => write!(
+            VolumeMismatch::Other { volume, path } => write!(
                 f,
                 "it leads to a volume with {path}, not to the one with {volume}: check the target's name and the \
                  unit, or whether the target has lost its volume"
             ),
-            Stranger::NoUuid => f.write_str(
+            VolumeMismatch::NoUuid => f.write_str(
                 "without a UUID from the target on every path nothing shows that they lead to one volume: \
                  use one path alone",
             ),
-            Stranger::OtherSerial => {
+            VolumeMismatch::OtherSerial => {
                 f.write_str("another serial number than before answers there: the volume was replaced")
             }
-            Stranger::OtherBlocks { volume, path } => {
+            VolumeMismatch::OtherBlocks { volume, path } => {
                 write!(f, "its blocks have {path} bytes, the volume's have {volume}")
             }
         }
     }
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for DownReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Why::Unreachable(errno) => write!(f, "not reachable: errno {}", errno.0),
-            Why::Refused(what)
-            | Why::Absent(what)
-            | Why::Unproven(what)
-            | Why::CutShort(what)
-            | Why::Silent(what)
-            | Why::Lost(what) => f.write_str(what),
-            Why::Ended => f.write_str("it was closed"),
+            DownReason::Unreachable(errno) => write!(f, "not reachable: errno {}", errno.0),
+            DownReason::Refused(what)
+            | DownReason::Absent(what)
+            | DownReason::Unproven(what)
+            | DownReason::CutShort(what)
+            | DownReason::Silent(what)
+            | DownReason::Lost(what) => f.write_str(what),
+            DownReason::Ended => f.write_str("it was closed"),
         }
     }
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for PathProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Trouble::Down(why) => why.fmt(f),
-            Trouble::Stranger(stranger) => stranger.fmt(f),
-            Trouble::Preempted => f.write_str(
+            PathProblem::Down(why) => why.fmt(f),
+            PathProblem::VolumeMismatch(mismatch) => mismatch.fmt(f),
+            PathProblem::Preempted => f.write_str(
                 "another host has taken this host's registration for reservations away, so this path was not \
                  registered: register again if this host is to go on",
             ),
-            Trouble::Untold(access) => write!(
+            PathProblem::Untold(access) => write!(
                 f,
                 "the target does not serve the volume by this path, which is {}, and does not tell its size by \
                  it: add a path that serves, or change the path's state at the target",

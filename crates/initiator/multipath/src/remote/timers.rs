@@ -6,7 +6,7 @@ use stream::{Tag, earliest};
 use volume::Time;
 
 use super::path_slot::PathSlot;
-use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage};
+use super::{NEVER, PATH_LOST, RemoteVolume, Stage, TaskState};
 use crate::path::Path;
 
 impl<P: Path> RemoteVolume<P> {
@@ -15,16 +15,16 @@ impl<P: Path> RemoteVolume<P> {
         if self.wake.is_none_or(|wake| cx.now < wake) {
             return;
         }
-        self.uneasy = true;
+        self.has_work = true;
         while let Some(Reverse((at, bits))) = self.later.peek().copied()
             && at <= cx.now
         {
             self.later.pop();
             let tag = Tag::from_bits(bits);
             if let Some(task) = self.tasks.get_mut(tag)
-                && task.at == At::Later
+                && task.at == TaskState::Later
             {
-                task.at = At::Queued;
+                task.at = TaskState::Queued;
                 self.queue.push_back(tag);
             }
         }
@@ -34,10 +34,10 @@ impl<P: Path> RemoteVolume<P> {
         if cx.now >= self.expiry {
             self.expire(cx);
         }
-        self.look_at_ways(cx);
-        if self.dark_since.is_some() && self.is_hopeless(cx.now) {
+        self.check_slots(cx);
+        if self.unserved_since.is_some() && self.is_hopeless(cx.now) {
             self.fail_waiting(PATH_LOST);
-            self.fail_claims(cx.now);
+            self.fail_requests(cx.now);
         }
         self.set_wake();
     }
@@ -50,42 +50,42 @@ impl<P: Path> RemoteVolume<P> {
         let (fencing, certain) = (self.is_fencing(), self.terms.certain);
         let mut over = Vec::new();
         for (tag, task) in self.tasks.iter_mut() {
-            if certain && matches!(task.at, At::Doubt(..)) {
+            if certain && matches!(task.at, TaskState::Doubt(..)) {
                 // Its fence ends it; if its time is over then, at once.
                 continue;
             }
             if task.deadline > now {
-                let waits = !matches!(task.at, At::Path(_) | At::Flush { todo: 0, .. });
+                let waits = !matches!(task.at, TaskState::Path(_) | TaskState::Flush { todo: 0, .. });
                 self.expiry = if waits { self.expiry.min(task.deadline) } else { self.expiry };
                 continue;
             }
             match task.at {
-                At::Queued if dark => over.push((task.number, tag)),
-                At::Held if dark || fencing => over.push((task.number, tag)),
-                At::Later | At::Doubt(..) => over.push((task.number, tag)),
+                TaskState::Queued if dark => over.push((task.number, tag)),
+                TaskState::Held if dark || fencing => over.push((task.number, tag)),
+                TaskState::Later | TaskState::Doubt(..) => over.push((task.number, tag)),
                 // It waits for room only, or for others; or it is with a path, whose time-outs hold.
-                At::Queued | At::Held => task.deadline = NEVER,
-                At::Flush { todo, .. } if todo != 0 && (fencing || task.declined) => {
+                TaskState::Queued | TaskState::Held => task.deadline = NEVER,
+                TaskState::Flush { todo, .. } if todo != 0 && (fencing || task.declined) => {
                     over.push((task.number, tag))
                 }
-                At::Path(_) | At::Flush { .. } => {}
+                TaskState::Path(_) | TaskState::Flush { .. } => {}
             }
         }
         over.sort_unstable_by_key(|(number, _)| *number);
         for (_, tag) in over {
             match self.tasks.get(tag).map(|task| task.at) {
-                Some(At::Flush { .. }) => self.expire_flush(cx, tag),
+                Some(TaskState::Flush { .. }) => self.expire_flush(cx, tag),
                 _ => self.give_up(tag, PATH_LOST),
             }
         }
-        self.expire_claims(now);
-        self.expire_joins(cx);
+        self.expire_requests(now);
+        self.expire_registering(cx);
     }
 
     /// Finds when the volume has something to do next.
     pub(super) fn set_wake(&mut self) {
-        let joins = self.ways.iter().any(|way| way.joining.is_some());
-        let waits = !self.tasks.is_empty() || !self.claims.is_empty() || joins;
+        let registers = self.slots.iter().any(|slot| slot.registering.is_some());
+        let waits = !self.tasks.is_empty() || !self.requests.is_empty() || registers;
         if !waits {
             self.expiry = NEVER;
         }
@@ -101,14 +101,14 @@ impl<P: Path> RemoteVolume<P> {
             also(next);
         }
         // Once that time is over nothing is left that it ends, so it is never a time that has passed.
-        if let Some(since) = self.dark_since
+        if let Some(since) = self.unserved_since
             && waits
-            && (!self.claims.is_empty() || self.tasks.iter().any(|(_, task)| self.ends_lost(task.at)))
+            && (!self.requests.is_empty() || self.tasks.iter().any(|(_, task)| self.ends_lost(task.at)))
         {
             also(since + self.terms.fast_fail);
         }
-        if self.stage == Stage::Opening && self.ways.iter().all(|way| way.tried || way.untold.is_some()) {
-            let untold = self.ways.iter().filter_map(PathSlot::untold_until).max();
+        if self.stage == Stage::Opening && self.slots.iter().all(|slot| slot.tried || slot.untold.is_some()) {
+            let untold = self.slots.iter().filter_map(PathSlot::untold_until).max();
             let until = self.opened_at + self.terms.open_timeout;
             also(untold.map_or(until, |untold| untold.max(until)));
         }

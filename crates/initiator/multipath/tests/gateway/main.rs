@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_multipath::{AnyPath, Client, Handle, News, RemoteVolume, Secrets, Terms, Url, Who};
+use blockwire_multipath::{
+    AnyPath, Client, Handle, HostIdentity, RemoteVolume, Secrets, Terms, Url, VolumeEvent,
+};
 use buf::{Class, Cx, Errno, Payload, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
 use nvme::{HostId, Nqn};
@@ -149,7 +151,7 @@ fn path(machine: [u8; 4], over: Over, number: u8) -> AnyPath {
         Over::Iscsi => format!("iscsi://{}/{}/0", portal(machine, over), target::TARGET),
         Over::Nvme => format!("nvme+tcp://{}/{}/1", portal(machine, over), target::SUBSYSTEM),
     };
-    let who = Who {
+    let who = HostIdentity {
         initiator: format!("iqn.2026-11.test:host{number}"),
         host: Nqn::parse(&format!("nqn.2026-11.test:host{number}")).unwrap(),
         host_id: HostId::new([number; 16]).unwrap(),
@@ -210,9 +212,9 @@ impl Rig {
         let mut rig = Rig { world, disk, volume, next: 0 };
         rig.until("open volume", |rig| {
             let volume = rig.volume;
-            let news = rig.world.act(ShardId(2), |node, _| node.client().poll_news(volume));
-            assert_ne!(news, Some(News::Failed));
-            (news == Some(News::Open)).then_some(())
+            let news = rig.world.act(ShardId(2), |node, _| node.client().poll_event(volume));
+            assert_ne!(news, Some(VolumeEvent::Failed));
+            (news == Some(VolumeEvent::Open)).then_some(())
         });
         rig
     }
@@ -305,7 +307,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
     for mut spec in far(&disk) {
         spec.make = BackendFactory::Remote(Box::new(|cx: &mut Cx<'_>| {
             let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), target::SUBSYSTEM);
-            let who = Who {
+            let who = HostIdentity {
                 initiator: "iqn.2026-11.test:host7".into(),
                 host: Nqn::parse("nqn.2026-11.test:host7").unwrap(),
                 host_id: HostId::new([7; 16]).unwrap(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings};
 use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings};
-use blockwire_multipath::{AnyPath, Claim, Client, Handle, News, Nothing, Terms};
+use blockwire_multipath::{AnyPath, Client, Handle, NoMessage, ReservationRequest, Terms, VolumeEvent};
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, Dial, Dialled, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
@@ -91,7 +91,7 @@ pub struct Session {
     client: Client<AnyPath>,
     volume: Handle,
     shard: Shard,
-    host_hands: Hands<Nothing>,
+    host_hands: Hands<NoMessage>,
     target_hands: Hands<Message>,
     wires: Vec<Wire>,
     pool: Pool,
@@ -103,7 +103,7 @@ pub struct Session {
     /// Receives bring loaned pages, as io_uring's do.
     loans: bool,
     open: BTreeSet<u64>,
-    claims: BTreeSet<u64>,
+    requests: BTreeSet<u64>,
     next: u64,
     pub tally: Tally,
 }
@@ -156,7 +156,7 @@ impl Session {
             entropy,
             now,
             open: BTreeSet::new(),
-            claims: BTreeSet::new(),
+            requests: BTreeSet::new(),
             next: 1,
             tally: Tally::default(),
         };
@@ -183,12 +183,12 @@ impl Session {
         self.permille = 0;
         self.wires.iter_mut().for_each(|wire| wire.mangler.permille = 0);
         let until = self.now + Duration::from_secs(3_600);
-        self.run(until, |session| session.open.is_empty() && session.claims.is_empty());
-        let (seed, left, claims) = (self.seed, &self.open, &self.claims);
+        self.run(until, |session| session.open.is_empty() && session.requests.is_empty());
+        let (seed, left, requests) = (self.seed, &self.open, &self.requests);
         let paths = self.client.paths(self.volume);
         assert!(
-            left.is_empty() && claims.is_empty(),
-            "seed {seed}: never end: {left:?} {claims:?}, at {:?}: {paths:?}",
+            left.is_empty() && requests.is_empty(),
+            "seed {seed}: never end: {left:?} {requests:?}, at {:?}: {paths:?}",
             self.now
         );
         let volume = self.volume;
@@ -196,8 +196,8 @@ impl Session {
         let mut closed = false;
         let until = self.now + Duration::from_secs(600);
         self.run(until, |session| {
-            while let Some(news) = session.client.poll_news(volume) {
-                closed |= news == News::Closed;
+            while let Some(news) = session.client.poll_event(volume) {
+                closed |= news == VolumeEvent::Closed;
             }
             closed
         });
@@ -236,7 +236,7 @@ impl Session {
             12 => (Op::Unmap(vec![span]), Some(Payload::None)),
             13 => (Op::CompareAndWrite(Span { blocks: 1, ..span }), self.data(1024, id as u8)),
             14 => (Op::Extents(span), Some(Payload::None)),
-            _ => return self.claim(id),
+            _ => return self.request_reservation(id),
         };
         let Some(payload) = payload else { return };
         let io = Io { id: IoId(id), epoch: Epoch(0), op, payload };
@@ -249,7 +249,7 @@ impl Session {
         }
     }
 
-    fn claim(&mut self, id: u64) {
+    fn request_reservation(&mut self, id: u64) {
         let register = Register {
             mode: RegisterMode::Set,
             current: None,
@@ -259,11 +259,14 @@ impl Session {
             also: vec![],
             ports: vec![],
         };
-        let claim =
-            if self.chance.permille(500) { Claim::Report } else { Claim::Act(Action::Register(register)) };
+        let request = if self.chance.permille(500) {
+            ReservationRequest::Report
+        } else {
+            ReservationRequest::Change(Action::Register(register))
+        };
         let volume = self.volume;
-        if self.host(|client, cx| client.claim(cx, volume, IoId(id), claim)) {
-            self.claims.insert(id);
+        if self.host(|client, cx| client.request_reservation(cx, volume, IoId(id), request)) {
+            self.requests.insert(id);
         }
     }
 
@@ -291,8 +294,8 @@ impl Session {
                 }
             }
         }
-        while let Some((id, _)) = self.client.poll_claimed(volume) {
-            assert!(self.claims.remove(&id.0), "seed {seed}: the claim {id:?} ends twice");
+        while let Some((id, _)) = self.client.poll_reservation_reply(volume) {
+            assert!(self.requests.remove(&id.0), "seed {seed}: the claim {id:?} ends twice");
         }
     }
 

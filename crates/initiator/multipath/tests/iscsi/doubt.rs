@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::IscsiPath;
-use blockwire_multipath::{Claim, Event, Fate, Path, Why};
+use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationRequest};
 use volume::reservation::{Action, Key};
 use volume::{Durability, IoId, Op, Outcome};
 
@@ -34,7 +34,7 @@ struct Unit {
     /// READ CAPACITY, writes, PERSISTENT RESERVE OUT.
     sizes: Cell<u32>,
     writes: Cell<u32>,
-    claims: Cell<u32>,
+    requests: Cell<u32>,
 }
 
 impl Unit {
@@ -46,7 +46,7 @@ impl Unit {
         let count = |of: &Cell<u32>, is| of.set(of.get() + u32::from(is));
         count(&self.sizes, cdb[0] == 0x9e);
         count(&self.writes, cdb[0] == 0x2a);
-        count(&self.claims, cdb[0] == 0x5f);
+        count(&self.requests, cdb[0] == 0x5f);
         count(&self.modes, cdb[0] == 0x1a);
         if cdb[0] == 0x1a
             && self.changes.get()
@@ -93,8 +93,8 @@ fn writes(world: &mut World<IscsiPath>) -> Result<(), ()> {
 }
 
 fn clears(world: &mut World<IscsiPath>, name: u64) -> Result<(), ()> {
-    let claim = Claim::Act(Action::Clear { key: Some(Key(5)) });
-    world.with(|path, cx| path.claim(cx, IoId(name), claim)).map_err(drop)
+    let request = ReservationRequest::Change(Action::Clear { key: Some(Key(5)) });
+    world.with(|path, cx| path.request_reservation(cx, IoId(name), request)).map_err(drop)
 }
 
 /// The path ends, and of what it had in work nothing was done.
@@ -102,9 +102,9 @@ fn clears(world: &mut World<IscsiPath>, name: u64) -> Result<(), ()> {
 fn ends_for_another(world: &mut World<IscsiPath>) {
     loop {
         match next(world) {
-            Event::Down(Why::Lost(text)) => return assert!(text.contains("another volume"), "{text}"),
-            Event::Done { how: Err(Fate::NotDone(_)), .. } => {}
-            Event::Claimed { how: Err(Fate::NotDone(_)), .. } => {}
+            Event::Down(DownReason::Lost(text)) => return assert!(text.contains("another volume"), "{text}"),
+            Event::Done { how: Err(IoError::NotDone(_)), .. } => {}
+            Event::ReservationReply { how: Err(IoError::NotDone(_)), .. } => {}
             Event::Changed(_) => {}
             other => panic!("{other:?}"),
         }
@@ -127,7 +127,7 @@ fn that_another_unit_stands_there_is_not_missed_when_a_question_of_ours_hears_it
             }
             down.is_some()
         });
-        let told = matches!(&down, Some(Why::Lost(text)) if text.contains("another volume"));
+        let told = matches!(&down, Some(DownReason::Lost(text)) if text.contains("another volume"));
         assert!(told, "{opcode:x}: {down:?}");
     }
 }
@@ -179,7 +179,7 @@ fn no_reservation_is_changed_on_another_unit() {
         unit.uuid.set(8);
         clears(&mut world, 9).unwrap();
         world.settle();
-        assert_eq!(unit.claims.get(), 1);
+        assert_eq!(unit.requests.get(), 1);
         if !by_claim {
             unit.says(0x28, IDENTITY);
             // It takes a while to say who it is.
@@ -191,7 +191,7 @@ fn no_reservation_is_changed_on_another_unit() {
             assert!(writes(&mut world).is_err());
         }
         ends_for_another(&mut world);
-        assert_eq!(unit.claims.get(), 1, "by the claim: {by_claim}");
+        assert_eq!(unit.requests.get(), 1, "by the claim: {by_claim}");
     }
 }
 
@@ -202,20 +202,22 @@ fn a_claim_that_was_held_goes_on_when_it_is_the_same_unit_and_does_not_wait_for_
     clears(&mut world, 9).unwrap();
     loop {
         match next(&mut world) {
-            Event::Claimed { how, .. } => break assert!(matches!(how, Ok(None)), "{how:?}"),
+            Event::ReservationReply { how, .. } => break assert!(matches!(how, Ok(None)), "{how:?}"),
             Event::Changed(_) => {}
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(unit.claims.get(), 2);
+    assert_eq!(unit.requests.get(), 2);
     unit.says(0x5f, IDENTITY);
     (0..10_000).for_each(|_| unit.says(0x12, Answer::Status(0x08)));
     clears(&mut world, 10).unwrap();
     let before = world.now;
-    let Event::Claimed { how: Err(Fate::NotDone(_)), .. } = next(&mut world) else { panic!("it is told") };
+    let Event::ReservationReply { how: Err(IoError::NotDone(_)), .. } = next(&mut world) else {
+        panic!("it is told")
+    };
     let waited = world.now.since(before);
     assert!(waited > Duration::from_secs(29) && waited < Duration::from_secs(40), "{waited:?}");
-    assert_eq!(unit.claims.get(), 3);
+    assert_eq!(unit.requests.get(), 3);
 }
 
 #[test]
@@ -255,7 +257,7 @@ fn a_unit_that_is_busy_without_end_does_not_keep_the_path_unsure_for_ever() {
         }
         down.is_some()
     });
-    let Some(Why::Lost(text)) = down else { panic!("{down:?}") };
+    let Some(DownReason::Lost(text)) = down else { panic!("{down:?}") };
     assert!(text.contains("does not tell which volume"), "{text}");
     assert!(world.now.since(begun) < Duration::from_secs(40));
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings, Timeouts};
-use blockwire_multipath::{Event, Fate, Path};
+use blockwire_multipath::{Event, IoError, Path};
 use buf::Payload;
 use endpoint::Leave;
 use volume::{Durability, IoId, Op, Outcome};
@@ -45,7 +45,7 @@ fn silent(elsewhere: &[SocketAddr], timeouts: Timeouts) -> World<IscsiPath> {
     world.deaf.push(address(OWN));
     loop {
         match next(&mut world) {
-            Event::Done { id: IoId(9), how: Err(Fate::Unknown), .. } => {}
+            Event::Done { id: IoId(9), how: Err(IoError::InDoubt), .. } => {}
             Event::Down(_) => return world,
             other => panic!("{other:?}"),
         }
@@ -137,7 +137,7 @@ fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_e
     world.with(|path, cx| path.submit(cx, IoId(9), Op::Write(span(0, 1), Durability::Cached), data)).unwrap();
     world.settle();
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
-    let Event::Done { how: Err(Fate::Unknown), .. } = next(&mut world) else { panic!("it is in doubt") };
+    let Event::Done { how: Err(IoError::InDoubt), .. } = next(&mut world) else { panic!("it is in doubt") };
     assert!(matches!(next(&mut world), Event::Down(_)));
     assert_eq!(world.left(), [Leave::Abort]);
     // In good order it is not.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Timeouts};
-use blockwire_multipath::{Claim, Event, Path, Why};
+use blockwire_multipath::{DownReason, Event, Path, ReservationRequest};
 use buf::Payload;
 use iscsi::name::TargetAddress;
 use iscsi::wire::{AsyncEvent, AsyncMessage, Isid, Itt, NopIn, Pdu, TmfResponseCode, Ttt};
@@ -35,12 +35,12 @@ fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: Answer) ->
 #[test]
 fn an_honest_target_is_believed() {
     let mut world = against(Script::new(honest));
-    let portrait = up(&mut world);
-    let geometry = portrait.geometry.unwrap();
+    let volume_info = up(&mut world);
+    let geometry = volume_info.geometry.unwrap();
     assert_eq!((geometry.blocks, geometry.max_io), (1000, 64 * 512));
-    assert_eq!(portrait.uuid.map(|uuid| uuid.0), Some([9; 16]));
-    assert!(geometry.thin && geometry.write_cache && !portrait.read_only);
-    assert_eq!(portrait.access, Access::Optimized);
+    assert_eq!(volume_info.uuid.map(|uuid| uuid.0), Some([9; 16]));
+    assert!(geometry.thin && geometry.write_cache && !volume_info.read_only);
+    assert_eq!(volume_info.access, Access::Optimized);
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
     ];
     for (opcode, second, third, answer) in cases {
         let mut world = but_for(opcode, second, third, answer.clone());
-        let portrait = up(&mut world);
-        let geometry = portrait.geometry.unwrap();
+        let volume_info = up(&mut world);
+        let geometry = volume_info.geometry.unwrap();
         assert_eq!(geometry.blocks, 1000, "{answer:?}");
         assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io.is_multiple_of(512));
-        let text = format!("{portrait:?}");
+        let text = format!("{volume_info:?}");
         assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
     }
 }
@@ -101,7 +101,7 @@ fn attack_88_units_and_sizes_that_cannot_be() {
         let mut world = but_for(opcode, second, None, answer.clone());
         world.with(|path, cx| path.connect(cx));
         match next(&mut world) {
-            Event::Down(Why::Refused(text)) => assert!(text.contains(complaint), "{answer:?}: {text}"),
+            Event::Down(DownReason::Refused(text)) => assert!(text.contains(complaint), "{answer:?}: {text}"),
             other => panic!("{answer:?}: {other:?}"),
         }
     }
@@ -117,7 +117,7 @@ fn attack_88_units_and_sizes_that_cannot_be() {
             _ => honest(cdb),
         }));
         world.with(|path, cx| path.connect(cx));
-        let Event::Down(Why::Absent(text)) = next(&mut world) else { panic!() };
+        let Event::Down(DownReason::Absent(text)) = next(&mut world) else { panic!() };
         assert!(text.contains(complaint), "{text}");
     }
 }
@@ -158,8 +158,10 @@ fn attack_88_extents_and_registrations_that_lie() {
     for status in [vec![0xff; 40], vec![0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff], vec![0, 0, 0, 1, 0, 0, 0, 24]] {
         let mut world = but_for(0x5e, Some(3), None, Answer::Good(status));
         up(&mut world);
-        world.with(|path, cx| path.claim(cx, IoId(1), Claim::Report)).unwrap();
-        let Event::Claimed { how: Err(how), .. } = next(&mut world) else { panic!("nothing is known by it") };
+        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationRequest::Report)).unwrap();
+        let Event::ReservationReply { how: Err(how), .. } = next(&mut world) else {
+            panic!("nothing is known by it")
+        };
         assert_eq!(format!("{how:?}"), "Failed(Failed(Internal))");
     }
 }
@@ -174,9 +176,11 @@ fn registrations_that_are_cut_off_are_asked_for_by_their_keys_and_an_unknown_typ
             _ => honest(cdb),
         }));
         up(&mut world);
-        world.with(|path, cx| path.claim(cx, IoId(1), Claim::Report)).unwrap();
+        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationRequest::Report)).unwrap();
         match next(&mut world) {
-            Event::Claimed { how, .. } => how.map(Option::unwrap).map_err(|fate| format!("{fate:?}")),
+            Event::ReservationReply { how, .. } => {
+                how.map(Option::unwrap).map_err(|error| format!("{error:?}"))
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -201,12 +205,14 @@ fn attention_and_waiting_without_end_come_to_an_end() {
         let mut world = but_for(0x00, None, None, answer.clone());
         let before = world.now;
         world.with(|path, cx| path.connect(cx));
-        let Event::Down(Why::Refused(text) | Why::Lost(text)) = next(&mut world) else { panic!() };
+        let Event::Down(DownReason::Refused(text) | DownReason::Lost(text)) = next(&mut world) else {
+            panic!()
+        };
         assert!(text.contains(complaint), "{answer:?}: {text}");
         assert!(world.now.since(before) < Duration::from_secs(60));
     }
     // What comes up answers reads so.
-    for (answer, fate) in [
+    for (answer, error) in [
         (Answer::Check(6, 0x2900), "NotDone(1s)"),
         (Answer::Status(0x28), "NotDone(1s)"),
         (Answer::Check(0xb, 0), "NotDone(1s)"),
@@ -230,7 +236,7 @@ fn attention_and_waiting_without_end_come_to_an_end() {
         up(&mut world);
         let room = delivery::room(&world.pool, 1024);
         let (how, payload) = run(&mut world, Op::Read(span(4, 2)), room);
-        assert_eq!(how, Err(fate.to_owned()), "{answer:?}");
+        assert_eq!(how, Err(error.to_owned()), "{answer:?}");
         assert!(delivery::bytes_of(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
     }
 }
@@ -243,10 +249,10 @@ fn a_closed_path_says_so_before_its_operations_end() {
         up(&mut world);
         let room = delivery::room(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
-        let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
-        assert_eq!(portrait.access, access);
-        let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("{sense:x}") };
-        assert_eq!(format!("{fate:?}"), "NotDone(0ns)");
+        let Event::Changed(volume_info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        assert_eq!(volume_info.access, access);
+        let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
+        assert_eq!(format!("{error:?}"), "NotDone(0ns)");
     }
 }
 
@@ -269,23 +275,23 @@ fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
             }
             (_, answer) => answer,
         }));
-        let portrait = up(&mut world);
-        assert_eq!((portrait.geometry, portrait.access.serves()), (None, false), "{sense:x}");
-        assert!(portrait.uuid.is_some(), "whose path it is, is known");
+        let volume_info = up(&mut world);
+        assert_eq!((volume_info.geometry, volume_info.access.serves()), (None, false), "{sense:x}");
+        assert!(volume_info.uuid.is_some(), "whose path it is, is known");
         world.with(|path, cx| path.submit(cx, IoId(1), Op::Flush, Payload::None)).unwrap();
-        let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("{sense:x}") };
-        assert!(format!("{fate:?}").starts_with("NotDone"), "{fate:?}");
+        let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
+        assert!(format!("{error:?}").starts_with("NotDone"), "{error:?}");
         state.set(true);
-        let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
-        let geometry = portrait.geometry.unwrap();
-        assert_eq!((geometry.blocks, geometry.logical, portrait.access), (1000, 4096, Access::Optimized));
+        let Event::Changed(volume_info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        let geometry = volume_info.geometry.unwrap();
+        assert_eq!((geometry.blocks, geometry.logical, volume_info.access), (1000, 4096, Access::Optimized));
         // What it does not tell any more is as it was.
         state.set(false);
         let room = delivery::room(&world.pool, 4096);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
         for _ in 0..2 {
-            if let Event::Changed(portrait) = next(&mut world) {
-                assert_eq!((portrait.geometry, portrait.access.serves()), (Some(geometry), false));
+            if let Event::Changed(volume_info) = next(&mut world) {
+                assert_eq!((volume_info.geometry, volume_info.access.serves()), (Some(geometry), false));
             }
         }
     }
@@ -320,8 +326,8 @@ fn a_closed_path_is_looked_at_when_no_other_serves() {
     *open.borrow_mut() = true;
     let before = world.now;
     world.with(|path, _| path.look_now());
-    let Event::Changed(portrait) = next(&mut world) else { panic!("it does not look") };
-    assert!(portrait.access.serves() && world.now.since(before) < Duration::from_millis(50));
+    let Event::Changed(volume_info) = next(&mut world) else { panic!("it does not look") };
+    assert!(volume_info.access.serves() && world.now.since(before) < Duration::from_millis(50));
 }
 
 #[test]
@@ -463,16 +469,16 @@ fn a_port_that_is_offline_is_looked_at_again_and_others_are_used() {
         match next(&mut world) {
             Event::Done { how, .. } => {
                 undone = {
-                    assert!(matches!(how, Err(blockwire_multipath::Fate::NotDone(_))), "{how:?}");
+                    assert!(matches!(how, Err(blockwire_multipath::IoError::NotDone(_))), "{how:?}");
                     true
                 }
             }
-            Event::Changed(portrait) => assert_eq!(portrait.access, Access::Inaccessible),
+            Event::Changed(volume_info) => assert_eq!(volume_info.access, Access::Inaccessible),
             other => panic!("{other:?}"),
         }
     }
     *offline.borrow_mut() = false;
-    while !matches!(next(&mut world), Event::Changed(portrait) if portrait.access.serves()) {}
+    while !matches!(next(&mut world), Event::Changed(volume_info) if volume_info.access.serves()) {}
 }
 
 #[test]
@@ -484,24 +490,24 @@ fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
             .unwrap();
         world.now
     };
-    for (managed, functions, fate, seconds) in [
+    for (managed, functions, error, seconds) in [
         (Some(TmfResponseCode::COMPLETE), vec![1], "NotDone(0ns)", 30),
-        (Some(TmfResponseCode::NO_TASK), vec![1], "Unknown", 30),
-        (Some(TmfResponseCode::REJECTED), vec![1, 5], "Unknown", 30),
-        (None, vec![1, 5], "Unknown", 55),
+        (Some(TmfResponseCode::NO_TASK), vec![1], "InDoubt", 30),
+        (Some(TmfResponseCode::REJECTED), vec![1, 5], "InDoubt", 30),
+        (None, vec![1, 5], "InDoubt", 55),
     ] {
         let mut world = but_for(0x2a, None, None, Answer::Silence);
         up(&mut world);
         world.script.as_mut().unwrap().managed = managed;
         let before = write(&mut world);
         let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
-        assert_eq!(format!("{how:?}"), fate, "{managed:?}");
+        assert_eq!(format!("{how:?}"), error, "{managed:?}");
         let took = world.now.since(before).as_secs();
         assert!((seconds..seconds + 2).contains(&took), "{managed:?}: {took} s");
         assert_eq!(world.script.as_ref().unwrap().functions, functions);
         let down = functions.len() == 2;
         if down {
-            assert!(matches!(next(&mut world), Event::Down(Why::Lost(_))));
+            assert!(matches!(next(&mut world), Event::Down(DownReason::Lost(_))));
         }
         // Whatever is open is fenced by a login that reinstates the session.
         let sessions = world.dialled.len();
@@ -513,7 +519,7 @@ fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(world.dialled.len() > sessions, fate == "Unknown", "{managed:?}");
+        assert_eq!(world.dialled.len() > sessions, error == "InDoubt", "{managed:?}");
     }
 }
 
@@ -548,10 +554,12 @@ fn redirections_are_followed_but_not_for_ever() {
         let mut world = against(script);
         world.with(|path, cx| path.connect(cx));
         match (next(&mut world), complaint) {
-            (Event::Up(portrait), None) => {
-                assert_eq!(portrait.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
+            (Event::Up(volume_info), None) => {
+                assert_eq!(volume_info.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
             }
-            (Event::Down(Why::Refused(text)), Some(complaint)) => assert!(text.contains(complaint), "{text}"),
+            (Event::Down(DownReason::Refused(text)), Some(complaint)) => {
+                assert!(text.contains(complaint), "{text}")
+            }
             other => panic!("{other:?}"),
         }
         assert!(world.dialled.len() <= 5);
@@ -585,7 +593,7 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
     let (mut told, mut read) = (false, false);
     while !told || !read {
         match next(&mut world) {
-            Event::Changed(portrait) => told = portrait.geometry.unwrap().blocks == 1024,
+            Event::Changed(volume_info) => told = volume_info.geometry.unwrap().blocks == 1024,
             Event::Done { how: Ok(_), .. } => read = true,
             other => panic!("{other:?}"),
         }
@@ -600,7 +608,7 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
             Event::Done { how: Err(how), .. } => {
                 assert_eq!(format!("{how:?}"), "NotDone(0ns)", "it does not go to the other volume");
             }
-            Event::Down(Why::Lost(text)) => break assert!(text.contains("another volume"), "{text}"),
+            Event::Down(DownReason::Lost(text)) => break assert!(text.contains("another volume"), "{text}"),
             other => panic!("{other:?}"),
         }
     }
@@ -636,7 +644,7 @@ fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_los
             assert_eq!(how, Ok(Outcome::Complete), "the answer had come: {kind} {bad:x}");
             assert!(delivery::bytes_of(payload).iter().all(|byte| *byte == 0x5a));
 
-            let Event::Down(Why::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
+            let Event::Down(DownReason::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
             up(&mut world);
         }
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Settings, Timeouts};
-use blockwire_multipath::trace::{Side, What};
-use blockwire_multipath::{Claim, Claims, Event, Fate, Path, Portrait, Why};
+use blockwire_multipath::trace::{LineEvent, Side};
+use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationRequest, Reservations, VolumeInfo};
 use buf::Payload;
 use endpoint::{ShardId, Sockets};
 use iscsi::wire::Isid;
@@ -62,10 +62,10 @@ fn next(world: &mut World<IscsiPath>) -> Event {
 }
 
 #[track_caller]
-fn up(world: &mut World<IscsiPath>) -> Arc<Portrait> {
+fn up(world: &mut World<IscsiPath>) -> Arc<VolumeInfo> {
     world.with(|path, cx| path.connect(cx));
     match next(world) {
-        Event::Up(portrait) => portrait,
+        Event::Up(volume_info) => volume_info,
         other => panic!("{other:?}"),
     }
 }
@@ -77,7 +77,7 @@ fn run(world: &mut World<IscsiPath>, op: Op, payload: Payload) -> (Result<Outcom
     loop {
         match next(world) {
             Event::Done { id: IoId(7), how, payload } => {
-                return (how.map_err(|fate| format!("{fate:?}")), payload);
+                return (how.map_err(|error| format!("{error:?}")), payload);
             }
             Event::Changed(_) => {}
             other => panic!("{other:?}"),
@@ -92,15 +92,15 @@ fn span(lba: u64, blocks: u64) -> Span {
 #[test]
 fn a_path_comes_up_and_tells_what_it_found() {
     let mut world = world(settings(), &target::Terms::default());
-    let portrait = up(&mut world);
-    assert_eq!(portrait.uuid, Some(Uuid([7; 16])));
-    let geometry = portrait.geometry.unwrap();
+    let volume_info = up(&mut world);
+    assert_eq!(volume_info.uuid, Some(Uuid([7; 16])));
+    let geometry = volume_info.geometry.unwrap();
     assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
-    assert_eq!((geometry.physical, portrait.access), (4096, Access::Optimized));
-    assert_eq!(portrait.product, "BLOCKWIR Volume 0");
-    assert!(!portrait.read_only && portrait.depth == 128);
+    assert_eq!((geometry.physical, volume_info.access), (4096, Access::Optimized));
+    assert_eq!(volume_info.product, "BLOCKWIR Volume 0");
+    assert!(!volume_info.read_only && volume_info.depth == 128);
     world.with(|path, cx| path.disconnect(cx, SOON));
-    assert!(matches!(next(&mut world), Event::Down(Why::Ended)));
+    assert!(matches!(next(&mut world), Event::Down(DownReason::Ended)));
     world.settle();
     assert_eq!(world.open(), 0);
     up(&mut world);
@@ -141,7 +141,7 @@ fn every_operation_has_its_command() {
     assert_eq!(go(Op::Compare(span(0, 16)), Some(&full)), done);
     let mut other = full.clone();
     other[1000] = 0;
-    let differs = format!("{:?}", Fate::Failed(Failure::Failed(Fault::Miscompare(1000))));
+    let differs = format!("{:?}", IoError::Failed(Failure::Failed(Fault::Miscompare(1000))));
     assert_eq!(go(Op::Compare(span(0, 16)), Some(&other)), Err(differs));
     let swap = [vec![0xa5; 512], vec![0x5a; 512]].concat();
     assert_eq!(go(Op::CompareAndWrite(span(3, 1)), Some(&swap)), done);
@@ -168,16 +168,19 @@ fn every_operation_has_its_command() {
         (Op::Verify(span(BLOCKS, 1)), Refusal::OutOfRange),
         (Op::Verify(span(u64::MAX, 2)), Refusal::OutOfRange),
     ] {
-        let fate = Fate::Failed(Failure::Refused(refusal));
-        assert_eq!(go(op, None), Err(format!("{fate:?}")));
+        let error = IoError::Failed(Failure::Refused(refusal));
+        assert_eq!(go(op, None), Err(format!("{error:?}")));
     }
 }
 
 /// Asks about reservations.
-fn claim(world: &mut World<IscsiPath>, claim: Claim) -> Result<Option<Claims>, String> {
-    world.with(|path, cx| path.claim(cx, IoId(9), claim)).expect("there is room");
+fn request(
+    world: &mut World<IscsiPath>,
+    request: ReservationRequest,
+) -> Result<Option<Reservations>, String> {
+    world.with(|path, cx| path.request_reservation(cx, IoId(9), request)).expect("there is room");
     match next(world) {
-        Event::Claimed { id: IoId(9), how } => how.map_err(|fate| format!("{fate:?}")),
+        Event::ReservationReply { id: IoId(9), how } => how.map_err(|error| format!("{error:?}")),
         other => panic!("{other:?}"),
     }
 }
@@ -186,7 +189,7 @@ fn claim(world: &mut World<IscsiPath>, claim: Claim) -> Result<Option<Claims>, S
 fn reservations_are_taken_and_told() {
     let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
-    let act = |action| Claim::Act(action);
+    let act = |action| ReservationRequest::Change(action);
     let register = |current, new| {
         act(Action::Register(Register {
             mode: RegisterMode::Set,
@@ -198,25 +201,25 @@ fn reservations_are_taken_and_told() {
             persist: None,
         }))
     };
-    let empty = claim(&mut world, Claim::Report).unwrap().unwrap();
+    let empty = request(&mut world, ReservationRequest::Report).unwrap().unwrap();
     assert_eq!((empty.held, empty.registrations.len()), (None, 0));
     let kind = Kind::WriteExclusiveRegistrants;
-    let refused = |refusal| Err(format!("{:?}", Fate::Failed(Failure::Refused(refusal))));
+    let refused = |refusal| Err(format!("{:?}", IoError::Failed(Failure::Refused(refusal))));
     let key = Some(Key(5));
-    assert_eq!(claim(&mut world, act(Action::Clear { key })), refused(Refusal::NotRegistered));
-    assert_eq!(claim(&mut world, register(None, Key(5))), Ok(None));
-    assert_eq!(claim(&mut world, act(Action::Reserve { key, kind })), Ok(None));
-    let report = claim(&mut world, Claim::Report).unwrap().unwrap();
+    assert_eq!(request(&mut world, act(Action::Clear { key })), refused(Refusal::NotRegistered));
+    assert_eq!(request(&mut world, register(None, Key(5))), Ok(None));
+    assert_eq!(request(&mut world, act(Action::Reserve { key, kind })), Ok(None));
+    let report = request(&mut world, ReservationRequest::Report).unwrap().unwrap();
     assert_eq!((report.held, report.registrations.len()), (Some(kind), 1));
     let ours = &report.registrations[0];
     assert!(ours.ours && ours.holds && ours.key == Key(5), "{ours:?}");
     let wrong = Kind::ExclusiveAccess;
-    let released = claim(&mut world, act(Action::Release { key, kind: wrong }));
+    let released = request(&mut world, act(Action::Release { key, kind: wrong }));
     assert_eq!(released, refused(Refusal::InvalidRelease));
-    assert_eq!(claim(&mut world, act(Action::Release { key, kind })), Ok(None));
-    assert_eq!(claim(&mut world, act(Action::Reserve { key: None, kind })), refused(Refusal::Unsupported));
-    assert_eq!(claim(&mut world, register(key, Key::NONE)), Ok(None));
-    assert_eq!(claim(&mut world, Claim::Report).unwrap().unwrap().registrations.len(), 0);
+    assert_eq!(request(&mut world, act(Action::Release { key, kind })), Ok(None));
+    assert_eq!(request(&mut world, act(Action::Reserve { key: None, kind })), refused(Refusal::Unsupported));
+    assert_eq!(request(&mut world, register(key, Key::NONE)), Ok(None));
+    assert_eq!(request(&mut world, ReservationRequest::Report).unwrap().unwrap().registrations.len(), 0);
 }
 
 #[test]
@@ -232,19 +235,19 @@ fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
     // The write's first bytes leave, then the connection breaks.
     world.send_only();
     world.cut();
-    let mut fates = Vec::new();
+    let mut errors = Vec::new();
     loop {
         match next(&mut world) {
-            Event::Done { id, how: Err(fate), payload } => {
-                fates.push((id, format!("{fate:?}"), payload.len()))
+            Event::Done { id, how: Err(error), payload } => {
+                errors.push((id, format!("{error:?}"), payload.len()))
             }
-            Event::Down(why) => break assert!(matches!(why, Why::Lost(_)), "{why:?}"),
+            Event::Down(why) => break assert!(matches!(why, DownReason::Lost(_)), "{why:?}"),
             other => panic!("{other:?}"),
         }
     }
-    fates.sort();
-    assert_eq!(fates[0], (IoId(1), "Unknown".to_owned(), 65_536));
-    assert_eq!(fates[1], (IoId(2), "NotDone(0ns)".to_owned(), 512));
+    errors.sort();
+    assert_eq!(errors[0], (IoId(1), "InDoubt".to_owned(), 65_536));
+    assert_eq!(errors[1], (IoId(2), "NotDone(0ns)".to_owned(), 512));
     assert_eq!(world.open(), 0);
     world.with(|path, cx| path.fence(cx));
     let before = world.now;
@@ -275,7 +278,7 @@ fn a_fence_that_no_login_brings_comes_by_time() {
     let took = world.now.since(before);
     assert!((95..=105).contains(&took.as_secs()), "{took:?}");
     world.with(|path, cx| path.connect(cx));
-    assert!(matches!(next(&mut world), Event::Down(Why::Unreachable(_))));
+    assert!(matches!(next(&mut world), Event::Down(DownReason::Unreachable(_))));
     world.shut.clear();
     up(&mut world);
 }
@@ -330,7 +333,7 @@ fn what_is_submitted_before_ends_are_drained_ends_too() {
     }
 }
 
-fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::Targets, Why> {
+fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::Targets, DownReason> {
     world.with(|discovery, cx| discovery.start(cx));
     let mut outcome = None;
     world.run(Duration::from_secs(100), |world| {
@@ -366,7 +369,7 @@ fn targets_are_discovered() {
         assert_eq!(world.open(), 0);
     }
     world.shut.push(question().portal);
-    assert!(matches!(discovery(&mut world), Err(Why::Unreachable(_))));
+    assert!(matches!(discovery(&mut world), Err(DownReason::Unreachable(_))));
 }
 
 #[test]
@@ -405,13 +408,17 @@ fn a_trace_tells_each_step_and_no_secret() {
             world.with(|path, cx| path.connect(cx));
             match next(&mut world) {
                 Event::Up(_) => assert!(right),
-                Event::Down(Why::Unproven(text)) => assert!(!right && text.contains("secret"), "{text}"),
+                Event::Down(DownReason::Unproven(text)) => {
+                    assert!(!right && text.contains("secret"), "{text}")
+                }
                 other => panic!("{other:?}"),
             }
             let lines: Vec<_> = std::iter::from_fn(|| world.path.trace().poll()).collect();
             let said = |name: &str, side: Side| {
-                lines.iter().find_map(|line| match &line.what {
-                    What::Field { by, name: at, value } if *by == side && at == name => Some(value.clone()),
+                lines.iter().find_map(|line| match &line.event {
+                    LineEvent::Field { by, name: at, value } if *by == side && at == name => {
+                        Some(value.clone())
+                    }
                     _ => None,
                 })
             };
@@ -422,7 +429,7 @@ fn a_trace_tells_each_step_and_no_secret() {
             }
             assert_eq!(said("CHAP_R", Side::Us).as_deref(), Some("(not shown)"));
             assert_eq!(said("MaxBurstLength", Side::Target).is_some(), right);
-            let failed = lines.iter().any(|line| matches!(line.what, What::Fails { .. }));
+            let failed = lines.iter().any(|line| matches!(line.event, LineEvent::Fails { .. }));
             let surveyed = lines.iter().any(|line| line.stage == "READ CAPACITY(16)");
             assert_eq!((failed, surveyed), (!right, right));
             assert!(!format!("{lines:?}").contains("0x"), "no challenge and no response: {lines:?}");

@@ -1,7 +1,7 @@
 //! What is negotiated: each option of a URL reaches the session, and a target that wants more than we can do
 //! gets what we can.
 
-use blockwire_multipath::{AnyPath, Secrets, Url, Who};
+use blockwire_multipath::{AnyPath, HostIdentity, Secrets, Url};
 use iscsi::negotiate::{Digest, Limits, TaskReporting};
 use volume::{Durability, Op, Outcome};
 
@@ -12,7 +12,7 @@ use testkit::target;
 /// The path that a URL with these options makes.
 fn path(query: &str) -> IscsiPath {
     let url = Url::parse(&format!("iscsi://127.0.0.1/{}/0?{query}", target::TARGET)).unwrap();
-    let who = Who {
+    let who = HostIdentity {
         initiator: "iqn.2026-11.test:host".to_owned(),
         host: nvme::Nqn::parse("nqn.2026-11.test:host").unwrap(),
         host_id: nvme::HostId::new([1; 16]).unwrap(),
@@ -27,7 +27,7 @@ fn path(query: &str) -> IscsiPath {
 /// Logs in, writes and reads 300 KiB; gives what was agreed.
 fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
     let mut world = world_of(path, terms);
-    let portrait = up(&mut world);
+    let volume_info = up(&mut world);
     let content: Vec<u8> = (0..300 << 10).map(|at| (at * 11 + at / 512) as u8).collect();
     let blocks = content.len() as u64 / 512;
     let payload = delivery::filled(&world.pool, &content);
@@ -39,7 +39,7 @@ fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
     let (how, payload) = run(&mut world, Op::Read(span(3, blocks)), room);
     assert_eq!(how, Ok(Outcome::Complete));
     assert!(delivery::bytes_of(payload) == content, "what is read is not what was written");
-    portrait.terms.clone()
+    volume_info.terms.clone()
 }
 
 fn value<'a>(terms: &'a [(String, String)], key: &str) -> &'a str {

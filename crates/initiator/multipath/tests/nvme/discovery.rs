@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use blockwire_multipath::Why;
-use blockwire_multipath::nvme::{Discovery, Settings, Survey};
+use blockwire_multipath::DownReason;
+use blockwire_multipath::nvme::{Discovery, DiscoveryReport, Settings};
 use nvme::Nqn;
 use shard::{Exports, Referral};
 
@@ -11,7 +11,7 @@ use crate::world::{REFUSED, World};
 use crate::{exports, settings};
 use testkit::target::SUBSYSTEM;
 
-fn discover(addresses: &[&str], exports: Arc<Exports>) -> Result<Survey, Why> {
+fn discover(addresses: &[&str], exports: Arc<Exports>) -> Result<DiscoveryReport, DownReason> {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
     let settings = Settings { addresses, subsystem: Nqn::discovery(), ..settings() };
     let mut world = World::new(Discovery::new(settings), exports);
@@ -46,13 +46,13 @@ fn referrals_are_followed_and_those_that_fail_cost_only_themselves() {
     exports.nvme.referrals = ["127.0.0.1:8009", "127.0.0.1:4420", "127.0.0.7:8009"].map(referral).into();
     let survey = discover(&["127.0.0.1:8009"], Arc::new(exports)).unwrap();
     assert_eq!(survey.subsystems.len(), 1, "{survey:?}");
-    assert_eq!(survey.troubles, [("127.0.0.7:8009".parse().unwrap(), Why::Unreachable(REFUSED))]);
+    assert_eq!(survey.troubles, [("127.0.0.7:8009".parse().unwrap(), DownReason::Unreachable(REFUSED))]);
 }
 
 #[test]
 fn the_next_address_is_tried_and_nobody_at_all_is_a_failure() {
     let survey = discover(&["127.0.0.9:8009", "127.0.0.1:8009"], exports()).unwrap();
     assert_eq!((survey.subsystems.len(), survey.troubles.len()), (1, 1));
-    assert_eq!(discover(&["127.0.0.9:8009"], exports()), Err(Why::Unreachable(REFUSED)));
+    assert_eq!(discover(&["127.0.0.9:8009"], exports()), Err(DownReason::Unreachable(REFUSED)));
     assert!(discover(&[], exports()).is_err());
 }

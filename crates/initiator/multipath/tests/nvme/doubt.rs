@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::NvmePath;
-use blockwire_multipath::{Claim, Event, Fate, Path, Why};
+use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationRequest};
 use buf::{Class, Payload, SgMut};
 use volume::{Durability, IoId, Op, Span};
 
@@ -130,10 +130,10 @@ fn ends(world: &mut World<NvmePath>) -> (String, Duration) {
     let begun = world.now;
     let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
         Event::Down(why) => Some(why),
-        Event::Done { how: Err(Fate::NotDone(_)), .. } | Event::Changed(_) => None,
+        Event::Done { how: Err(IoError::NotDone(_)), .. } | Event::Changed(_) => None,
         other => panic!("{other:?}"),
     });
-    let Why::Lost(text) = why else { panic!("{why:?}") };
+    let DownReason::Lost(text) = why else { panic!("{why:?}") };
     (text, world.now.since(begun))
 }
 
@@ -148,7 +148,9 @@ fn nothing_is_written_before_it_is_told_which_namespace_stands_there() {
     steps(&mut world);
     for _ in 0..3 {
         assert!(writes(&mut world).is_err());
-        assert!(world.host(|path, cx| path.claim(cx, IoId(3), Claim::Report)).is_err());
+        assert!(
+            world.host(|path, cx| path.request_reservation(cx, IoId(3), ReservationRequest::Report)).is_err()
+        );
         reads(&mut world);
     }
     // It is the same: all goes on.
@@ -269,7 +271,7 @@ fn names_that_are_not_ready_at_the_start_are_not_done_without() {
     let mut world = World::new(NvmePath::new(settings()), move |sqe| asked.answer(sqe));
     world.host(|path, cx| path.connect(cx));
     let event = world.until(Duration::from_secs(20), |path| path.poll_event());
-    assert!(matches!(event, Event::Down(Why::Lost(_))), "{event:?}");
+    assert!(matches!(event, Event::Down(DownReason::Lost(_))), "{event:?}");
 }
 
 #[test]
@@ -302,7 +304,7 @@ fn what_a_doubt_holds_does_not_hold_up_the_end_of_the_path() {
     let begun = world.now;
     world.host(|path, cx| path.disconnect(cx, Duration::from_secs(60)));
     world.until(Duration::from_secs(61), |path| match path.poll_event()? {
-        Event::Done { how: Err(Fate::NotDone(_)), .. } => Some(()),
+        Event::Done { how: Err(IoError::NotDone(_)), .. } => Some(()),
         other => panic!("{other:?}"),
     });
     assert!(world.now.since(begun) < Duration::from_secs(1), "it is told at once");

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockwire_multipath::nvme::{Discovery, NvmePath, Settings, Survey};
-use blockwire_multipath::{Event, Path, Why};
+use blockwire_multipath::nvme::{Discovery, DiscoveryReport, NvmePath, Settings};
+use blockwire_multipath::{DownReason, Event, Path};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use endpoint::{Dialled, LinkId, Sockets};
 use nvme::Nqn;
@@ -267,7 +267,7 @@ pub fn flood(sqe: &[u8]) -> Answer {
 }
 
 /// What came of it, connections, and bytes of memory that did not come back.
-type Discovered = (Result<Survey, Why>, usize, usize);
+type Discovered = (Result<DiscoveryReport, DownReason>, usize, usize);
 
 fn discover(log: impl FnMut(u64, usize) -> Vec<u8> + 'static) -> Discovered {
     let mut log = log;
@@ -317,7 +317,7 @@ fn attack_108_logs_without_end_that_change_for_ever_and_referrals_that_go_round(
         generation += 1;
         if at == 0 { header(generation, 1) } else { referral(9).repeat(len / 1024) }
     });
-    assert!(matches!(survey, Err(Why::Lost(_))), "{survey:?}");
+    assert!(matches!(survey, Err(DownReason::Lost(_))), "{survey:?}");
     assert_eq!((dialled, lent), (1, 0));
     // Each controller refers to itself and to three others that nobody has heard of.
     let mut next = 10_000;
@@ -348,17 +348,17 @@ fn attack_110_controllers_that_are_never_ready_or_fall_silent() {
     let seconds = |most: u64| Duration::from_millis(most * 1000 + 10);
     // It accepts and says nothing but ICResp; nothing after Connect; CSTS.RDY stays 0; CSTS.CFS.
     let (why, took) = down(|_| None);
-    assert!(matches!(why, Why::Silent(_)) && took <= seconds(10), "{why:?} {took:?}");
+    assert!(matches!(why, DownReason::Silent(_)) && took <= seconds(10), "{why:?} {took:?}");
     let (why, took) = down(|sqe| property(sqe, 1).filter(|_| sqe[4] == 1));
-    assert!(matches!(why, Why::Silent(_)) && took <= seconds(10), "{why:?} {took:?}");
+    assert!(matches!(why, DownReason::Silent(_)) && took <= seconds(10), "{why:?} {took:?}");
     let (why, took) = down(|sqe| property(sqe, 0));
     assert!(
-        matches!(&why, Why::Lost(why) if why.contains("ready")) && took <= seconds(30),
+        matches!(&why, DownReason::Lost(why) if why.contains("ready")) && took <= seconds(30),
         "{why:?} {took:?}"
     );
     let (why, took) = down(|sqe| property(sqe, 2));
     assert!(
-        matches!(&why, Why::Refused(why) if why.contains("CFS")) && took <= seconds(1),
+        matches!(&why, DownReason::Refused(why) if why.contains("CFS")) && took <= seconds(1),
         "{why:?} {took:?}"
     );
 }
@@ -411,7 +411,7 @@ fn attack_110_a_thousand_resets_leave_nothing_behind() {
             Event::Down(why) => Some(why),
             other => panic!("{other:?}"),
         });
-        assert!(matches!(why, Why::Lost(_)), "{why:?}");
+        assert!(matches!(why, DownReason::Lost(_)), "{why:?}");
     }
     assert_eq!((world.dialled, world.pool.usage().lent), (1000, 0));
 }
@@ -449,8 +449,8 @@ fn a_controller_that_closes_amid_authentication_may_have_refused_and_before_it_h
             other => panic!("{other:?}"),
         });
         match why {
-            Why::CutShort(text) => assert!(proves && text.contains("compare the secret"), "{text}"),
-            other => assert!(!proves && matches!(other, Why::Lost(_)), "{other:?}"),
+            DownReason::CutShort(text) => assert!(proves && text.contains("compare the secret"), "{text}"),
+            other => assert!(!proves && matches!(other, DownReason::Lost(_)), "{other:?}"),
         }
         assert_eq!(world.pool.usage().lent, 0);
     }
@@ -489,7 +489,7 @@ fn a_long_zeroing_of_many_commands_does_not_end_the_path() {
         Event::Down(why) => Some(why),
         _ => None,
     });
-    assert!(matches!(&why, Why::Lost(text) if text.contains("not answered in time")), "{why:?}");
+    assert!(matches!(&why, DownReason::Lost(text) if text.contains("not answered in time")), "{why:?}");
     assert!(world.now.since(begun) < Duration::from_secs(45));
 }
 
@@ -517,7 +517,7 @@ fn a_look_that_is_refused_for_now_is_taken_again() {
         Event::Down(why) => Some(why),
         other => panic!("{other:?}"),
     });
-    assert!(matches!(&why, Why::Lost(text) if text.contains("another volume")), "{why:?}");
+    assert!(matches!(&why, DownReason::Lost(text) if text.contains("another volume")), "{why:?}");
     assert_eq!(seen.get(), 9);
     assert!(world.now.since(begun) > Duration::from_secs(2), "{:?}", world.now.since(begun));
 }
@@ -553,6 +553,6 @@ fn another_volume_behind_the_namespace_identifier_is_not_written_as_if_it_were_t
             Event::Down(why) => Some(why),
             other => panic!("descriptor {kind}: {other:?}"),
         });
-        assert!(matches!(&why, Why::Lost(text) if text.contains("another volume")), "{kind}: {why:?}");
+        assert!(matches!(&why, DownReason::Lost(text) if text.contains("another volume")), "{kind}: {why:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use blockwire_multipath::nvme::{NvmePath, Settings};
-use blockwire_multipath::{Event, Fate, Path, Why};
+use blockwire_multipath::{DownReason, Event, IoError, Path};
 use buf::Payload;
 use volume::{Durability, Op, Span};
 
@@ -41,7 +41,7 @@ fn fence(world: &mut World<NvmePath>) -> Duration {
 fn nobody_listens_and_the_next_address_is_tried() {
     let mut world = World::new(NvmePath::new(settings()), exports());
     world.ports.clear();
-    assert_eq!(world.connect(), Err(Why::Unreachable(REFUSED)));
+    assert_eq!(world.connect(), Err(DownReason::Unreachable(REFUSED)));
     let addresses = vec!["127.0.0.9:4420".parse().unwrap(), "127.0.0.1:4420".parse().unwrap()];
     let mut world = World::new(NvmePath::new(Settings { addresses, ..settings() }), exports());
     assert!(world.connect().is_ok());
@@ -56,9 +56,9 @@ fn a_lost_io_queue_is_fenced_by_a_reset_and_the_path_comes_up_again() {
     world.step();
     world.reset(1, true);
     let (how, payload) = world.wait(id);
-    assert!(matches!(how, Err(Fate::Unknown)), "{how:?}");
+    assert!(matches!(how, Err(IoError::InDoubt)), "{how:?}");
     assert_eq!(payload.len(), 4096);
-    assert!(matches!(world.down(), Why::Lost(_)));
+    assert!(matches!(world.down(), DownReason::Lost(_)));
     assert!(fence(&mut world) < Duration::from_millis(100));
     world.connect().unwrap();
     let id = write(&mut world, 2);
@@ -75,7 +75,7 @@ fn reads_that_are_lost_may_be_done_again_at_once() {
     world.step();
     world.reset(1, true);
     let (how, _) = world.wait(id);
-    assert!(matches!(how, Err(Fate::NotDone(Duration::ZERO))), "{how:?}");
+    assert!(matches!(how, Err(IoError::NotDone(Duration::ZERO))), "{how:?}");
     world.down();
     assert!(fence(&mut world) < Duration::from_millis(100));
 }
@@ -88,8 +88,8 @@ fn a_controller_that_cannot_be_asked_is_given_the_time_of_the_standard() {
     let id = write(&mut world, 1);
     let begun = world.now;
     let (how, _) = world.wait(id);
-    assert!(matches!(how, Err(Fate::Unknown)), "{how:?}");
-    assert!(matches!(world.down(), Why::Silent(_)));
+    assert!(matches!(how, Err(IoError::InDoubt)), "{how:?}");
+    assert!(matches!(world.down(), DownReason::Silent(_)));
     // Keep Alive was not answered: at most a quarter of the KATO until it went, and all of it.
     let kato = Duration::from_secs(5);
     assert!(world.now.since(begun) <= kato * 5 / 4 + Duration::from_millis(10));
@@ -110,7 +110,7 @@ fn a_controller_that_took_a_longer_keep_alive_is_not_given_up_before_its_own_tim
     world.cut(0);
     world.cut(1);
     let id = write(&mut world, 1);
-    assert!(matches!(world.wait(id).0, Err(Fate::Unknown)));
+    assert!(matches!(world.wait(id).0, Err(IoError::InDoubt)));
     world.down();
     let (waited, kato) = (fence(&mut world), Duration::from_secs(20));
     assert!(waited >= kato * 3 - Duration::from_secs(1) && waited <= kato * 3, "{waited:?}");
@@ -125,7 +125,7 @@ fn a_fence_by_time_is_no_shorter_than_it_was_asked_for() {
     world.cut(0);
     world.cut(1);
     let id = write(&mut world, 1);
-    assert!(matches!(world.wait(id).0, Err(Fate::Unknown)));
+    assert!(matches!(world.wait(id).0, Err(IoError::InDoubt)));
     world.down();
     let waited = fence(&mut world);
     assert!(waited >= Duration::from_secs(69) && waited <= Duration::from_secs(70), "{waited:?}");
@@ -142,7 +142,7 @@ fn a_controller_whose_admin_queue_was_closed_in_order_is_given_a_keep_alive_time
     world.step();
     world.close(0);
     world.close(1);
-    assert!(matches!(world.wait(id).0, Err(Fate::Unknown)));
+    assert!(matches!(world.wait(id).0, Err(IoError::InDoubt)));
     world.down();
     let waited = fence(&mut world);
     let kato = Duration::from_secs(5);
@@ -166,12 +166,12 @@ fn an_operation_that_is_not_answered_is_aborted_then_the_controller_reset() {
     let begun = world.now;
     let id = write(&mut world, 1);
     let (how, _) = world.wait(id);
-    assert!(matches!(how, Err(Fate::Unknown)), "{how:?}");
+    assert!(matches!(how, Err(IoError::InDoubt)), "{how:?}");
     let took = world.now.since(begun);
     let times = settings().times;
     let most = times.operation + times.abort + times.operation / 4;
     assert!(took >= times.operation + times.abort && took <= most, "{took:?}");
-    let Why::Lost(why) = world.down() else { panic!("it is lost") };
+    let DownReason::Lost(why) = world.down() else { panic!("it is lost") };
     assert!(why.contains("not aborted"), "{why}");
     assert!(fence(&mut world) < Duration::from_millis(100));
 }
@@ -186,7 +186,7 @@ fn a_cancelled_operation_ends_though_its_queue_is_silent() {
     world.host(|path, cx| path.cancel(cx, id));
     let begun = world.now;
     let (how, _) = world.wait(id);
-    assert!(matches!(how, Err(Fate::Failed(volume::Failure::Failed(volume::Fault::Aborted)))), "{how:?}");
+    assert!(matches!(how, Err(IoError::Failed(volume::Failure::Failed(volume::Fault::Aborted)))), "{how:?}");
     assert!(world.now.since(begun) < settings().times.abort * 2);
 }
 
@@ -198,7 +198,7 @@ fn an_idle_path_is_kept_alive_and_a_dead_one_is_noticed() {
     world.cut(0);
     world.cut(1);
     let begun = world.now;
-    assert!(matches!(world.down(), Why::Silent(_)));
+    assert!(matches!(world.down(), DownReason::Silent(_)));
     assert!(world.now.since(begun) < Duration::from_secs(8));
 }
 

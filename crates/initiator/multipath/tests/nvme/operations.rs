@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use blockwire_multipath::nvme::Settings;
-use blockwire_multipath::{Fate, Path, Why};
+use blockwire_multipath::{DownReason, IoError, Path};
 use buf::Payload;
 use volume::{Access, Durability, Failure, Fault, Op, Outcome, Refusal, Span, Uuid};
 
@@ -24,13 +24,13 @@ fn a_path_identifies_reads_writes_and_flushes() {
     for (digests, queues) in [(false, 1), (true, 3)] {
         let settings = Settings { header_digest: digests, data_digest: digests, queues, ..settings() };
         let mut world = crate::World::new(super::NvmePath::new(settings), crate::exports());
-        let portrait = world.connect().unwrap();
-        assert_eq!(portrait.uuid, Some(Uuid([7; 16])));
-        let geometry = portrait.geometry.unwrap();
+        let volume_info = world.connect().unwrap();
+        assert_eq!(volume_info.uuid, Some(Uuid([7; 16])));
+        let geometry = volume_info.geometry.unwrap();
         assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
-        assert!(portrait.access == Access::Optimized && !portrait.read_only);
-        assert_eq!(portrait.depth, u32::from(queues) * 31);
-        assert_eq!((portrait.product.as_str(), portrait.serial.as_str()), ("Blockwire 0", "7"));
+        assert!(volume_info.access == Access::Optimized && !volume_info.read_only);
+        assert_eq!(volume_info.depth, u32::from(queues) * 31);
+        assert_eq!((volume_info.product.as_str(), volume_info.serial.as_str()), ("Blockwire 0", "7"));
         for (lba, blocks) in [(0, 1), (7, 16), (100, 1024), (BLOCKS - 5, 5)] {
             let data = pattern(lba, blocks, 1);
             let write = Op::Write(span(lba, blocks), Durability::Stable);
@@ -45,7 +45,7 @@ fn a_path_identifies_reads_writes_and_flushes() {
         }
         assert!(world.run(Op::Flush, Payload::None).0.is_ok());
         world.host(|path, cx| path.disconnect(cx, Duration::from_secs(5)));
-        assert_eq!(world.down(), Why::Ended);
+        assert_eq!(world.down(), DownReason::Ended);
         assert!((0..world.wires()).all(|wire| world.is_gone(wire)));
     }
 }
@@ -70,11 +70,11 @@ fn commands_without_data_are_cut_to_what_the_controller_takes() {
     assert!(read == wanted);
     for op in [Op::Or(span(0, 1)), Op::Extents(span(0, 8)), Op::WriteSame(span(0, 1))] {
         let (how, _) = world.run(op, Payload::None);
-        assert!(matches!(how, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)))), "{how:?}");
+        assert!(matches!(how, Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)))), "{how:?}");
     }
     let room = world.room(1024);
     let (how, payload) = world.run(Op::Read(span(BLOCKS - 1, 2)), room);
-    assert!(matches!(how, Err(Fate::Failed(Failure::Refused(Refusal::OutOfRange)))), "{how:?}");
+    assert!(matches!(how, Err(IoError::Failed(Failure::Refused(Refusal::OutOfRange)))), "{how:?}");
     assert_eq!(payload.len(), 1024);
 }
 
@@ -91,13 +91,13 @@ fn compare_and_write_is_one_step_and_comes_back_whole() {
     assert!(bytes_of(payload) == both);
     let out = world.out(&both);
     let (how, payload) = world.run(Op::CompareAndWrite(span(5, 4)), out);
-    assert!(matches!(how, Err(Fate::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
+    assert!(matches!(how, Err(IoError::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
     assert!(bytes_of(payload) == both);
     let out = world.out(&new);
     world.run(Op::Compare(span(5, 4)), out).0.unwrap();
     let out = world.out(&old);
     let (how, _) = world.run(Op::Compare(span(5, 4)), out);
-    assert!(matches!(how, Err(Fate::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
+    assert!(matches!(how, Err(IoError::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_pair_that_no_queue_can_carry_is_refused_and_does_not_wait_for_ever() {
     let mut world = up(Settings { depth: 1, ..settings() });
     let out = world.out(&[0; 1024]);
     let (how, payload) = world.run(Op::CompareAndWrite(span(5, 1)), out);
-    assert!(matches!(how, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)))), "{how:?}");
+    assert!(matches!(how, Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)))), "{how:?}");
     assert_eq!(payload.len(), 1024);
     let out = world.out(&[1; 512]);
     world.run(Op::Write(span(5, 1), Durability::Cached), out).0.unwrap();

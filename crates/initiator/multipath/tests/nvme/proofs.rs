@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::{NvmePath, Settings};
-use blockwire_multipath::trace::What;
-use blockwire_multipath::{Event, Path, Why};
+use blockwire_multipath::trace::LineEvent;
+use blockwire_multipath::{DownReason, Event, Path};
 use endpoint::Sockets;
 use nvme::auth::{Group, Hash, Policy, Secret};
 use shard::{Exports, HostAuth};
@@ -28,13 +28,13 @@ fn guarded() -> Arc<Exports> {
     Arc::new(exports)
 }
 
-fn connect(settings: Settings) -> (Result<(), Why>, String) {
+fn connect(settings: Settings) -> (Result<(), DownReason>, String) {
     let mut world = World::new(NvmePath::new(settings), guarded());
     world.path.trace().turn(true);
     let how = world.connect().map(|_| ());
     let mut told = String::new();
     while let Some(line) = world.path.trace().poll() {
-        told += &format!("{} {} {:?}\n", line.connection, line.stage, line.what);
+        told += &format!("{} {} {:?}\n", line.connection, line.stage, line.event);
     }
     (how, told)
 }
@@ -100,20 +100,20 @@ fn a_worker_that_refuses_or_never_answers_ends_the_attempt_in_time() {
     world.work.clear();
     world.path.handle_worked();
     let down = world.until("end", |events| events.pop());
-    assert!(matches!(down, Event::Down(Why::Lost(_))), "{down:?}");
+    assert!(matches!(down, Event::Down(DownReason::Lost(_))), "{down:?}");
     let mut world = computing();
     let down = world.until("end", |events| events.pop());
-    assert!(matches!(down, Event::Down(Why::Silent(_))), "{down:?}");
+    assert!(matches!(down, Event::Down(DownReason::Silent(_))), "{down:?}");
 }
 
 #[test]
 fn attack_109_a_proof_is_asked_for_and_there_is_no_secret() {
     let (how, told) = connect(Settings { secret: Some(secret(OTHER)), ..settings() });
-    let Err(Why::Unproven(why)) = how else { panic!("{how:?}") };
+    let Err(DownReason::Unproven(why)) = how else { panic!("{how:?}") };
     assert!(why.contains("its secret for this host is not the one that is set here"), "{why}");
     assert!(told.contains("Authentication Fails"), "{told}");
     let (how, _) = connect(settings());
-    let Err(Why::Unproven(why)) = how else { panic!("{how:?}") };
+    let Err(DownReason::Unproven(why)) = how else { panic!("{how:?}") };
     assert!(why.contains("no secret of this host is set"), "{why}");
 }
 
@@ -122,7 +122,7 @@ fn a_controller_that_must_prove_itself_and_cannot_is_refused() {
     let wanted =
         Settings { secret: Some(secret(SECRET)), controller_secret: Some(secret(OTHER)), ..settings() };
     let (how, _) = connect(wanted);
-    assert!(matches!(how, Err(Why::Unproven(_))), "{how:?}");
+    assert!(matches!(how, Err(DownReason::Unproven(_))), "{how:?}");
 }
 
 #[test]
@@ -132,12 +132,12 @@ fn a_host_that_is_not_let_in_and_a_subsystem_that_is_not_there_are_told_with_adv
     let mut world = World::new(NvmePath::new(wanted), exports());
     world.path.trace().turn(true);
     let how = world.connect();
-    let Err(Why::Absent(why)) = how else { panic!("{how:?}") };
+    let Err(DownReason::Absent(why)) = how else { panic!("{how:?}") };
     assert!(why.contains("discover"), "{why}");
     let failed = std::iter::from_fn(|| world.path.trace().poll())
-        .any(|line| line.stage == "Connect" && matches!(line.what, What::Fails { .. }));
+        .any(|line| line.stage == "Connect" && matches!(line.event, LineEvent::Fails { .. }));
     assert!(failed);
     let wanted = Settings { nsid: 9, ..settings() };
     let how = World::new(NvmePath::new(wanted), exports()).connect();
-    assert!(matches!(how, Err(Why::Absent(_))), "{how:?}");
+    assert!(matches!(how, Err(DownReason::Absent(_))), "{how:?}");
 }

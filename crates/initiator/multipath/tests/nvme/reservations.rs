@@ -1,45 +1,62 @@
 //! Reservations by the volume's words.
 
 use blockwire_multipath::nvme::Settings;
-use blockwire_multipath::{Claim, Event, Fate};
+use blockwire_multipath::{Event, IoError, ReservationRequest};
 use nvme::HostId;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{Durability, Failure, Identity, Op, Refusal, Span};
 
 use crate::{settings, up};
 
-fn register(mode: RegisterMode, current: Option<Key>, new: Key) -> Claim {
+fn register(mode: RegisterMode, current: Option<Key>, new: Key) -> ReservationRequest {
     let (also, ports) = (vec![], vec![]);
-    Claim::Act(Action::Register(Register { mode, current, new, also, ports, nqn: None, persist: None }))
+    ReservationRequest::Change(Action::Register(Register {
+        mode,
+        current,
+        new,
+        also,
+        ports,
+        nqn: None,
+        persist: None,
+    }))
 }
 
 #[test]
 fn a_reservation_is_taken_reported_released_and_another_host_is_kept_out() {
     let mut world = up(settings());
     let key = Some(Key(0xa1));
-    world.claim(register(RegisterMode::Set, Some(Key::NONE), Key(0xa1))).unwrap();
-    world.claim(Claim::Act(Action::Reserve { key, kind: Kind::WriteExclusive })).unwrap();
-    let report = world.claim(Claim::Report).unwrap().unwrap();
+    world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(0xa1))).unwrap();
+    world
+        .request_reservation(ReservationRequest::Change(Action::Reserve { key, kind: Kind::WriteExclusive }))
+        .unwrap();
+    let report = world.request_reservation(ReservationRequest::Report).unwrap().unwrap();
     assert_eq!(report.held, Some(Kind::WriteExclusive));
     assert_eq!(report.registrations.len(), 1);
     let ours = &report.registrations[0];
     assert!(ours.ours && ours.holds && ours.key == Key(0xa1));
     assert_eq!(ours.identity, Identity::Host([1; 16]));
-    let wrong = world.claim(Claim::Act(Action::Clear { key: Some(Key(7)) }));
-    assert!(matches!(wrong, Err(Fate::Failed(Failure::Refused(Refusal::Conflict)))), "{wrong:?}");
-    world.claim(Claim::Act(Action::Release { key, kind: Kind::WriteExclusive })).unwrap();
-    assert_eq!(world.claim(Claim::Report).unwrap().unwrap().held, None);
-    world.claim(register(RegisterMode::Set, key, Key::NONE)).unwrap();
-    assert!(world.claim(Claim::Report).unwrap().unwrap().registrations.is_empty());
-    let never = world.claim(Claim::Act(Action::LegacyReserve));
-    assert!(matches!(never, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)))), "{never:?}");
+    let wrong = world.request_reservation(ReservationRequest::Change(Action::Clear { key: Some(Key(7)) }));
+    assert!(matches!(wrong, Err(IoError::Failed(Failure::Refused(Refusal::Conflict)))), "{wrong:?}");
+    world
+        .request_reservation(ReservationRequest::Change(Action::Release { key, kind: Kind::WriteExclusive }))
+        .unwrap();
+    assert_eq!(world.request_reservation(ReservationRequest::Report).unwrap().unwrap().held, None);
+    world.request_reservation(register(RegisterMode::Set, key, Key::NONE)).unwrap();
+    assert!(world.request_reservation(ReservationRequest::Report).unwrap().unwrap().registrations.is_empty());
+    let never = world.request_reservation(ReservationRequest::Change(Action::LegacyReserve));
+    assert!(matches!(never, Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)))), "{never:?}");
 }
 
 #[test]
 fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     let mut world = up(settings());
-    world.claim(register(RegisterMode::Set, Some(Key::NONE), Key(1))).unwrap();
-    world.claim(Claim::Act(Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusive })).unwrap();
+    world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(1))).unwrap();
+    world
+        .request_reservation(ReservationRequest::Change(Action::Reserve {
+            key: Some(Key(1)),
+            kind: Kind::WriteExclusive,
+        }))
+        .unwrap();
     // Another host, by another path to the same target.
     let other = Settings { host_id: HostId::new([2; 16]).unwrap(), ..settings() };
     let first = std::mem::replace(&mut world.path, blockwire_multipath::nvme::NvmePath::new(other));
@@ -47,11 +64,11 @@ fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     world.connect().unwrap();
     let out = world.out(&[0; 512]);
     let (how, _) = world.run(Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), out);
-    assert!(matches!(how, Err(Fate::Failed(Failure::Refused(Refusal::Conflict)))), "{how:?}");
-    world.claim(register(RegisterMode::Set, Some(Key::NONE), Key(2))).unwrap();
+    assert!(matches!(how, Err(IoError::Failed(Failure::Refused(Refusal::Conflict)))), "{how:?}");
+    world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(2))).unwrap();
     let preempt =
         Action::Preempt { key: Some(Key(2)), victim: Key(1), kind: Kind::WriteExclusive, abort: true };
-    world.claim(Claim::Act(preempt)).unwrap();
+    world.request_reservation(ReservationRequest::Change(preempt)).unwrap();
     let out = world.out(&[0; 512]);
     assert!(world.run(Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), out).0.is_ok());
     assert!(!world.events.iter().any(|event| matches!(event, Event::ReservationsChanged)));

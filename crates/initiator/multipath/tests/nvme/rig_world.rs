@@ -381,12 +381,14 @@ impl<P: Path> World<P> {
     }
 
     /// Connects; the portrait, or why not.
-    pub fn connect(&mut self) -> Result<Arc<blockwire_multipath::Portrait>, blockwire_multipath::Why> {
+    pub fn connect(
+        &mut self,
+    ) -> Result<Arc<blockwire_multipath::VolumeInfo>, blockwire_multipath::DownReason> {
         self.host(|path, cx| path.connect(cx));
         self.until("connection", |events| {
             let at = events.iter().position(|event| matches!(event, Event::Up(_) | Event::Down(_)))?;
             match events.remove(at) {
-                Event::Up(portrait) => Some(Ok(portrait)),
+                Event::Up(volume_info) => Some(Ok(volume_info)),
                 Event::Down(why) => Some(Err(why)),
                 _ => None,
             }
@@ -403,7 +405,7 @@ impl<P: Path> World<P> {
     }
 
     /// How an operation ended.
-    pub fn wait(&mut self, id: IoId) -> (Result<volume::Outcome, blockwire_multipath::Fate>, Payload) {
+    pub fn wait(&mut self, id: IoId) -> (Result<volume::Outcome, blockwire_multipath::IoError>, Payload) {
         self.until("end", |events| {
             let of = |event: &Event| matches!(event, Event::Done { id: done, .. } if *done == id);
             let at = events.iter().position(of)?;
@@ -419,31 +421,31 @@ impl<P: Path> World<P> {
         &mut self,
         op: Op,
         payload: Payload,
-    ) -> (Result<volume::Outcome, blockwire_multipath::Fate>, Payload) {
+    ) -> (Result<volume::Outcome, blockwire_multipath::IoError>, Payload) {
         let id = self.start(op, payload);
         self.wait(id)
     }
 
     /// Something about reservations.
-    pub fn claim(
+    pub fn request_reservation(
         &mut self,
-        claim: blockwire_multipath::Claim,
-    ) -> Result<Option<blockwire_multipath::Claims>, blockwire_multipath::Fate> {
+        request: blockwire_multipath::ReservationRequest,
+    ) -> Result<Option<blockwire_multipath::Reservations>, blockwire_multipath::IoError> {
         let id = IoId(self.next);
         self.next += 1;
-        self.host(|path, cx| path.claim(cx, id, claim)).expect("the path has room");
+        self.host(|path, cx| path.request_reservation(cx, id, request)).expect("the path has room");
         self.until("report", |events| {
-            let of = |event: &Event| matches!(event, Event::Claimed { id: done, .. } if *done == id);
+            let of = |event: &Event| matches!(event, Event::ReservationReply { id: done, .. } if *done == id);
             let at = events.iter().position(of)?;
             match events.remove(at) {
-                Event::Claimed { how, .. } => Some(how),
+                Event::ReservationReply { how, .. } => Some(how),
                 _ => None,
             }
         })
     }
 
     /// Why the path went down.
-    pub fn down(&mut self) -> blockwire_multipath::Why {
+    pub fn down(&mut self) -> blockwire_multipath::DownReason {
         self.until("end of the path", |events| {
             let at = events.iter().position(|event| matches!(event, Event::Down(_)))?;
             match events.remove(at) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::NvmePath;
-use blockwire_multipath::{Event, Path, Why};
+use blockwire_multipath::{DownReason, Event, Path};
 use volume::{Access, Failure, IoId, Op, Refusal, Span};
 
 use crate::hostile::{Answer, World, property};
@@ -61,22 +61,22 @@ fn a_path_that_is_inaccessible_and_tells_no_size_is_up_and_not_given_up() {
     let (access, tells) = (Rc::new(Cell::new(3)), Rc::new(Cell::new(false)));
     let mut world = World::new(NvmePath::new(settings()), controller(access.clone(), tells.clone()));
     world.host(|path, cx| path.connect(cx));
-    let Event::Up(portrait) = next(&mut world) else { panic!("it comes up") };
-    assert_eq!((portrait.geometry, portrait.access), (None, Access::Inaccessible));
+    let Event::Up(volume_info) = next(&mut world) else { panic!("it comes up") };
+    assert_eq!((volume_info.geometry, volume_info.access), (None, Access::Inaccessible));
     // Nothing goes by it, and nothing that is submitted fails for good.
     world.host(|path, cx| path.submit(cx, IoId(1), Op::Flush, buf::Payload::None)).unwrap();
-    let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("it ends") };
-    assert!(format!("{fate:?}").starts_with("NotDone"), "{fate:?}");
+    let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
+    assert!(format!("{error:?}").starts_with("NotDone"), "{error:?}");
     // It serves again: all of it is asked again.
     access.set(1);
     tells.set(true);
     match next(&mut world) {
-        Event::Down(Why::Lost(why)) => assert!(why.contains("asked again"), "{why}"),
+        Event::Down(DownReason::Lost(why)) => assert!(why.contains("asked again"), "{why}"),
         other => panic!("{other:?}"),
     }
     world.host(|path, cx| path.connect(cx));
-    let Event::Up(portrait) = next(&mut world) else { panic!("it comes up") };
-    assert_eq!((portrait.geometry.unwrap().blocks, portrait.access), (1024, Access::Optimized));
+    let Event::Up(volume_info) = next(&mut world) else { panic!("it comes up") };
+    assert_eq!((volume_info.geometry.unwrap().blocks, volume_info.access), (1024, Access::Optimized));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_namespace_without_a_size_in_no_group_is_not_there() {
         if (sqe[0], sqe[40]) == (6, 0) { Some((0, vec![0; 4096])) } else { answer }
     });
     world.host(|path, cx| path.connect(cx));
-    assert!(matches!(next(&mut world), Event::Down(Why::Absent(_))));
+    assert!(matches!(next(&mut world), Event::Down(DownReason::Absent(_))));
 }
 
 #[test]
@@ -106,6 +106,6 @@ fn a_path_asks_the_controller_where_the_namespace_ends() {
     let room = buf::Payload::In(world.pool.take_sg(buf::Class::Solicited, 1024).unwrap());
     let op = Op::Read(Span { lba: u64::MAX, blocks: 2 });
     world.host(|path, cx| path.submit(cx, IoId(2), op, room)).unwrap();
-    let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("it ends") };
-    assert!(matches!(fate, blockwire_multipath::Fate::Failed(Failure::Refused(Refusal::OutOfRange))));
+    let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
+    assert!(matches!(error, blockwire_multipath::IoError::Failed(Failure::Refused(Refusal::OutOfRange))));
 }

@@ -1,6 +1,6 @@
 //! Each option of a URL reaches the connect, and data is the same under all of them.
 
-use blockwire_multipath::{AnyPath, Secrets, Url, Who};
+use blockwire_multipath::{AnyPath, HostIdentity, Secrets, Url};
 use nvme::{HostId, Nqn};
 use volume::{Durability, Op, Span};
 
@@ -11,7 +11,7 @@ use testkit::target;
 
 fn path(query: &str) -> NvmePath {
     let url = Url::parse(&format!("nvme+tcp://127.0.0.1/{}/1?{query}", target::SUBSYSTEM)).unwrap();
-    let who = Who {
+    let who = HostIdentity {
         initiator: "iqn.2026-11.test:host".to_owned(),
         host: Nqn::parse(HOST).unwrap(),
         host_id: HostId::new([1; 16]).unwrap(),
@@ -42,9 +42,9 @@ fn each_option_reaches_the_connect() {
         ("keep_alive=off", "KATO", "3600000 ms"),
     ] {
         let mut world = World::new(path(query), exports());
-        let portrait = world.connect().unwrap();
-        let said = portrait.terms.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
-        assert_eq!(said, Some(want), "{query}: {:?}", portrait.terms);
+        let volume_info = world.connect().unwrap();
+        let said = volume_info.terms.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
+        assert_eq!(said, Some(want), "{query}: {:?}", volume_info.terms);
         // In a capsule, and asked for.
         for blocks in [1, 5, 300] {
             let span = Span { lba: 9, blocks };

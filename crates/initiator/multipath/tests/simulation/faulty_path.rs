@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blockwire_multipath::{AnyPath, Claim, Event, Path, Protocol};
+use blockwire_multipath::{AnyPath, Event, Path, Protocol, ReservationRequest};
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
@@ -92,8 +92,13 @@ impl Path for FaultyPath {
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
         self.inner.submit(cx, id, op, payload)
     }
-    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        self.inner.claim(cx, id, claim)
+    fn request_reservation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
+        self.inner.request_reservation(cx, id, request)
     }
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
         self.inner.cancel(cx, id);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_multipath::{Handle, News};
+use blockwire_multipath::{Handle, VolumeEvent};
 use buf::{Class, Payload, Time};
 use endpoint::{Endpoint, ShardId, Sockets};
 use shard::{Control, Message};
@@ -96,7 +96,8 @@ impl History {
         world.run_for(Duration::from_millis(1));
         let volumes: Vec<Handle> = (0..plan.hosts.len()).map(|host| plan.open(&mut world, host)).collect();
         for (host, volume) in volumes.iter().enumerate() {
-            while world.endpoint_mut(plan.host(host)).client().poll_news(*volume) != Some(News::Open) {
+            while world.endpoint_mut(plan.host(host)).client().poll_event(*volume) != Some(VolumeEvent::Open)
+            {
                 let now = world.now();
                 assert!(now < Time(30_000_000_000), "seed {}: host {host} does not come up", plan.seed);
                 world.step(now + Duration::from_millis(100));
@@ -243,7 +244,7 @@ impl History {
     }
 
     /// Something goes wrong, perhaps.
-    fn trouble(&mut self) {
+    fn problem(&mut self) {
         let plan = self.plan.clone();
         let door = self.chance.below(DOORS.len() as u64) as usize;
         if self.chance.permille(plan.lose_permille) {
@@ -302,7 +303,7 @@ impl History {
                 let op = self.choose(host);
                 self.submit(host, op);
             }
-            self.trouble();
+            self.problem();
             let happenings = self.chance.below(30);
             for _ in 0..happenings {
                 self.step(Duration::from_millis(200));
@@ -354,8 +355,8 @@ impl History {
             self.world.act(shard, |node, cx| node.client().close(cx, volume, Duration::from_secs(5)));
             let until = self.world.now() + Duration::from_secs(120);
             loop {
-                let news = self.world.endpoint_mut(shard).client().poll_news(volume);
-                if news == Some(News::Closed) {
+                let news = self.world.endpoint_mut(shard).client().poll_event(volume);
+                if news == Some(VolumeEvent::Closed) {
                     break;
                 }
                 let now = self.world.now();

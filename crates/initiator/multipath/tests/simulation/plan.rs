@@ -82,7 +82,7 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut chance = SimRng::new(seed ^ 0x1057);
         let calm = chance.permille(150);
-        let trouble = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
+        let problem = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         let hosts = (0..chance.between(1, 2)).map(|_| {
             let paths = chance.between(1, 4);
             (0..paths).map(|_| chance.below(DOORS.len() as u64) as usize).collect()
@@ -98,12 +98,12 @@ impl Plan {
             window: *chance.pick(&[600, 16 << 10, 1 << 20]),
             wire_delay_max: Duration::from_micros(*chance.pick(&[100, 1_000, 20_000])),
             loaned_permille: *chance.pick(&[0, 0, 300]),
-            lose_permille: trouble(&mut chance, 40),
-            silence_permille: trouble(&mut chance, 10),
-            close_permille: trouble(&mut chance, 20),
-            restart_permille: trouble(&mut chance, 8),
-            access_permille: trouble(&mut chance, 30),
-            cancel_permille: trouble(&mut chance, 30),
+            lose_permille: problem(&mut chance, 40),
+            silence_permille: problem(&mut chance, 10),
+            close_permille: problem(&mut chance, 20),
+            restart_permille: problem(&mut chance, 8),
+            access_permille: problem(&mut chance, 30),
+            cancel_permille: problem(&mut chance, 30),
             steps: 160,
             disk_delay_max: None,
             defect: None,

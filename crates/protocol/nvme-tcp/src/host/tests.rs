@@ -1,11 +1,14 @@
 //! Both sides against each other, over a wire that splits as it likes.
 
 use super::*;
+use crate::LinkFault;
 use crate::controller::{ControllerQueue, QueueLimits};
-use buf::{Class, Entropy, Pool, Sg};
+use crate::queue::LINK;
+use buf::{Class, Entropy, Pool, Sg, Time};
 use nvme::{Completion, FabricsType, Opcode, Status};
 use proptest::prelude::*;
-use stream::{Target, TargetEvent};
+use std::collections::VecDeque;
+use stream::{Close, Connection, Received, RecvOp, Target, TargetEvent};
 use testkit::delivery::Delivery;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;

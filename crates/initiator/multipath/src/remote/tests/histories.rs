@@ -15,8 +15,8 @@ use sim::SimRng;
 use sim::linear::{History, Operation, Stamp, Verdict, What};
 use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Span};
 
-use super::script::{Rig, portrait};
-use crate::path::{Event, Fate, Portrait, Why};
+use super::script::{Rig, volume_info};
+use crate::path::{DownReason, Event, IoError, VolumeInfo};
 use crate::remote::{Bug, Terms};
 use crate::url::Policy;
 
@@ -219,7 +219,7 @@ impl Play {
             Some(how) => how,
             None if !self.lines[path].serves => {
                 let (id, _, payload) = self.rig.paths[path].0.borrow_mut().given.remove(at).unwrap();
-                let how = Err(Fate::NotDone(Duration::from_millis(20)));
+                let how = Err(IoError::NotDone(Duration::from_millis(20)));
                 return self.rig.say(path, Event::Done { id, how, payload });
             }
             None => {
@@ -237,7 +237,7 @@ impl Play {
             let found = self.medium[span.lba as usize..][..span.blocks as usize].to_vec();
             payload = self.stamps(&found);
         }
-        let how = how.map(|()| Outcome::Complete).map_err(Fate::Failed);
+        let how = how.map(|()| Outcome::Complete).map_err(IoError::Failed);
         self.rig.say(path, Event::Done { id, how, payload });
     }
 
@@ -246,15 +246,15 @@ impl Play {
         while let Some((id, op, payload)) = { self.rig.paths[path].0.borrow_mut().given.pop_front() } {
             let stamps = Self::stamps_of(&payload);
             let done = self.lines[path].executed.remove(&id).is_some();
-            let fate = match self.chance.below(3) {
-                0 if !done => Fate::NotDone(Duration::from_millis(self.chance.below(3) * 20)),
-                _ => Fate::Unknown,
+            let error = match self.chance.below(3) {
+                0 if !done => IoError::NotDone(Duration::from_millis(self.chance.below(3) * 20)),
+                _ => IoError::InDoubt,
             };
-            if matches!(fate, Fate::Unknown) && !done && op.is_write() && self.chance.permille(700) {
+            if matches!(error, IoError::InDoubt) && !done && op.is_write() && self.chance.permille(700) {
                 self.lines[path].zombies.push(Zombie { op, stamps });
             }
-            self.tally.lost += u64::from(matches!(fate, Fate::Unknown));
-            self.rig.paths[path].0.borrow_mut().says.push_back(Event::Done { id, how: Err(fate), payload });
+            self.tally.lost += u64::from(matches!(error, IoError::InDoubt));
+            self.rig.paths[path].0.borrow_mut().says.push_back(Event::Done { id, how: Err(error), payload });
             if !all {
                 break;
             }
@@ -263,7 +263,7 @@ impl Play {
             self.lines[path].up = false;
             // The target takes its cache over.
             self.lines[path].cached.clear();
-            self.rig.say(path, Event::Down(Why::Lost("chance".into())));
+            self.rig.say(path, Event::Down(DownReason::Lost("chance".into())));
         } else {
             self.rig.with(|_, _| ());
         }
@@ -308,9 +308,9 @@ impl Play {
                 line.up = true;
                 let access = if kindly { Access::Optimized } else { self.access() };
                 self.lines[path].serves = access.serves();
-                self.rig.say(path, Event::Up(Arc::new(Portrait { access, ..portrait() })));
+                self.rig.say(path, Event::Up(Arc::new(VolumeInfo { access, ..volume_info() })));
             } else {
-                self.rig.say(path, Event::Down(Why::Unreachable(buf::Errno(111))));
+                self.rig.say(path, Event::Down(DownReason::Unreachable(buf::Errno(111))));
             }
         }
     }
@@ -407,8 +407,8 @@ impl Play {
                         self.lines[path].cached.clear();
                     }
                     self.lines[path].serves = access.serves();
-                    let portrait = Portrait { access, ..portrait() };
-                    self.rig.say(path, Event::Changed(Arc::new(portrait)));
+                    let volume_info = VolumeInfo { access, ..volume_info() };
+                    self.rig.say(path, Event::Changed(Arc::new(volume_info)));
                 }
             }
             92 => {
@@ -435,7 +435,7 @@ impl Play {
         let until = self.rig.now + QUEUE_TIMEOUT + Duration::from_secs(15);
         let all: Vec<u64> = (0..BLOCKS).collect();
         while !self.flights.is_empty() {
-            self.settle();
+            self.run_pending();
             let left: Vec<_> = self.flights.values().collect();
             assert!(self.rig.now < until, "seed {}: never ends: {left:?}", self.seed);
         }
@@ -443,11 +443,11 @@ impl Play {
             let began = self.tick();
             self.send(Op::Read(Span { lba, blocks: 1 }), began);
             while !self.flights.is_empty() {
-                self.settle();
+                self.run_pending();
                 assert!(self.rig.now < until + QUEUE_TIMEOUT, "seed {}: no read ends", self.seed);
             }
         }
-        assert_eq!(self.rig.volume.order.len(), self.rig.volume.ghosts.len() as u32);
+        assert_eq!(self.rig.volume.order.len(), self.rig.volume.in_doubt.len() as u32);
         assert_eq!((self.rig.volume.in_work(), self.rig.volume.held.len()), (0, 0), "seed {}", self.seed);
         let verdict = match self.history.check() {
             Ok(verdict) => verdict,
@@ -456,12 +456,12 @@ impl Play {
         (self.tally, verdict)
     }
 
-    fn settle(&mut self) {
+    fn run_pending(&mut self) {
         for path in 0..self.lines.len() {
             self.obey(path, true);
             if self.lines[path].up {
                 self.lines[path].serves = true;
-                self.rig.say(path, Event::Changed(Arc::new(portrait())));
+                self.rig.say(path, Event::Changed(Arc::new(volume_info())));
             }
             (0..4).for_each(|_| self.work(path));
         }

@@ -7,7 +7,7 @@ use volume::{IoId, Op};
 
 use super::SECOND;
 use super::script::{Rig, read, write};
-use crate::path::Claim;
+use crate::path::ReservationRequest;
 use crate::remote::Terms;
 
 /// A path that takes nothing.
@@ -69,10 +69,13 @@ fn a_flush_that_an_idle_path_did_not_take_does_not_hang() {
 fn a_claim_that_an_idle_path_did_not_take_does_not_hang() {
     let mut rig = Rig::up(1, Terms::default());
     shut(&mut rig, 0);
-    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(77), Claim::Report)));
+    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(77), ReservationRequest::Report)));
     rig.pass(SECOND);
     open(&mut rig, 0);
     rig.pass(SECOND);
-    rig.claimed(0, Ok(None));
-    assert_eq!(rig.volume.poll_claimed().map(|(id, how)| (id, how.is_ok())), Some((IoId(77), true)));
+    rig.replies(0, Ok(None));
+    assert_eq!(
+        rig.volume.poll_reservation_reply().map(|(id, how)| (id, how.is_ok())),
+        Some((IoId(77), true))
+    );
 }

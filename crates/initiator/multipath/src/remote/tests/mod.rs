@@ -1,11 +1,11 @@
 //! The volume over paths that do what a test says.
 
-mod claims;
 mod histories;
 mod idle;
-mod joining;
-mod long;
+mod registering;
+mod reservation;
 mod script;
+mod split;
 mod unknown;
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use endpoint::Sockets;
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Access, Failure, Fault, Geometry, IoId, Op, OperatorNotice, Span, Uuid};
 
-use super::{News, Standing, Stranger, Terms, Trouble};
-use crate::path::{Claim, Event, Fate, Portrait, Protocol, Why};
+use super::{PathProblem, PathState, Terms, VolumeEvent, VolumeMismatch};
+use crate::path::{DownReason, Event, IoError, Protocol, ReservationRequest, VolumeInfo};
 use crate::url::Policy;
-use script::{Rig, geometry, portrait, read, write};
+use script::{Rig, geometry, read, volume_info, write};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,12 +29,12 @@ fn robin() -> Terms {
 #[test]
 fn operations_go_round_the_optimized_paths() {
     let mut rig = Rig::up(3, robin());
-    rig.say(1, Event::Changed(Arc::new(Portrait { access: Access::NonOptimized, ..portrait() })));
+    rig.say(1, Event::Changed(Arc::new(VolumeInfo { access: Access::NonOptimized, ..volume_info() })));
     (0..4).for_each(|lba| _ = rig.submit(read(lba * 8)));
     assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [2, 0, 2]);
     // Nothing better is left.
-    rig.say(0, Event::Changed(Arc::new(Portrait { access: Access::Inaccessible, ..portrait() })));
-    rig.say(2, Event::Changed(Arc::new(Portrait { access: Access::Transition, ..portrait() })));
+    rig.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..volume_info() })));
+    rig.say(2, Event::Changed(Arc::new(VolumeInfo { access: Access::Transition, ..volume_info() })));
     rig.submit(read(0));
     assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [2, 1, 2]);
 }
@@ -71,12 +71,12 @@ fn what_has_no_room_waits_in_order() {
 fn what_was_not_done_goes_by_another_path() {
     let mut rig = Rig::up(2, robin());
     let id = rig.submit(write(0));
-    rig.end(0, Err(Fate::NotDone(Duration::ZERO)));
+    rig.end(0, Err(IoError::NotDone(Duration::ZERO)));
     assert_eq!([rig.given(0), rig.given(1)], [0, 1]);
     rig.end_well(1);
     assert_eq!(rig.ends(), [(id.0, true)]);
     rig.submit(write(0));
-    rig.end(0, Err(Fate::NotDone(SECOND)));
+    rig.end(0, Err(IoError::NotDone(SECOND)));
     assert_eq!([rig.given(0), rig.given(1)], [0, 0], "at the earliest after a second");
     rig.pass(SECOND - Duration::from_nanos(1));
     assert_eq!([rig.given(0), rig.given(1)], [0, 0]);
@@ -170,9 +170,9 @@ fn a_fence_covers_what_was_lost_before_it_was_asked_for() {
     let mut rig = Rig::up(2, robin());
     (0..4).for_each(|at| _ = rig.submit(write(at * 8)));
     // Two on each: one is lost while the path stays up, the other after the fence was asked for.
-    rig.end(0, Err(Fate::Unknown));
+    rig.end(0, Err(IoError::InDoubt));
     assert_eq!(rig.count(0, |path| path.fences), 1);
-    rig.end(0, Err(Fate::Unknown));
+    rig.end(0, Err(IoError::InDoubt));
     rig.say(0, Event::Fenced);
     assert_eq!(rig.count(0, |path| path.fences), 2);
     assert_eq!(rig.given(1), 3, "the first goes elsewhere, the second waits");
@@ -188,7 +188,7 @@ fn a_path_that_fences_carries_nothing() {
     rig.pass(SECOND);
     assert_eq!(rig.count(0, |path| path.connects), 2);
     rig.raise(0);
-    assert_eq!(rig.volume.path_info(0).unwrap().standing, Standing::Fencing);
+    assert_eq!(rig.volume.path_info(0).unwrap().state, PathState::Fencing);
     rig.submit(read(0));
     assert_eq!(rig.given(0), 0);
     rig.say(0, Event::Fenced);
@@ -276,7 +276,7 @@ fn what_one_path_cannot_flush_is_not_flushed() {
     (0..2).for_each(|path| _ = rig.end_well(path));
     rig.ends();
     rig.submit(Op::Flush);
-    rig.end(0, Err(Fate::Failed(Failure::Failed(Fault::Sync))));
+    rig.end(0, Err(IoError::Failed(Failure::Failed(Fault::Sync))));
     rig.end_well(1);
     assert_eq!(rig.ends(), [(3, false)]);
 }
@@ -284,8 +284,8 @@ fn what_one_path_cannot_flush_is_not_flushed() {
 #[test]
 fn no_other_failure_hides_that_what_was_written_is_lost() {
     const SYNC: Failure = Failure::Failed(Fault::Sync);
-    let sync = || Err(Fate::Failed(SYNC));
-    let full = || Err(Fate::Failed(Failure::Failed(Fault::NoSpace)));
+    let sync = || Err(IoError::Failed(SYNC));
+    let full = || Err(IoError::Failed(Failure::Failed(Fault::NoSpace)));
     let flushing = || {
         let mut rig = Rig::up(2, robin());
         (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
@@ -319,17 +319,18 @@ fn no_other_failure_hides_that_what_was_written_is_lost() {
 fn paths_of_another_volume_are_refused() {
     let mut rig = Rig::new(3, robin());
     rig.raise(0);
-    assert_eq!(rig.volume.poll_news(), Some(News::Open));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Open));
     let other = Uuid([9; 16]);
-    rig.say(1, Event::Up(Arc::new(Portrait { uuid: Some(other), ..portrait() })));
-    rig.say(2, Event::Up(Arc::new(Portrait { uuid: None, ..portrait() })));
-    for (path, why) in [(1, Stranger::OtherUuid { volume: script::UUID, path: other }), (2, Stranger::NoUuid)]
+    rig.say(1, Event::Up(Arc::new(VolumeInfo { uuid: Some(other), ..volume_info() })));
+    rig.say(2, Event::Up(Arc::new(VolumeInfo { uuid: None, ..volume_info() })));
+    for (path, why) in
+        [(1, VolumeMismatch::OtherUuid { volume: script::UUID, path: other }), (2, VolumeMismatch::NoUuid)]
     {
         assert_eq!(rig.count(path, |path| path.disconnects), 1);
-        rig.say(path, Event::Down(Why::Ended));
+        rig.say(path, Event::Down(DownReason::Ended));
         let info = rig.volume.path_info(path).unwrap();
-        assert_eq!(info.standing, Standing::GivenUp);
-        assert_eq!(info.last.unwrap().1, Trouble::Stranger(why));
+        assert_eq!(info.state, PathState::GivenUp);
+        assert_eq!(info.last.unwrap().1, PathProblem::VolumeMismatch(why));
     }
     (0..3).for_each(|_| _ = rig.submit(read(0)));
     assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [3, 0, 0]);
@@ -338,16 +339,16 @@ fn paths_of_another_volume_are_refused() {
 #[test]
 fn a_path_without_a_uuid_stands_alone() {
     let mut rig = Rig::new(2, robin());
-    let alone = Portrait { uuid: None, ..portrait() };
+    let alone = VolumeInfo { uuid: None, ..volume_info() };
     rig.say(1, Event::Up(Arc::new(alone.clone())));
     rig.raise(0);
     assert_eq!(rig.count(0, |path| path.disconnects), 1);
     rig.lose(1);
     rig.pass(SECOND);
-    let replaced = Portrait { serial: "2".into(), ..alone.clone() };
+    let replaced = VolumeInfo { serial: "2".into(), ..alone.clone() };
     rig.say(1, Event::Up(Arc::new(replaced)));
     assert_eq!(rig.count(1, |path| path.disconnects), 1, "another disk");
-    rig.say(1, Event::Down(Why::Ended));
+    rig.say(1, Event::Down(DownReason::Ended));
     rig.pass(20 * SECOND);
     rig.say(1, Event::Up(Arc::new(alone)));
     rig.submit(read(0));
@@ -361,10 +362,10 @@ fn a_target_that_forgot_its_volume_is_not_written_to() {
     rig.submit(write(0));
     rig.lose(0);
     rig.pass(SECOND);
-    rig.say(0, Event::Up(Arc::new(Portrait { uuid: Some(Uuid([9; 16])), ..portrait() })));
+    rig.say(0, Event::Up(Arc::new(VolumeInfo { uuid: Some(Uuid([9; 16])), ..volume_info() })));
     rig.say(0, Event::Fenced);
     assert_eq!(rig.given(0), 0);
-    rig.say(0, Event::Down(Why::Ended));
+    rig.say(0, Event::Down(DownReason::Ended));
     rig.pass(29 * SECOND);
     assert_eq!(rig.ends(), [(1, false)]);
     assert!(rig.count(0, |path| path.connects) > 2, "it is tried on, since it was ours once");
@@ -383,7 +384,7 @@ fn reconnects_come_ever_later() {
             rig.pass(next.since(rig.now));
         }
         waited.push(rig.now.since(before).as_secs_f64());
-        rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+        rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     }
     for (at, waited) in waited.iter().enumerate() {
         let wanted = (0.1 * f64::from(1 << at)).min(10.0);
@@ -398,11 +399,11 @@ fn a_path_is_given_up_at_its_time_and_then_nobody_waits() {
     rig.lose(0);
     rig.submit(read(0));
     let start = rig.now;
-    while rig.volume.path_info(0).unwrap().standing != Standing::GivenUp {
+    while rig.volume.path_info(0).unwrap().state != PathState::GivenUp {
         let next = rig.volume.poll_timeout().expect("it is not for ever");
         rig.pass(next.since(rig.now));
-        if rig.volume.path_info(0).unwrap().standing == Standing::Connecting {
-            rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+        if rig.volume.path_info(0).unwrap().state == PathState::Connecting {
+            rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
         }
     }
     assert_eq!(rig.now.since(start), 30 * SECOND);
@@ -458,36 +459,36 @@ fn an_operation_waits_for_its_own_time_only() {
 fn a_volume_that_cannot_be_opened_says_so() {
     let mut rig = Rig::new(2, robin());
     rig.submit(read(0));
-    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
-    assert_eq!(rig.volume.poll_news(), Some(News::Path(0)));
-    rig.say(1, Event::Down(Why::Refused("no such target".into())));
-    assert_eq!(rig.volume.poll_news(), Some(News::Failed));
+    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Path(0)));
+    rig.say(1, Event::Down(DownReason::Refused("no such target".into())));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Failed));
     assert_eq!(rig.ends(), [(1, false)]);
     assert_eq!(rig.volume.poll_timeout(), None);
     // With time to wait, what can change is tried again.
     let mut rig = Rig::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
-    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
-    assert_eq!(rig.volume.poll_news(), Some(News::Path(0)));
+    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Path(0)));
     rig.pass(SECOND);
     rig.raise(0);
-    assert_eq!(rig.volume.poll_news(), Some(News::Open));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Open));
     let mut rig = Rig::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
-    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     rig.pass(SECOND);
-    rig.say(0, Event::Down(Why::Unproven("wrong secret".into())));
-    assert_eq!(rig.volume.poll_news(), Some(News::Failed));
+    rig.say(0, Event::Down(DownReason::Unproven("wrong secret".into())));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Failed));
 }
 
 #[test]
 fn changes_are_told() {
     let mut rig = Rig::up(2, robin());
     assert!(rig.volume.has_changed() && !rig.volume.has_changed());
-    let grown = Portrait { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..portrait() };
+    let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..volume_info() };
     rig.say(0, Event::Changed(Arc::new(grown.clone())));
-    assert_eq!(rig.volume.poll_news(), Some(News::Changed));
+    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Changed));
     assert!(rig.volume.has_changed());
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
-    rig.say(1, Event::Changed(Arc::new(Portrait { read_only: true, ..grown })));
+    rig.say(1, Event::Changed(Arc::new(VolumeInfo { read_only: true, ..grown })));
     assert!(rig.volume.is_read_only() && rig.volume.has_changed(), "protection is a change");
     rig.submit(write(0));
     assert_eq!(rig.ends(), [(1, false)]);
@@ -503,7 +504,7 @@ fn what_is_cancelled_ends_once() {
     rig.with(|volume, _| volume::Backend::cancel(volume, first));
     assert_eq!(rig.paths[0].0.borrow().cancels.len(), 1);
     assert_eq!(rig.ends(), []);
-    rig.end(0, Err(Fate::NotDone(Duration::ZERO)));
+    rig.end(0, Err(IoError::NotDone(Duration::ZERO)));
     assert_eq!(rig.ends(), [(1, false)], "it is not done again");
     assert_eq!(rig.volume.order.len(), 0);
 }
@@ -519,9 +520,9 @@ fn a_volume_is_closed_when_its_paths_are() {
     assert_eq!([0, 1].map(|path| rig.count(path, |path| path.disconnects)), [1, 0]);
     rig.end_well(0);
     assert_eq!(rig.ends(), [(1, true)]);
-    rig.say(0, Event::Down(Why::Ended));
-    while let Some(news) = rig.volume.poll_news() {
-        if news == News::Closed {
+    rig.say(0, Event::Down(DownReason::Ended));
+    while let Some(news) = rig.volume.poll_event() {
+        if news == VolumeEvent::Closed {
             assert_eq!(rig.volume.poll_timeout(), None);
             rig.submit(read(0));
             assert_eq!(rig.ends(), [(3, false)]);
@@ -542,7 +543,7 @@ fn more_than_is_held_is_refused() {
 
 #[test]
 fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
-    let register = Claim::Act(Action::Register(Register {
+    let register = ReservationRequest::Change(Action::Register(Register {
         mode: RegisterMode::Set,
         current: None,
         new: Key(7),
@@ -553,32 +554,34 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
     }));
     let mut rig = Rig::up(4, robin());
     (0..2).for_each(|path| rig.paths[path].0.borrow_mut().protocol = Some(Protocol::Iscsi));
-    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register.clone())));
-    let asked = |rig: &Rig| [0, 1, 2, 3].map(|path| rig.count(path, |path| path.claims.len() as u32));
+    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(1), register.clone())));
+    let asked = |rig: &Rig| [0, 1, 2, 3].map(|path| rig.count(path, |path| path.requests.len() as u32));
     assert_eq!(asked(&rig), [1, 0, 0, 0], "one after the other");
-    assert_eq!(rig.claimed(0, Ok(None)), register);
+    assert_eq!(rig.replies(0, Ok(None)), register);
     assert_eq!(asked(&rig), [0, 1, 0, 0]);
-    rig.claimed(1, Ok(None));
+    rig.replies(1, Ok(None));
     assert_eq!(asked(&rig), [0, 0, 1, 0]);
-    rig.claimed(2, Ok(None));
-    assert_eq!((asked(&rig), rig.volume.poll_claimed()), ([0; 4], Some((IoId(1), Ok(None)))));
+    rig.replies(2, Ok(None));
+    assert_eq!((asked(&rig), rig.volume.poll_reservation_reply()), ([0; 4], Some((IoId(1), Ok(None)))));
     // Everything else is for one path; a report is asked for again, a change is not.
-    for (claim, again) in [(Claim::Report, true), (Claim::Act(Action::Clear { key: None }), false)] {
-        assert!(rig.with(|volume, cx| volume.claim(cx, IoId(2), claim.clone())));
+    for (request, again) in
+        [(ReservationRequest::Report, true), (ReservationRequest::Change(Action::Clear { key: None }), false)]
+    {
+        assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(2), request.clone())));
         assert_eq!(asked(&rig), [1, 0, 0, 0]);
-        assert_eq!(rig.claimed(0, Err(Fate::Unknown)), claim);
+        assert_eq!(rig.replies(0, Err(IoError::InDoubt)), request);
         assert_eq!(asked(&rig)[0], u32::from(again));
         match again {
-            true => _ = rig.claimed(0, Ok(None)),
-            false => assert!(rig.volume.poll_claimed().unwrap().1.is_err()),
+            true => _ = rig.replies(0, Ok(None)),
+            false => assert!(rig.volume.poll_reservation_reply().unwrap().1.is_err()),
         }
-        while rig.volume.poll_claimed().is_some() {}
+        while rig.volume.poll_reservation_reply().is_some() {}
     }
     // Nobody waits for ever.
     (0..4).for_each(|path| rig.lose(path));
-    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(3), Claim::Report)));
+    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(3), ReservationRequest::Report)));
     rig.pass(120 * SECOND);
-    assert_eq!(rig.volume.poll_claimed(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
+    assert_eq!(rig.volume.poll_reservation_reply(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
 }
 
 /// What a path still has, when no path has served for `fast_fail`, is that path's: the clock is not looked at
@@ -588,7 +591,8 @@ fn after_fast_fail_nothing_is_due_that_does_nothing() {
     for (op, certain) in [(read(0), false), (write(0), true), (Op::Flush, false)] {
         let mut rig = Rig::up(2, Terms { fast_fail: 5 * SECOND, certain, ..robin() });
         rig.submit(op);
-        let closed = || Event::Changed(Arc::new(Portrait { access: Access::Inaccessible, ..portrait() }));
+        let closed =
+            || Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..volume_info() }));
         rig.say(0, closed());
         rig.say(1, closed());
         rig.submit(read(64));
@@ -656,19 +660,19 @@ fn what_becomes_of_paths_is_said_once_for_each_reason() {
     let begun = rig.now;
     while rig.now.since(begun) < 600 * SECOND {
         rig.pass(15 * SECOND);
-        if rig.volume.path_info(1).unwrap().standing == Standing::Connecting {
-            rig.say(1, Event::Down(Why::Silent("no answer".into())));
+        if rig.volume.path_info(1).unwrap().state == PathState::Connecting {
+            rig.say(1, Event::Down(DownReason::Silent("no answer".into())));
         }
         lines += said(&mut rig).len();
     }
     assert!((5..=11).contains(&lines), "once a minute: {lines}");
     rig.pass(15 * SECOND);
     rig.raise(1);
-    if rig.volume.path_info(1).unwrap().standing == Standing::Up {
+    if rig.volume.path_info(1).unwrap().state == PathState::Up {
         assert_eq!(said(&mut rig), [OperatorNotice::PathUp { path: (None, 1) }]);
     }
     rig.with(|volume, cx| volume.close(cx, SECOND));
-    rig.say(0, Event::Down(Why::Ended));
-    rig.say(1, Event::Down(Why::Ended));
+    rig.say(0, Event::Down(DownReason::Ended));
+    rig.say(1, Event::Down(DownReason::Ended));
     assert_eq!(said(&mut rig), [], "what is closed is no news");
 }

@@ -12,7 +12,7 @@ use stream::{Received, RecvOp, SendOp};
 use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
 
 use super::super::{RemoteVolume, Terms};
-use crate::path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Why};
+use crate::path::{DownReason, Event, IoError, Path, Protocol, ReservationRequest, Reservations, VolumeInfo};
 
 /// What a path was given, and what it will say.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub struct Script {
     pub given: VecDeque<(IoId, Op, Payload)>,
     /// It has no room for questions about reservations.
     pub claims_refused: bool,
-    pub claims: VecDeque<(IoId, Claim)>,
+    pub requests: VecDeque<(IoId, ReservationRequest)>,
     pub says: VecDeque<Event>,
     pub connects: u32,
     pub fences: u32,
@@ -86,12 +86,17 @@ impl Path for Scripted {
         script.given.push_back((id, op, payload));
         Ok(())
     }
-    fn claim(&mut self, _: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+    fn request_reservation(
+        &mut self,
+        _: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
         let mut script = self.0.borrow_mut();
         if script.claims_refused {
-            return Err(claim);
+            return Err(request);
         }
-        script.claims.push_back((id, claim));
+        script.requests.push_back((id, request));
         Ok(())
     }
     fn cancel(&mut self, _: &mut Cx<'_>, id: IoId) {
@@ -135,8 +140,8 @@ pub fn geometry() -> Geometry {
     }
 }
 
-pub fn portrait() -> Portrait {
-    Portrait {
+pub fn volume_info() -> VolumeInfo {
+    VolumeInfo {
         uuid: Some(UUID),
         geometry: Some(geometry()),
         read_only: false,
@@ -175,9 +180,9 @@ impl Rig {
     pub fn up(paths: usize, terms: Terms) -> Rig {
         let mut rig = Rig::new(paths, terms);
         for at in 0..paths {
-            rig.say(at, Event::Up(Arc::new(portrait())));
+            rig.say(at, Event::Up(Arc::new(volume_info())));
         }
-        while rig.volume.poll_news().is_some() {}
+        while rig.volume.poll_event().is_some() {}
         rig
     }
 
@@ -236,7 +241,7 @@ impl Rig {
     }
 
     /// A path ends the operation that it was given first.
-    pub fn end(&mut self, path: usize, how: Result<Outcome, Fate>) -> Op {
+    pub fn end(&mut self, path: usize, how: Result<Outcome, IoError>) -> Op {
         let (id, op, payload) =
             self.paths[path].0.borrow_mut().given.pop_front().expect("something is given");
         self.say(path, Event::Done { id, how, payload });
@@ -259,13 +264,13 @@ impl Rig {
     /// A path is lost with all that it has.
     pub fn lose(&mut self, path: usize) {
         while self.given(path) > 0 {
-            self.end(path, Err(Fate::Unknown));
+            self.end(path, Err(IoError::InDoubt));
         }
-        self.say(path, Event::Down(Why::Lost("the wire is cut".into())));
+        self.say(path, Event::Down(DownReason::Lost("the wire is cut".into())));
     }
 
     pub fn raise(&mut self, path: usize) {
-        self.say(path, Event::Up(Arc::new(portrait())));
+        self.say(path, Event::Up(Arc::new(volume_info())));
     }
 
     /// What has ended since this was last asked: names and whether well.
@@ -273,10 +278,11 @@ impl Rig {
         self.ended.drain(..).map(|done| (done.id.0, done.result.is_ok())).collect()
     }
 
-    pub fn claimed(&mut self, path: usize, how: Result<Option<Claims>, Fate>) -> Claim {
-        let (id, claim) = self.paths[path].0.borrow_mut().claims.pop_front().expect("something is claimed");
-        self.say(path, Event::Claimed { id, how });
-        claim
+    pub fn replies(&mut self, path: usize, how: Result<Option<Reservations>, IoError>) -> ReservationRequest {
+        let (id, request) =
+            self.paths[path].0.borrow_mut().requests.pop_front().expect("something is claimed");
+        self.say(path, Event::ReservationReply { id, how });
+        request
     }
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use volume::{Access, Backend, Geometry};
 
-use super::script::{Rig, geometry, portrait, read, write};
+use super::script::{Rig, geometry, read, volume_info, write};
 use super::*;
-use crate::path::{Event, Portrait, Why};
+use crate::path::{DownReason, Event, VolumeInfo};
 use crate::remote::{Expected, is_same_serial};
 
 /// What a path says that is up, in a state in which its target tells nothing.
 fn silent(access: Access) -> Event {
-    Event::Up(Arc::new(Portrait { geometry: None, access, ..portrait() }))
+    Event::Up(Arc::new(VolumeInfo { geometry: None, access, ..volume_info() }))
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_path_that_does_not_tell_its_size_does_not_open_an_empty_volume() {
     rig.pass(SECOND);
     assert_eq!((rig.volume.known_geometry(), rig.volume.is_open()), (None, false));
     assert_eq!((rig.given(0), rig.ends()), (0, vec![]));
-    rig.say(0, Event::Changed(Arc::new(portrait())));
+    rig.say(0, Event::Changed(Arc::new(volume_info())));
     assert_eq!(rig.volume.known_geometry(), Some(geometry()));
     assert!(rig.volume.is_open());
     assert_eq!(rig.given(0), 1);
@@ -31,11 +31,11 @@ fn a_path_that_does_not_tell_its_size_does_not_open_an_empty_volume() {
 #[test]
 fn a_path_that_the_target_lost_for_good_is_tried_again_all_the_same() {
     let mut rig = Rig::up(2, robin());
-    rig.say(1, Event::Changed(Arc::new(Portrait { access: Access::PersistentLoss, ..portrait() })));
+    rig.say(1, Event::Changed(Arc::new(VolumeInfo { access: Access::PersistentLoss, ..volume_info() })));
     assert_eq!(rig.count(1, |path| path.disconnects), 1);
-    rig.say(1, Event::Down(Why::Ended));
+    rig.say(1, Event::Down(DownReason::Ended));
     assert!(
-        matches!(rig.volume.path_info(1).unwrap().standing, Standing::Waiting(_)),
+        matches!(rig.volume.path_info(1).unwrap().state, PathState::Waiting(_)),
         "a target takes that back"
     );
     rig.pass(Duration::from_secs(15));
@@ -45,45 +45,45 @@ fn a_path_that_the_target_lost_for_good_is_tried_again_all_the_same() {
 #[test]
 fn a_volume_of_which_nobody_tells_anything_is_not_waited_for_in_silence() {
     let mut rig = Rig::new(2, Terms::default());
-    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     rig.say(1, silent(Access::Inaccessible));
-    assert!(std::iter::from_fn(|| rig.volume.poll_news()).any(|news| news == News::Failed));
+    assert!(std::iter::from_fn(|| rig.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
     let last = rig.volume.path_info(1).unwrap().last.unwrap().1;
     assert!(last.to_string().contains("inaccessible"), "{last}");
     // What is in transition is about to tell.
     let mut rig = Rig::new(1, Terms::default());
     rig.say(0, silent(Access::Transition));
     rig.pass(29 * SECOND);
-    assert!(!std::iter::from_fn(|| rig.volume.poll_news()).any(|news| news == News::Failed));
+    assert!(!std::iter::from_fn(|| rig.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
     rig.pass(SECOND);
-    assert!(std::iter::from_fn(|| rig.volume.poll_news()).any(|news| news == News::Failed));
+    assert!(std::iter::from_fn(|| rig.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
 }
 
 #[test]
 fn a_volume_does_not_shrink_to_nothing_when_its_path_stops_telling_its_size() {
     let mut rig = Rig::up(2, Terms::default());
     assert!(rig.volume.has_changed());
-    for way in [0, 1] {
-        rig.lose(way);
+    for slot in [0, 1] {
+        rig.lose(slot);
         rig.pass(SECOND);
-        rig.say(way, silent(Access::Inaccessible));
+        rig.say(slot, silent(Access::Inaccessible));
     }
     assert_eq!((rig.volume.geometry(), rig.volume.has_changed()), (geometry(), false));
     rig.submit(read(0));
     assert_eq!([rig.given(0), rig.given(1)], [0, 0]);
-    rig.say(1, Event::Changed(Arc::new(portrait())));
+    rig.say(1, Event::Changed(Arc::new(volume_info())));
     assert_eq!([rig.given(0), rig.given(1)], [0, 1]);
 }
 
 #[test]
 fn a_standby_path_of_a_volume_with_long_blocks_is_not_given_up() {
-    let long = Portrait { geometry: Some(Geometry { logical: 4096, ..geometry() }), ..portrait() };
+    let split = VolumeInfo { geometry: Some(Geometry { logical: 4096, ..geometry() }), ..volume_info() };
     let mut rig = Rig::new(2, Terms::default());
-    rig.say(0, Event::Up(Arc::new(long.clone())));
+    rig.say(0, Event::Up(Arc::new(split.clone())));
     rig.say(1, silent(Access::Inaccessible));
-    assert_eq!(rig.volume.path_info(1).unwrap().standing, Standing::Up);
+    assert_eq!(rig.volume.path_info(1).unwrap().state, PathState::Up);
     rig.lose(0);
-    rig.say(1, Event::Changed(Arc::new(long)));
+    rig.say(1, Event::Changed(Arc::new(split)));
     let op = read(0);
     rig.with(|volume, cx| {
         let payload = buf::Payload::In(cx.pool.take_sg(buf::Class::Solicited, 8 * 4096).unwrap());
@@ -99,20 +99,20 @@ fn a_standby_path_of_a_volume_with_long_blocks_is_not_given_up() {
 #[test]
 fn a_path_that_has_not_heard_of_a_growth_does_not_take_it_back() {
     let mut rig = Rig::up(2, Terms::default());
-    let grown = Portrait { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..portrait() };
+    let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..volume_info() };
     rig.say(0, Event::Changed(Arc::new(grown.clone())));
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
     // The other one tells of its state only: its size is what it had told before.
-    let other = Portrait { access: Access::NonOptimized, ..portrait() };
+    let other = VolumeInfo { access: Access::NonOptimized, ..volume_info() };
     rig.say(1, Event::Changed(Arc::new(other.clone())));
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
-    rig.say(1, Event::Changed(Arc::new(Portrait { read_only: true, ..other.clone() })));
+    rig.say(1, Event::Changed(Arc::new(VolumeInfo { read_only: true, ..other.clone() })));
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
     assert!(rig.volume.is_read_only(), "which is new");
-    rig.say(0, Event::Changed(Arc::new(Portrait { access: Access::NonOptimized, ..grown.clone() })));
+    rig.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::NonOptimized, ..grown.clone() })));
     assert!(rig.volume.is_read_only(), "the first path has said nothing new of it");
     // What it says again is so.
-    rig.say(1, Event::Changed(Arc::new(Portrait { geometry: grown.geometry, ..other })));
+    rig.say(1, Event::Changed(Arc::new(VolumeInfo { geometry: grown.geometry, ..other })));
     assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
     assert!(!rig.volume.is_read_only());
 }
@@ -120,7 +120,7 @@ fn a_path_that_has_not_heard_of_a_growth_does_not_take_it_back() {
 #[test]
 fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_volume_has_grown() {
     let mut rig = Rig::up(2, robin());
-    let grown = Portrait { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..portrait() };
+    let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..volume_info() };
     rig.say(0, Event::Changed(Arc::new(grown)));
     rig.submit(read(0));
     let id = rig.submit(write(1500));
@@ -128,7 +128,7 @@ fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_vo
     rig.end_well(0);
     rig.ends();
     // It went by a port of the target that has not heard of it.
-    let beyond = || Err(Fate::Failed(volume::Refusal::OutOfRange.into()));
+    let beyond = || Err(IoError::Failed(volume::Refusal::OutOfRange.into()));
     let mut refused = 0;
     while rig.given(0) + rig.given(1) > 0 {
         if rig.given(1) > 0 {
@@ -144,55 +144,55 @@ fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_vo
     // What no path allows is refused in the end, and what the volume never had at once.
     let id = rig.submit(write(1600));
     while rig.given(0) + rig.given(1) > 0 {
-        let way = usize::from(rig.given(0) == 0);
-        rig.end(way, beyond());
+        let slot = usize::from(rig.given(0) == 0);
+        rig.end(slot, beyond());
         rig.pass(SECOND);
     }
     assert_eq!(rig.ends(), [(id.0, false)]);
     let id = rig.submit(write(3000));
-    let way = usize::from(rig.given(0) == 0);
-    rig.end(way, beyond());
+    let slot = usize::from(rig.given(0) == 0);
+    rig.end(slot, beyond());
     assert_eq!(rig.ends(), [(id.0, false)]);
 }
 
 #[test]
 fn a_shard_does_not_serve_another_volume_than_the_one_that_was_found_at_the_start() {
     let expected = |uuid| Expected { uuid, serial: "1".into(), logical: 512 };
-    let expelled = |expected: Expected, found: Portrait| {
+    let expelled = |expected: Expected, found: VolumeInfo| {
         let terms = Terms { expected: Some(expected), open_timeout: Duration::MAX, ..Terms::default() };
         let mut rig = Rig::new(1, terms);
         rig.say(0, Event::Up(Arc::new(found)));
         let last = (rig.count(0, |path| path.disconnects) > 0).then(|| {
-            rig.say(0, Event::Down(Why::Ended));
+            rig.say(0, Event::Down(DownReason::Ended));
             rig.volume.path_info(0).unwrap()
         });
         assert_eq!(rig.volume.known_geometry().is_none(), last.is_some());
         // It is tried again: what was there before may come back.
         last.map(|info| {
-            assert!(matches!(info.standing, Standing::Waiting(_)), "{:?}", info.standing);
+            assert!(matches!(info.state, PathState::Waiting(_)), "{:?}", info.state);
             info.last.unwrap().1.to_string()
         })
     };
-    let ours = portrait().uuid;
-    assert_eq!(expelled(expected(ours), portrait()), None);
-    let other = Portrait { uuid: Some(Uuid([9; 16])), ..portrait() };
+    let ours = volume_info().uuid;
+    assert_eq!(expelled(expected(ours), volume_info()), None);
+    let other = VolumeInfo { uuid: Some(Uuid([9; 16])), ..volume_info() };
     let why = expelled(expected(ours), other.clone()).unwrap();
     assert!(why.contains(&ours.unwrap().to_string()) && why.contains(&Uuid([9; 16]).to_string()), "{why}");
-    let bare = Portrait { uuid: None, ..portrait() };
+    let bare = VolumeInfo { uuid: None, ..volume_info() };
     assert!(expelled(expected(ours), bare.clone()).is_some());
     assert!(expelled(expected(None), other).is_some());
     assert_eq!(expelled(expected(None), bare.clone()), None);
-    let why = expelled(expected(None), Portrait { serial: "2".into(), ..bare.clone() }).unwrap();
+    let why = expelled(expected(None), VolumeInfo { serial: "2".into(), ..bare.clone() }).unwrap();
     assert!(why.contains("\"1\"") && why.contains("\"2\""), "{why}");
-    let long = Some(Geometry { logical: 4096, ..geometry() });
-    assert!(expelled(expected(ours), Portrait { geometry: long, ..portrait() }).is_some());
+    let split = Some(Geometry { logical: 4096, ..geometry() });
+    assert!(expelled(expected(ours), VolumeInfo { geometry: split, ..volume_info() }).is_some());
 }
 
 #[test]
 fn what_hosts_were_told_that_they_may_move_at_once_is_not_taken_back_for_a_path_that_carries_less() {
     let mut rig = Rig::new(1, Terms { max_io: Some(1 << 20), ..Terms::default() });
     let small = Some(Geometry { max_io: 2 * 512, ..geometry() });
-    rig.say(0, Event::Up(Arc::new(Portrait { geometry: small, ..portrait() })));
+    rig.say(0, Event::Up(Arc::new(VolumeInfo { geometry: small, ..volume_info() })));
     assert_eq!(rig.volume.known_geometry().unwrap().max_io, 1 << 20);
     rig.submit(read(0));
     for lba in [0, 2, 4, 6] {
@@ -220,7 +220,7 @@ fn what_is_cancelled_while_another_waits_leaves_nothing_behind() {
 
 #[test]
 fn another_namespace_of_the_same_controller_is_not_taken_for_the_volume() {
-    let named = |serial: &str| Portrait { uuid: None, serial: serial.into(), ..portrait() };
+    let named = |serial: &str| VolumeInfo { uuid: None, serial: serial.into(), ..volume_info() };
     let (a, b) = (named("SN1 NGUID 01"), named("SN1 NGUID 02"));
     let mut rig = Rig::new(1, robin());
     rig.say(0, Event::Up(Arc::new(a.clone())));
@@ -232,7 +232,7 @@ fn another_namespace_of_the_same_controller_is_not_taken_for_the_volume() {
     assert!(expects("SN1 NGUID 01").accept(&a).is_ok() && expects("SN1 NGUID 01").accept(&b).is_err());
     assert!(expects("SN1").accept(&a).is_ok(), "as an older version wrote it down");
     assert!(expects("SN1 NGUID 01").accept(&named("SN1")).is_err());
-    let silent = Portrait { geometry: None, ..named("SN1") };
+    let silent = VolumeInfo { geometry: None, ..named("SN1") };
     assert!(expects("SN1 NGUID 01").accept(&silent).is_ok(), "a standby path does not tell it");
     let stripe = named("65536+SN1 NGUID 01+SN2");
     assert!(is_same_serial("65536+SN1+SN2", &stripe), "each leg as an older version wrote it down");

@@ -2,9 +2,12 @@
 
 use super::super::*;
 use super::pair::*;
+use crate::LinkFault;
+use crate::queue::LINK;
 use crate::wire::{CapsuleCmd, Fatal, FatalStatus, Flags, IcReq, PduType, TermReq};
-use buf::{Class, Entropy, Pool};
+use buf::{Class, Entropy, Errno, Pool, Time};
 use nvme::{Completion, Descriptor, FabricsType, Opcode, Sqe, Status};
+use stream::{Connection, Received};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -384,7 +387,7 @@ fn attack_65_no_other_command_takes_the_identifier_of_an_event_request_nor_of_an
     {
         let mut pair = Pair::plain();
         pair.mode = Mode::Keep;
-        pair.queue.admin = admin;
+        pair.queue.role.admin = admin;
         pair.command(&first, &[]);
         let got = pair.command(&second, &[]);
         assert_eq!((got.len(), got[0].status()), (1, Status::COMMAND_ID_CONFLICT.final_()), "{second:?}");

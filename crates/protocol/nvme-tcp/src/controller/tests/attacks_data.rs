@@ -2,8 +2,10 @@
 
 use super::super::*;
 use super::pair::*;
+use crate::LinkFault;
 use crate::wire::{Fatal, FatalStatus, Flags, H2cData, IcReq, R2t};
 use nvme::Status;
+use stream::Connection;
 use zerocopy::IntoBytes;
 
 const RANGE: Fatal = Fatal::plain(FatalStatus::OUT_OF_RANGE);

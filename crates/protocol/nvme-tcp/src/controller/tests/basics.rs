@@ -2,8 +2,11 @@
 
 use super::super::*;
 use super::pair::*;
+use crate::LinkFault;
+use crate::queue::LINK;
 use crate::wire::{Fatal, Flags, HPDA_MAX, IcReq, IcResp, PduType};
 use nvme::Status;
+use stream::{Close, Connection};
 use zerocopy::IntoBytes;
 
 #[test]

@@ -1,13 +1,17 @@
 //! A queue, the bytes of its host, and a server of one small disk.
 
 use super::super::*;
+use crate::LinkFault;
+use crate::queue::LINK;
 use crate::wire::{
     self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Fatal, Flags, Frame, H2cData, IcReq, IcResp,
     PduLimits, PduType, R2t, Sender, TermReq, digest,
 };
 use buf::crc32c::crc32c;
-use buf::{Class, Entropy, Pool};
+use buf::{Class, Entropy, Errno, Pool, Time};
 use nvme::{Cqe, Descriptor, FabricsType, Opcode, Status};
+use std::collections::VecDeque;
+use stream::{Connection, Received, RecvOp, SendOp};
 use testkit::delivery::Delivery;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -14,12 +14,12 @@ use stream::Tag;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{Failure, Fault, Identity, IoId, PortId, Refusal, Span};
 
-use super::verdict::{self, Verdict};
+use super::disposition::{self, Disposition};
 use super::{IscsiPath, Owner};
-use crate::{Claim, Claims, Event, Fate, Registration};
+use crate::{Event, IoError, Registration, ReservationRequest, Reservations};
 
 /// Most claims in work at once; with the survey's question they fit the path's own commands.
-pub(super) const CLAIMS_MAX: usize = 4;
+pub(super) const REQUESTS_MAX: usize = 4;
 /// The most data of a report that is taken, in bytes.
 const REPORT_LEN: u16 = 0x8000;
 /// The longest parameter list: one TransportID.
@@ -31,11 +31,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A claim in work.
 #[derive(Debug)]
-pub(super) struct Claiming {
+pub(super) struct PendingRequest {
     id: IoId,
-    claim: Claim,
+    request: ReservationRequest,
     step: Step,
-    report: Claims,
+    report: Reservations,
     begun: Time,
     /// When its next command is to be sent; `None`: it is sent.
     due: Option<Time>,
@@ -55,15 +55,20 @@ enum Step {
 
 impl IscsiPath {
     /// Takes a claim on, or gives it back.
-    pub(super) fn begin_claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        if !self.is_up() || self.is_unsure() || self.claims.len() >= CLAIMS_MAX {
-            return Err(claim);
+    pub(super) fn begin_request(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        request: ReservationRequest,
+    ) -> Result<(), ReservationRequest> {
+        if !self.is_up() || self.is_unsure() || self.requests.len() >= REQUESTS_MAX {
+            return Err(request);
         }
-        let step = match claim {
-            Claim::Act(_) => Step::Act,
-            Claim::Report => Step::FullStatus,
+        let step = match request {
+            ReservationRequest::Change(_) => Step::Act,
+            ReservationRequest::Report => Step::FullStatus,
         };
-        let report = Claims {
+        let report = Reservations {
             generation: 0,
             persists: None,
             held: None,
@@ -71,30 +76,31 @@ impl IscsiPath {
             named: true,
             whole: true,
         };
-        let claiming = Claiming { id, claim, step, report, begun: cx.now, due: Some(cx.now), attempts: 0 };
-        if let Ok(tag) = self.claims.insert(claiming) {
-            self.send_claim(cx, tag);
+        let pending =
+            PendingRequest { id, request, step, report, begun: cx.now, due: Some(cx.now), attempts: 0 };
+        if let Ok(tag) = self.requests.insert(pending) {
+            self.send_request(cx, tag);
         }
         Ok(())
     }
 
     /// Nothing is sent before it is known whether another volume stands there by now.
-    fn send_claim(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    fn send_request(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let (unsure, limit) = (self.is_unsure(), self.settings.timeouts.retry);
-        let Some(claiming) = self.claims.get_mut(tag) else { return };
-        if unsure && cx.now > claiming.begun + limit {
-            return self.finish_claim(tag, Err(Fate::NotDone(PAUSE_MAX)));
+        let Some(pending) = self.requests.get_mut(tag) else { return };
+        if unsure && cx.now > pending.begun + limit {
+            return self.finish_request(tag, Err(IoError::NotDone(PAUSE_MAX)));
         }
-        claiming.due = Some(cx.now + RETRY);
-        self.look_at = stream::earliest(self.look_at, claiming.due);
+        pending.due = Some(cx.now + RETRY);
+        self.look_at = stream::earliest(self.look_at, pending.due);
         if unsure {
             return;
         }
         let read = |action| Command::ReserveIn { action, allocation: REPORT_LEN };
-        let (command, list) = match (claiming.step, &claiming.claim) {
-            (Step::Act, Claim::Act(action)) => match command_of(action) {
+        let (command, list) = match (pending.step, &pending.request) {
+            (Step::Act, ReservationRequest::Change(action)) => match command_of(action) {
                 Ok(made) => made,
-                Err(refusal) => return self.finish_claim(tag, Err(Fate::Failed(refusal.into()))),
+                Err(refusal) => return self.finish_request(tag, Err(IoError::Failed(refusal.into()))),
             },
             (Step::Act | Step::FullStatus, _) => (read(PrInAction::ReadFullStatus), None),
             (Step::Keys, _) => (read(PrInAction::ReadKeys), None),
@@ -118,46 +124,46 @@ impl IscsiPath {
             (_, None) => Payload::None,
         };
         if let Ok(at) = self.offer(cx, &command, false, payload) {
-            self.own(at, Owner::Claim(tag));
-            if let Some(claiming) = self.claims.get_mut(tag) {
-                claiming.due = None;
+            self.own(at, Owner::ReservationRequest(tag));
+            if let Some(pending) = self.requests.get_mut(tag) {
+                pending.due = None;
             }
         }
     }
 
     /// Sends what is due.
-    pub(super) fn send_due_claims(&mut self, cx: &mut Cx<'_>) {
-        let due = |claiming: &Claiming| claiming.due.is_some_and(|due| due <= cx.now);
+    pub(super) fn send_due_requests(&mut self, cx: &mut Cx<'_>) {
+        let due = |pending: &PendingRequest| pending.due.is_some_and(|due| due <= cx.now);
         let all: Vec<Tag> =
-            self.claims.iter().filter(|(_, claiming)| due(claiming)).map(|(tag, _)| tag).collect();
+            self.requests.iter().filter(|(_, pending)| due(pending)).map(|(tag, _)| tag).collect();
         for tag in all {
-            self.send_claim(cx, tag);
+            self.send_request(cx, tag);
         }
-        let next = self.claims.iter().filter_map(|(_, claiming)| claiming.due).min();
+        let next = self.requests.iter().filter_map(|(_, pending)| pending.due).min();
         self.look_at = stream::earliest(self.look_at, next);
     }
 
     /// Ends what no session has.
-    pub(super) fn finish_due_claims(&mut self) {
+    pub(super) fn finish_due_requests(&mut self) {
         let all: Vec<Tag> =
-            self.claims.iter().filter(|(_, claiming)| claiming.due.is_some()).map(|(tag, _)| tag).collect();
+            self.requests.iter().filter(|(_, pending)| pending.due.is_some()).map(|(tag, _)| tag).collect();
         for tag in all {
-            self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
+            self.finish_request(tag, Err(IoError::NotDone(Duration::ZERO)));
         }
     }
 
-    fn finish_claim(&mut self, tag: Tag, how: Result<Option<Claims>, Fate>) {
-        if let Some(Claiming { id, .. }) = self.claims.remove(tag) {
-            self.unknown |= matches!(how, Err(Fate::Unknown));
-            self.events.push_back(Event::Claimed { id, how });
+    fn finish_request(&mut self, tag: Tag, how: Result<Option<Reservations>, IoError>) {
+        if let Some(PendingRequest { id, .. }) = self.requests.remove(tag) {
+            self.unknown |= matches!(how, Err(IoError::InDoubt));
+            self.events.push_back(Event::ReservationReply { id, how });
         }
     }
 
     /// A claim's command has ended.
-    pub(super) fn claim_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
-        let Some(claiming) = self.claims.get_mut(tag) else { return };
-        claiming.due = Some(cx.now);
-        let acts = claiming.step == Step::Act;
+    pub(super) fn request_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
+        let Some(pending) = self.requests.get_mut(tag) else { return };
+        pending.due = Some(cx.now);
+        let acts = pending.step == Step::Act;
         match response {
             Response::Scsi(answer) => {
                 let mut data = Vec::new();
@@ -165,104 +171,106 @@ impl IscsiPath {
                     data.resize(memory.len().min(answer.transferred as usize), 0);
                     memory.freeze().copy_to(0, &mut data);
                 }
-                self.claim_answered(cx, tag, answer.status, &answer.sense, &data);
+                self.request_answered(cx, tag, answer.status, &answer.sense, &data);
             }
             Response::Lost(NoAnswer::NotSent | NoAnswer::Rejected(_)) => {
-                self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
+                self.finish_request(tag, Err(IoError::NotDone(Duration::ZERO)));
             }
             Response::Lost(_) | Response::TargetFailure if acts => {
-                self.finish_claim(tag, Err(Fate::Unknown));
+                self.finish_request(tag, Err(IoError::InDoubt));
             }
             Response::Lost(_) | Response::TargetFailure => {
-                self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
+                self.finish_request(tag, Err(IoError::NotDone(Duration::ZERO)));
             }
             // The session gives a SCSI command a SCSI answer. What became of any other is not known.
-            Response::Task(_) | Response::Targets(_) => self.finish_claim(tag, Err(Fate::Unknown)),
+            Response::Task(_) | Response::Targets(_) => self.finish_request(tag, Err(IoError::InDoubt)),
         }
     }
 
-    fn claim_answered(&mut self, cx: &mut Cx<'_>, tag: Tag, status: ScsiStatus, sense: &[u8], data: &[u8]) {
-        let judged = verdict::judge(status, sense, Span { lba: 0, blocks: 0 });
-        self.learn(judged.learn);
-        let Some(claiming) = self.claims.get_mut(tag) else { return };
-        match judged.verdict {
-            Verdict::Done => self.claim_done(cx, tag, data),
-            Verdict::Again(after) => {
-                claiming.attempts += 1;
-                if claiming.attempts > ATTEMPTS_MAX {
-                    return self.finish_claim(tag, Err(Fate::NotDone(PAUSE_MAX)));
+    fn request_answered(&mut self, cx: &mut Cx<'_>, tag: Tag, status: ScsiStatus, sense: &[u8], data: &[u8]) {
+        let classified = disposition::classify(status, sense, Span { lba: 0, blocks: 0 });
+        self.refresh(classified.refresh);
+        let Some(pending) = self.requests.get_mut(tag) else { return };
+        match classified.disposition {
+            Disposition::Done => self.request_done(cx, tag, data),
+            Disposition::Retry(after) => {
+                pending.attempts += 1;
+                if pending.attempts > ATTEMPTS_MAX {
+                    return self.finish_request(tag, Err(IoError::NotDone(PAUSE_MAX)));
                 }
-                let pause = after.saturating_mul(claiming.attempts).min(PAUSE_MAX);
-                claiming.due = Some(cx.now + pause);
+                let pause = after.saturating_mul(pending.attempts).min(PAUSE_MAX);
+                pending.due = Some(cx.now + pause);
                 self.look_at = stream::earliest(self.look_at, Some(cx.now + pause));
                 if pause.is_zero() {
-                    self.send_claim(cx, tag);
+                    self.send_request(cx, tag);
                 }
             }
-            Verdict::Elsewhere(after) => self.finish_claim(tag, Err(Fate::NotDone(after))),
-            Verdict::Failed(_) | Verdict::Unknown if claiming.step == Step::FullStatus => {
-                claiming.step = Step::Keys;
-                self.send_claim(cx, tag);
+            Disposition::OtherPath(after) => self.finish_request(tag, Err(IoError::NotDone(after))),
+            Disposition::Failed(_) | Disposition::Unsupported if pending.step == Step::FullStatus => {
+                pending.step = Step::Keys;
+                self.send_request(cx, tag);
             }
-            Verdict::Failed(_) | Verdict::Unknown if claiming.step == Step::Capabilities => {
-                let report = claiming.report.clone();
-                self.finish_claim(tag, Ok(Some(report)));
+            Disposition::Failed(_) | Disposition::Unsupported if pending.step == Step::Capabilities => {
+                let report = pending.report.clone();
+                self.finish_request(tag, Ok(Some(report)));
             }
-            Verdict::Failed(failure) => {
-                let failure = match (failure, &claiming.claim) {
-                    (Failure::Refused(Refusal::Conflict), Claim::Act(action)) => conflict(action).into(),
+            Disposition::Failed(failure) => {
+                let failure = match (failure, &pending.request) {
+                    (Failure::Refused(Refusal::Conflict), ReservationRequest::Change(action)) => {
+                        conflict(action).into()
+                    }
                     (other, _) => other,
                 };
-                self.finish_claim(tag, Err(Fate::Failed(failure)));
+                self.finish_request(tag, Err(IoError::Failed(failure)));
             }
-            Verdict::Unknown => {
+            Disposition::Unsupported => {
                 let refusal = refusal_of(sense);
-                self.finish_claim(tag, Err(Fate::Failed(refusal.into())));
+                self.finish_request(tag, Err(IoError::Failed(refusal.into())));
             }
         }
     }
 
-    fn claim_done(&mut self, cx: &mut Cx<'_>, tag: Tag, data: &[u8]) {
+    fn request_done(&mut self, cx: &mut Cx<'_>, tag: Tag, data: &[u8]) {
         let (ours, isid) = (self.settings.initiator.to_lowercase(), self.settings.isid.0);
-        let port = self.found.as_ref().and_then(|found| found.relative_port());
-        let Some(claiming) = self.claims.get_mut(tag) else { return };
-        let report = &mut claiming.report;
-        let sound = match claiming.step {
-            Step::Act => return self.finish_claim(tag, Ok(None)),
+        let port = self.facts.as_ref().and_then(|facts| facts.relative_port());
+        let Some(pending) = self.requests.get_mut(tag) else { return };
+        let report = &mut pending.report;
+        let sound = match pending.step {
+            Step::Act => return self.finish_request(tag, Ok(None)),
             // More registrations than one answer carries: the keys of all of them fit.
             Step::FullStatus if is_cut(data) => {
-                claiming.step = Step::Keys;
+                pending.step = Step::Keys;
                 Some(())
             }
             Step::FullStatus => {
-                claiming.step = Step::Capabilities;
+                pending.step = Step::Capabilities;
                 read_full_status(data, report, &ours, |id, at| {
                     id.isid == Some(isid) && (at.is_none() || port.is_none() || at == port)
                 })
             }
             Step::Keys => {
-                claiming.step = Step::Reservation;
+                pending.step = Step::Reservation;
                 read_keys(data, report)
             }
             Step::Reservation => {
-                claiming.step = Step::Capabilities;
+                pending.step = Step::Capabilities;
                 read_reservation(data, report)
             }
             Step::Capabilities => {
                 report.persists = pr::Capabilities::decode(data).map(|can| can.persist_active);
                 let report = report.clone();
-                return self.finish_claim(tag, Ok(Some(report)));
+                return self.finish_request(tag, Ok(Some(report)));
             }
         };
         match sound {
-            Some(()) => self.send_claim(cx, tag),
-            None => self.finish_claim(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal)))),
+            Some(()) => self.send_request(cx, tag),
+            None => self.finish_request(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal)))),
         }
     }
 }
 
 /// An initiator that the target does not name, or not in iSCSI's way.
-fn stranger() -> Identity {
+fn mismatch() -> Identity {
     Identity::Initiator { name: Arc::from("unknown"), isid: [0; 6], port: PortId(0) }
 }
 
@@ -275,7 +283,7 @@ fn is_cut(data: &[u8]) -> bool {
 /// `name` is the initiator's; `port` says whether a port of it is this path's.
 fn read_full_status(
     data: &[u8],
-    report: &mut Claims,
+    report: &mut Reservations,
     name: &str,
     port: impl Fn(&TransportId<'_>, Option<u16>) -> bool,
 ) -> Option<()> {
@@ -286,7 +294,7 @@ fn read_full_status(
         // An NVMe host has another name, and may be this machine.
         let kin = entry.initiator.filter(|id| !id.name.starts_with("nqn.")).map(|id| id.name == name);
         let ours = kin == Some(true) && entry.initiator.is_some_and(|id| port(&id, at));
-        let identity = entry.initiator.map_or_else(stranger, |id| Identity::Initiator {
+        let identity = entry.initiator.map_or_else(mismatch, |id| Identity::Initiator {
             name: Arc::from(id.name),
             isid: id.isid.unwrap_or_default(),
             port: PortId(at.unwrap_or(0)),
@@ -301,16 +309,16 @@ fn read_full_status(
     Some(())
 }
 
-fn read_keys(data: &[u8], report: &mut Claims) -> Option<()> {
+fn read_keys(data: &[u8], report: &mut Reservations) -> Option<()> {
     let (generation, keys) = pr::decode_keys(data)?;
     (report.generation, report.named, report.whole) = (generation, false, !is_cut(data));
     let registration =
-        |key| Registration { identity: stranger(), key: Key(key), holds: false, ours: false, kin: None };
+        |key| Registration { identity: mismatch(), key: Key(key), holds: false, ours: false, kin: None };
     report.registrations = keys.map(registration).collect();
     Some(())
 }
 
-fn read_reservation(data: &[u8], report: &mut Claims) -> Option<()> {
+fn read_reservation(data: &[u8], report: &mut Reservations) -> Option<()> {
     let (_, held) = pr::decode_reservation(data)?;
     let Some(held) = held else { return Some(()) };
     report.held = Some(Kind::from_scsi(held.kind.0)?);

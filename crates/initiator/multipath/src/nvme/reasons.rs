@@ -7,21 +7,23 @@ use nvme::auth::{Explanation, Group, Hash, HostFault, Policy};
 use nvme::{Completion, Status};
 use nvme_tcp::LinkFault;
 
-use super::links::Break;
+use super::links::LinkLoss;
 use super::settings::Settings;
-use crate::Why;
+use crate::DownReason;
 
 /// What went wrong, and the advice behind it.
-pub(super) fn split(why: &Why) -> (String, String) {
+pub(super) fn split(why: &DownReason) -> (String, String) {
     let text = match why {
-        Why::Refused(text)
-        | Why::Absent(text)
-        | Why::Unproven(text)
-        | Why::CutShort(text)
-        | Why::Silent(text)
-        | Why::Lost(text) => text.as_str(),
-        Why::Unreachable(errno) => return (format!("no connection (errno {})", errno.0), String::new()),
-        Why::Ended => "ended",
+        DownReason::Refused(text)
+        | DownReason::Absent(text)
+        | DownReason::Unproven(text)
+        | DownReason::CutShort(text)
+        | DownReason::Silent(text)
+        | DownReason::Lost(text) => text.as_str(),
+        DownReason::Unreachable(errno) => {
+            return (format!("no connection (errno {})", errno.0), String::new());
+        }
+        DownReason::Ended => "ended",
     };
     match text.split_once("; ") {
         Some((what, advice)) => (what.to_owned(), advice.to_owned()),
@@ -39,24 +41,24 @@ pub(super) fn digests((header, data): (bool, bool)) -> String {
     .to_owned()
 }
 
-pub(super) fn digests_refused() -> Why {
-    Why::Refused(
+pub(super) fn digests_refused() -> DownReason {
+    DownReason::Refused(
         "the controller does not use the digests that were asked for; allow them there, or ask for none"
             .to_owned(),
     )
 }
 
 /// The controller says what cannot be.
-pub(super) fn lie(what: String) -> Why {
-    Why::Refused(format!("the controller breaks the standard: {what}; report it to its maker"))
+pub(super) fn lie(what: String) -> DownReason {
+    DownReason::Refused(format!("the controller breaks the standard: {what}; report it to its maker"))
 }
 
-pub(super) fn tls_wanted() -> Why {
-    Why::Refused("the controller wants TLS (ASCR); use a listener without TLS".to_owned())
+pub(super) fn tls_wanted() -> DownReason {
+    DownReason::Refused("the controller wants TLS (ASCR); use a listener without TLS".to_owned())
 }
 
-pub(super) fn secret_missing(wanted_by_controller: bool) -> Why {
-    Why::Unproven(if wanted_by_controller {
+pub(super) fn secret_missing(wanted_by_controller: bool) -> DownReason {
+    DownReason::Unproven(if wanted_by_controller {
         "the controller wants this host to authenticate, and no secret of this host is set; \
          set the secret that the controller has for this host's NQN"
             .to_owned()
@@ -66,8 +68,8 @@ pub(super) fn secret_missing(wanted_by_controller: bool) -> Why {
 }
 
 /// A path serves whose namespace told no size before: all of it is asked again.
-pub(super) fn unsized_path() -> Why {
-    Why::Lost(
+pub(super) fn unsized_path() -> DownReason {
+    DownReason::Lost(
         "the path has begun to serve, and the namespace had told no size before: it is asked again"
             .to_owned(),
     )
@@ -80,37 +82,37 @@ pub(super) fn status(status: Status) -> String {
 }
 
 /// Why a Connect was refused (NVMe Base §6.3).
-pub(super) fn connect_refused(end: Completion, settings: &Settings) -> Why {
+pub(super) fn connect_refused(end: Completion, settings: &Settings) -> DownReason {
     let (subsystem, host) = (&settings.subsystem, &settings.host);
     match end.status.plain() {
-        Status::CONNECT_INVALID_HOST => Why::Refused(format!(
+        Status::CONNECT_INVALID_HOST => DownReason::Refused(format!(
             "{subsystem} does not let {host} in; add the host's NQN there, or use the NQN that it knows"
         )),
         Status::CONNECT_INVALID_PARAMETERS => parameter(end.result, settings),
-        Status::CONTROLLER_BUSY => Why::Lost(
+        Status::CONTROLLER_BUSY => DownReason::Lost(
             "the controller has no room now, its volumes are away for now, or this host is put off after wrong secrets; \
              try again later"
                 .to_owned(),
         ),
         Status::CONNECT_RESTART_DISCOVERY | Status::DISCOVER_RESTART => {
-            Why::Refused(format!("{subsystem} is elsewhere now; discover it again"))
+            DownReason::Refused(format!("{subsystem} is elsewhere now; discover it again"))
         }
-        Status::HOST_ID_INCONSISTENT => Why::Refused(
+        Status::HOST_ID_INCONSISTENT => DownReason::Refused(
             "the host identifier does not go with the host's NQN; give each machine both of its own"
                 .to_owned(),
         ),
         Status::KEEP_ALIVE_INVALID => {
-            Why::Refused("the keep-alive timeout is not accepted; choose another one".to_owned())
+            DownReason::Refused("the keep-alive timeout is not accepted; choose another one".to_owned())
         }
         other if other.kind() == 0 && !end.status.is_final() => {
-            Why::Lost(format!("Connect failed: {}", status(end.status)))
+            DownReason::Lost(format!("Connect failed: {}", status(end.status)))
         }
-        _ => Why::Refused(format!("Connect is refused: {}; see the controller's log", status(end.status))),
+        _ => DownReason::Refused(format!("Connect is refused: {}; see the controller's log", status(end.status))),
     }
 }
 
 /// Connect Invalid Parameters names the field: its offset, and whether it is in the data.
-fn parameter(result: u64, settings: &Settings) -> Why {
+fn parameter(result: u64, settings: &Settings) -> DownReason {
     let (at, in_data) = (result as u16, result & 1 << 16 != 0);
     let text = match (in_data, at) {
         (true, 0) => "the host identifier is refused; it must not be zero, nor another machine's".to_owned(),
@@ -128,22 +130,25 @@ fn parameter(result: u64, settings: &Settings) -> Why {
         }
     };
     match (in_data, at) {
-        (true, 16) => Why::Lost(text),
-        (true, 256) => Why::Absent(text),
-        _ => Why::Refused(text),
+        (true, 16) => DownReason::Lost(text),
+        (true, 256) => DownReason::Absent(text),
+        _ => DownReason::Refused(text),
     }
 }
 
-pub(super) fn authentication_status(end: Status) -> Why {
+pub(super) fn authentication_status(end: Status) -> DownReason {
     match end.plain() {
         Status::HOST_PATH_ERROR => cut_short(),
-        _ => Why::Unproven(format!("authentication is refused: {}; see the controller's log", status(end))),
+        _ => DownReason::Unproven(format!(
+            "authentication is refused: {}; see the controller's log",
+            status(end)
+        )),
     }
 }
 
 /// The connection ended before authentication did: some controllers close before their refusal is out.
-pub(super) fn cut_short() -> Why {
-    Why::CutShort(
+pub(super) fn cut_short() -> DownReason {
+    DownReason::CutShort(
         "the controller closed the connection amid authentication; compare the secret that it has for this \
          host with the one that is set here, and see the controller's log"
             .to_owned(),
@@ -151,16 +156,16 @@ pub(super) fn cut_short() -> Why {
 }
 
 /// We have too much else to compute.
-pub(super) fn not_computed() -> Why {
-    Why::Lost(
+pub(super) fn not_computed() -> DownReason {
+    DownReason::Lost(
         "this daemon has too much else to compute for authentication at the moment; the path is tried again"
             .to_owned(),
     )
 }
 
 /// Whose secret it is.
-pub(super) fn unproven(fault: HostFault) -> Why {
-    Why::Unproven(match fault {
+pub(super) fn unproven(fault: HostFault) -> DownReason {
+    DownReason::Unproven(match fault {
         HostFault::Refused(Explanation::FAILED) => {
             "the controller refuses this host: its secret for this host is not the one that is set here; \
              compare the two"
@@ -227,23 +232,23 @@ pub(super) fn chosen(message: &[u8]) -> Option<(String, String)> {
 }
 
 /// The first word was not even answered.
-pub(super) fn closed_at_once() -> Why {
-    Why::Lost(
+pub(super) fn closed_at_once() -> DownReason {
+    DownReason::Lost(
         "the controller closed the connection before it answered ICReq; is it an NVMe/TCP port?".to_owned(),
     )
 }
 
 /// What a break means.
-pub(super) fn broken(how: Break) -> Why {
+pub(super) fn broken(how: LinkLoss) -> DownReason {
     let silent = [LinkFault::HandshakeTimeout, LinkFault::PduTimeout, LinkFault::Stalled];
     let why = match &how {
-        Break::LinkFault(violation) if silent.contains(violation) => Why::Silent,
-        _ => Why::Lost,
+        LinkLoss::LinkFault(violation) if silent.contains(violation) => DownReason::Silent,
+        _ => DownReason::Lost,
     };
     why(match how {
-        Break::Closed => "the controller closed the connection".to_owned(),
-        Break::Socket(errno) => format!("the connection failed (errno {})", errno.0),
-        Break::LinkFault(violation) => match violation {
+        LinkLoss::Closed => "the controller closed the connection".to_owned(),
+        LinkLoss::Socket(errno) => format!("the connection failed (errno {})", errno.0),
+        LinkLoss::LinkFault(violation) => match violation {
             LinkFault::Fatal(fatal) => {
                 format!("the controller broke the protocol (FES {:02x}h)", fatal.fes.0)
             }

@@ -5,7 +5,7 @@ use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkI
 use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
-use crate::client::Nothing;
+use crate::client::NoMessage;
 
 /// Computes one piece of work, here and now, if one is wanted; true if there was. For who has no other thread than
 /// its caller's: others that it serves wait for one piece at most before they have a turn.
@@ -18,19 +18,19 @@ pub(crate) fn compute_one(sockets: &mut impl Sockets) -> bool {
 
 /// An endpoint that is nothing but `S`.
 #[derive(Debug)]
-pub struct Alone<S>(pub S);
+pub struct SocketsEndpoint<S>(pub S);
 
-impl<S: Sockets> Endpoint for Alone<S> {
-    type Message = Nothing;
+impl<S: Sockets> Endpoint for SocketsEndpoint<S> {
+    type Message = NoMessage;
 
-    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<Nothing>) {
+    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<NoMessage>) {
         match how {
             // It listens nowhere, so nothing is accepted.
             Arrival::Accepted(_) => {}
             Arrival::Moved(nothing) => match nothing {},
         }
     }
-    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: Nothing) {
+    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: NoMessage) {
         match message {}
     }
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
@@ -63,14 +63,14 @@ impl<S: Sockets> Endpoint for Alone<S> {
     fn poll_disk(&mut self) -> Option<DiskOp> {
         None
     }
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Nothing>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<NoMessage>)> {
         let (link, how) = self.0.poll_leave()?;
         Some(match how {
             Leave::Close => (link, Departure::Close),
             Leave::Abort => (link, Departure::Abort),
         })
     }
-    fn poll_message(&mut self) -> Option<(ShardId, Nothing)> {
+    fn poll_message(&mut self) -> Option<(ShardId, NoMessage)> {
         None
     }
     fn poll_timeout(&self) -> Option<Time> {

@@ -14,12 +14,12 @@ use scsi::lun::Address;
 use scsi::{mode, report, vpd};
 use volume::{Access, Failure, Refusal, Span, UnservableReason as NotReady};
 
-use super::found::{Complaint, Found};
-use super::verdict::{self, Learn, Verdict};
+use super::disposition::{self, Disposition, Refresh};
+use super::unit_facts::{Complaint, UnitFacts};
 
 /// How often one step is repeated because of unit attentions: more than one nexus can have waiting.
 const ATTENTIONS_MAX: u32 = 32;
-/// How often a target that puts a step off is asked again before [`Survey`] goes on to wait in peace.
+/// How often a target that puts a step off is asked again before [`Probe`] goes on to wait in peace.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Allocation length of vital product data: devices that look at its low byte only give 252 bytes.
 const PAGE_LEN: u16 = 0x0ffc;
@@ -69,11 +69,11 @@ impl Step {
 
 /// A survey under way.
 #[derive(Debug)]
-pub(super) struct Survey {
+pub(super) struct Probe {
     pub(super) step: Step,
     /// What made it necessary.
-    pub(super) scope: Learn,
-    pub(super) found: Found,
+    pub(super) scope: Refresh,
+    pub(super) facts: UnitFacts,
     /// The path is up: who it led to is known.
     again: bool,
     /// It is not ready: who it is is asked, and nothing else.
@@ -88,22 +88,22 @@ pub(super) struct Survey {
 
 /// What follows from an answer.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum ProbeProgress {
     /// Ask the next question, after this time.
-    VolumeRequest(Duration),
+    Ask(Duration),
     /// All is known.
     Known,
     /// The logical unit cannot be used.
     Refused(Complaint),
 }
 
-impl Survey {
+impl Probe {
     /// Of everything.
     pub(super) fn whole(now: Time, until: Time) -> Self {
-        Survey {
+        Probe {
             step: Step::Inquiry,
-            scope: Learn::Identity,
-            found: Found::new(),
+            scope: Refresh::Identity,
+            facts: UnitFacts::new(),
             again: false,
             unready: false,
             attentions: 0,
@@ -114,13 +114,13 @@ impl Survey {
     }
 
     /// Of what may have changed, from what is known.
-    pub(super) fn again(scope: Learn, found: Found, now: Time, until: Time) -> Self {
+    pub(super) fn again(scope: Refresh, facts: UnitFacts, now: Time, until: Time) -> Self {
         let step = match scope {
-            Learn::Identity => Step::Inquiry,
-            Learn::Access => Step::PortGroups,
-            Learn::Medium | Learn::Nothing | Learn::WriteLost => Step::Ready,
+            Refresh::Identity => Step::Inquiry,
+            Refresh::Access => Step::PortGroups,
+            Refresh::Medium | Refresh::Nothing | Refresh::WriteLost => Step::Ready,
         };
-        Survey { step, scope, found, again: true, ..Survey::whole(now, until) }
+        Probe { step, scope, facts, again: true, ..Probe::whole(now, until) }
     }
 
     /// The question, and how many bytes it may answer.
@@ -159,88 +159,89 @@ impl Survey {
     }
 
     /// Whether something was asked already that has changed since. Who the unit is is asked again by itself.
-    pub(super) fn misses(&self, learn: Learn) -> bool {
+    pub(super) fn misses(&self, refresh: Refresh) -> bool {
         let before = matches!(
             self.step,
             Step::Inquiry | Step::Luns | Step::Ready | Step::Pages | Step::Serial | Step::Identification
         );
-        learn == Learn::Medium && (self.unready || !before)
+        refresh == Refresh::Medium && (self.unready || !before)
     }
 
     /// Takes a status with its sense data, and what came before it.
-    pub(super) fn take(&mut self, status: ScsiStatus, sense: &[u8], data: &[u8]) -> Next {
-        let judged = verdict::judge(status, sense, Span { lba: 0, blocks: 0 });
-        match judged.verdict {
-            Verdict::Done => self.take_data(data),
-            Verdict::Again(_) if self.asks_who_it_is() && verdict::is_unready(status, sense) => {
+    pub(super) fn take(&mut self, status: ScsiStatus, sense: &[u8], data: &[u8]) -> ProbeProgress {
+        let classified = disposition::classify(status, sense, Span { lba: 0, blocks: 0 });
+        match classified.disposition {
+            Disposition::Done => self.take_data(data),
+            Disposition::Retry(_) if self.asks_who_it_is() && disposition::is_unready(status, sense) => {
                 self.unready = true;
                 self.go_on()
             }
-            Verdict::Again(after) => {
+            Disposition::Retry(after) => {
                 let attention = after.is_zero();
                 let count = if attention { &mut self.attentions } else { &mut self.waits };
                 *count += 1;
                 if attention && *count > ATTENTIONS_MAX {
-                    return Next::Refused(
+                    return ProbeProgress::Refused(
                         "the target answers with unit attentions without end; look into the target"
                             .to_owned(),
                     );
                 }
-                if judged.learn == Learn::Identity {
+                if classified.refresh == Refresh::Identity {
                     // What was told so far may be of the unit before.
-                    (self.scope, self.unready) = (Learn::Identity, false);
+                    (self.scope, self.unready) = (Refresh::Identity, false);
                     return self.go(Step::Inquiry);
                 }
                 let busy = after * self.waits.min(64);
-                Next::VolumeRequest(if attention { after } else { busy.min(WAIT_MAX) })
+                ProbeProgress::Ask(if attention { after } else { busy.min(WAIT_MAX) })
             }
-            Verdict::Elsewhere(_) if judged.learn == Learn::Identity => self.take_absence(),
+            Disposition::OtherPath(_) if classified.refresh == Refresh::Identity => self.take_absence(),
             // The path's state is known; what else there is to know answers in every state.
-            Verdict::Elsewhere(_) if judged.learn == Learn::Access => {
-                self.found.refused(sense);
+            Disposition::OtherPath(_) if classified.refresh == Refresh::Access => {
+                self.facts.refused(sense);
                 self.take_refusal()
             }
-            Verdict::Elsewhere(after) => Next::VolumeRequest(after),
-            Verdict::Failed(Failure::Refused(Refusal::NotReady(why))) if self.step == Step::Ready => {
+            Disposition::OtherPath(after) => ProbeProgress::Ask(after),
+            Disposition::Failed(Failure::Refused(Refusal::NotReady(why))) if self.step == Step::Ready => {
                 if !self.asks_who_it_is() {
-                    return Next::Refused(unready(why));
+                    return ProbeProgress::Refused(unready(why));
                 }
                 self.unready = true;
                 self.go_on()
             }
-            Verdict::Failed(_) | Verdict::Unknown => self.take_refusal(),
+            Disposition::Failed(_) | Disposition::Unsupported => self.take_refusal(),
         }
     }
 
     /// Whether it is asked if another unit stands there by now, and whether it is ready: it need not be to tell.
     fn asks_who_it_is(&self) -> bool {
-        self.again && self.scope == Learn::Identity && self.step == Step::Ready
+        self.again && self.scope == Refresh::Identity && self.step == Step::Ready
     }
 
     /// The step has no answer.
-    fn take_refusal(&mut self) -> Next {
-        let refused =
-            |what: &str| Next::Refused(format!("the target does not answer {what}; look into its log"));
+    fn take_refusal(&mut self) -> ProbeProgress {
+        let refused = |what: &str| {
+            ProbeProgress::Refused(format!("the target does not answer {what}; look into its log"))
+        };
         match self.step {
             Step::Inquiry => refused("INQUIRY"),
             Step::Luns => self.take_absence(),
             Step::Pages => {
-                self.found.take_pages(&[]);
-                self.found.forget_untold();
+                self.facts.take_pages(&[]);
+                self.facts.forget_untold();
                 self.go_on()
             }
             // A name that it does not tell any more is no name of it.
             Step::Serial => {
-                self.found.take_serial(&[]);
+                self.facts.take_serial(&[]);
                 self.go_on()
             }
             Step::Identification => {
-                self.found.take_identification(&[]);
+                self.facts.take_identification(&[]);
                 self.go_on()
             }
             Step::Capacity16 => self.go(Step::Capacity10),
             // A path that does not serve need not tell: another one will.
-            Step::Capacity10 if !self.found.serves() => self.go_on(),
+            Step::Capacity10 if !self.facts.serves() => self.go_on(),
             Step::Capacity10 => refused("READ CAPACITY"),
             Step::Caching => self.go(Step::AllModes),
             // A reservation of another host may forbid it, and nothing depends on it.
@@ -249,83 +250,83 @@ impl Survey {
         }
     }
 
-    fn take_absence(&mut self) -> Next {
+    fn take_absence(&mut self) -> ProbeProgress {
         if self.step == Step::Luns {
-            return Next::Refused("the target has no logical unit of this number".to_owned());
+            return ProbeProgress::Refused("the target has no logical unit of this number".to_owned());
         }
         self.go(Step::Luns)
     }
 
-    fn take_data(&mut self, data: &[u8]) -> Next {
-        let found = &mut self.found;
+    fn take_data(&mut self, data: &[u8]) -> ProbeProgress {
+        let facts = &mut self.facts;
         match self.step {
-            Step::Inquiry => match found.take_inquiry(data) {
+            Step::Inquiry => match facts.take_inquiry(data) {
                 Ok(true) => {}
                 Ok(false) => return self.go(Step::Luns),
-                Err(complaint) => return Next::Refused(complaint),
+                Err(complaint) => return ProbeProgress::Refused(complaint),
             },
-            Step::Luns => return Next::Refused(absent(data)),
+            Step::Luns => return ProbeProgress::Refused(absent(data)),
             Step::Capacity16 | Step::Capacity10 => {
                 let long = self.step == Step::Capacity16;
-                let taken = if long { found.take_capacity_16(data) } else { found.take_capacity_10(data) };
+                let taken = if long { facts.take_capacity_16(data) } else { facts.take_capacity_10(data) };
                 if let Err(complaint) = taken {
-                    return Next::Refused(complaint);
+                    return ProbeProgress::Refused(complaint);
                 }
             }
             Step::Caching => {
-                if !found.take_mode(data) {
+                if !facts.take_mode(data) {
                     return self.go(Step::AllModes);
                 }
             }
-            Step::AllModes => _ = found.take_mode(data),
+            Step::AllModes => _ = facts.take_mode(data),
             // What serves, serves; port groups say more.
-            Step::Ready => found.set_access(Access::Optimized),
+            Step::Ready => facts.set_access(Access::Optimized),
             Step::Pages => {
-                found.take_pages(data);
-                found.forget_untold();
+                facts.take_pages(data);
+                facts.forget_untold();
             }
-            Step::Serial => found.take_serial(data),
-            Step::Identification => found.take_identification(data),
-            Step::Limits => found.take_limits(data),
-            Step::Characteristics => found.take_characteristics(data),
-            Step::Provisioning => found.take_provisioning(data),
-            Step::PortGroups => found.take_port_groups(data),
+            Step::Serial => facts.take_serial(data),
+            Step::Identification => facts.take_identification(data),
+            Step::Limits => facts.take_limits(data),
+            Step::Characteristics => facts.take_characteristics(data),
+            Step::Provisioning => facts.take_provisioning(data),
+            Step::PortGroups => facts.take_port_groups(data),
         }
         self.go_on()
     }
 
-    fn go(&mut self, step: Step) -> Next {
+    fn go(&mut self, step: Step) -> ProbeProgress {
         (self.step, self.waits) = (step, 0);
-        Next::VolumeRequest(Duration::ZERO)
+        ProbeProgress::Ask(Duration::ZERO)
     }
 
     /// The question behind this one that concerns the logical unit.
-    fn go_on(&mut self) -> Next {
+    fn go_on(&mut self) -> ProbeProgress {
         loop {
-            let identity = self.scope == Learn::Identity;
+            let identity = self.scope == Refresh::Identity;
             let next = match self.step {
                 Step::Inquiry => Step::Ready,
                 Step::Ready if identity => Step::Pages,
                 Step::Ready => Step::Limits,
                 Step::Pages => Step::Serial,
                 Step::Serial => Step::Identification,
-                Step::Identification if self.unready => return Next::Known,
+                Step::Identification if self.unready => return ProbeProgress::Known,
                 Step::Identification => Step::Limits,
                 Step::Limits => Step::Characteristics,
                 Step::Characteristics => Step::Provisioning,
                 Step::Provisioning => Step::Capacity16,
                 Step::Capacity16 | Step::Capacity10 => Step::Caching,
                 Step::Caching | Step::AllModes => Step::PortGroups,
-                Step::PortGroups | Step::Luns => return Next::Known,
+                Step::PortGroups | Step::Luns => return ProbeProgress::Known,
             };
             self.step = next;
             let asked = match next {
-                Step::Serial => self.found.has_page(vpd::SERIAL),
-                Step::Identification => self.found.has_page(vpd::IDENTIFICATION),
-                Step::Limits => self.found.has_page(vpd::BLOCK_LIMITS),
-                Step::Characteristics => self.found.has_page(vpd::CHARACTERISTICS),
-                Step::Provisioning => self.found.has_page(vpd::PROVISIONING),
-                Step::PortGroups => self.found.has_port_groups(),
+                Step::Serial => self.facts.has_page(vpd::SERIAL),
+                Step::Identification => self.facts.has_page(vpd::IDENTIFICATION),
+                Step::Limits => self.facts.has_page(vpd::BLOCK_LIMITS),
+                Step::Characteristics => self.facts.has_page(vpd::CHARACTERISTICS),
+                Step::Provisioning => self.facts.has_page(vpd::PROVISIONING),
+                Step::PortGroups => self.facts.has_port_groups(),
                 _ => true,
             };
             if asked {

@@ -13,14 +13,14 @@ use stream::{Connection, Link, Received, RecvOp, SendOp};
 
 /// What is wanted of the world.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct SocketRequests {
     dials: VecDeque<Dial>,
     ready: VecDeque<LinkId>,
     leaving: VecDeque<(LinkId, Leave)>,
     next_dial: u64,
 }
 
-impl Wishes {
+impl SocketRequests {
     pub(super) fn dial(&mut self, to: SocketAddr, until: Time) -> DialId {
         let id = DialId(self.next_dial);
         self.next_dial += 1;
@@ -53,7 +53,7 @@ struct Wire {
 
 /// A session and its sockets.
 #[derive(Debug)]
-pub(super) struct Nexus {
+pub(super) struct WiredSession {
     pub(super) session: InitiatorSession,
     /// By the session's numbers of links.
     wires: SmallVec<[Option<Wire>; 1]>,
@@ -63,11 +63,11 @@ pub(super) struct Nexus {
     pub(super) polite: bool,
 }
 
-impl Nexus {
+impl WiredSession {
     pub(super) fn new(session: InitiatorSession, socket: LinkId, address: SocketAddr) -> Self {
-        let mut nexus = Nexus { session, wires: SmallVec::new(), address, polite: false };
-        nexus.attach(Link(0), socket);
-        nexus
+        let mut wired = WiredSession { session, wires: SmallVec::new(), address, polite: false };
+        wired.attach(Link(0), socket);
+        wired
     }
 
     /// Notes the socket of a link.
@@ -93,23 +93,23 @@ impl Nexus {
     }
 
     /// Lists every socket that may have something to do.
-    pub(super) fn list(&mut self, wishes: &mut Wishes) {
+    pub(super) fn list(&mut self, socket_requests: &mut SocketRequests) {
         for wire in self.wires.iter_mut().flatten().filter(|wire| !wire.left && !wire.listed) {
             wire.listed = true;
-            wishes.ready.push_back(wire.socket);
+            socket_requests.ready.push_back(wire.socket);
         }
     }
 
     /// Passes on which sockets the session is done with. A reset drops what was not delivered yet, so that
     /// it never is; a logout waits for it.
-    pub(super) fn pass_leaves(&mut self, wishes: &mut Wishes) {
+    pub(super) fn pass_leaves(&mut self, socket_requests: &mut SocketRequests) {
         while let Some(link) = self.session.poll_shut() {
             let how = if self.polite { Leave::Close } else { Leave::Abort };
             if let Some(Some(wire)) = self.wires.get_mut(usize::from(link.0))
                 && !wire.left
             {
                 wire.left = true;
-                wishes.leave(wire.socket, how);
+                socket_requests.leave(wire.socket, how);
             }
         }
     }
@@ -117,26 +117,26 @@ impl Nexus {
 
 /// The sessions that a path has: the one that serves, and those that wait for their memory.
 #[derive(Debug, Default)]
-pub(super) struct Nexuses {
-    pub(super) now: Option<Nexus>,
-    pub(super) old: SmallVec<[Nexus; 1]>,
+pub(super) struct Sessions {
+    pub(super) current: Option<WiredSession>,
+    pub(super) old: SmallVec<[WiredSession; 1]>,
 }
 
 /// Most sessions that wait for their memory, before another is begun.
 pub(super) const OLD_MAX: usize = 4;
 
-impl Nexuses {
+impl Sessions {
     /// Lists every socket of the session that serves.
-    pub(super) fn list(&mut self, wishes: &mut Wishes) {
-        if let Some(nexus) = &mut self.now {
-            nexus.list(wishes);
+    pub(super) fn list(&mut self, socket_requests: &mut SocketRequests) {
+        if let Some(wired) = &mut self.current {
+            wired.list(socket_requests);
         }
     }
 
-    fn find(&mut self, socket: LinkId) -> Option<(&mut Nexus, Link)> {
+    fn find(&mut self, socket: LinkId) -> Option<(&mut WiredSession, Link)> {
         // A socket's name is never used again, so the order does not matter.
-        let all = self.now.iter_mut().chain(&mut self.old);
-        all.filter_map(|nexus| nexus.link_of(socket).map(|link| (nexus, link))).next()
+        let all = self.current.iter_mut().chain(&mut self.old);
+        all.filter_map(|wired| wired.link_of(socket).map(|link| (wired, link))).next()
     }
 
     /// Gives a receive back; false: the target broke the protocol.
@@ -148,28 +148,28 @@ impl Nexuses {
         came: Received,
     ) -> Result<(), iscsi::initiator::LinkFault> {
         match self.find(socket) {
-            Some((nexus, link)) => nexus.session.handle_recv(cx, link, op, came),
+            Some((wired, link)) => wired.session.handle_recv(cx, link, op, came),
             None => Ok(()),
         }
     }
 
     pub(super) fn written(&mut self, cx: &mut Cx<'_>, socket: LinkId, how: Result<(), Errno>) {
-        if let Some((nexus, link)) = self.find(socket) {
-            nexus.session.handle_written(cx, link, how);
+        if let Some((wired, link)) = self.find(socket) {
+            wired.session.handle_written(cx, link, how);
         }
     }
 
     pub(super) fn sent(&mut self, cx: &mut Cx<'_>, socket: LinkId, op: SendOp) {
-        if let Some((nexus, link)) = self.find(socket) {
-            nexus.session.handle_sent(cx, link, op);
+        if let Some((wired, link)) = self.find(socket) {
+            wired.session.handle_sent(cx, link, op);
         }
     }
 
-    pub(super) fn poll_ready(&mut self, wishes: &mut Wishes) -> Option<LinkId> {
+    pub(super) fn poll_ready(&mut self, socket_requests: &mut SocketRequests) -> Option<LinkId> {
         loop {
-            let socket = wishes.ready.pop_front()?;
-            if let Some((nexus, link)) = self.find(socket)
-                && let Some(Some(wire)) = nexus.wires.get_mut(usize::from(link.0))
+            let socket = socket_requests.ready.pop_front()?;
+            if let Some((wired, link)) = self.find(socket)
+                && let Some(Some(wire)) = wired.wires.get_mut(usize::from(link.0))
             {
                 wire.listed = false;
                 if !wire.left {
@@ -180,12 +180,12 @@ impl Nexuses {
     }
 
     pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, socket: LinkId) -> Option<RecvOp> {
-        let (nexus, link) = self.find(socket)?;
-        nexus.session.poll_recv(cx, link)
+        let (wired, link) = self.find(socket)?;
+        wired.session.poll_recv(cx, link)
     }
 
     pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, socket: LinkId) -> Option<SendOp> {
-        let (nexus, link) = self.find(socket)?;
-        nexus.session.poll_send(cx, link)
+        let (wired, link) = self.find(socket)?;
+        wired.session.poll_send(cx, link)
     }
 }

@@ -2,7 +2,7 @@
 //! NVM Command Set §1).
 //!
 //! A command that was answered has ended: nothing of it can land later, so whatever may be tried again
-//! is [`Fate::NotDone`]. Only what was lost with its connection is [`Fate::Unknown`], and of that only
+//! is [`IoError::NotDone`]. Only what was lost with its connection is [`IoError::InDoubt`], and of that only
 //! what may change blocks: a read can be done again anywhere.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nvme::Status;
 use volume::{Access, Failure, Fault, Refusal, UnservableReason};
 
-use crate::Fate;
+use crate::IoError;
 
 /// The longest Command Retry Delay that is heeded.
 const DELAY_MAX: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const BUSY: Duration = Duration::from_millis(20);
 
 /// What must be known of a command to judge its status.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Circumstances {
+pub(super) struct CommandContext {
     /// It may change blocks.
     pub(super) writes: bool,
     /// Its caller asked that it end.
@@ -34,20 +34,20 @@ pub(super) struct Circumstances {
 
 /// What a status means that is not success, of a command that the controller has answered; `None` if
 /// the answer is ours: the connection was lost.
-pub(super) fn of(status: Option<Status>, how: Circumstances) -> Fate {
+pub(super) fn of(status: Option<Status>, how: CommandContext) -> IoError {
     let Some(status) = status else {
         return match (how.writes, how.cancelled) {
-            (true, _) => Fate::Unknown,
+            (true, _) => IoError::InDoubt,
             (false, true) => failed(Fault::Aborted),
-            (false, false) => Fate::NotDone(Duration::ZERO),
+            (false, false) => IoError::NotDone(Duration::ZERO),
         };
     };
     if how.once && !how.cancelled && !is_untouched(status) && may_be_repeated(status) {
         // The controller does not say that nothing was written.
         return failed(Fault::PathLost);
     }
-    let again = || Fate::NotDone(delay(status, how.retry_delays));
-    let retry_unless_final = |otherwise: Fate| if status.is_final() { otherwise } else { again() };
+    let again = || IoError::NotDone(delay(status, how.retry_delays));
+    let retry_unless_final = |otherwise: IoError| if status.is_final() { otherwise } else { again() };
     match status.plain() {
         // Of a pair the abort may have met the one half only, and then nothing is written.
         Status::ABORT_REQUESTED | Status::ABORTED_FAILED_FUSED | Status::ABORTED_MISSING_FUSED
@@ -64,7 +64,7 @@ pub(super) fn of(status: Option<Status>, how: Circumstances) -> Fate {
         | Status::KEEP_ALIVE_EXPIRED
         | Status::ANA_PERSISTENT_LOSS
         | Status::ANA_INACCESSIBLE
-        | Status::ANA_TRANSITION => Fate::NotDone(Duration::ZERO),
+        | Status::ANA_TRANSITION => IoError::NotDone(Duration::ZERO),
         Status::COMMAND_INTERRUPTED | Status::TRANSIENT_TRANSPORT_ERROR => again(),
         Status::PREEMPT_ABORT | Status::RESERVATION_CONFLICT => refused(Refusal::Conflict),
         Status::NAMESPACE_WRITE_PROTECTED | Status::WRITE_TO_READ_ONLY_RANGE => refused(Refusal::ReadOnly),
@@ -104,14 +104,14 @@ fn is_untouched(status: Status) -> bool {
 
 /// Whether a plain command that ended so is tried again.
 fn may_be_repeated(status: Status) -> bool {
-    let plain = Circumstances {
+    let plain = CommandContext {
         writes: true,
         cancelled: false,
         once: false,
         lba: 0,
         retry_delays: [Duration::ZERO; 3],
     };
-    matches!(of(Some(status), plain), Fate::NotDone(_))
+    matches!(of(Some(status), plain), IoError::NotDone(_))
 }
 
 /// What a path-related status says of the path.
@@ -132,19 +132,19 @@ fn delay(status: Status, delays: [Duration; 3]) -> Duration {
     }
 }
 
-fn failed(fault: Fault) -> Fate {
-    Fate::Failed(Failure::Failed(fault))
+fn failed(fault: Fault) -> IoError {
+    IoError::Failed(Failure::Failed(fault))
 }
 
-fn refused(refusal: Refusal) -> Fate {
-    Fate::Failed(Failure::Refused(refusal))
+fn refused(refusal: Refusal) -> IoError {
+    IoError::Failed(Failure::Refused(refusal))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HOW: Circumstances = Circumstances {
+    const HOW: CommandContext = CommandContext {
         writes: true,
         cancelled: false,
         once: false,
@@ -161,16 +161,16 @@ mod tests {
         for bits in 1..0x8000_u16 {
             let status = Status(bits);
             if !status.is_success() {
-                assert!(!matches!(of(Some(status), HOW), Fate::Unknown), "{bits:04x}");
+                assert!(!matches!(of(Some(status), HOW), IoError::InDoubt), "{bits:04x}");
             }
         }
-        assert!(matches!(of(None, HOW), Fate::Unknown));
-        assert!(matches!(of(None, Circumstances { writes: false, ..HOW }), Fate::NotDone(_)));
+        assert!(matches!(of(None, HOW), IoError::InDoubt));
+        assert!(matches!(of(None, CommandContext { writes: false, ..HOW }), IoError::NotDone(_)));
     }
 
     #[test]
     fn a_compare_and_write_is_tried_again_only_if_nothing_of_it_was_done() {
-        let pair = Circumstances { once: true, ..HOW };
+        let pair = CommandContext { once: true, ..HOW };
         for status in [
             Status::INTERNAL_PATH_ERROR,
             Status::INTERNAL_ERROR,
@@ -179,14 +179,14 @@ mod tests {
             Status::COMMAND_INTERRUPTED,
             Status::HOST_PATH_ERROR,
         ] {
-            assert!(matches!(of(Some(status), HOW), Fate::NotDone(_)), "{status:?}");
-            let fate = format!("{:?}", of(Some(status), pair));
-            assert_eq!(fate, "Failed(Failed(PathLost))", "{status:?}");
+            assert!(matches!(of(Some(status), HOW), IoError::NotDone(_)), "{status:?}");
+            let error = format!("{:?}", of(Some(status), pair));
+            assert_eq!(error, "Failed(Failed(PathLost))", "{status:?}");
         }
         for status in [Status::ANA_INACCESSIBLE, Status::ABORTED_MISSING_FUSED, Status::NAMESPACE_NOT_READY] {
-            assert!(matches!(of(Some(status), pair), Fate::NotDone(_)), "{status:?}");
+            assert!(matches!(of(Some(status), pair), IoError::NotDone(_)), "{status:?}");
         }
-        assert!(matches!(of(None, pair), Fate::Unknown));
+        assert!(matches!(of(None, pair), IoError::InDoubt));
     }
 
     #[test]
@@ -205,13 +205,13 @@ mod tests {
             (Status::NAMESPACE_NOT_READY, "NotDone(20ms)"),
             (Status::NAMESPACE_NOT_READY.final_(), "Failed(Refused(NotReady(Stopped)))"),
         ];
-        for (status, fate) in rows {
-            assert_eq!(told(status), fate, "{status:?}");
+        for (status, error) in rows {
+            assert_eq!(told(status), error, "{status:?}");
         }
-        let cancelled = of(Some(Status::ABORT_REQUESTED), Circumstances { cancelled: true, ..HOW });
+        let cancelled = of(Some(Status::ABORT_REQUESTED), CommandContext { cancelled: true, ..HOW });
         assert_eq!(format!("{cancelled:?}"), "Failed(Failed(Aborted))");
         let half = Status::ABORTED_MISSING_FUSED.final_();
-        let cancelled = of(Some(half), Circumstances { cancelled: true, ..HOW });
+        let cancelled = of(Some(half), CommandContext { cancelled: true, ..HOW });
         assert_eq!(format!("{cancelled:?}"), "Failed(Failed(Aborted))");
     }
 }

@@ -206,13 +206,13 @@ impl Limits {
 
 /// What the blocks of a namespace are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct BlockFormat {
     pub(super) geometry: Geometry,
     /// Shift of the block size.
     pub(super) shift: u8,
 }
 
-impl Shape {
+impl BlockFormat {
     /// Blocks that one transfer carries.
     pub(super) fn transfer_blocks(&self) -> u32 {
         self.geometry.max_io >> self.shift
@@ -223,7 +223,7 @@ impl Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceFacts {
     /// `None`: the path is in a state in which the controller does not tell.
-    pub(super) shape: Option<Shape>,
+    pub(super) format: Option<BlockFormat>,
     pub(super) write_protected: bool,
     pub(super) ana_group: u32,
     pub(super) shared: bool,
@@ -247,9 +247,9 @@ impl NamespaceFacts {
             && said.ncap.get() == 0
             && controller.ana_groups.is_some()
             && said.anagrpid.get() != 0;
-        let shape = if is_silent { None } else { Some(Shape::judge(said, controller, settings)?) };
+        let format = if is_silent { None } else { Some(BlockFormat::judge(said, controller, settings)?) };
         Ok(NamespaceFacts {
-            shape,
+            format,
             write_protected: said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0,
             ana_group: said.anagrpid.get(),
             shared: said.nmic & Namespace::NMIC_SHARED != 0,
@@ -267,7 +267,7 @@ impl NamespaceFacts {
     }
 }
 
-impl Shape {
+impl BlockFormat {
     fn judge(said: &Namespace, controller: &ControllerFacts, settings: &Settings) -> Result<Self, Refused> {
         let blocks = said.nsze.get();
         if blocks == 0 && said.ncap.get() == 0 {
@@ -306,7 +306,7 @@ impl Shape {
         let performance = said.nsfeat & Namespace::NSFEAT_PERFORMANCE != 0;
         let granularity = if performance { u32::from(said.npwg.get()) + 1 } else { 1 };
         let granularity = if granularity.is_power_of_two() { granularity.min(256) } else { 1 };
-        Ok(Shape {
+        Ok(BlockFormat {
             geometry: Geometry {
                 blocks,
                 logical,

@@ -7,18 +7,18 @@ use nvme::io::{DatasetManagement, Transfer};
 use nvme::{Opcode, Sqe, admin};
 use volume::{Durability, Failure, Fault, IoId, Op, Refusal, Span};
 
-use super::claims::{COMMAND_BLOCKS_MAX, ControllerFacts, Limits, NamespaceFacts, Shape};
-use super::reserve::Asked;
-use crate::Fate;
+use super::facts::{BlockFormat, COMMAND_BLOCKS_MAX, ControllerFacts, Limits, NamespaceFacts};
+use super::reservation::ReservationCommand;
+use crate::IoError;
 
 /// FUSE of the first and of the second command of a pair.
 const FUSED: [u8; 2] = [1, 2];
 
 /// An operation in work.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct Operation {
     pub(super) id: IoId,
-    pub(super) work: Work,
+    pub(super) remaining: Remaining,
     /// Memory of an operation whose commands have their own, or none.
     pub(super) payload: Payload,
     /// The memory of a pair: what is compared, then what is written.
@@ -26,30 +26,30 @@ pub(super) struct Flight {
     /// Commands in work.
     pub(super) out: u8,
     /// The worst that became of a command.
-    pub(super) fate: Option<Fate>,
+    pub(super) error: Option<IoError>,
     pub(super) writes: bool,
     pub(super) lba: u64,
     /// When something is done about the command that is in work, or waits to be.
     pub(super) until: Time,
-    pub(super) stage: Stage,
+    pub(super) stage: AbortStage,
     /// It waits for memory or for room.
     pub(super) parked: bool,
 }
 
-impl Flight {
+impl Operation {
     /// Its next command has until then, however long those before took.
     pub(super) fn begin_command(&mut self, until: Time) {
         self.until = until;
-        if let Stage::Late | Stage::Aborting { wanted: false } = self.stage {
+        if let AbortStage::Late | AbortStage::Aborting { wanted: false } = self.stage {
             // An Abort is for the command before, which has ended.
-            self.stage = Stage::Working;
+            self.stage = AbortStage::Working;
         }
     }
 }
 
 /// How patient we still are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum AbortStage {
     /// It is in work.
     Working,
     /// Its caller wants it to end: Abort is to be sent.
@@ -60,15 +60,15 @@ pub(super) enum Stage {
     Aborting { wanted: bool },
 }
 
-impl Stage {
+impl AbortStage {
     pub(super) fn is_cancelled(self) -> bool {
-        matches!(self, Stage::Unwanted | Stage::Aborting { wanted: true })
+        matches!(self, AbortStage::Unwanted | AbortStage::Aborting { wanted: true })
     }
 }
 
 /// What is left to do.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum Remaining {
     /// One command, or a pair, and nothing behind it.
     Last,
     /// A command without data over blocks, cut to `most`.
@@ -76,12 +76,12 @@ pub(super) enum Work {
     /// Dataset Management over these, from `at` of `done` blocks of it on.
     Unmap { spans: Vec<Span>, at: usize, done: u64 },
     /// Something about reservations.
-    Claim(Asked),
+    ReservationRequest(ReservationCommand),
 }
 
 /// What is known of the other side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct PathFacts {
     pub(super) nsid: u32,
     pub(super) controller: ControllerFacts,
     pub(super) namespace: NamespaceFacts,
@@ -94,15 +94,15 @@ pub(super) enum Plan {
     One(Sqe, Payload),
     /// This pair, and what each writes; the memory of both.
     Pair([(Sqe, Payload); 2], Sg),
-    /// Commands as [`Flight::work`] makes them.
-    Work(Work),
+    /// Commands as [`Operation::remaining`] makes them.
+    Remaining(Remaining),
     /// Nothing has to be done.
     Nothing(Payload),
     /// It cannot be done.
     Refused(Failure, Payload),
 }
 
-impl Known {
+impl PathFacts {
     fn sqe(&self, opcode: Opcode) -> Sqe {
         let mut sqe = admin::keep_alive();
         sqe.opcode = opcode;
@@ -118,22 +118,22 @@ impl Known {
 
     /// How to carry an operation out on blocks of this shape. Where the namespace ends is for the controller to
     /// say: it may have grown, and we have not heard of it.
-    pub(super) fn plan(&self, shape: &Shape, op: &mut Op, payload: Payload) -> Plan {
+    pub(super) fn plan(&self, format: &BlockFormat, op: &mut Op, payload: Payload) -> Plan {
         let can = |bit| self.controller.can(bit);
         match op {
-            Op::Read(span) => self.data(shape, Opcode::READ, *span, 0, payload),
+            Op::Read(span) => self.data(format, Opcode::READ, *span, 0, payload),
             Op::Write(span, durability) => {
                 let fua = if *durability == Durability::Stable { Transfer::FUA } else { 0 };
-                self.data(shape, Opcode::WRITE, *span, fua, payload)
+                self.data(format, Opcode::WRITE, *span, fua, payload)
             }
-            Op::WriteAtomic(span) if span.blocks > u64::from(shape.geometry.atomic) => {
+            Op::WriteAtomic(span) if span.blocks > u64::from(format.geometry.atomic) => {
                 Plan::Refused(Refusal::AtomicUnit.into(), payload)
             }
-            Op::WriteAtomic(span) => self.data(shape, Opcode::WRITE, *span, 0, payload),
+            Op::WriteAtomic(span) => self.data(format, Opcode::WRITE, *span, 0, payload),
             Op::Compare(span) if can(Controller::ONCS_COMPARE) => {
-                self.data(shape, Opcode::COMPARE, *span, 0, payload)
+                self.data(format, Opcode::COMPARE, *span, 0, payload)
             }
-            Op::CompareAndWrite(span) => self.pair(shape, *span, payload),
+            Op::CompareAndWrite(span) => self.pair(format, *span, payload),
             Op::Flush if !self.controller.write_cache => Plan::Nothing(payload),
             Op::Flush => Plan::One(self.sqe(Opcode::FLUSH), payload),
             Op::WriteZeroes { span, unmap } if can(Controller::ONCS_WRITE_ZEROES) => {
@@ -156,7 +156,7 @@ impl Known {
                 if spans.is_empty() {
                     return Plan::Nothing(payload);
                 }
-                Plan::Work(Work::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
+                Plan::Remaining(Remaining::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
             }
             // A hint; NVMe has no command that reads ahead and keeps nothing else from being read.
             Op::Prefetch(span) if can_be(*span) => Plan::Nothing(payload),
@@ -173,34 +173,34 @@ impl Known {
         }
     }
 
-    fn data(&self, shape: &Shape, opcode: Opcode, span: Span, flags: u32, payload: Payload) -> Plan {
+    fn data(&self, format: &BlockFormat, opcode: Opcode, span: Span, flags: u32, payload: Payload) -> Plan {
         if !can_be(span) {
             return Plan::Refused(Refusal::OutOfRange.into(), payload);
         }
         let right = matches!((&payload, opcode), (Payload::In(_), Opcode::READ))
             || opcode != Opcode::READ && matches!(payload, Payload::Out(_));
-        let most = u64::from(shape.transfer_blocks());
+        let most = u64::from(format.transfer_blocks());
         if span.blocks == 0 && payload.is_empty() {
             return Plan::Nothing(payload);
         }
         if span.blocks > most {
             return Plan::Refused(Refusal::Unsupported.into(), payload);
         }
-        if !right || payload.len() as u64 != span.blocks << shape.shift {
+        if !right || payload.len() as u64 != span.blocks << format.shift {
             return Plan::Refused(Fault::Internal.into(), payload);
         }
         Plan::One(self.transfer(opcode, span.lba, span.blocks as u32, flags), payload)
     }
 
-    fn pair(&self, shape: &Shape, span: Span, payload: Payload) -> Plan {
-        let most = u64::from(shape.geometry.caw_max);
+    fn pair(&self, format: &BlockFormat, span: Span, payload: Payload) -> Plan {
+        let most = u64::from(format.geometry.caw_max);
         if most == 0 || span.blocks > most {
             return Plan::Refused(Refusal::Unsupported.into(), payload);
         }
         if !can_be(span) {
             return Plan::Refused(Refusal::OutOfRange.into(), payload);
         }
-        let half = (span.blocks << shape.shift) as usize;
+        let half = (span.blocks << format.shift) as usize;
         let (Payload::Out(both), false) = (&payload, half == 0) else {
             return Plan::Refused(Fault::Internal.into(), payload);
         };
@@ -225,21 +225,21 @@ impl Known {
             return Plan::Nothing(payload);
         }
         let most = most.clamp(1, COMMAND_BLOCKS_MAX);
-        Plan::Work(Work::Range { opcode, flags, next: span.lba, end: span.lba + span.blocks, most })
+        Plan::Remaining(Remaining::Range { opcode, flags, next: span.lba, end: span.lba + span.blocks, most })
     }
 
     /// The next command of what is left; `None`: memory is short now.
-    pub(super) fn next(&self, cx: &mut Cx<'_>, work: &Work) -> Option<(Sqe, Payload, Advance)> {
-        match work {
-            Work::Last => None,
-            Work::Range { opcode, flags, next, end, most } => {
+    pub(super) fn next(&self, cx: &mut Cx<'_>, remaining: &Remaining) -> Option<(Sqe, Payload, Advance)> {
+        match remaining {
+            Remaining::Last => None,
+            Remaining::Range { opcode, flags, next, end, most } => {
                 let blocks = u64::from(*most).min(end - next);
                 let sqe = self.transfer(*opcode, *next, blocks as u32, *flags);
                 Some((sqe, Payload::None, Advance::Blocks(blocks)))
             }
-            Work::Unmap { spans, at, done } => self.unmap(cx, spans, (*at, *done)),
-            Work::Claim(asked) => {
-                let (sqe, payload) = asked.command(cx, self.sqe(Opcode::RESERVATION_REPORT))?;
+            Remaining::Unmap { spans, at, done } => self.unmap(cx, spans, (*at, *done)),
+            Remaining::ReservationRequest(reservation) => {
+                let (sqe, payload) = reservation.command(cx, self.sqe(Opcode::RESERVATION_REPORT))?;
                 Some((sqe, payload, Advance::All))
             }
         }
@@ -294,13 +294,13 @@ pub(super) enum Advance {
     All,
 }
 
-impl Work {
+impl Remaining {
     /// A command was sent.
     pub(super) fn advance(&mut self, by: Advance) {
         match (&mut *self, by) {
-            (Work::Range { next, .. }, Advance::Blocks(blocks)) => *next += blocks,
-            (Work::Unmap { at, done, .. }, Advance::Spans(to, of)) => (*at, *done) = (to, of),
-            (Work::Claim(asked), Advance::All) => asked.sent = true,
+            (Remaining::Range { next, .. }, Advance::Blocks(blocks)) => *next += blocks,
+            (Remaining::Unmap { at, done, .. }, Advance::Spans(to, of)) => (*at, *done) = (to, of),
+            (Remaining::ReservationRequest(reservation), Advance::All) => reservation.sent = true,
             _ => {}
         }
     }
@@ -308,22 +308,22 @@ impl Work {
     /// Whether no command is left to be sent.
     pub(super) fn is_done(&self) -> bool {
         match self {
-            Work::Last => true,
-            Work::Range { next, end, .. } => next >= end,
-            Work::Unmap { spans, at, .. } => *at >= spans.len(),
-            Work::Claim(asked) => asked.sent,
+            Remaining::Last => true,
+            Remaining::Range { next, end, .. } => next >= end,
+            Remaining::Unmap { spans, at, .. } => *at >= spans.len(),
+            Remaining::ReservationRequest(reservation) => reservation.sent,
         }
     }
 }
 
 /// The worse of two fates: what was not compared equal was certainly not written; else what is unknown
 /// outweighs what failed, and that what may be tried again.
-pub(super) fn worse(a: Option<Fate>, b: Fate) -> Fate {
-    let rank = |fate: &Fate| match fate {
-        Fate::Failed(Failure::Failed(Fault::Miscompare(_))) => 3,
-        Fate::Unknown => 2,
-        Fate::Failed(_) => 1,
-        Fate::NotDone(_) => 0,
+pub(super) fn worse(a: Option<IoError>, b: IoError) -> IoError {
+    let rank = |error: &IoError| match error {
+        IoError::Failed(Failure::Failed(Fault::Miscompare(_))) => 3,
+        IoError::InDoubt => 2,
+        IoError::Failed(_) => 1,
+        IoError::NotDone(_) => 0,
     };
     match a {
         Some(a) if rank(&a) >= rank(&b) => a,

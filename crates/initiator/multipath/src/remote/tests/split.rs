@@ -6,18 +6,18 @@ use std::time::Duration;
 use buf::Payload;
 use volume::{Durability, Failure, Fault, Geometry, Op, Span};
 
-use super::script::{Rig, geometry, portrait, read, write};
+use super::script::{Rig, geometry, read, volume_info, write};
 use super::*;
-use crate::path::{Event, Fate, Portrait, Why};
+use crate::path::{DownReason, Event, IoError, VolumeInfo};
 
 /// Paths that carry so many blocks at once.
 fn rig(most: &[u32], terms: Terms) -> Rig {
     let mut rig = Rig::new(most.len(), terms);
     for (path, blocks) in most.iter().enumerate() {
         let geometry = Some(Geometry { max_io: blocks * 512, ..geometry() });
-        rig.say(path, Event::Up(Arc::new(Portrait { geometry, ..portrait() })));
+        rig.say(path, Event::Up(Arc::new(VolumeInfo { geometry, ..volume_info() })));
     }
-    while rig.volume.poll_news().is_some() {}
+    while rig.volume.poll_event().is_some() {}
     rig
 }
 
@@ -71,12 +71,12 @@ fn what_a_path_cannot_carry_at_once_goes_in_pieces() {
 #[test]
 fn a_long_write_is_one_to_what_overlaps_it_and_to_a_flush() {
     let mut rig = rig(&[8, 4], robin());
-    let long = rig.submit(Op::Write(span(0, 16), Durability::Stable));
+    let split = rig.submit(Op::Write(span(0, 16), Durability::Stable));
     rig.submit(write(12));
     assert_eq!(rig.end_well(0), Op::Write(span(0, 8), Durability::Stable));
     // The other path carries less: it takes over where the first has stopped.
-    assert_eq!(first(&rig, 1), (4 * 512, Some(long.0 as u8)));
-    assert_eq!(rig.end(1, Err(Fate::NotDone(Duration::ZERO))), Op::Write(span(8, 4), Durability::Stable));
+    assert_eq!(first(&rig, 1), (4 * 512, Some(split.0 as u8)));
+    assert_eq!(rig.end(1, Err(IoError::NotDone(Duration::ZERO))), Op::Write(span(8, 4), Durability::Stable));
     assert_eq!(rig.end_well(0), Op::Write(span(8, 8), Durability::Stable));
     assert_eq!(rig.ends(), [(1, true)]);
     assert_eq!(rig.given(0) + rig.given(1), 1, "now the other may go");
@@ -100,7 +100,7 @@ fn a_long_operation_says_where_it_failed_and_what_is_in_doubt() {
     let mut rig = rig(&[8], Terms::default());
     rig.submit(Op::Compare(span(0, 20)));
     rig.end_well(0);
-    rig.end(0, Err(Fate::Failed(Failure::Failed(Fault::Miscompare(5)))));
+    rig.end(0, Err(IoError::Failed(Failure::Failed(Fault::Miscompare(5)))));
     let done = rig.ended.pop().unwrap();
     assert_eq!(done.result, Err(Fault::Miscompare(8 * 512 + 5).into()));
     assert_eq!(done.payload.len(), 20 * 512);
@@ -112,9 +112,9 @@ fn a_long_operation_says_where_it_failed_and_what_is_in_doubt() {
     rig.pass(Duration::from_secs(1));
     rig.say(
         0,
-        Event::Up(Arc::new(Portrait {
+        Event::Up(Arc::new(VolumeInfo {
             geometry: Some(Geometry { max_io: 8 * 512, ..geometry() }),
-            ..portrait()
+            ..volume_info()
         })),
     );
     assert_eq!(rig.given(0), 0);
@@ -149,7 +149,7 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
         rig.say(0, Event::Fenced);
         rig.pass(Duration::ZERO);
         assert_eq!(rig.ends(), [(1, false)], "now it can land no more");
-        assert_eq!((rig.volume.order.len(), rig.volume.ghosts.len()), (0, 0));
+        assert_eq!((rig.volume.order.len(), rig.volume.in_doubt.len()), (0, 0));
     }
     // With a path it is done after all.
     let mut rig = Rig::up(2, terms());
@@ -163,8 +163,8 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
     // A volume that is closed holds nothing.
     let mut rig = Rig::up(1, terms());
     rig.submit(write(0));
-    rig.end(0, Err(Fate::Unknown));
+    rig.end(0, Err(IoError::InDoubt));
     rig.with(|volume, cx| volume.close(cx, Duration::ZERO));
     assert_eq!(rig.ends(), [(1, false)]);
-    rig.say(0, Event::Down(Why::Ended));
+    rig.say(0, Event::Down(DownReason::Ended));
 }

@@ -13,11 +13,11 @@ use scsi::provisioning::encode_unmap;
 use stream::{Host, Tag};
 use volume::{Failure, Fault, IoId, Op, Outcome, Refusal};
 
-use super::found::Abilities;
-use super::plan::{self, Cursor, Data, Form, Next};
-use super::verdict::{self, Learn, Verdict};
+use super::disposition::{self, Disposition, Refresh};
+use super::plan::{self, Cursor, Data, Form, NextCommand};
+use super::unit_facts::Abilities;
 use super::{IscsiPath, Owner};
-use crate::{Event, Fate};
+use crate::{Event, IoError};
 
 /// How often a command is repeated because of unit attentions.
 const ATTENTIONS_MAX: u16 = 32;
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// An operation in work.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct Operation {
     pub(super) id: IoId,
     op: Op,
     /// The caller's memory, while no command has it.
@@ -66,7 +66,7 @@ pub(super) enum State {
     Stuck { tag: Tag },
 }
 
-impl Work {
+impl Operation {
     pub(super) fn tag(&self) -> Option<Tag> {
         match self.state {
             State::Due(_) => None,
@@ -75,16 +75,16 @@ impl Work {
     }
 
     /// What is owed if nobody knows whether its command was done.
-    fn uncertain(&self) -> Fate {
-        if self.op.is_write() { Fate::Unknown } else { Fate::NotDone(Duration::ZERO) }
+    fn uncertain(&self) -> IoError {
+        if self.op.is_write() { IoError::InDoubt } else { IoError::NotDone(Duration::ZERO) }
     }
 
     /// What is owed if its command was ended by task management: what it did not do it never will. A write
     /// that is repeated does no harm; what compares first would find its own doing.
-    fn ended(&self) -> Fate {
+    fn ended(&self) -> IoError {
         match self.op {
-            Op::CompareAndWrite(_) => Fate::Unknown,
-            _ => Fate::NotDone(Duration::ZERO),
+            Op::CompareAndWrite(_) => IoError::InDoubt,
+            _ => IoError::NotDone(Duration::ZERO),
         }
     }
 }
@@ -110,22 +110,23 @@ impl IscsiPath {
         op: Op,
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
-        if !self.is_up() || self.is_unsure() || self.works.len() >= usize::from(self.settings.commands()) {
+        if !self.is_up() || self.is_unsure() || self.operations.len() >= usize::from(self.settings.commands())
+        {
             return Err((op, payload));
         }
         let filled = matches!(payload, Payload::In(_));
         let refused = match &self.can {
-            Some(can) => plan::admit(&op, can, filled, payload.len()).map_err(Fate::Failed),
+            Some(can) => plan::admit(&op, can, filled, payload.len()).map_err(IoError::Failed),
             // Nothing is known of its blocks yet.
-            None => Err(Fate::NotDone(PAUSE_MAX)),
+            None => Err(IoError::NotDone(PAUSE_MAX)),
         };
-        if let Err(fate) = refused {
-            self.events.push_back(Event::Done { id, how: Err(fate), payload });
+        if let Err(error) = refused {
+            self.events.push_back(Event::Done { id, how: Err(error), payload });
             return Ok(());
         }
-        let vouches = self.write_lost && plan::settles(&op, self.can.as_ref());
+        let vouches = self.write_lost && plan::vouches_for_writes(&op, self.can.as_ref());
         self.write_lost &= !vouches;
-        let work = Work {
+        let operation = Operation {
             id,
             op,
             payload,
@@ -141,21 +142,22 @@ impl IscsiPath {
             cancelled: false,
             vouches,
         };
-        let tag = match self.works.insert(work) {
+        let tag = match self.operations.insert(operation) {
             Ok(tag) => tag,
-            Err(work) => {
-                self.write_lost |= work.vouches;
-                return Err((work.op, work.payload));
+            Err(operation) => {
+                self.write_lost |= operation.vouches;
+                return Err((operation.op, operation.payload));
             }
         };
         self.go_on(cx, tag);
         // A window that is closed pushes back, unless something has come of the operation already.
-        let untouched = |work: &Work| matches!(work.state, State::Due(_)) && work.pauses == 0;
-        if self.works.get(tag).is_some_and(untouched)
-            && let Some(work) = self.works.remove(tag)
+        let untouched =
+            |operation: &Operation| matches!(operation.state, State::Due(_)) && operation.pauses == 0;
+        if self.operations.get(tag).is_some_and(untouched)
+            && let Some(operation) = self.operations.remove(tag)
         {
-            self.write_lost |= work.vouches;
-            return Err((work.op, work.payload));
+            self.write_lost |= operation.vouches;
+            return Err((operation.op, operation.payload));
         }
         Ok(())
     }
@@ -163,27 +165,27 @@ impl IscsiPath {
     /// Sends the next command of an operation, or ends it.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let (unsure, limit) = (self.is_unsure(), self.settings.timeouts.retry);
-        let Some(work) = self.works.get_mut(tag) else { return };
-        if unsure && !work.cancelled {
-            return match cx.now > work.begun + limit {
-                true => self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))),
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        if unsure && !operation.cancelled {
+            return match cx.now > operation.begun + limit {
+                true => self.finish(tag, Err(IoError::NotDone(PAUSE_MAX))),
                 false => self.put_off(cx.now + RETRY, tag),
             };
         }
-        let Some(can) = &self.can else { return self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))) };
-        match plan::next(&work.op, &mut work.at, can) {
-            Next::Done(outcome) => self.finish(tag, Ok(outcome)),
-            Next::Refused(failure) => self.finish(tag, Err(Fate::Failed(failure))),
-            Next::Send { .. } if work.cancelled => {
-                self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
+        let Some(can) = &self.can else { return self.finish(tag, Err(IoError::NotDone(PAUSE_MAX))) };
+        match plan::next(&operation.op, &mut operation.at, can) {
+            NextCommand::Done(outcome) => self.finish(tag, Ok(outcome)),
+            NextCommand::Refused(failure) => self.finish(tag, Err(IoError::Failed(failure))),
+            NextCommand::Send { .. } if operation.cancelled => {
+                self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted))));
             }
-            Next::Send { command, long, data, form, blocks } => {
-                (work.form, work.data, work.blocks) = (form, data, blocks);
+            NextCommand::Send { command, long, data, form, blocks } => {
+                (operation.form, operation.data, operation.blocks) = (form, data, blocks);
                 match self.send(cx, tag, &command, long, data) {
                     Sending::Sent(at) => {
                         self.note_clock(cx.now + self.settings.timeouts.command());
-                        if let Some(work) = self.works.get_mut(tag) {
-                            work.state = State::Sent { tag: at, since: cx.now };
+                        if let Some(operation) = self.operations.get_mut(tag) {
+                            operation.state = State::Sent { tag: at, since: cx.now };
                         }
                     }
                     Sending::Later => self.put_off(cx.now + RETRY, tag),
@@ -194,17 +196,17 @@ impl IscsiPath {
 
     fn put_off(&mut self, until: Time, tag: Tag) {
         self.note_clock(until);
-        if let Some(work) = self.works.get_mut(tag) {
-            work.state = State::Due(until);
+        if let Some(operation) = self.operations.get_mut(tag) {
+            operation.state = State::Due(until);
         }
     }
 
     /// Offers a command to the session.
     fn send(&mut self, cx: &mut Cx<'_>, tag: Tag, command: &Command, long: bool, data: Data) -> Sending {
-        let Some(work) = self.works.get_mut(tag) else { return Sending::Later };
+        let Some(operation) = self.operations.get_mut(tag) else { return Sending::Later };
         let payload = match data {
             Data::None => Payload::None,
-            Data::Caller => std::mem::take(&mut work.payload),
+            Data::Caller => std::mem::take(&mut operation.payload),
             Data::In(len) => match cx.pool.take_sg(Class::Solicited, len) {
                 Some(memory) => Payload::In(memory),
                 None => return Sending::Later,
@@ -218,19 +220,19 @@ impl IscsiPath {
             },
             Data::UnmapList(count) => {
                 let Some(mut list) = cx.pool.take(Class::Wire, 8 + 16 * count) else { return Sending::Later };
-                let (Op::Unmap(spans), Some(can)) = (&work.op, &self.can) else { return Sending::Later };
-                encode_unmap(plan::unmap_list(spans, work.at, can), &mut Writer::new(&mut list));
+                let (Op::Unmap(spans), Some(can)) = (&operation.op, &self.can) else { return Sending::Later };
+                encode_unmap(plan::unmap_list(spans, operation.at, can), &mut Writer::new(&mut list));
                 Payload::Out(SgMut::from(list).freeze())
             }
         };
         match self.offer(cx, command, long, payload) {
             Ok(at) => {
-                self.own(at, Owner::Work(tag));
+                self.own(at, Owner::Operation(tag));
                 Sending::Sent(at)
             }
             Err(payload) => {
-                if let (Data::Caller, Some(work)) = (data, self.works.get_mut(tag)) {
-                    work.payload = payload;
+                if let (Data::Caller, Some(operation)) = (data, self.operations.get_mut(tag)) {
+                    operation.payload = payload;
                 }
                 Sending::Later
             }
@@ -245,7 +247,7 @@ impl IscsiPath {
         long: bool,
         payload: Payload,
     ) -> Result<Tag, Payload> {
-        let Some(nexus) = &mut self.nexuses.now else { return Err(payload) };
+        let Some(wired) = &mut self.sessions.current else { return Err(payload) };
         let mut cdb = [0; CDB_LEN_MAX];
         if long {
             command.encode_long(&mut cdb)
@@ -255,21 +257,27 @@ impl IscsiPath {
         let command =
             ScsiCommand { lun: self.lun, cdb: Cdb::Short(cdb), attr: TaskAttribute::SIMPLE, priority: 0 };
         self.touched = true;
-        nexus.session.submit(cx, Request::Scsi(command), payload).map_err(|(_, payload)| payload)
+        wired.session.submit(cx, Request::Scsi(command), payload).map_err(|(_, payload)| payload)
     }
 
     /// An operation's command has ended.
-    pub(super) fn work_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
-        let Some(work) = self.works.get_mut(tag) else { return };
+    pub(super) fn operation_ended(
+        &mut self,
+        cx: &mut Cx<'_>,
+        tag: Tag,
+        response: Response,
+        payload: Payload,
+    ) {
+        let Some(operation) = self.operations.get_mut(tag) else { return };
         let len = payload.len();
         let mut own = Payload::None;
-        match work.data {
-            Data::Caller => work.payload = payload,
+        match operation.data {
+            Data::Caller => operation.payload = payload,
             Data::None | Data::In(_) | Data::Zeroes(_) | Data::UnmapList(_) => own = payload,
         }
-        let aborting = matches!(work.state, State::Aborting { .. } | State::Stuck { .. });
-        let cancelled = work.cancelled;
-        work.state = State::Due(cx.now);
+        let aborting = matches!(operation.state, State::Aborting { .. } | State::Stuck { .. });
+        let cancelled = operation.cancelled;
+        operation.state = State::Due(cx.now);
         match response {
             Response::Scsi(answer) => self.answered(cx, tag, &answer, own, len),
             // The command ended without a status (RFC 7143 §11.4.3); it may have been done in part.
@@ -277,19 +285,19 @@ impl IscsiPath {
             Response::Lost(NoAnswer::DataDigest | NoAnswer::Short | NoAnswer::Rejected(_)) => {
                 self.repeat_damaged(cx, tag)
             }
-            Response::Lost(NoAnswer::NotSent) => self.finish(tag, Err(Fate::NotDone(Duration::ZERO))),
+            Response::Lost(NoAnswer::NotSent) => self.finish(tag, Err(IoError::NotDone(Duration::ZERO))),
             Response::Lost(NoAnswer::Unknown) => self.finish_unknown(tag),
             Response::Lost(NoAnswer::Aborted) if cancelled => {
-                self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
+                self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted))));
             }
             Response::Lost(NoAnswer::Aborted) if aborting => {
-                let fate = self.works.get(tag).map_or(Fate::Unknown, Work::ended);
-                self.unknown |= matches!(fate, Fate::Unknown);
-                self.finish(tag, Err(fate));
+                let error = self.operations.get(tag).map_or(IoError::InDoubt, Operation::ended);
+                self.unknown |= matches!(error, IoError::InDoubt);
+                self.finish(tag, Err(error));
             }
             // Ended for another's sake.
-            Response::Lost(NoAnswer::Aborted) => match self.works.get(tag).map(Work::ended) {
-                Some(Fate::Unknown) => self.finish_unknown(tag),
+            Response::Lost(NoAnswer::Aborted) => match self.operations.get(tag).map(Operation::ended) {
+                Some(IoError::InDoubt) => self.finish_unknown(tag),
                 Some(_) | None => self.repeat_damaged(cx, tag),
             },
             // The session gives a SCSI command a SCSI answer. What became of any other is not known.
@@ -299,113 +307,117 @@ impl IscsiPath {
 
     /// The target answered.
     fn answered(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: &ScsiAnswer, own: Payload, len: usize) {
-        let Some(work) = self.works.get_mut(tag) else { return };
-        let span = plan::span_of(&work.op, &work.at);
-        let judged = verdict::judge(answer.status, &answer.sense, span);
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let span = plan::span_of(&operation.op, &operation.at);
+        let classified = disposition::classify(answer.status, &answer.sense, span);
         // First of all: it bears on what becomes of this command.
-        self.learn(judged.learn);
-        let Some(work) = self.works.get_mut(tag) else { return };
-        match judged.verdict {
-            Verdict::Done => {
+        self.refresh(classified.refresh);
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        match classified.disposition {
+            Disposition::Done => {
                 // Of a list the target need not say that it took it all. What would have been more than we meant
                 // was about other blocks: the two of us do not count them alike.
                 let is_over = matches!(answer.residual, Residual::Overflow(_));
-                let blocks = matches!(work.data, Data::Caller | Data::Zeroes(_));
+                let blocks = matches!(operation.data, Data::Caller | Data::Zeroes(_));
                 let whole = !blocks || answer.transferred as usize == len && !is_over;
-                if !whole && work.form == Form::Compare && forget(&mut self.can, Form::Compare) {
+                if !whole && operation.form == Form::Compare && forget(&mut self.can, Form::Compare) {
                     // It took nothing to compare with: it does not know BYTCHK.
                     return self.go_on(cx, tag);
                 }
                 if !whole {
                     // GOOD, but not for all of it.
-                    self.learn(Learn::Medium);
-                    return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal))));
+                    self.refresh(Refresh::Medium);
+                    return self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal))));
                 }
-                if let Data::In(_) = work.data {
+                if let Data::In(_) = operation.data {
                     return self.take_own(tag, own, answer.transferred as usize);
                 }
-                let (form, blocks) = (work.form, work.blocks);
-                work.at.advance(&work.op, form, blocks);
+                let (form, blocks) = (operation.form, operation.blocks);
+                operation.at.advance(&operation.op, form, blocks);
                 self.go_on(cx, tag);
             }
-            Verdict::Failed(failure) => self.finish(tag, Err(Fate::Failed(failure))),
-            Verdict::Unknown => {
-                let form = work.form;
+            Disposition::Failed(failure) => self.finish(tag, Err(IoError::Failed(failure))),
+            Disposition::Unsupported => {
+                let form = operation.form;
                 if form == Form::Plain || !forget(&mut self.can, form) && form != Form::Stable {
-                    self.finish(tag, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported))));
+                    self.finish(tag, Err(IoError::Failed(Failure::Refused(Refusal::Unsupported))));
                 } else {
                     self.go_on(cx, tag);
                 }
             }
             // It was ended amid its work, and would find its own doing.
-            Verdict::Again(_)
-                if matches!(work.op, Op::CompareAndWrite(_))
-                    && verdict::may_be_done(answer.status, &answer.sense) =>
+            Disposition::Retry(_)
+                if matches!(operation.op, Op::CompareAndWrite(_))
+                    && disposition::may_be_done(answer.status, &answer.sense) =>
             {
-                self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::PathLost))));
+                self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::PathLost))));
             }
-            Verdict::Again(after) => self.repeat(cx, tag, after),
+            Disposition::Retry(after) => self.repeat(cx, tag, after),
             // The path is used no more until it was looked at: on another one it need not wait.
-            Verdict::Elsewhere(_) if judged.learn == Learn::Access => {
+            Disposition::OtherPath(_) if classified.refresh == Refresh::Access => {
                 self.closed(&answer.sense);
-                self.finish(tag, Err(Fate::NotDone(Duration::ZERO)));
+                self.finish(tag, Err(IoError::NotDone(Duration::ZERO)));
             }
-            Verdict::Elsewhere(after) => self.finish(tag, Err(Fate::NotDone(after))),
+            Disposition::OtherPath(after) => self.finish(tag, Err(IoError::NotDone(after))),
         }
     }
 
     /// Whether another volume may stand behind the logical unit number by now: nothing is sent before that is
     /// known.
     pub(super) fn is_unsure(&self) -> bool {
-        let looks = self.survey.as_ref().is_some_and(|survey| survey.scope == Learn::Identity);
-        self.is_up() && (self.to_learn == Learn::Identity || looks)
+        let looks = self.probe.as_ref().is_some_and(|probe| probe.scope == Refresh::Identity);
+        self.is_up() && (self.to_refresh == Refresh::Identity || looks)
     }
 
     /// The same command again, if there is still time for it.
     fn repeat(&mut self, cx: &mut Cx<'_>, tag: Tag, after: Duration) {
         let limit = self.settings.timeouts.retry;
-        let Some(work) = self.works.get_mut(tag) else { return };
-        if work.cancelled {
-            return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        if operation.cancelled {
+            return self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted))));
         }
         if after.is_zero() {
-            work.attentions += 1;
-            let over = work.attentions > ATTENTIONS_MAX;
-            return if over { self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))) } else { self.go_on(cx, tag) };
+            operation.attentions += 1;
+            let over = operation.attentions > ATTENTIONS_MAX;
+            return if over {
+                self.finish(tag, Err(IoError::NotDone(PAUSE_MAX)))
+            } else {
+                self.go_on(cx, tag)
+            };
         }
-        let pause = after.saturating_mul(1 << work.pauses.min(10)).min(PAUSE_MAX);
-        work.pauses += 1;
-        if cx.now + pause > work.begun + limit {
-            return self.finish(tag, Err(Fate::NotDone(pause)));
+        let pause = after.saturating_mul(1 << operation.pauses.min(10)).min(PAUSE_MAX);
+        operation.pauses += 1;
+        if cx.now + pause > operation.begun + limit {
+            return self.finish(tag, Err(IoError::NotDone(pause)));
         }
         self.put_off(cx.now + pause, tag);
     }
 
     /// The same once more, a few times: it ended without doing any harm that a repetition would not undo.
     fn repeat_damaged(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(work) = self.works.get_mut(tag) else { return };
-        work.damages += 1;
-        if work.damages > DAMAGES_MAX {
-            return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal))));
+        let Some(operation) = self.operations.get_mut(tag) else { return };
+        operation.damages += 1;
+        if operation.damages > DAMAGES_MAX {
+            return self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal))));
         }
-        if matches!(work.op, Op::CompareAndWrite(_)) {
+        if matches!(operation.op, Op::CompareAndWrite(_)) {
             return self.finish_unknown(tag);
         }
         self.go_on(cx, tag);
     }
 
     fn finish_unknown(&mut self, tag: Tag) {
-        let fate = self.works.get(tag).map_or(Fate::Unknown, Work::uncertain);
-        self.unknown |= matches!(fate, Fate::Unknown);
-        self.finish(tag, Err(fate));
+        let error = self.operations.get(tag).map_or(IoError::InDoubt, Operation::uncertain);
+        self.unknown |= matches!(error, IoError::InDoubt);
+        self.finish(tag, Err(error));
     }
 
     /// The path's own memory was filled so far: what that says of the operation.
     fn take_own(&mut self, tag: Tag, own: Payload, good: usize) {
-        let Some(work) = self.works.get(tag) else { return };
+        let Some(operation) = self.operations.get(tag) else { return };
         let mut data = vec![0; good.min(own.len())];
         own.into_sg().copy_to(0, &mut data);
-        let how = match &work.payload {
+        let how = match &operation.payload {
             Payload::Out(expected) => {
                 let mut wanted = vec![0; expected.len()];
                 expected.copy_to(0, &mut wanted);
@@ -416,18 +428,18 @@ impl IscsiPath {
                 }
             }
             Payload::None | Payload::In(_) => {
-                plan::read_extents(&data, plan::span_of(&work.op, &work.at)).ok_or(Fault::Internal)
+                plan::read_extents(&data, plan::span_of(&operation.op, &operation.at)).ok_or(Fault::Internal)
             }
         };
-        self.finish(tag, how.map_err(|fault| Fate::Failed(Failure::Failed(fault))));
+        self.finish(tag, how.map_err(|fault| IoError::Failed(Failure::Failed(fault))));
     }
 
-    pub(super) fn finish(&mut self, tag: Tag, how: Result<Outcome, Fate>) {
-        let Some(Work { id, payload, op, vouches, .. }) = self.works.remove(tag) else { return };
+    pub(super) fn finish(&mut self, tag: Tag, how: Result<Outcome, IoError>) {
+        let Some(Operation { id, payload, op, vouches, .. }) = self.operations.remove(tag) else { return };
         // The target tells of it once. Who does not hear of it by this end hears of it by the next.
         let is_told = vouches && (how.is_ok() || matches!(op, Op::Flush));
         self.write_lost |= vouches && !is_told;
-        let how = if is_told { Err(Fate::Failed(Failure::Failed(Fault::Sync))) } else { how };
+        let how = if is_told { Err(IoError::Failed(Failure::Failed(Fault::Sync))) } else { how };
         self.events.push_back(Event::Done { id, how, payload });
     }
 
@@ -439,17 +451,17 @@ impl IscsiPath {
     }
 
     fn next_due(&self, now: Time) -> Option<Tag> {
-        let due = |work: &Work| matches!(work.state, State::Due(at) if at <= now);
-        self.works.iter().find(|(_, work)| due(work)).map(|(tag, _)| tag)
+        let due = |operation: &Operation| matches!(operation.state, State::Due(at) if at <= now);
+        self.operations.iter().find(|(_, operation)| due(operation)).map(|(tag, _)| tag)
     }
 
     /// Ends what no session has.
     pub(super) fn finish_due(&mut self) {
-        let due = |work: &Work| matches!(work.state, State::Due(_));
+        let due = |operation: &Operation| matches!(operation.state, State::Due(_));
         loop {
-            let found = self.works.iter().find(|(_, work)| due(work)).map(|(tag, _)| tag);
-            let Some(tag) = found else { return };
-            self.finish(tag, Err(Fate::NotDone(Duration::ZERO)));
+            let facts = self.operations.iter().find(|(_, operation)| due(operation)).map(|(tag, _)| tag);
+            let Some(tag) = facts else { return };
+            self.finish(tag, Err(IoError::NotDone(Duration::ZERO)));
         }
     }
 
@@ -457,24 +469,26 @@ impl IscsiPath {
     fn lose_write(&mut self) {
         self.write_lost = true;
         let can = self.can.as_ref();
-        for (_, work) in self.works.iter_mut().filter(|(_, work)| plan::settles(&work.op, can)) {
-            (work.vouches, self.write_lost) = (true, false);
+        for (_, operation) in
+            self.operations.iter_mut().filter(|(_, operation)| plan::vouches_for_writes(&operation.op, can))
+        {
+            (operation.vouches, self.write_lost) = (true, false);
         }
     }
 
     /// Something is to be learnt.
-    pub(super) fn learn(&mut self, learn: Learn) {
-        let rank = |learn| match learn {
-            Learn::Nothing | Learn::WriteLost => 0,
-            Learn::Access => 1,
-            Learn::Medium => 2,
-            Learn::Identity => 3,
+    pub(super) fn refresh(&mut self, refresh: Refresh) {
+        let rank = |refresh| match refresh {
+            Refresh::Nothing | Refresh::WriteLost => 0,
+            Refresh::Access => 1,
+            Refresh::Medium => 2,
+            Refresh::Identity => 3,
         };
-        if learn == Learn::WriteLost {
+        if refresh == Refresh::WriteLost {
             self.lose_write();
         }
-        if rank(learn) > rank(self.to_learn) {
-            self.to_learn = learn;
+        if rank(refresh) > rank(self.to_refresh) {
+            self.to_refresh = refresh;
         }
     }
 }

@@ -14,7 +14,7 @@ use super::Task;
 
 /// How far an operation is.
 #[derive(Debug, Default)]
-pub(super) struct Long {
+pub(super) struct SplitOp {
     /// Blocks that are done, and of the piece that is in work.
     done: u64,
     piece: u64,
@@ -37,20 +37,20 @@ impl Task {
         if block == 0 || most < block || payload.len() as u64 != span.blocks * block {
             return (self.op.clone(), payload);
         }
-        let long = self.long.get_or_insert_default();
-        (long.block, long.piece) = (block, (most / block).min(span.blocks - long.done));
-        let piece = Span { lba: span.lba + long.done, blocks: long.piece };
+        let split = self.split.get_or_insert_default();
+        (split.block, split.piece) = (block, (most / block).min(span.blocks - split.done));
+        let piece = Span { lba: span.lba + split.done, blocks: split.piece };
         let bytes = |blocks: u64| (blocks * block) as usize;
         let payload = match payload {
             Payload::In(mut memory) => {
-                let mut rest = memory.split_off(bytes(long.done));
-                long.behind = rest.split_off(bytes(long.piece));
-                long.before = memory;
+                let mut rest = memory.split_off(bytes(split.done));
+                split.behind = rest.split_off(bytes(split.piece));
+                split.before = memory;
                 Payload::In(rest)
             }
             Payload::Out(data) => {
-                let part = data.slice(bytes(long.done)..bytes(long.done + long.piece));
-                long.whole = Payload::Out(data);
+                let part = data.slice(bytes(split.done)..bytes(split.done + split.piece));
+                split.whole = Payload::Out(data);
                 Payload::Out(part)
             }
             Payload::None => Payload::None,
@@ -66,12 +66,12 @@ impl Task {
 
     /// A path has given a piece back: the memory of all of it.
     pub(super) fn mend(&mut self, piece: Payload) -> Payload {
-        let Some(long) = &mut self.long else { return piece };
-        match (piece, mem::take(&mut long.whole)) {
+        let Some(split) = &mut self.split else { return piece };
+        match (piece, mem::take(&mut split.whole)) {
             (Payload::In(piece), _) => {
-                let mut memory = mem::take(&mut long.before);
+                let mut memory = mem::take(&mut split.before);
                 memory.append(piece);
-                memory.append(mem::take(&mut long.behind));
+                memory.append(mem::take(&mut split.behind));
                 Payload::In(memory)
             }
             (_, whole) => whole,
@@ -80,20 +80,20 @@ impl Task {
 
     /// A piece is done: whether there is another.
     pub(super) fn goes_on(&mut self) -> bool {
-        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span), Some(long)) =
-            (&self.op, &mut self.long)
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span), Some(split)) =
+            (&self.op, &mut self.split)
         else {
             return false;
         };
-        long.done += mem::take(&mut long.piece);
-        long.done < span.blocks
+        split.done += mem::take(&mut split.piece);
+        split.done < span.blocks
     }
 
     /// A piece has failed: where that is in the whole.
     pub(super) fn placed(&self, failure: Failure) -> Failure {
-        match (failure, &self.long) {
-            (Failure::Failed(Fault::Miscompare(at)), Some(long)) => {
-                let at = u64::from(at).saturating_add(long.done * long.block);
+        match (failure, &self.split) {
+            (Failure::Failed(Fault::Miscompare(at)), Some(split)) => {
+                let at = u64::from(at).saturating_add(split.done * split.block);
                 Fault::Miscompare(u32::try_from(at).unwrap_or(u32::MAX)).into()
             }
             (failure, _) => failure,

@@ -2,7 +2,7 @@
 //!
 //! SCSI knows a registrant by initiator port and target port: each path is registered for itself. NVMe knows
 //! the host, whatever path it uses. So a registration goes to every iSCSI path that is up and to one NVMe
-//! path; everything else to one path of the best. Paths that come up later are registered by `joining`.
+//! path; everything else to one path of the best. Paths that come up later are registered by `registering`.
 //!
 //! A reservation is held by the nexus that took it, and a RELEASE by any other succeeds and does nothing
 //! (SPC-4 §5.9.11.2): so it goes by the path that holds, and waits for that one if it is down.
@@ -11,18 +11,18 @@ use buf::Cx;
 use volume::reservation::{Action, Key, RegisterMode};
 use volume::{Failure, IoId, Refusal, Time};
 
-use super::joining::pause;
+use super::registering::pause;
 use super::{ABORTED, NEVER, PATH_LOST, RemoteVolume, Stage};
-use crate::path::{Claim, Claims, Fate, Path, Protocol};
+use crate::path::{IoError, Path, Protocol, ReservationRequest, Reservations};
 
 /// Most claims in work on a volume.
-pub const CLAIMS_MAX: usize = 16;
+pub const REQUESTS_MAX: usize = 16;
 
 /// A claim that was taken on.
 #[derive(Debug)]
-pub(super) struct Claiming {
+pub(super) struct PendingRequest {
     id: IoId,
-    claim: Claim,
+    request: ReservationRequest,
     /// The name that paths know it by.
     name: IoId,
     begun: bool,
@@ -36,31 +36,31 @@ pub(super) struct Claiming {
     pauses: u8,
     /// How often a path has not taken it.
     skips: u8,
-    found: Option<Claims>,
+    found: Option<Reservations>,
     /// What a path said that had no registration to be removed.
     absent: Option<Failure>,
 }
 
-impl Claiming {
+impl PendingRequest {
     fn registers(&self) -> bool {
-        matches!(self.claim, Claim::Act(Action::Register(_)))
+        matches!(self.request, ReservationRequest::Change(Action::Register(_)))
     }
 
     fn unregisters(&self) -> bool {
-        matches!(&self.claim, Claim::Act(Action::Register(register))
+        matches!(&self.request, ReservationRequest::Change(Action::Register(register))
             if register.mode == RegisterMode::Remove || register.new == Key::NONE)
     }
 }
 
 /// How a claim ended: with what was reported, if that was asked for.
-pub type Claimed = (IoId, Result<Option<Claims>, Failure>);
+pub type ReservationReply = (IoId, Result<Option<Reservations>, Failure>);
 
 impl<P: Path> RemoteVolume<P> {
-    /// Asks something about the volume's reservations; it ends by [`RemoteVolume::poll_claimed`]. `false`: too
+    /// Asks something about the volume's reservations; it ends by [`RemoteVolume::poll_reservation_reply`]. `false`: too
     /// many are in work already. What has waited for `queue_timeout` fails, and so does a change whose path
     /// was lost: whether it was made is not known.
-    pub fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> bool {
-        if self.claims.len() >= CLAIMS_MAX {
+    pub fn request_reservation(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationRequest) -> bool {
+        if self.requests.len() >= REQUESTS_MAX {
             return false;
         }
         let failure = match self.stage {
@@ -69,16 +69,16 @@ impl<P: Path> RemoteVolume<P> {
             Stage::Closing | Stage::Closed => Some(ABORTED),
         };
         if let Some(failure) = failure {
-            self.claimed.push_back((id, Err(failure)));
+            self.replies.push_back((id, Err(failure)));
             return true;
         }
         // Apart from the names of operations.
         let name = IoId(u64::MAX - self.numbers);
         self.numbers += 1;
         let deadline = cx.now + self.terms.queue_timeout;
-        self.claims.push(Claiming {
+        self.requests.push(PendingRequest {
             id,
-            claim,
+            request,
             name,
             begun: false,
             todo: 0,
@@ -92,25 +92,25 @@ impl<P: Path> RemoteVolume<P> {
             absent: None,
         });
         self.expiry = self.expiry.min(deadline);
-        self.uneasy = true;
+        self.has_work = true;
         true
     }
 
     /// A claim that has ended.
     #[must_use]
-    pub fn poll_claimed(&mut self) -> Option<Claimed> {
-        self.claimed.pop_front()
+    pub fn poll_reservation_reply(&mut self) -> Option<ReservationReply> {
+        self.replies.pop_front()
     }
 
     /// Sends what waits; one claim at a time, in order.
-    pub(super) fn send_claims(&mut self, cx: &mut Cx<'_>) {
-        let Some(first) = self.claims.first() else { return };
+    pub(super) fn send_requests(&mut self, cx: &mut Cx<'_>) {
+        let Some(first) = self.requests.first() else { return };
         if first.at.is_some() || self.best.is_empty() {
             return;
         }
         if first.not_before > cx.now {
             self.ask_again = self.ask_again.min(first.not_before);
-            self.uneasy = true;
+            self.has_work = true;
             return;
         }
         let todo = match first.begun {
@@ -119,16 +119,16 @@ impl<P: Path> RemoteVolume<P> {
             false => self.acting(),
         };
         // The path that holds the reservation is down.
-        let (Some(todo), Some(first)) = (todo, self.claims.first_mut()) else { return };
+        let (Some(todo), Some(first)) = (todo, self.requests.first_mut()) else { return };
         (first.todo, first.begun) = (todo, true);
         if first.todo == 0 {
             // The paths that were left are down: those that have done it suffice, and they join when they are up.
             let lost = first.absent.unwrap_or(PATH_LOST);
             let result = if first.done != 0 { Ok(first.found.take()) } else { Err(lost) };
-            return self.end_claim(cx.now, 0, result);
+            return self.end_request(cx.now, 0, result);
         }
         let at = first.todo.trailing_zeros() as usize;
-        if self.ways[at].path.claim(cx, first.name, first.claim.clone()).is_ok() {
+        if self.slots[at].path.request_reservation(cx, first.name, first.request.clone()).is_ok() {
             first.at = Some(at as u8);
             self.touch(at);
         } else {
@@ -141,84 +141,88 @@ impl<P: Path> RemoteVolume<P> {
 
     /// The paths that a registration goes to.
     fn registering(&self) -> u32 {
-        let (mut ways, mut nvme) = (0, false);
-        for (at, way) in self.ways.iter().enumerate() {
-            let is_nvme = way.path.protocol() == Protocol::Nvme;
-            if way.access().is_some() && !(is_nvme && nvme) {
-                ways |= 1 << at;
+        let (mut slots, mut nvme) = (0, false);
+        for (at, slot) in self.slots.iter().enumerate() {
+            let is_nvme = slot.path.protocol() == Protocol::Nvme;
+            if slot.access().is_some() && !(is_nvme && nvme) {
+                slots |= 1 << at;
                 nvme |= is_nvme;
             }
         }
-        ways
+        slots
     }
 
     /// The path that anything else goes to; `None`: none of those that it has to go by is up.
     fn acting(&self) -> Option<u32> {
-        let claim = self.claims.first()?;
-        let turn = usize::from(claim.skips).checked_rem(self.best.len())?;
+        let request = self.requests.first()?;
+        let turn = usize::from(request.skips).checked_rem(self.best.len())?;
         let best = self.best.get(turn).map(|&at| usize::from(at))?;
         let holds = |at: usize| {
             self.holder.is_some_and(|holder| {
-                let by_host = |at: usize| self.ways[at].path.protocol() == Protocol::Nvme;
+                let by_host = |at: usize| self.slots[at].path.protocol() == Protocol::Nvme;
                 at == holder || by_host(at) && by_host(holder)
             })
         };
         let by_holder = || {
-            let up = (0..self.ways.len()).find(|&at| holds(at) && self.ways[at].access().is_some());
+            let up = (0..self.slots.len()).find(|&at| holds(at) && self.slots[at].access().is_some());
             if holds(best) { Some(best) } else { up }
         };
-        let at = match &claim.claim {
-            Claim::Act(Action::Release { kind, .. })
+        let at = match &request.request {
+            ReservationRequest::Change(Action::Release { kind, .. })
                 if self.holder.is_some() && !kind.is_all_registrants() =>
             {
                 by_holder()?
             }
-            Claim::Act(Action::Reserve { .. } | Action::Preempt { .. }) => by_holder().unwrap_or(best),
-            Claim::Act(_) | Claim::Report => best,
+            ReservationRequest::Change(Action::Reserve { .. } | Action::Preempt { .. }) => {
+                by_holder().unwrap_or(best)
+            }
+            ReservationRequest::Change(_) | ReservationRequest::Report => best,
         };
         Some(1 << at)
     }
 
     /// Ends a claim. Of a registration that some paths have made it is remembered, however it ends.
-    fn end_claim(&mut self, now: Time, at: usize, result: Result<Option<Claims>, Failure>) {
-        let claim = self.claims.remove(at);
-        if result.is_ok() || claim.done != 0 && claim.registers() && !claim.unregisters() {
-            self.acted(now, &claim.claim, claim.done);
+    fn end_request(&mut self, now: Time, at: usize, result: Result<Option<Reservations>, Failure>) {
+        let request = self.requests.remove(at);
+        if result.is_ok() || request.done != 0 && request.registers() && !request.unregisters() {
+            self.acted(now, &request.request, request.done);
         }
-        self.claimed.push_back((claim.id, result));
+        self.replies.push_back((request.id, result));
     }
 
-    pub(super) fn claim_ended(
+    pub(super) fn request_ended(
         &mut self,
         cx: &mut Cx<'_>,
         at: usize,
         name: IoId,
-        how: Result<Option<Claims>, Fate>,
+        how: Result<Option<Reservations>, IoError>,
     ) {
-        if self.join_ended(cx, at, name, &how) {
+        if self.registering_ended(cx, at, name, &how) {
             return;
         }
-        let Some(first) = self.claims.first_mut() else { return };
+        let Some(first) = self.requests.first_mut() else { return };
         if first.name != name || first.at != Some(at as u8) {
             return;
         }
-        self.uneasy = true;
+        self.has_work = true;
         first.at = None;
-        let report = first.claim == Claim::Report;
+        let report = first.request == ReservationRequest::Report;
         let result = match how {
             Ok(found) => {
                 first.found = found.or(first.found.take());
                 first.todo &= !(1 << at);
                 first.done |= 1 << at;
-                match first.claim {
-                    Claim::Act(Action::Reserve { .. }) => self.holder = Some(at),
+                match first.request {
+                    ReservationRequest::Change(Action::Reserve { .. }) => self.holder = Some(at),
                     // It takes the reservation if it was the victim's: ours stays where it is, unless we are it.
-                    Claim::Act(Action::Preempt { victim, .. }) => {
+                    ReservationRequest::Change(Action::Preempt { victim, .. }) => {
                         let is_ours = self.registered.as_ref().is_some_and(|ours| ours.new == victim);
                         self.holder = if is_ours { Some(at) } else { self.holder.or(Some(at)) };
                     }
-                    Claim::Act(Action::Release { .. } | Action::Clear { .. }) => self.holder = None,
-                    Claim::Act(_) | Claim::Report => {}
+                    ReservationRequest::Change(Action::Release { .. } | Action::Clear { .. }) => {
+                        self.holder = None
+                    }
+                    ReservationRequest::Change(_) | ReservationRequest::Report => {}
                 }
                 if first.todo != 0 {
                     return;
@@ -226,7 +230,7 @@ impl<P: Path> RemoteVolume<P> {
                 Ok(first.found.take())
             }
             // What is to be removed is not there by this path; by another one it may be.
-            Err(Fate::Failed(failure @ Failure::Refused(Refusal::NotRegistered | Refusal::Conflict)))
+            Err(IoError::Failed(failure @ Failure::Refused(Refusal::NotRegistered | Refusal::Conflict)))
                 if first.unregisters() =>
             {
                 first.todo &= !(1 << at);
@@ -236,51 +240,51 @@ impl<P: Path> RemoteVolume<P> {
                 }
                 if first.done != 0 { Ok(None) } else { Err(failure) }
             }
-            Err(Fate::Failed(failure)) => Err(failure),
-            Err(fate @ Fate::NotDone(_)) => {
+            Err(IoError::Failed(failure)) => Err(failure),
+            Err(error @ IoError::NotDone(_)) => {
                 // Elsewhere, or here again; at the deadline it is over.
-                first.not_before = cx.now + pause(&fate, first.pauses);
+                first.not_before = cx.now + pause(&error, first.pauses);
                 first.pauses = first.pauses.saturating_add(1);
                 first.begun = first.todo.count_ones() > 1;
                 return;
             }
-            Err(fate @ Fate::Unknown) if report => {
-                first.not_before = cx.now + pause(&fate, first.pauses);
+            Err(error @ IoError::InDoubt) if report => {
+                first.not_before = cx.now + pause(&error, first.pauses);
                 first.pauses = first.pauses.saturating_add(1);
                 first.begun = false;
                 return;
             }
-            Err(Fate::Unknown) => Err(PATH_LOST),
+            Err(IoError::InDoubt) => Err(PATH_LOST),
         };
-        self.end_claim(cx.now, 0, result);
-        self.send_claims(cx);
+        self.end_request(cx.now, 0, result);
+        self.send_requests(cx);
     }
 
     /// A path is not up any more.
-    pub(super) fn drop_claims(&mut self, at: usize) {
-        for claim in &mut self.claims {
-            claim.todo &= !(1 << at);
-            if claim.todo == 0 && claim.at.is_none() && !claim.registers() {
-                claim.begun = false;
+    pub(super) fn drop_requests(&mut self, at: usize) {
+        for request in &mut self.requests {
+            request.todo &= !(1 << at);
+            if request.todo == 0 && request.at.is_none() && !request.registers() {
+                request.begun = false;
             }
         }
     }
 
     /// Ends what waits.
-    pub(super) fn fail_claims(&mut self, now: Time) {
-        while !self.claims.is_empty() {
-            self.end_claim(now, 0, Err(PATH_LOST));
+    pub(super) fn fail_requests(&mut self, now: Time) {
+        while !self.requests.is_empty() {
+            self.end_request(now, 0, Err(PATH_LOST));
         }
     }
 
-    pub(super) fn expire_claims(&mut self, now: Time) {
+    pub(super) fn expire_requests(&mut self, now: Time) {
         let mut at = 0;
-        while let Some(claim) = self.claims.get(at) {
-            if claim.deadline <= now {
-                self.end_claim(now, at, Err(PATH_LOST));
+        while let Some(request) = self.requests.get(at) {
+            if request.deadline <= now {
+                self.end_request(now, at, Err(PATH_LOST));
             } else {
                 self.expiry =
-                    if claim.deadline == NEVER { self.expiry } else { self.expiry.min(claim.deadline) };
+                    if request.deadline == NEVER { self.expiry } else { self.expiry.min(request.deadline) };
                 at += 1;
             }
         }

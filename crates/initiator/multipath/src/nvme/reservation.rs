@@ -9,7 +9,7 @@ use nvme::{Opcode, Sqe};
 use volume::Identity;
 use volume::reservation::{Action, Key, Kind, RegisterMode};
 
-use crate::{Claim, Claims, Registration};
+use crate::{Registration, ReservationRequest, Reservations};
 
 /// Room of the first report: its head and 63 registrants.
 const REPORT: usize = 4096;
@@ -18,57 +18,57 @@ const REPORT_MAX: usize = 64 + 64 * (volume::reservation::REGISTRANTS_MAX + 1);
 
 /// What was asked, and how it is said.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) claim: Claim,
+pub(super) struct ReservationCommand {
+    pub(super) request: ReservationRequest,
     /// Bytes of room for a report.
     room: usize,
     /// The command was sent.
     pub(super) sent: bool,
     /// The report that came.
-    pub(super) report: Option<Claims>,
+    pub(super) report: Option<Reservations>,
 }
 
 /// An action as a command: its opcode, how to put its fields, and its keys.
-enum Words {
+enum CommandFields {
     Register(Register),
     Acquire(Acquire),
     Release(Release),
 }
 
-impl Asked {
+impl ReservationCommand {
     /// `None`: NVMe has no words for it.
-    pub(super) fn new(claim: &Claim) -> Option<Asked> {
-        if let Claim::Act(action) = claim {
-            words(action)?;
+    pub(super) fn new(request: &ReservationRequest) -> Option<ReservationCommand> {
+        if let ReservationRequest::Change(action) = request {
+            fields_of(action)?;
         }
-        Some(Asked { claim: claim.clone(), room: REPORT, sent: false, report: None })
+        Some(ReservationCommand { request: request.clone(), room: REPORT, sent: false, report: None })
     }
 
     /// Whether the command changes anything.
     pub(super) fn acts(&self) -> bool {
-        matches!(self.claim, Claim::Act(_))
+        matches!(self.request, ReservationRequest::Change(_))
     }
 
     /// The command, made of an empty one of the namespace; `None` while memory is short.
     pub(super) fn command(&self, cx: &mut Cx<'_>, mut sqe: Sqe) -> Option<(Sqe, Payload)> {
-        let (words, keys) = match &self.claim {
-            Claim::Report => {
+        let (fields, keys) = match &self.request {
+            ReservationRequest::Report => {
                 sqe.opcode = Opcode::RESERVATION_REPORT;
                 Report { len: self.room as u64, extended: true }.put(&mut sqe);
                 return Some((sqe, Payload::In(cx.pool.take_sg(Class::Wire, self.room)?)));
             }
-            Claim::Act(action) => words(action)?,
+            ReservationRequest::Change(action) => fields_of(action)?,
         };
-        match words {
-            Words::Register(register) => {
+        match fields {
+            CommandFields::Register(register) => {
                 sqe.opcode = Opcode::RESERVATION_REGISTER;
                 register.put(&mut sqe);
             }
-            Words::Acquire(acquire) => {
+            CommandFields::Acquire(acquire) => {
                 sqe.opcode = Opcode::RESERVATION_ACQUIRE;
                 acquire.put(&mut sqe);
             }
-            Words::Release(release) => {
+            CommandFields::Release(release) => {
                 sqe.opcode = Opcode::RESERVATION_RELEASE;
                 release.put(&mut sqe);
             }
@@ -107,7 +107,7 @@ impl Asked {
             // Another identifier may stand for an initiator port, in the target's way.
             kin: (one.host == us).then_some(true),
         });
-        self.report = Some(Claims {
+        self.report = Some(Reservations {
             generation: summary.generation,
             persists: Some(summary.persists),
             held,
@@ -119,7 +119,7 @@ impl Asked {
     }
 }
 
-fn words(action: &Action) -> Option<(Words, [u64; 2])> {
+fn fields_of(action: &Action) -> Option<(CommandFields, [u64; 2])> {
     let key = |key: &Option<Key>| key.map_or(0, |key| key.0);
     Some(match action {
         Action::Register(register) => {
@@ -136,27 +136,27 @@ fn words(action: &Action) -> Option<(Words, [u64; 2])> {
                 RegisterMode::Set => RegisterAction::Replace,
             };
             let ignore_key = register.current.is_none();
-            let words = Register { action, ignore_key, persist: register.persist };
-            (Words::Register(words), [key(&register.current), register.new.0])
+            let fields = Register { action, ignore_key, persist: register.persist };
+            (CommandFields::Register(fields), [key(&register.current), register.new.0])
         }
         Action::Reserve { key: current, kind } => {
             let ignore_key = current.is_none();
-            let words = Acquire { action: AcquireAction::Acquire, ignore_key, kind: kind.nvme() };
-            (Words::Acquire(words), [key(current), 0])
+            let fields = Acquire { action: AcquireAction::Acquire, ignore_key, kind: kind.nvme() };
+            (CommandFields::Acquire(fields), [key(current), 0])
         }
         Action::Preempt { key: current, victim, kind, abort } => {
             let action = if *abort { AcquireAction::PreemptAndAbort } else { AcquireAction::Preempt };
-            let words = Acquire { action, ignore_key: current.is_none(), kind: kind.nvme() };
-            (Words::Acquire(words), [key(current), victim.0])
+            let fields = Acquire { action, ignore_key: current.is_none(), kind: kind.nvme() };
+            (CommandFields::Acquire(fields), [key(current), victim.0])
         }
         Action::Release { key: current, kind } => {
             let ignore_key = current.is_none();
-            let words = Release { action: ReleaseAction::Release, ignore_key, kind: kind.nvme() };
-            (Words::Release(words), [key(current), 0])
+            let fields = Release { action: ReleaseAction::Release, ignore_key, kind: kind.nvme() };
+            (CommandFields::Release(fields), [key(current), 0])
         }
         Action::Clear { key: current } => {
-            let words = Release { action: ReleaseAction::Clear, ignore_key: current.is_none(), kind: 0 };
-            (Words::Release(words), [key(current), 0])
+            let fields = Release { action: ReleaseAction::Clear, ignore_key: current.is_none(), kind: 0 };
+            (CommandFields::Release(fields), [key(current), 0])
         }
         Action::Move { .. } | Action::Persist { .. } | Action::LegacyReserve | Action::LegacyRelease => {
             return None;

@@ -3,7 +3,7 @@
 //!
 //! Powers modulo a large prime (one for our public value and one for the session key, tens of milliseconds
 //! each for ffdhe8192, and the controller chooses) are not computed here: they are given away as
-//! [`endpoint::Work`], so that no other path waits for them. A queue that is given up drops what it awaits,
+//! [`endpoint::Remaining`], so that no other path waits for them. A queue that is given up drops what it awaits,
 //! and then it is not computed.
 //!
 //! Invariant: a queue is up only after its Connect succeeded, and after authentication where either
@@ -17,10 +17,10 @@ use nvme::{Completion, Cqe, FabricsType};
 use nvme_tcp::QueueSize;
 use stream::Tag;
 
-use super::links::{Break, Links, QueueId};
+use super::links::{LinkLoss, Links, QueueId};
+use super::reasons;
 use super::settings::Settings;
-use super::words;
-use crate::Why;
+use crate::DownReason;
 use crate::trace::{Side, Stage, Trace};
 
 const IC_REQ: Stage = "ICReq";
@@ -30,7 +30,7 @@ const AUTHENTICATION: Stage = "Authentication";
 const RESET: Errno = Errno(104);
 
 /// What every queue of an association has in common.
-pub(super) struct Surroundings<'a> {
+pub(super) struct SetupContext<'a> {
     pub(super) settings: &'a Settings,
     pub(super) links: &'a mut Links,
     pub(super) trace: &'a mut Trace,
@@ -38,7 +38,7 @@ pub(super) struct Surroundings<'a> {
 
 /// A queue on its way up.
 #[derive(Debug)]
-pub(super) struct Joining {
+pub(super) struct QueueSetup {
     pub(super) who: QueueId,
     connect: Connect,
     /// The controller, with I/O queues; any, with an admin queue.
@@ -55,7 +55,7 @@ enum Step {
     /// TCP, then ICResp, is to come.
     Shaking,
     /// Memory for the next message is missing.
-    Short(Next),
+    Short(PendingMessage),
     /// Connect is in work.
     Connecting(Tag),
     /// A message of authentication is in work.
@@ -67,7 +67,7 @@ enum Step {
 
 /// What is to be sent when there is memory.
 #[derive(Debug)]
-enum Next {
+enum PendingMessage {
     Connect,
     Send(Box<auth::Host>, Connected, Vec<u8>),
     Receive(Box<auth::Host>, Connected),
@@ -81,13 +81,13 @@ pub(super) enum Progress {
     /// It is up.
     Up(Connected),
     /// It failed.
-    Failed(Why),
+    Failed(DownReason),
 }
 
-impl Joining {
+impl QueueSetup {
     /// A queue that was dialled, to be up by `until`.
     pub(super) fn new(who: QueueId, connect: Connect, cntlid: u16, in_capsule_max: u32, until: Time) -> Self {
-        Joining { who, connect, cntlid, in_capsule_max, until, step: Step::Shaking }
+        QueueSetup { who, connect, cntlid, in_capsule_max, until, step: Step::Shaking }
     }
 
     /// Whether it waits for memory.
@@ -99,44 +99,44 @@ impl Joining {
     fn stage(&self) -> Stage {
         match self.step {
             Step::Shaking => IC_REQ,
-            Step::Short(Next::Connect) | Step::Connecting(_) => CONNECT,
+            Step::Short(PendingMessage::Connect) | Step::Connecting(_) => CONNECT,
             Step::Short(_) | Step::Proving(..) | Step::Computing(..) | Step::Over => AUTHENTICATION,
         }
     }
 
     /// TCP stands: what is offered goes by itself.
-    pub(super) fn dialled(&self, cx: &Cx<'_>, around: Surroundings<'_>) {
-        let (settings, trace, at) = (around.settings, around.trace, (self.who.qid, IC_REQ));
+    pub(super) fn dialled(&self, cx: &Cx<'_>, setup_context: SetupContext<'_>) {
+        let (settings, trace, at) = (setup_context.settings, setup_context.trace, (self.who.qid, IC_REQ));
         trace.begins(cx.now, self.who.qid, IC_REQ);
         let digests = (settings.header_digest, settings.data_digest);
         trace.field(cx.now, at, Side::Us, "PFV", || "0".into());
         trace.field(cx.now, at, Side::Us, "HPDA", || settings.limits().hpda.to_string());
-        trace.field(cx.now, at, Side::Us, "DGST", || words::digests(digests));
+        trace.field(cx.now, at, Side::Us, "DGST", || reasons::digests(digests));
         trace.field(cx.now, at, Side::Us, "MAXR2T", || (settings.limits().r2ts - 1).to_string());
     }
 
     /// ICResp has come.
-    pub(super) fn ready(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
-        let Some(terms) = around.links.core(self.who).map(|core| *core.terms()) else {
+    pub(super) fn ready(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>) -> Progress {
+        let Some(terms) = setup_context.links.core(self.who).map(|core| *core.terms()) else {
             return Progress::Going;
         };
         let at = (self.who.qid, IC_REQ);
         let digests = (terms.header_digest, terms.data_digest);
         let align = terms.controller_alignment;
-        around.trace.field(cx.now, at, Side::Target, "CPDA", || (align / 4 - 1).to_string());
-        around.trace.field(cx.now, at, Side::Target, "DGST", || words::digests(digests));
-        around.trace.field(cx.now, at, Side::Target, "MAXH2CDATA", || terms.max_h2c_data.to_string());
-        let settings = around.settings;
+        setup_context.trace.field(cx.now, at, Side::Target, "CPDA", || (align / 4 - 1).to_string());
+        setup_context.trace.field(cx.now, at, Side::Target, "DGST", || reasons::digests(digests));
+        setup_context.trace.field(cx.now, at, Side::Target, "MAXH2CDATA", || terms.max_h2c_data.to_string());
+        let settings = setup_context.settings;
         if digests != (settings.header_digest, settings.data_digest) {
-            return self.fail(cx, around.trace, words::digests_refused());
+            return self.fail(cx, setup_context.trace, reasons::digests_refused());
         }
-        around.trace.ends(cx.now, self.who.qid, IC_REQ);
-        self.step = Step::Short(Next::Connect);
-        self.go(cx, around)
+        setup_context.trace.ends(cx.now, self.who.qid, IC_REQ);
+        self.step = Step::Short(PendingMessage::Connect);
+        self.go(cx, setup_context)
     }
 
     /// Sends what is next, if there is memory for it.
-    pub(super) fn go(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
+    pub(super) fn go(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>) -> Progress {
         let next = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Short(next) => next,
             // It has nothing to send.
@@ -146,11 +146,11 @@ impl Joining {
             }
         };
         let (sqe, len) = match &next {
-            Next::Connect => (self.connect.sqe(), ConnectData::LEN as usize),
-            Next::Send(_, _, message) => {
+            PendingMessage::Connect => (self.connect.sqe(), ConnectData::LEN as usize),
+            PendingMessage::Send(_, _, message) => {
                 (auth::command(FabricsType::AUTHENTICATION_SEND, message.len() as u32), message.len())
             }
-            Next::Receive(..) => {
+            PendingMessage::Receive(..) => {
                 let room = MESSAGE_LEN_MAX as u32;
                 (auth::command(FabricsType::AUTHENTICATION_RECEIVE, room), MESSAGE_LEN_MAX)
             }
@@ -160,25 +160,25 @@ impl Joining {
             return Progress::Going;
         };
         let payload = match &next {
-            Next::Connect => {
-                let names = self.names(around.settings);
-                self.say_connect(cx, around.trace, &names);
+            PendingMessage::Connect => {
+                let names = self.names(setup_context.settings);
+                self.say_connect(cx, setup_context.trace, &names);
                 memory.copy_from(0, ConnectData::new(&names).bytes());
                 Payload::Out(memory.freeze())
             }
-            Next::Send(_, _, message) => {
+            PendingMessage::Send(_, _, message) => {
                 memory.copy_from(0, message);
                 Payload::Out(memory.freeze())
             }
-            Next::Receive(..) => Payload::In(memory),
+            PendingMessage::Receive(..) => Payload::In(memory),
         };
-        let Ok(tag) = around.links.submit(cx, self.who, sqe, payload) else {
+        let Ok(tag) = setup_context.links.submit(cx, self.who, sqe, payload) else {
             // The queue is gone, and that is told by itself.
             return Progress::Going;
         };
         self.step = match next {
-            Next::Connect => Step::Connecting(tag),
-            Next::Send(side, connected, _) | Next::Receive(side, connected) => {
+            PendingMessage::Connect => Step::Connecting(tag),
+            PendingMessage::Send(side, connected, _) | PendingMessage::Receive(side, connected) => {
                 Step::Proving(side, tag, connected)
             }
         };
@@ -212,13 +212,13 @@ impl Joining {
     pub(super) fn completed(
         &mut self,
         cx: &mut Cx<'_>,
-        around: Surroundings<'_>,
+        setup_context: SetupContext<'_>,
         (tag, cqe, payload): (Tag, Cqe, Payload),
     ) -> Progress {
         match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Connecting(sent) if sent == tag => self.connected(cx, around, cqe.completion()),
+            Step::Connecting(sent) if sent == tag => self.connected(cx, setup_context, cqe.completion()),
             Step::Proving(side, sent, connected) if sent == tag => {
-                self.heard(cx, around, (side, connected), cqe.completion(), payload)
+                self.heard(cx, setup_context, (side, connected), cqe.completion(), payload)
             }
             other => {
                 self.step = other;
@@ -227,43 +227,49 @@ impl Joining {
         }
     }
 
-    fn connected(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>, end: Completion) -> Progress {
-        let (settings, at) = (around.settings, (self.who.qid, CONNECT));
+    fn connected(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>, end: Completion) -> Progress {
+        let (settings, at) = (setup_context.settings, (self.who.qid, CONNECT));
         if !end.status.is_success() {
-            self.step = Step::Short(Next::Connect);
-            return self.fail(cx, around.trace, words::connect_refused(end, settings));
+            self.step = Step::Short(PendingMessage::Connect);
+            return self.fail(cx, setup_context.trace, reasons::connect_refused(end, settings));
         }
         let connected = Connected::parse(end.result);
-        around.trace.field(cx.now, at, Side::Target, "CNTLID", || format!("{:#06x}", connected.cntlid));
+        setup_context
+            .trace
+            .field(cx.now, at, Side::Target, "CNTLID", || format!("{:#06x}", connected.cntlid));
         let wants = connected.authenticate;
-        around.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(wants).to_string());
+        setup_context.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(wants).to_string());
         let named = self.cntlid == ConnectData::DYNAMIC || self.cntlid == connected.cntlid;
         // FFF0h and above are reserved: they name kinds of controllers, not one.
         if connected.cntlid >= 0xfff0 || !named {
-            self.step = Step::Short(Next::Connect);
+            self.step = Step::Short(PendingMessage::Connect);
             let cntlid = connected.cntlid;
-            return self.fail(cx, around.trace, words::lie(format!("Connect answers CNTLID {cntlid:#06x}")));
+            return self.fail(
+                cx,
+                setup_context.trace,
+                reasons::lie(format!("Connect answers CNTLID {cntlid:#06x}")),
+            );
         }
         if end.result & Connected::SECURE_CHANNEL != 0 {
-            self.step = Step::Short(Next::Connect);
-            return self.fail(cx, around.trace, words::tls_wanted());
+            self.step = Step::Short(PendingMessage::Connect);
+            return self.fail(cx, setup_context.trace, reasons::tls_wanted());
         }
-        around.trace.ends(cx.now, self.who.qid, CONNECT);
+        setup_context.trace.ends(cx.now, self.who.qid, CONNECT);
         let size = QueueSize {
             entries: u16::try_from(self.connect.entries).unwrap_or(u16::MAX),
             flow_control: self.connect.flow_control,
             in_capsule_max: self.in_capsule_max,
         };
-        around.links.open(self.who, size);
+        setup_context.links.open(self.who, size);
         if !wants && settings.controller_secret.is_none() {
             return Progress::Up(connected);
         }
         let Some(secret) = &settings.secret else {
             self.step = Step::Over;
-            around.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
-            return self.fail(cx, around.trace, words::secret_missing(wants));
+            setup_context.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
+            return self.fail(cx, setup_context.trace, reasons::secret_missing(wants));
         };
-        around.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
+        setup_context.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
         let (host, subsystem) = (settings.host.as_str(), settings.subsystem.as_str());
         let credentials = Credentials {
             host_nqn: host.to_owned(),
@@ -272,41 +278,43 @@ impl Joining {
             controller: settings.controller_secret.as_ref().map(|secret| secret.key(subsystem)),
         };
         let offered = (self.who.qid, AUTHENTICATION);
-        around.trace.field(cx.now, offered, Side::Us, "hashes", || words::hashes(&settings.policy));
-        around.trace.field(cx.now, offered, Side::Us, "DH groups", || words::groups(&settings.policy));
+        setup_context.trace.field(cx.now, offered, Side::Us, "hashes", || reasons::hashes(&settings.policy));
+        setup_context
+            .trace
+            .field(cx.now, offered, Side::Us, "DH groups", || reasons::groups(&settings.policy));
         // Every queue is a transaction of its own.
         let transaction = self.who.qid.wrapping_add(1);
         let (side, message) =
             auth::Host::start(credentials, settings.policy.clone(), transaction, &mut |bytes| {
                 cx.entropy.fill(bytes);
             });
-        self.step = Step::Short(Next::Send(Box::new(side), connected, message));
-        self.go(cx, around)
+        self.step = Step::Short(PendingMessage::Send(Box::new(side), connected, message));
+        self.go(cx, setup_context)
     }
 
     fn heard(
         &mut self,
         cx: &mut Cx<'_>,
-        around: Surroundings<'_>,
+        setup_context: SetupContext<'_>,
         (mut side, connected): (Box<auth::Host>, Connected),
         end: Completion,
         payload: Payload,
     ) -> Progress {
         if !end.status.is_success() {
-            let why = words::authentication_status(end.status);
-            return self.fail(cx, around.trace, why);
+            let why = reasons::authentication_status(end.status);
+            return self.fail(cx, setup_context.trace, why);
         }
         let progress = match payload {
             Payload::In(message) => {
                 let message = message.freeze();
                 let mut bytes = vec![0; message.len().min(MESSAGE_LEN_MAX)];
                 message.copy_to(0, &mut bytes);
-                self.say_message(cx, around.trace, &bytes);
+                self.say_message(cx, setup_context.trace, &bytes);
                 side.receive(&bytes)
             }
             Payload::Out(_) | Payload::None => side.sent(),
         };
-        self.proceed(cx, around, (side, connected), progress)
+        self.proceed(cx, setup_context, (side, connected), progress)
     }
 
     /// Whether what it awaits has been computed, or never will be.
@@ -315,7 +323,7 @@ impl Joining {
     }
 
     /// What it awaits has been computed, or never will be.
-    pub(super) fn computed(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
+    pub(super) fn computed(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>) -> Progress {
         let (mut side, connected, answer) = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Computing(side, connected, awaited) => match awaited.get() {
                 Some(answer) => (side, connected, answer),
@@ -332,43 +340,43 @@ impl Joining {
         match answer {
             Ok(outcome) => {
                 let progress = side.computed(outcome);
-                self.proceed(cx, around, (side, connected), progress)
+                self.proceed(cx, setup_context, (side, connected), progress)
             }
-            Err(NotDone) => self.fail(cx, around.trace, words::not_computed()),
+            Err(NotDone) => self.fail(cx, setup_context.trace, reasons::not_computed()),
         }
     }
 
     fn proceed(
         &mut self,
         cx: &mut Cx<'_>,
-        around: Surroundings<'_>,
+        setup_context: SetupContext<'_>,
         (side, connected): (Box<auth::Host>, Connected),
         progress: HostProgress,
     ) -> Progress {
         self.step = match progress {
             HostProgress::Compute(work) => {
                 // Where the queue is gone, that is told by itself.
-                if let Some(awaited) = around.links.compute(self.who, work) {
+                if let Some(awaited) = setup_context.links.compute(self.who, work) {
                     self.step = Step::Computing(side, connected, awaited);
                 }
                 return Progress::Going;
             }
-            HostProgress::Send(message) => Step::Short(Next::Send(side, connected, message)),
-            HostProgress::Receive => Step::Short(Next::Receive(side, connected)),
+            HostProgress::Send(message) => Step::Short(PendingMessage::Send(side, connected, message)),
+            HostProgress::Receive => Step::Short(PendingMessage::Receive(side, connected)),
             HostProgress::Authenticated => {
-                around.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
+                setup_context.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
                 return Progress::Up(connected);
             }
-            HostProgress::Failed(fault) => return self.unproven(cx, around.trace, fault),
+            HostProgress::Failed(fault) => return self.unproven(cx, setup_context.trace, fault),
         };
-        self.go(cx, around)
+        self.go(cx, setup_context)
     }
 
     /// Says which message came, and of a challenge what it chose: nothing that helps to guess a secret.
     fn say_message(&self, cx: &Cx<'_>, trace: &mut Trace, message: &[u8]) {
         let at = (self.who.qid, AUTHENTICATION);
-        trace.field(cx.now, at, Side::Target, "message", || words::message_name(message).into());
-        if let Some((hash, group)) = words::chosen(message) {
+        trace.field(cx.now, at, Side::Target, "message", || reasons::message_name(message).into());
+        if let Some((hash, group)) = reasons::chosen(message) {
             trace.field(cx.now, at, Side::Target, "hash", || hash);
             trace.field(cx.now, at, Side::Target, "DH group", || group);
         }
@@ -376,32 +384,34 @@ impl Joining {
 
     fn unproven(&mut self, cx: &Cx<'_>, trace: &mut Trace, fault: HostFault) -> Progress {
         self.step = Step::Over;
-        self.fail(cx, trace, words::unproven(fault))
+        self.fail(cx, trace, reasons::unproven(fault))
     }
 
     /// The connection ended by itself while the queue came up: amid authentication that may be a refusal.
-    pub(super) fn cut(&self, cx: &Cx<'_>, trace: &mut Trace, how: Break) -> Why {
+    pub(super) fn cut(&self, cx: &Cx<'_>, trace: &mut Trace, how: LinkLoss) -> DownReason {
         let proving = matches!(
             self.step,
-            Step::Proving(..) | Step::Computing(..) | Step::Short(Next::Send(..) | Next::Receive(..))
+            Step::Proving(..)
+                | Step::Computing(..)
+                | Step::Short(PendingMessage::Send(..) | PendingMessage::Receive(..))
         );
-        let closed = matches!(how, Break::Closed | Break::Socket(RESET));
+        let closed = matches!(how, LinkLoss::Closed | LinkLoss::Socket(RESET));
         let why = match (&self.step, closed) {
-            (Step::Shaking, true) => words::closed_at_once(),
-            _ if proving && closed => words::cut_short(),
-            _ => words::broken(how),
+            (Step::Shaking, true) => reasons::closed_at_once(),
+            _ if proving && closed => reasons::cut_short(),
+            _ => reasons::broken(how),
         };
         self.broke(cx, trace, why)
     }
 
     /// What came up failed, or its time is over.
-    pub(super) fn broke(&self, cx: &Cx<'_>, trace: &mut Trace, why: Why) -> Why {
-        let (text, advice) = words::split(&why);
+    pub(super) fn broke(&self, cx: &Cx<'_>, trace: &mut Trace, why: DownReason) -> DownReason {
+        let (text, advice) = reasons::split(&why);
         trace.fails(cx.now, (self.who.qid, self.stage()), text, advice);
         why
     }
 
-    fn fail(&mut self, cx: &Cx<'_>, trace: &mut Trace, why: Why) -> Progress {
+    fn fail(&mut self, cx: &Cx<'_>, trace: &mut Trace, why: DownReason) -> Progress {
         let why = self.broke(cx, trace, why);
         self.step = Step::Over;
         Progress::Failed(why)

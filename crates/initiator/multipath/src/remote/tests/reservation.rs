@@ -7,14 +7,22 @@ use volume::{Failure, Fault, IoId, Refusal};
 
 use super::script::Rig;
 use super::*;
-use crate::path::{Claim, Claims, Fate, Protocol};
+use crate::path::{IoError, Protocol, ReservationRequest, Reservations};
 
 const KEY: Option<Key> = Some(Key(7));
 const KIND: Kind = Kind::WriteExclusive;
 
-fn register(mode: RegisterMode, new: Key) -> Claim {
+fn register(mode: RegisterMode, new: Key) -> ReservationRequest {
     let (also, ports) = (vec![], vec![]);
-    Claim::Act(Action::Register(Register { mode, current: KEY, new, also, ports, nqn: None, persist: None }))
+    ReservationRequest::Change(Action::Register(Register {
+        mode,
+        current: KEY,
+        new,
+        also,
+        ports,
+        nqn: None,
+        persist: None,
+    }))
 }
 
 fn up(protocol: Protocol) -> Rig {
@@ -23,32 +31,32 @@ fn up(protocol: Protocol) -> Rig {
     rig
 }
 
-fn begin(rig: &mut Rig, claim: &Claim) {
-    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), claim.clone())));
+fn begin(rig: &mut Rig, request: &ReservationRequest) {
+    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(1), request.clone())));
 }
 
-fn end(rig: &mut Rig) -> Option<Result<Option<Claims>, Failure>> {
-    rig.volume.poll_claimed().map(|(_, how)| how)
+fn end(rig: &mut Rig) -> Option<Result<Option<Reservations>, Failure>> {
+    rig.volume.poll_reservation_reply().map(|(_, how)| how)
 }
 
 /// Which paths are asked now.
 fn asked(rig: &Rig) -> [usize; 2] {
-    [0, 1].map(|path| rig.paths[path].0.borrow().claims.len())
+    [0, 1].map(|path| rig.paths[path].0.borrow().requests.len())
 }
 
-fn absent() -> Fate {
-    Fate::Failed(Refusal::NotRegistered.into())
+fn absent() -> IoError {
+    IoError::Failed(Refusal::NotRegistered.into())
 }
 
 #[test]
 fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
     let (reserve, release) = (
-        Claim::Act(Action::Reserve { key: KEY, kind: KIND }),
-        Claim::Act(Action::Release { key: KEY, kind: KIND }),
+        ReservationRequest::Change(Action::Reserve { key: KEY, kind: KIND }),
+        ReservationRequest::Change(Action::Release { key: KEY, kind: KIND }),
     );
     let mut rig = up(Protocol::Iscsi);
     begin(&mut rig, &reserve);
-    rig.claimed(0, Ok(None));
+    rig.replies(0, Ok(None));
     assert_eq!(end(&mut rig), Some(Ok(None)));
     rig.lose(0);
     begin(&mut rig, &release);
@@ -56,11 +64,11 @@ fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
     rig.pass(Duration::from_secs(1));
     rig.raise(0);
     assert_eq!(asked(&rig), [1, 0], "it waited for the path that holds");
-    rig.claimed(0, Ok(None));
+    rig.replies(0, Ok(None));
     assert_eq!(end(&mut rig), Some(Ok(None)));
     // Where that one does not come back, the end says that a path is missing.
     begin(&mut rig, &reserve);
-    rig.claimed(0, Ok(None));
+    rig.replies(0, Ok(None));
     end(&mut rig);
     rig.lose(0);
     begin(&mut rig, &release);
@@ -69,7 +77,7 @@ fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
     // Over NVMe the host holds it, by whatever path.
     let mut rig = up(Protocol::Nvme);
     begin(&mut rig, &reserve);
-    rig.claimed(0, Ok(None));
+    rig.replies(0, Ok(None));
     end(&mut rig);
     rig.lose(0);
     begin(&mut rig, &release);
@@ -78,11 +86,11 @@ fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
 
 #[test]
 fn a_reservation_that_is_taken_once_more_does_not_meet_itself() {
-    let reserve = Claim::Act(Action::Reserve { key: KEY, kind: KIND });
+    let reserve = ReservationRequest::Change(Action::Reserve { key: KEY, kind: KIND });
     let mut rig = up(Protocol::Iscsi);
     rig.lose(0);
     begin(&mut rig, &reserve);
-    rig.claimed(1, Ok(None));
+    rig.replies(1, Ok(None));
     end(&mut rig);
     rig.pass(Duration::from_secs(1));
     rig.raise(0);
@@ -94,22 +102,22 @@ fn a_reservation_that_is_taken_once_more_does_not_meet_itself() {
 fn a_registration_is_not_made_twice_by_a_path_that_has_made_it() {
     let mut rig = up(Protocol::Iscsi);
     begin(&mut rig, &register(RegisterMode::Add, Key(7)));
-    rig.claimed(0, Ok(None));
-    rig.claimed(1, Err(Fate::NotDone(Duration::ZERO)));
+    rig.replies(0, Ok(None));
+    rig.replies(1, Err(IoError::NotDone(Duration::ZERO)));
     assert_eq!(asked(&rig), [0, 1], "path 0 would be refused: it is registered");
-    rig.claimed(1, Ok(None));
+    rig.replies(1, Ok(None));
     assert_eq!(end(&mut rig), Some(Ok(None)));
     // The rest goes down: those that are up are registered, and it joins when it is up again.
     let mut rig = up(Protocol::Iscsi);
     begin(&mut rig, &register(RegisterMode::Add, Key(7)));
     rig.paths[1].0.borrow_mut().claims_refused = true;
-    rig.claimed(0, Ok(None));
+    rig.replies(0, Ok(None));
     rig.lose(1);
     rig.paths[1].0.borrow_mut().claims_refused = false;
     assert_eq!(end(&mut rig), Some(Ok(None)));
     rig.pass(Duration::from_secs(1));
     rig.raise(1);
-    assert_eq!(rig.claimed(1, Err(Fate::NotDone(Duration::ZERO))), Claim::Report, "it joins");
+    assert_eq!(rig.replies(1, Err(IoError::NotDone(Duration::ZERO))), ReservationRequest::Report, "it joins");
 }
 
 #[test]
@@ -118,13 +126,13 @@ fn a_registration_that_one_path_did_not_have_is_removed_by_the_others() {
         let mut rig = up(Protocol::Iscsi);
         begin(&mut rig, &register(RegisterMode::Remove, Key::NONE));
         for path in 0..2 {
-            rig.claimed(path, if path == first { Err(absent()) } else { Ok(None) });
+            rig.replies(path, if path == first { Err(absent()) } else { Ok(None) });
         }
         assert_eq!(end(&mut rig), Some(Ok(None)), "path {first} was not registered");
     }
     let mut rig = up(Protocol::Iscsi);
     begin(&mut rig, &register(RegisterMode::Remove, Key::NONE));
-    (0..2).for_each(|path| _ = rig.claimed(path, Err(absent())));
+    (0..2).for_each(|path| _ = rig.replies(path, Err(absent())));
     assert_eq!(end(&mut rig), Some(Err(Refusal::NotRegistered.into())), "none was");
 }
 
@@ -132,12 +140,12 @@ fn a_registration_that_one_path_did_not_have_is_removed_by_the_others() {
 fn what_one_path_has_registered_is_not_forgotten_because_another_refused() {
     let mut rig = up(Protocol::Iscsi);
     begin(&mut rig, &register(RegisterMode::Add, Key(7)));
-    rig.claimed(0, Ok(None));
-    rig.claimed(1, Err(Fate::Failed(Refusal::NoRegistrationSpace.into())));
+    rig.replies(0, Ok(None));
+    rig.replies(1, Err(IoError::Failed(Refusal::NoRegistrationSpace.into())));
     assert_eq!(end(&mut rig), Some(Err(Refusal::NoRegistrationSpace.into())));
     assert_eq!(asked(&rig), [0, 1], "this host is registered, and the path joins");
     rig.lose(1);
-    rig.paths[1].0.borrow_mut().claims.clear();
+    rig.paths[1].0.borrow_mut().requests.clear();
     rig.pass(Duration::from_secs(1));
     rig.raise(1);
     assert_eq!(asked(&rig), [0, 1], "also when it comes again");
@@ -145,16 +153,16 @@ fn what_one_path_has_registered_is_not_forgotten_because_another_refused() {
 
 #[test]
 fn a_claim_that_is_put_off_is_not_asked_again_without_a_pause() {
-    let hows: [fn() -> Fate; 2] = [|| Fate::NotDone(Duration::ZERO), || Fate::Unknown];
+    let hows: [fn() -> IoError; 2] = [|| IoError::NotDone(Duration::ZERO), || IoError::InDoubt];
     for how in hows {
         let mut rig = up(Protocol::Nvme);
-        begin(&mut rig, &Claim::Report);
+        begin(&mut rig, &ReservationRequest::Report);
         let mut asks = 0;
         for _ in 0..5000 {
             for path in 0..2 {
                 while asked(&rig)[path] > 0 && asks < 1000 {
                     asks += 1;
-                    rig.claimed(path, Err(how()));
+                    rig.replies(path, Err(how()));
                 }
             }
             rig.pass(Duration::from_millis(1));

@@ -16,8 +16,8 @@ use scsi::mode;
 use scsi::vpd::{self, Association, BlockLimits, Designator, DesignatorType, Provisioning, ProvisioningType};
 use volume::{Access, Geometry, Uuid};
 
-use super::verdict;
-use crate::Portrait;
+use super::disposition;
+use crate::VolumeInfo;
 
 /// The longest transfer of one command where the target states no shorter one, in bytes.
 pub(super) const TRANSFER_MAX: u32 = 1 << 20;
@@ -28,7 +28,7 @@ const NAMES_MAX: usize = 16;
 
 /// Everything that was asked of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct UnitFacts {
     product: String,
     serial: String,
     uuid: Option<Uuid>,
@@ -54,10 +54,10 @@ pub(super) struct Found {
 /// Why a logical unit cannot be used, and what to do.
 pub(super) type Complaint = String;
 
-impl Found {
+impl UnitFacts {
     /// Nothing is known yet.
     pub(super) fn new() -> Self {
-        Found {
+        UnitFacts {
             product: String::new(),
             serial: String::new(),
             uuid: None,
@@ -220,7 +220,7 @@ impl Found {
             (None, None) => false,
         };
         if let Some(group) = alua::decode(data).find(ours) {
-            self.access = verdict::access(group.state);
+            self.access = disposition::access(group.state);
         }
     }
 
@@ -252,12 +252,12 @@ impl Found {
     }
 
     /// Whether the two can be one logical unit.
-    pub(super) fn is_same_unit(&self, other: &Found) -> bool {
+    pub(super) fn is_same_unit(&self, other: &UnitFacts) -> bool {
         self.uuid == other.uuid && self.names == other.names && self.serial == other.serial
     }
 
     /// Whether a name that both tell is another one: they are certainly two.
-    pub(super) fn is_other_unit(&self, other: &Found) -> bool {
+    pub(super) fn is_other_unit(&self, other: &UnitFacts) -> bool {
         let differ = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
         self.uuid.zip(other.uuid).is_some_and(|(one, other)| one != other)
             || !self.names.is_empty() && !other.names.is_empty() && self.names != other.names
@@ -323,8 +323,13 @@ impl Found {
     }
 
     /// What there is to tell of the path by which `session` goes.
-    pub(super) fn portrait(&self, session: &InitiatorSession, address: SocketAddr, depth: u32) -> Portrait {
-        Portrait {
+    pub(super) fn volume_info(
+        &self,
+        session: &InitiatorSession,
+        address: SocketAddr,
+        depth: u32,
+    ) -> VolumeInfo {
+        VolumeInfo {
             uuid: self.uuid,
             geometry: self.geometry(),
             read_only: self.write_protected,

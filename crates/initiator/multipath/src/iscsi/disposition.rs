@@ -12,22 +12,22 @@ use volume::{Access, Failure, Fault, Refusal, Span, UnservableReason};
 
 /// What follows for the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Disposition {
     /// It has done what it was asked.
     Done,
     /// It failed, whichever path it comes by.
     Failed(Failure),
     /// It has not been done; the same once more, after this time.
-    Again(Duration),
+    Retry(Duration),
     /// It has not been done, and this path will not do it within this time.
-    Elsewhere(Duration),
+    OtherPath(Duration),
     /// The target does not know it, or not in this form.
-    Unknown,
+    Unsupported,
 }
 
 /// What follows for what is known of the logical unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Learn {
+pub(super) enum Refresh {
     /// Nothing.
     #[default]
     Nothing,
@@ -43,9 +43,9 @@ pub(super) enum Learn {
 
 /// A judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Judged {
-    pub(super) verdict: Verdict,
-    pub(super) learn: Learn,
+pub(super) struct Classified {
+    pub(super) disposition: Disposition,
+    pub(super) refresh: Refresh,
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -54,41 +54,45 @@ const BUSY: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration::from_millis(500);
 const LATER: Duration = Duration::from_secs(1);
 
-const fn is(verdict: Verdict) -> Judged {
-    Judged { verdict, learn: Learn::Nothing }
+const fn is(disposition: Disposition) -> Classified {
+    Classified { disposition, refresh: Refresh::Nothing }
 }
 
-const fn refused(refusal: Refusal) -> Judged {
-    is(Verdict::Failed(Failure::Refused(refusal)))
+const fn refused(refusal: Refusal) -> Classified {
+    is(Disposition::Failed(Failure::Refused(refusal)))
 }
 
-const fn failed(fault: Fault) -> Judged {
-    is(Verdict::Failed(Failure::Failed(fault)))
+const fn failed(fault: Fault) -> Classified {
+    is(Disposition::Failed(Failure::Failed(fault)))
 }
 
-impl Judged {
-    const fn learning(self, learn: Learn) -> Judged {
-        Judged { learn, ..self }
+impl Classified {
+    const fn refreshing(self, refresh: Refresh) -> Classified {
+        Classified { refresh, ..self }
     }
 }
 
 /// Judges an answer. `span`: the blocks that the command was about.
-pub(super) fn judge(status: ScsiStatus, sense: &[u8], span: Span) -> Judged {
+pub(super) fn classify(status: ScsiStatus, sense: &[u8], span: Span) -> Classified {
     match Status(status.0) {
-        Status::GOOD | Status::CONDITION_MET => is(Verdict::Done),
+        Status::GOOD | Status::CONDITION_MET => is(Disposition::Done),
         Status::CHECK_CONDITION => match Sense::decode(sense) {
-            Some(Decoded { deferred: false, sense }) => judge_sense(&sense, span),
+            Some(Decoded { deferred: false, sense }) => classify_sense(&sense, span),
             // It is about an earlier command, and this one has not been done (SPC-4 §4.5.7).
             Some(Decoded { deferred: true, sense }) => {
                 let lost = !matches!(sense.key, SenseKey::NO_SENSE | SenseKey::RECOVERED_ERROR);
-                is(Verdict::Again(AT_ONCE)).learning(if lost { Learn::WriteLost } else { Learn::Nothing })
+                is(Disposition::Retry(AT_ONCE)).refreshing(if lost {
+                    Refresh::WriteLost
+                } else {
+                    Refresh::Nothing
+                })
             }
             None => failed(Fault::Internal),
         },
-        Status::BUSY | Status::TASK_SET_FULL | Status::ACA_ACTIVE => is(Verdict::Again(BUSY)),
+        Status::BUSY | Status::TASK_SET_FULL | Status::ACA_ACTIVE => is(Disposition::Retry(BUSY)),
         Status::RESERVATION_CONFLICT => refused(Refusal::Conflict),
         // Another nexus ended it: a preempted one learns more at its next attempt.
-        Status::TASK_ABORTED => is(Verdict::Again(AT_ONCE)),
+        Status::TASK_ABORTED => is(Disposition::Retry(AT_ONCE)),
         _ => failed(Fault::Internal),
     }
 }
@@ -112,11 +116,11 @@ pub(super) fn is_unready(status: ScsiStatus, sense: &[u8]) -> bool {
         && told.is_some_and(|decoded| decoded.sense.key == SenseKey::NOT_READY)
 }
 
-fn judge_sense(sense: &Sense, span: Span) -> Judged {
+fn classify_sense(sense: &Sense, span: Span) -> Classified {
     let code = (sense.code.code(), sense.code.qualifier());
     match sense.key {
         // NO SENSE, RECOVERED ERROR, COMPLETED.
-        SenseKey::NO_SENSE | SenseKey::RECOVERED_ERROR | SenseKey(0xf) => is(Verdict::Done),
+        SenseKey::NO_SENSE | SenseKey::RECOVERED_ERROR | SenseKey(0xf) => is(Disposition::Done),
         SenseKey::NOT_READY => not_ready(sense, code),
         SenseKey::MEDIUM_ERROR | SenseKey(0x8) => medium_error(sense, code, span),
         SenseKey::HARDWARE_ERROR => match code {
@@ -127,9 +131,9 @@ fn judge_sense(sense: &Sense, span: Span) -> Judged {
         SenseKey::UNIT_ATTENTION => attention(code),
         SenseKey::DATA_PROTECT => match code {
             (0x27, 0x07) => failed(Fault::NoSpace),
-            _ => refused(Refusal::ReadOnly).learning(Learn::Medium),
+            _ => refused(Refusal::ReadOnly).refreshing(Refresh::Medium),
         },
-        SenseKey::ABORTED_COMMAND => is(Verdict::Again(BUSY)),
+        SenseKey::ABORTED_COMMAND => is(Disposition::Retry(BUSY)),
         // VOLUME OVERFLOW.
         SenseKey(0xd) => failed(Fault::NoSpace),
         SenseKey::MISCOMPARE => {
@@ -142,7 +146,7 @@ fn judge_sense(sense: &Sense, span: Span) -> Judged {
 }
 
 /// Where a flaw is: an address that the command was not about is none.
-fn medium_error(sense: &Sense, code: (u8, u8), span: Span) -> Judged {
+fn medium_error(sense: &Sense, code: (u8, u8), span: Span) -> Classified {
     if code == (0x31, 0x03) {
         return refused(Refusal::NotReady(UnservableReason::SanitizeFailed));
     }
@@ -150,51 +154,51 @@ fn medium_error(sense: &Sense, code: (u8, u8), span: Span) -> Judged {
     failed(Fault::Medium(sense.information.filter(within).unwrap_or(span.lba)))
 }
 
-fn not_ready(sense: &Sense, code: (u8, u8)) -> Judged {
+fn not_ready(sense: &Sense, code: (u8, u8)) -> Classified {
     let progress = match sense.specific {
         Specific::Progress(progress) => progress,
         Specific::None | Specific::Field(_) | Specific::Segment { .. } | Specific::Other(_) => 0,
     };
     match code {
-        (0x04, 0x0a) => is(Verdict::Elsewhere(SOON)).learning(Learn::Access),
+        (0x04, 0x0a) => is(Disposition::OtherPath(SOON)).refreshing(Refresh::Access),
         // 12h: the port is offline, and others need not be.
-        (0x04, 0x0b | 0x0c | 0x12) => is(Verdict::Elsewhere(LATER)).learning(Learn::Access),
+        (0x04, 0x0b | 0x0c | 0x12) => is(Disposition::OtherPath(LATER)).refreshing(Refresh::Access),
         // START STOP UNIT or a hand is needed; stopped on purpose.
         (0x04, 0x02 | 0x03) => refused(Refusal::NotReady(UnservableReason::Stopped)),
         (0x04, 0x1b) => refused(Refusal::NotReady(UnservableReason::Sanitizing(progress))),
         // A gateway has lost what is behind it, and waited. A write may land yet, so nothing is repeated.
         (0x08, _) => failed(Fault::PathLost),
-        (0x3a, _) => refused(Refusal::NotReady(UnservableReason::NoMedium)).learning(Learn::Medium),
+        (0x3a, _) => refused(Refusal::NotReady(UnservableReason::NoMedium)).refreshing(Refresh::Medium),
         // Becoming ready, rebuilding, testing itself, and whatever else passes.
-        _ => is(Verdict::Again(SOON)),
+        _ => is(Disposition::Retry(SOON)),
     }
 }
 
-fn illegal(code: (u8, u8)) -> Judged {
+fn illegal(code: (u8, u8)) -> Classified {
     match code {
         // Unknown operation codes, fields and parameters.
-        (0x20 | 0x24 | 0x26, _) => is(Verdict::Unknown),
-        (0x21, _) => refused(Refusal::OutOfRange).learning(Learn::Medium),
+        (0x20 | 0x24 | 0x26, _) => is(Disposition::Unsupported),
+        (0x21, _) => refused(Refusal::OutOfRange).refreshing(Refresh::Medium),
         // There is no such logical unit any more.
-        (0x25, _) => is(Verdict::Elsewhere(LATER)).learning(Learn::Identity),
-        (0x27, _) => refused(Refusal::ReadOnly).learning(Learn::Medium),
+        (0x25, _) => is(Disposition::OtherPath(LATER)).refreshing(Refresh::Identity),
+        (0x27, _) => refused(Refusal::ReadOnly).refreshing(Refresh::Medium),
         (0x53, 0x02) => refused(Refusal::RemovalPrevented),
-        (0x55, 0x03) => is(Verdict::Again(SOON)),
+        (0x55, 0x03) => is(Disposition::Retry(SOON)),
         (0x55, 0x04) => refused(Refusal::NoRegistrationSpace),
-        (0x67, _) => is(Verdict::Elsewhere(LATER)).learning(Learn::Access),
+        (0x67, _) => is(Disposition::OtherPath(LATER)).refreshing(Refresh::Access),
         _ => refused(Refusal::Unsupported),
     }
 }
 
 /// Nothing was done; something is different.
-fn attention(code: (u8, u8)) -> Judged {
-    let learn = match code {
-        (0x28, _) | (0x2a, 0x00 | 0x01 | 0x09) | (0x3f, 0x00..=0x02) => Learn::Medium,
-        (0x2a, 0x06 | 0x07) => Learn::Access,
-        (0x3f, 0x03 | 0x05 | 0x0e) => Learn::Identity,
-        _ => Learn::Nothing,
+fn attention(code: (u8, u8)) -> Classified {
+    let refresh = match code {
+        (0x28, _) | (0x2a, 0x00 | 0x01 | 0x09) | (0x3f, 0x00..=0x02) => Refresh::Medium,
+        (0x2a, 0x06 | 0x07) => Refresh::Access,
+        (0x3f, 0x03 | 0x05 | 0x0e) => Refresh::Identity,
+        _ => Refresh::Nothing,
     };
-    is(Verdict::Again(AT_ONCE)).learning(learn)
+    is(Disposition::Retry(AT_ONCE)).refreshing(refresh)
 }
 
 /// The state of a path, in the volume's words.

@@ -92,12 +92,12 @@ fn attack_106_controllers_that_cannot_be() {
     assert_eq!(facts.ana_log_len(), Some(16 + 32 * ANA_GROUPS_MAX as usize));
     assert_eq!(text(&facts.serial), "?".repeat(20));
     let namespace = NamespaceFacts::judge(&Namespace::parse(&namespace()), &facts, &settings()).unwrap();
-    assert_eq!(namespace.shape.unwrap().geometry.max_io, settings().transfer_max);
+    assert_eq!(namespace.format.unwrap().geometry.max_io, settings().transfer_max);
 }
 
 #[test]
 fn attack_107_namespaces_that_cannot_be() {
-    assert_eq!(judge_namespace(|_| ()).unwrap().shape.unwrap().geometry.blocks, 1024);
+    assert_eq!(judge_namespace(|_| ()).unwrap().format.unwrap().geometry.blocks, 1024);
     let lies: [fn(&mut [u8; LEN]); 6] = [
         // LBADS 0, 63, 255; NSZE 2^64 − 1; FLBAS beyond NLBAF; protection without metadata.
         |bytes| bytes[130] = 0,
@@ -119,7 +119,7 @@ fn attack_107_namespaces_that_cannot_be() {
     assert!(judge_namespace(|bytes| bytes[46..48].fill(0xff)).is_ok());
     // An atomic boundary makes no write longer than a block atomic.
     let bounded = judge_namespace(|bytes| (bytes[24], bytes[34], bytes[40]) = (2, 63, 7)).unwrap();
-    assert_eq!(bounded.shape.unwrap().geometry.atomic, 1);
+    assert_eq!(bounded.format.unwrap().geometry.atomic, 1);
 }
 
 #[test]

@@ -1,0 +1,191 @@
+//! The path's side of its surveys: asking, and acting on what was found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Class, Cx, Payload};
+use iscsi::initiator::Response;
+use scsi::Sense;
+
+use super::connecting::ConnectionPhase;
+use super::disposition::{self, Classified, Disposition, Refresh};
+use super::probe::{Probe, ProbeProgress, Step};
+use super::unit_facts::{Abilities, UnitFacts};
+use super::{IscsiPath, Owner, tracing};
+use crate::{DownReason, Event, VolumeInfo};
+
+/// How soon a path that does not serve any more is looked at, and how often at last: each time it takes
+/// twice as long.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
+/// From the end of a survey to the beginning of the next, where the target has told of a change meanwhile.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
+
+impl IscsiPath {
+    /// Asks the logical unit what it is.
+    pub(super) fn start_probe(&mut self, cx: &mut Cx<'_>) {
+        self.phase = ConnectionPhase::Probing;
+        self.touched = true;
+        self.to_refresh = Refresh::Nothing;
+        self.probe = Some(Probe::whole(cx.now, cx.now + self.settings.timeouts.start_up));
+    }
+
+    /// Begins a survey if something is to be learnt, and asks its question if that is due.
+    pub(super) fn tend_probe(&mut self, cx: &mut Cx<'_>) {
+        if self.probe.is_none() && self.is_up() && self.to_refresh != Refresh::Nothing {
+            let scope = std::mem::take(&mut self.to_refresh);
+            let until = cx.now + self.settings.timeouts.start_up;
+            let facts = self.facts.clone().unwrap_or_else(UnitFacts::new);
+            // A target that tells of a change at each question is not asked without end at its speed.
+            let due = self.next_probe.take().map_or(cx.now, |next| next.max(cx.now));
+            self.probe = Some(Probe::again(scope, facts, due, until));
+        }
+        let Some(probe) = &mut self.probe else { return };
+        let is_sure = probe.scope != Refresh::Identity;
+        if probe.until <= cx.now && self.phase == ConnectionPhase::Up && probe.due.is_some() && is_sure {
+            // Who is up, and known to lead to its volume, stays up; the target is asked on.
+            probe.until = cx.now + self.settings.timeouts.start_up;
+        }
+        if probe.until <= cx.now {
+            let step = probe.step.name();
+            let text = match self.phase == ConnectionPhase::Up && !is_sure {
+                true => format!(
+                    "the target does not tell which volume stands behind this logical unit number now (at {step}); \
+                     look into its log"
+                ),
+                false => {
+                    format!("the logical unit does not get ready (at {step}); look into the target's log")
+                }
+            };
+            return self.end_session(cx, DownReason::Lost(text));
+        }
+        if probe.due.is_none_or(|due| due > cx.now) {
+            return;
+        }
+        let (command, len) = probe.question();
+        let again = cx.now + Duration::from_millis(1);
+        probe.due = Some(again);
+        let payload = match len {
+            0 => Payload::None,
+            len => match cx.pool.take_sg(Class::Wire, len) {
+                Some(memory) => Payload::In(memory),
+                None => return,
+            },
+        };
+        if let Ok(tag) = self.offer(cx, &command, false, payload) {
+            self.own(tag, Owner::Probe);
+            if let Some(probe) = &mut self.probe {
+                probe.due = None;
+            }
+        }
+    }
+
+    /// A question has an answer.
+    pub(super) fn probe_answered(&mut self, cx: &mut Cx<'_>, response: Response, payload: Payload) {
+        if let Response::Scsi(answer) = &response {
+            // The target tells of a change, or of a write that it lost, once, by whatever is asked next.
+            let none = volume::Span { lba: 0, blocks: 0 };
+            let Classified { disposition, refresh } =
+                disposition::classify(answer.status, &answer.sense, none);
+            let is_missed = self.probe.as_ref().is_none_or(|probe| probe.misses(refresh));
+            if refresh == Refresh::WriteLost || matches!(disposition, Disposition::Retry(_)) && is_missed {
+                self.refresh(refresh);
+            }
+        }
+        let Some(probe) = &mut self.probe else { return };
+        let Response::Scsi(answer) = response else {
+            // Lost, damaged or rejected: once more, until the time is over.
+            probe.due = Some(cx.now + Duration::from_millis(100));
+            return;
+        };
+        let mut data = vec![0; payload.len().min(answer.transferred as usize)];
+        payload.into_sg().copy_to(0, &mut data);
+        let (asked, was_sure) = (probe.step, probe.scope != Refresh::Identity);
+        let next = probe.take(answer.status, &answer.sense, &data);
+        let identifies = probe.scope == Refresh::Identity;
+        if was_sure && identifies {
+            probe.until = cx.now + self.settings.timeouts.start_up;
+        }
+        tracing::answered(&mut self.trace, cx.now, asked, &answer, &next);
+        match next {
+            ProbeProgress::Ask(after) => probe.due = Some(cx.now + after),
+            ProbeProgress::Known => {
+                if let Some(probe) = self.probe.take() {
+                    self.probed(cx, probe.facts);
+                }
+            }
+            // The volume is stopped, or has no medium: operations are told, one by one.
+            ProbeProgress::Refused(_) if asked == Step::Ready && self.is_up() && !identifies => {
+                self.probe = None
+            }
+            ProbeProgress::Refused(complaint) => {
+                let grace = self.settings.timeouts.abort;
+                let why = if asked == Step::Luns {
+                    DownReason::Absent(complaint)
+                } else {
+                    DownReason::Refused(complaint)
+                };
+                self.log_out(cx, grace, why);
+            }
+        }
+    }
+
+    /// All is known: tells it, if it is anything new.
+    fn probed(&mut self, cx: &mut Cx<'_>, facts: UnitFacts) {
+        self.touched = true;
+        self.next_probe = (self.to_refresh != Refresh::Nothing).then(|| cx.now + PROBE_PAUSE);
+        let Some(wired) = &self.sessions.current else { return };
+        let up = self.is_up();
+        if let (Some(before), true) = (&self.facts, up)
+            && !before.is_same_unit(&facts)
+        {
+            let text = match before.is_other_unit(&facts) {
+                true => "another volume stands behind this logical unit number now; look into the target",
+                false => {
+                    "the target does not tell any more which volume stands behind this logical unit number, so it may \
+                     be another volume; look into the target"
+                }
+            };
+            return self.end_session(cx, DownReason::Lost(text.to_owned()));
+        }
+        let volume_info = facts.volume_info(&wired.session, wired.address, self.settings.commands().into());
+        let before = self.can.take().filter(|_| up);
+        let unknown = before.map_or(0, |can| can.unknown);
+        self.can = facts.abilities().map(|can| Abilities { unknown, ..can });
+        // No command tells that a path serves again: it is looked at.
+        let usable = facts.is_usable();
+        self.look_again = (!usable).then(|| cx.now + self.look_after);
+        self.look_after = if usable { LOOK_AGAIN } else { (self.look_after * 2).min(LOOK_AGAIN_MAX) };
+        let news = self.volume_info.as_deref() != Some(&volume_info);
+        let volume_info = Arc::new(volume_info);
+        (self.facts, self.volume_info) = (Some(facts), Some(volume_info.clone()));
+        if !up {
+            self.phase = ConnectionPhase::Up;
+            self.wanted = false;
+            self.events.push_back(Event::Up(volume_info));
+        } else if news {
+            self.events.push_back(Event::Changed(volume_info));
+        }
+    }
+
+    /// A command was refused because of the state of its path, and others would be: nothing more goes by it
+    /// until it was looked at.
+    pub(super) fn closed(&mut self, sense: &[u8]) {
+        let Some(facts) = self.facts.as_mut().filter(|facts| facts.serves()) else { return };
+        facts.refused(sense);
+        let (Some(before), access) = (&self.volume_info, facts.access()) else { return };
+        let volume_info = Arc::new(VolumeInfo { access, ..(**before).clone() });
+        self.volume_info = Some(volume_info.clone());
+        self.events.push_back(Event::Changed(volume_info));
+    }
+
+    /// The logical unit says something unasked (SAM-5 §6.6): as if a command had been answered so.
+    pub(super) fn asynchronous(&mut self, sense: &[u8]) {
+        if Sense::decode(sense).is_some() {
+            let none = volume::Span { lba: 0, blocks: 0 };
+            let classified = disposition::classify(iscsi::wire::ScsiStatus::CHECK_CONDITION, sense, none);
+            self.touched = true;
+            self.refresh(classified.refresh);
+        }
+    }
+}
