@@ -9,9 +9,9 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use crate::arena::{Arena, Lease};
 use crate::crc32c::Crc32c;
-use crate::lent::Loan;
-use crate::pool::{Inner, Lease};
+use crate::loan::Loan;
 use crate::region::RegionHandle;
 use crate::shared;
 
@@ -27,13 +27,13 @@ pub struct BufMut {
 /// Whose the memory is.
 enum Keeper {
     /// A whole block, or a part of one (the lease knows), whose shares are counted then.
-    Pool { pool: Rc<Inner>, lease: Lease },
+    Pool { pool: Rc<Arena>, lease: Lease },
     /// Somebody else's; the loan counts its shares itself.
     Lent(Loan),
 }
 
 impl BufMut {
-    pub(crate) fn new(pool: Rc<Inner>, lease: Lease, len: u32) -> Self {
+    pub(crate) fn new(pool: Rc<Arena>, lease: Lease, len: u32) -> Self {
         let at = pool.address(lease);
         BufMut { at, len, room: lease.block_bytes() as u32, keeper: Keeper::Pool { pool, lease } }
     }
@@ -167,7 +167,7 @@ pub struct Buf {
 }
 
 enum Owner {
-    Pool { pool: Rc<Inner>, lease: Lease },
+    Pool { pool: Rc<Arena>, lease: Lease },
     Region(RegionHandle),
     Lent(Loan),
 }

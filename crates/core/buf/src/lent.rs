@@ -7,13 +7,12 @@
 //! Invariant: a loan is over when its last buffer is dropped, and then [`Lender::poll_returned`] gives its
 //! token exactly once.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use crate::buffer::{Buf, BufMut};
+use crate::loan::{Loan, Loans};
 
 /// Lends memory that is not of the pool, on one shard. What it keeps per loan is used again, so that
 /// lending allocates nothing once as much was lent as is lent at a time.
@@ -21,31 +20,6 @@ use crate::buffer::{Buf, BufMut};
 pub struct Lender {
     loans: Rc<Loans>,
 }
-
-#[derive(Default)]
-struct Loans {
-    slots: RefCell<Vec<Slot>>,
-    free: RefCell<Vec<u32>>,
-    returned: RefCell<VecDeque<u64>>,
-    out: Cell<usize>,
-}
-
-#[derive(Clone, Copy)]
-struct Slot {
-    token: u64,
-    shares: u32,
-}
-
-/// One share of a loan. Packed, so that a buffer is as small as without it.
-#[repr(C, packed(4))]
-pub(crate) struct Loan {
-    /// Counted as an `Rc`.
-    loans: NonNull<Loans>,
-    /// The slot, and [`STABLE`].
-    name: u32,
-}
-
-const STABLE: u32 = 1 << 31;
 
 impl Lender {
     /// Nothing is lent.
@@ -62,7 +36,7 @@ impl Lender {
     /// # Panics
     /// If `len` is 4 GiB or more.
     pub unsafe fn lend(&self, at: NonNull<u8>, len: usize, token: u64) -> BufMut {
-        BufMut::of_loan(self.open(token, true), at, length(len))
+        BufMut::of_loan(Loan::open(&self.loans, token, true), at, length(len))
     }
 
     /// Lends memory to be read. `stable` promises that nobody writes it meanwhile; without that promise it
@@ -76,36 +50,17 @@ impl Lender {
     /// # Panics
     /// If `len` is 4 GiB or more.
     pub unsafe fn lend_to_read(&self, at: NonNull<u8>, len: usize, stable: bool, token: u64) -> Buf {
-        Buf::of_loan(self.open(token, stable), at, length(len))
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "the slot is from the free list, or was pushed just before")]
-    fn open(&self, token: u64, stable: bool) -> Loan {
-        let mut slots = self.loans.slots.borrow_mut();
-        let new = Slot { token, shares: 1 };
-        let slot = match self.loans.free.borrow_mut().pop() {
-            Some(slot) => {
-                slots[slot as usize] = new;
-                slot
-            }
-            None => {
-                slots.push(new);
-                (slots.len() - 1) as u32
-            }
-        };
-        self.loans.out.set(self.loans.out.get() + 1);
-        assert!(slot < STABLE, "fewer than 2^31 loans are out");
-        Loan::new(self.loans.clone(), slot | if stable { STABLE } else { 0 })
+        Buf::of_loan(Loan::open(&self.loans, token, stable), at, length(len))
     }
 
     /// The token of a loan that is over, in the order of their ends.
     pub fn poll_returned(&self) -> Option<u64> {
-        self.loans.returned.borrow_mut().pop_front()
+        self.loans.poll_returned()
     }
 
     /// How many loans are not over.
     pub fn out(&self) -> usize {
-        self.loans.out.get()
+        self.loans.out()
     }
 }
 
@@ -117,68 +72,6 @@ fn length(len: usize) -> u32 {
 impl fmt::Debug for Lender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lender({} out)", self.out())
-    }
-}
-
-impl Loan {
-    #[expect(clippy::expect_used, reason = "the pointer of an Rc is not null")]
-    fn new(loans: Rc<Loans>, name: u32) -> Self {
-        let at = NonNull::new(Rc::into_raw(loans).cast_mut()).expect("an Rc points somewhere");
-        Loan { loans: at, name }
-    }
-
-    fn loans(&self) -> &Loans {
-        let at = self.loans;
-        // SAFETY: this share is counted, so the value is there as long as it is.
-        unsafe { &*at.as_ptr() }
-    }
-
-    fn slot(&self) -> usize {
-        (self.name & !STABLE) as usize
-    }
-
-    pub(crate) fn is_stable(&self) -> bool {
-        self.name & STABLE != 0
-    }
-
-    pub(crate) fn is_same(&self, other: &Loan) -> bool {
-        std::ptr::eq(self.loans(), other.loans()) && self.slot() == other.slot()
-    }
-}
-
-impl Clone for Loan {
-    #[expect(
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        reason = "a lent buffer names its own slot, which is there as long as it lives; 2^32 shares do not fit in memory"
-    )]
-    fn clone(&self) -> Self {
-        let shares = &mut self.loans().slots.borrow_mut()[self.slot()].shares;
-        *shares = shares.checked_add(1).expect("a buffer has fewer than 2^32 shares");
-        let at = self.loans;
-        // SAFETY: it came from `Rc::into_raw`, and is counted by this share.
-        unsafe { Rc::increment_strong_count(at.as_ptr()) };
-        Loan { loans: at, name: self.name }
-    }
-}
-
-impl Drop for Loan {
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "a lent buffer names its own slot, which is there as long as it lives"
-    )]
-    fn drop(&mut self) {
-        let at = self.loans;
-        // SAFETY: it came from `Rc::into_raw` (or was counted by `clone`), and this share ends here.
-        let loans = unsafe { Rc::from_raw(at.as_ptr()) };
-        let mut slots = loans.slots.borrow_mut();
-        let slot = &mut slots[self.slot()];
-        slot.shares -= 1;
-        if slot.shares == 0 {
-            loans.returned.borrow_mut().push_back(slot.token);
-            loans.free.borrow_mut().push(self.slot() as u32);
-            loans.out.set(loans.out.get() - 1);
-        }
     }
 }
 

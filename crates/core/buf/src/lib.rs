@@ -21,10 +21,12 @@
     )
 )]
 
+mod arena;
 mod blocks;
 mod buffer;
 mod cx;
 mod lent;
+mod loan;
 mod memory;
 mod payload;
 #[cfg(feature = "rig")]
@@ -36,10 +38,11 @@ mod shared;
 
 pub mod crc32c;
 
+pub use arena::{Account, Class};
 pub use buffer::{Buf, BufMut};
 pub use cx::{Cx, Entropy, Time};
 pub use lent::Lender;
 pub use payload::{Errno, Payload};
-pub use pool::{Account, Class, Pool, PoolUse};
+pub use pool::{Pool, PoolUse};
 pub use region::{Region, RegionHandle};
 pub use sg::{Sg, SgMut};

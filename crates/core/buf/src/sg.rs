@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use crate::buffer::{Buf, BufMut};
 use crate::crc32c::Crc32c;
-use crate::pool::{Class, Pool};
 
 /// A payload that may be written: pieces with one owner.
 #[derive(Debug, Default)]
@@ -213,18 +212,6 @@ impl Sg {
         let mut part = Sg::new();
         self.for_each(range, |piece, within| part.push(piece.slice(within)));
         part
-    }
-
-    /// The same bytes in memory of the pool, which nobody else writes. `None`: there is not as much.
-    #[must_use]
-    pub fn copied(&self, pool: &Pool, class: Class) -> Option<Sg> {
-        let mut copy = pool.take_sg(class, self.len)?;
-        let mut at = 0;
-        for slice in copy.slices_mut(0..self.len) {
-            self.copy_to(at, slice);
-            at += slice.len();
-        }
-        Some(copy.freeze())
     }
 
     /// Copies the bytes from `at` on into all of `into`.

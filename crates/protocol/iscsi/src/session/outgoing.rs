@@ -228,7 +228,7 @@ impl LinkState {
     pub(super) fn copy_lent(&mut self, pool: &Pool) -> bool {
         self.out.iter_mut().all(|out| match out {
             OutgoingPdu::DataIn(run) if !run.data.is_stable() => {
-                match run.data.copied(pool, Class::Solicited) {
+                match pool.copy_of(Class::Solicited, &run.data) {
                     Some(copy) => {
                         run.data = copy;
                         true

@@ -175,7 +175,7 @@ impl ControllerQueue {
     pub fn copy_lent(&mut self, pool: &Pool) -> bool {
         self.out.pdus.iter_mut().all(|pdu| match pdu {
             OutgoingPdu::Data(run) if !run.data.is_stable() => {
-                match run.data.copied(pool, Class::Solicited) {
+                match pool.copy_of(Class::Solicited, &run.data) {
                     Some(copy) => {
                         run.data = copy;
                         true

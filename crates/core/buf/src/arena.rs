@@ -1,0 +1,260 @@
+//! The arena of a pool: blocks of 512 bytes to 1 MiB, who holds each of them, and how much each class may take.
+//!
+//! Invariant, as long as nobody takes more unsolicited memory than was set aside: free bytes ≥ reserved − asked for
+//! unsolicited.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use crate::blocks::{Blocks, ORDERS};
+use crate::memory::{map_anonymous, unmap};
+
+/// What memory is taken for. It decides how deep into the pool a request may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Headers and small replies: may take everything but what was promised.
+    Wire,
+    /// Payload that arrives unasked (immediate data, first bursts, capsules), promised to the peer
+    /// and set aside with [`Pool::reserve`](crate::Pool::reserve).
+    Unsolicited,
+    /// Payload that can wait: reads, and writes solicited by R2T. Leaves alone what was promised,
+    /// and a sixteenth of the pool besides, for headers.
+    Solicited,
+}
+
+/// On whose account memory is set aside: one for each transport that shares a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Sessions of iSCSI.
+    Iscsi,
+    /// Queues of NVMe/TCP.
+    NvmeTcp,
+}
+
+impl Account {
+    const COUNT: usize = 2;
+
+    pub(crate) fn other(self) -> Account {
+        match self {
+            Account::Iscsi => Account::NvmeTcp,
+            Account::NvmeTcp => Account::Iscsi,
+        }
+    }
+}
+
+/// The smallest block, in bytes.
+pub(crate) const UNIT: usize = 512;
+/// The largest block, in bytes.
+pub(crate) const BLOCK_MAX: usize = UNIT << (ORDERS - 1);
+/// One part in so many stays for headers and replies when payload has taken all it may.
+const WIRE_SHARE: usize = 16;
+
+/// One mapping, and who has how much of it.
+pub(crate) struct Arena {
+    pub(crate) base: NonNull<u8>,
+    units: u32,
+    blocks: Blocks,
+    /// Shares of each block that was frozen, by first unit.
+    shares: Box<[Cell<u32>]>,
+    /// Bytes of the blocks that are lent.
+    pub(crate) lent: Cell<usize>,
+    /// By account.
+    pub(crate) reserved: [Cell<usize>; Account::COUNT],
+    /// What each account may have, whatever the other one has: none takes all.
+    pub(crate) floor: Cell<usize>,
+    /// Bytes asked for (not lent: blocks are larger) of what was reserved, in whole units.
+    pub(crate) used: Cell<usize>,
+    pub(crate) returned: Cell<u64>,
+    /// Whether its memory shows that nobody has filled it.
+    #[cfg(feature = "rig")]
+    pub(crate) poisoned: Cell<bool>,
+}
+
+/// One block that is lent.
+#[derive(Clone, Copy)]
+pub(crate) struct Lease {
+    /// First unit.
+    first: u32,
+    /// Units that were asked for.
+    asked: u16,
+    /// The order of the block, and [`IN_PARTS`].
+    shape: u8,
+    pub(crate) class: Class,
+}
+
+/// The block was cut: those who hold it are counted.
+const IN_PARTS: u8 = 0x80;
+
+impl Lease {
+    pub(crate) fn block_bytes(self) -> usize {
+        UNIT << self.order()
+    }
+
+    fn order(self) -> usize {
+        usize::from(self.shape & !IN_PARTS)
+    }
+
+    pub(crate) fn is_in_parts(self) -> bool {
+        self.shape & IN_PARTS != 0
+    }
+
+    /// The same for a part of the block.
+    pub(crate) fn in_parts(self) -> Lease {
+        Lease { shape: self.shape | IN_PARTS, ..self }
+    }
+
+    pub(crate) fn is_same(&self, other: &Lease) -> bool {
+        self.first == other.first
+    }
+
+    fn asked_bytes(self) -> usize {
+        usize::from(self.asked) * UNIT
+    }
+}
+
+impl Arena {
+    #[expect(clippy::expect_used, reason = "documented: a pool has at most 2 TiB")]
+    pub(crate) fn new(bytes: usize) -> Self {
+        let bytes = bytes.max(1).next_multiple_of(BLOCK_MAX);
+        let units = u32::try_from(bytes / UNIT).expect("a pool is smaller than 2 TiB");
+        Arena {
+            base: map_anonymous(bytes),
+            units,
+            blocks: Blocks::new(units),
+            shares: vec![Cell::new(0); units as usize].into(),
+            lent: Cell::new(0),
+            reserved: Default::default(),
+            floor: Cell::new(0),
+            used: Cell::new(0),
+            returned: Cell::new(0),
+            #[cfg(feature = "rig")]
+            poisoned: Cell::new(false),
+        }
+    }
+
+    /// A block for `len` bytes; `None` if the class may take no more now, or no block is large enough.
+    #[inline]
+    pub(crate) fn take(&self, class: Class, len: usize) -> Option<Lease> {
+        let order = order_of(len)?;
+        let asked = len.div_ceil(UNIT);
+        if !self.may_take(class, UNIT << order, UNIT * asked) {
+            return None;
+        }
+        let first = self.blocks.take(order)?;
+        let lease = Lease { first, asked: asked as u16, shape: order as u8, class };
+        self.lend(lease);
+        self.poison(lease);
+        Some(lease)
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.units as usize * UNIT
+    }
+
+    /// On all accounts.
+    #[inline]
+    pub(crate) fn reserved(&self) -> usize {
+        self.reserved.iter().map(Cell::get).sum()
+    }
+
+    /// Whether a block of `bytes` may go to `class` for `asked` bytes, if there is one.
+    #[inline]
+    pub(crate) fn may_take(&self, class: Class, bytes: usize, asked: usize) -> bool {
+        let promised = self.reserved().saturating_sub(self.used.get());
+        let kept = match class {
+            // What a block is larger than was asked must not come out of others' promises.
+            Class::Unsolicited => promised.saturating_sub(asked),
+            Class::Wire => promised,
+            Class::Solicited => promised + self.capacity() / WIRE_SHARE,
+        };
+        bytes.saturating_add(kept) <= self.capacity() - self.lent.get()
+    }
+
+    #[inline]
+    fn lend(&self, lease: Lease) {
+        self.lent.set(self.lent.get() + lease.block_bytes());
+        if lease.class == Class::Unsolicited {
+            self.used.set(self.used.get() + lease.asked_bytes());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, lease: Lease) {
+        self.lent.set(self.lent.get() - lease.block_bytes());
+        if lease.class == Class::Unsolicited {
+            self.used.set(self.used.get() - lease.asked_bytes());
+        }
+        self.returned.set(self.returned.get() + 1);
+        self.poison(lease);
+        self.blocks.give(lease.first, lease.order());
+    }
+
+    /// Nothing of a block that nobody names is what was there last.
+    #[cfg(feature = "rig")]
+    fn poison(&self, lease: Lease) {
+        if self.poisoned.get() {
+            // SAFETY: the block is within the arena, which is mapped and initialised, and nobody names it: it is
+            // not lent yet, or its last owner has just given it back.
+            let memory =
+                unsafe { std::slice::from_raw_parts_mut(self.address(lease).as_ptr(), lease.block_bytes()) };
+            crate::poison::fill(memory);
+        }
+    }
+
+    /// Nothing is done to memory outside of tests.
+    #[cfg(not(feature = "rig"))]
+    #[inline(always)]
+    fn poison(&self, _: Lease) {}
+
+    /// Starts to count the shares of a block that had one owner.
+    #[expect(clippy::indexing_slicing, reason = "a lease names units of its pool")]
+    pub(crate) fn share_first(&self, lease: Lease) {
+        self.shares[lease.first as usize].set(1);
+    }
+
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "a lease names units of its pool; 2^32 shares do not fit in memory"
+    )]
+    pub(crate) fn share_more(&self, lease: Lease) {
+        let shares = &self.shares[lease.first as usize];
+        // Who forgets four thousand million shares must not get the block lent twice.
+        shares.set(shares.get().checked_add(1).expect("a buffer has fewer than 2^32 shares"));
+    }
+
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "a lease names units of its pool")]
+    pub(crate) fn share_less(&self, lease: Lease) {
+        let shares = &self.shares[lease.first as usize];
+        let left = shares.get() - 1;
+        shares.set(left);
+        if left == 0 {
+            self.give_back(lease);
+        }
+    }
+
+    /// Address of a block's first byte.
+    #[inline]
+    pub(crate) fn address(&self, lease: Lease) -> NonNull<u8> {
+        // SAFETY: the lease names a block of this arena, so the sum stays inside the mapping.
+        unsafe { self.base.add(lease.first as usize * UNIT) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map_anonymous` with this length, and every buffer holds
+        // an `Rc` of this value, so none is left.
+        unsafe { unmap(self.base, self.capacity()) };
+    }
+}
+
+/// The order of the smallest block for `len` bytes.
+#[inline]
+fn order_of(len: usize) -> Option<usize> {
+    if len > BLOCK_MAX {
+        return None;
+    }
+    Some(len.max(UNIT).next_power_of_two().trailing_zeros() as usize - UNIT.trailing_zeros() as usize)
+}
