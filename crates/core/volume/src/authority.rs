@@ -11,11 +11,11 @@ use crate::bad::BadBlocks;
 use crate::change::{Abort, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, UnservableReason};
-use crate::nexus::{Identity, Nexus, PortId};
+use crate::nexus::{Access, Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, NoticeReceivers};
 use crate::record::PersistentState;
 use crate::reservation::Action;
-use crate::view::{Access, HostProtection, View, VolumeState};
+use crate::view::{HostProtection, View, VolumeState};
 
 /// How many nexuses can prevent the removal of the medium: more than sessions are let in.
 const PREVENTING_MAX: usize = 16384;

@@ -2,8 +2,11 @@
 
 use buf::{Cx, Errno, Sg, SgMut};
 
-use crate::change::Shard;
 use crate::io::{Done, Durability, Io, IoId, Span};
+
+/// One core of the daemon, from 0 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard(pub u16);
 
 /// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,16 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::backend::Geometry;
+use crate::backend::{Geometry, Shard};
 use crate::io::{Refusal, Span};
-use crate::nexus::{Identity, Nexus, PortId};
+use crate::nexus::{Access, Identity, Nexus, PortId};
 use crate::notice::Notice;
 use crate::reservation::Action;
-use crate::view::{Access, View};
-
-/// One core of the daemon, from 0 up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Shard(pub u16);
+use crate::view::View;
 
 /// Names an ask from its sending to its answer; chosen by the asking shard, unique there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -20,7 +20,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::change::Shard;
+use crate::backend::Shard;
 use crate::io::Span;
 
 /// Bytes per stripe.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use buf::Payload;
 
 use crate::facts::VolumeId;
-use crate::reservation::Class;
 
 /// Names an operation from its submission to its end; chosen by the submitter, unique per shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,16 +113,34 @@ impl Op {
     /// How reservations look at it (SPC-4 and SBC-3, the tables of commands allowed in the presence
     /// of reservations; NVMe's command groups agree): what may change blocks, or makes changes
     /// stable, writes.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> CommandClass {
         match self {
-            Op::Read(_) | Op::Compare(_) | Op::Verify(_) | Op::Prefetch(_) | Op::Extents(_) => Class::Read,
-            Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
-                Class::Write
+            Op::Read(_) | Op::Compare(_) | Op::Verify(_) | Op::Prefetch(_) | Op::Extents(_) => {
+                CommandClass::Read
             }
-            Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) | Op::MarkBad(_) | Op::Sanitize(_) => Class::Write,
-            Op::Flush => Class::Write,
+            Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
+                CommandClass::Write
+            }
+            Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) | Op::MarkBad(_) | Op::Sanitize(_) => {
+                CommandClass::Write
+            }
+            Op::Flush => CommandClass::Write,
         }
     }
+}
+
+/// How reservations look at a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CommandClass {
+    /// Looks at blocks: allowed to everyone under the write-exclusive kinds.
+    Read,
+    /// Changes something, or is listed as conflicting under every kind (MODE SENSE and MODE SELECT,
+    /// SYNCHRONIZE CACHE, START STOP UNIT that stops, PREVENT ALLOW that prevents).
+    Write,
+    /// Allowed in the presence of every persistent reservation (TEST UNIT READY, READ CAPACITY), but
+    /// not of another's SCSI-2 reservation. What even that one allows (INQUIRY, REQUEST SENSE,
+    /// REPORT LUNS, RELEASE) is not asked at all.
+    Status,
 }
 
 /// How to sanitize.
@@ -225,7 +242,7 @@ pub enum Refusal {
     /// Another registrant's reservation forbids it.
     Conflict,
     /// The path is in this state.
-    Inaccessible(crate::view::Access),
+    Inaccessible(crate::nexus::Access),
     /// Blocks behind the end.
     OutOfRange,
     /// The volume, or this nexus' access to it, is read-only.

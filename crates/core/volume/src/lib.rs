@@ -64,22 +64,21 @@ mod shared;
 mod view;
 
 pub use authority::{Change, Volume};
-pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
+pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry, Shard};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
 pub use by_volume::ByVolume;
-pub use change::{
-    Abort, Ack, Answer, AskId, ChangeId, OperatorNotice, Shard, StoreOp, ViewUpdate, VolumeRequest,
-};
+pub use change::{Abort, Ack, Answer, AskId, ChangeId, OperatorNotice, StoreOp, ViewUpdate, VolumeRequest};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use io::{
-    Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Op, Outcome, Refusal, SanitizeKind,
-    Span, UnservableReason,
+    CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Op, Outcome, Refusal,
+    SanitizeKind, Span, UnservableReason,
 };
-pub use nexus::{Identity, Nexus, PortId};
+pub use nexus::{Access, Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};
 pub use owner::{ASKS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
+pub use record::RecordError;
 pub use shared::{Gauge, Shared};
-pub use view::{Access, HostProtection, Progress, View, VolumeState};
+pub use view::{HostProtection, Progress, View, VolumeState};

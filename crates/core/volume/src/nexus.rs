@@ -1,4 +1,4 @@
-//! Who asks: an initiator port or a host, through one of our ports.
+//! Who asks: an initiator port or a host, through one of our ports; and the state of a path by such a port.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +8,31 @@ use crate::facts::Uuid;
 /// One of the target's ports: what SCSI calls a relative target port and NVMe a port. 1 to 65535.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
+
+/// The state of a path from a port to a volume (ALUA and ANA show the same one).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// Best.
+    Optimized,
+    /// Works, at a price.
+    NonOptimized,
+    /// Not now; perhaps later.
+    Inaccessible,
+    /// Never again by this path.
+    PersistentLoss,
+    /// About to change.
+    Transition,
+}
+
+impl Access {
+    /// Whether blocks can be read and written by such a path.
+    pub fn serves(self) -> bool {
+        match self {
+            Access::Optimized | Access::NonOptimized => true,
+            Access::Inaccessible | Access::PersistentLoss | Access::Transition => false,
+        }
+    }
+}
 
 /// Who a registrant is, across all connections.
 /// ```

@@ -17,14 +17,12 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::authority::{Change, Volume};
-use crate::backend::Geometry;
-use crate::change::{
-    Ack, Answer, AskId, ChangeId, OperatorNotice, Shard, StoreOp, ViewUpdate, VolumeRequest,
-};
+use crate::backend::{Geometry, Shard};
+use crate::change::{Ack, Answer, AskId, ChangeId, OperatorNotice, StoreOp, ViewUpdate, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Refusal, UnservableReason};
 use crate::nexus::Identity;
-use crate::record::{self, Damaged, PersistentState};
+use crate::record::{self, PersistentState, RecordError};
 use crate::reservation::Reservations;
 use crate::view::View;
 
@@ -121,7 +119,7 @@ impl VolumeOwner {
         shards: u16,
         persist_forced: bool,
         saved: Option<&[u8]>,
-    ) -> Result<VolumeOwner, Damaged> {
+    ) -> Result<VolumeOwner, RecordError> {
         assert!(shards > 0, "a volume is served by a core");
         let (kept, durable) = match saved {
             Some(bytes) => {

@@ -12,15 +12,18 @@
 //!
 //! Invariant: bytes that differ anywhere from what was written are refused, never read as "nothing".
 
+pub(crate) mod reader;
+
 use std::fmt;
 use std::sync::Arc;
 
 use crate::bad::BadBlocks;
 use crate::facts::Uuid;
 use crate::io::Span;
-use crate::nexus::PortId;
+use crate::nexus::{Access, PortId};
 use crate::reservation::Reservations;
-use crate::view::{Access, HostProtection, VolumeState};
+use crate::view::{HostProtection, VolumeState};
+use reader::Reader;
 
 const MAGIC: &[u8; 4] = b"BWPR";
 /// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize.
@@ -66,7 +69,7 @@ impl PersistentState {
 
 /// Why a volume's record cannot be trusted. The volume must not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damaged {
+pub enum RecordError {
     /// Not such a record.
     Foreign,
     /// Written by a later version of this software.
@@ -79,19 +82,21 @@ pub enum Damaged {
     Contents,
 }
 
-impl fmt::Display for Damaged {
+impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Damaged::Foreign => write!(f, "not a volume's record"),
-            Damaged::Version(version) => write!(f, "written in format {version}, which is not known here"),
-            Damaged::OtherVolume(uuid) => write!(f, "of another volume: {uuid}"),
-            Damaged::Checksum => write!(f, "wrong checksum"),
-            Damaged::Contents => write!(f, "contradictory contents"),
+            RecordError::Foreign => write!(f, "not a volume's record"),
+            RecordError::Version(version) => {
+                write!(f, "written in format {version}, which is not known here")
+            }
+            RecordError::OtherVolume(uuid) => write!(f, "of another volume: {uuid}"),
+            RecordError::Checksum => write!(f, "wrong checksum"),
+            RecordError::Contents => write!(f, "contradictory contents"),
         }
     }
 }
 
-impl std::error::Error for Damaged {}
+impl std::error::Error for RecordError {}
 
 /// The record's bytes: of the reservations everything, or only that nothing is to be kept.
 #[expect(clippy::expect_used, reason = "the table has every state")]
@@ -124,26 +129,30 @@ pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
 }
 
 /// What [`save`], or an older version of it, wrote for this volume.
-pub(crate) fn restore(bytes: &[u8], uuid: Uuid, persist_forced: bool) -> Result<PersistentState, Damaged> {
-    let (body, crc) = bytes.split_last_chunk::<4>().ok_or(Damaged::Foreign)?;
+pub(crate) fn restore(
+    bytes: &[u8],
+    uuid: Uuid,
+    persist_forced: bool,
+) -> Result<PersistentState, RecordError> {
+    let (body, crc) = bytes.split_last_chunk::<4>().ok_or(RecordError::Foreign)?;
     let mut from = Reader(body);
-    if from.array::<4>().ok_or(Damaged::Foreign)? != *MAGIC {
-        return Err(Damaged::Foreign);
+    if from.array::<4>().ok_or(RecordError::Foreign)? != *MAGIC {
+        return Err(RecordError::Foreign);
     }
     if buf::crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
-        return Err(Damaged::Checksum);
+        return Err(RecordError::Checksum);
     }
-    let [version] = from.array().ok_or(Damaged::Contents)?;
+    let [version] = from.array().ok_or(RecordError::Contents)?;
     if version == 0 || version > VERSION {
-        return Err(Damaged::Version(version));
+        return Err(RecordError::Version(version));
     }
-    let [flags] = from.array().ok_or(Damaged::Contents)?;
-    let of = Uuid(from.array().ok_or(Damaged::Contents)?);
+    let [flags] = from.array().ok_or(RecordError::Contents)?;
+    let of = Uuid(from.array().ok_or(RecordError::Contents)?);
     if of != uuid {
-        return Err(Damaged::OtherVolume(of));
+        return Err(RecordError::OtherVolume(of));
     }
-    let kept = restore_kept(&mut from, version, flags, persist_forced).ok_or(Damaged::Contents)?;
-    if from.0.is_empty() { Ok(kept) } else { Err(Damaged::Contents) }
+    let kept = restore_kept(&mut from, version, flags, persist_forced).ok_or(RecordError::Contents)?;
+    if from.0.is_empty() { Ok(kept) } else { Err(RecordError::Contents) }
 }
 
 fn restore_kept(
@@ -199,25 +208,6 @@ fn restore_bad(from: &mut Reader<'_>) -> Option<BadBlocks> {
     BadBlocks::restore(spans)
 }
 
-/// Takes a record apart; `None` where it ends too soon.
-pub(crate) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (now, later) = self.0.split_first_chunk()?;
-        self.0 = later;
-        Some(*now)
-    }
-
-    /// Text behind its length in one byte.
-    pub(crate) fn text(&mut self) -> Option<&'a str> {
-        let [len] = self.array()?;
-        let (now, later) = self.0.split_at_checked(usize::from(len))?;
-        self.0 = later;
-        std::str::from_utf8(now).ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +258,7 @@ mod tests {
         let good = save(UUID, &PersistentState { access, ..PersistentState::default() });
         let refused = |from_end: usize, to: u8| {
             let bytes = altered(good.clone(), |body| body[body.len() - from_end] = to);
-            assert_eq!(restore(&bytes, UUID, false), Err(Damaged::Contents), "{from_end}: {to}");
+            assert_eq!(restore(&bytes, UUID, false), Err(RecordError::Contents), "{from_end}: {to}");
         };
         refused(1, 0); // Optimized is not listed.
         refused(1, 5); // There is no such state.
@@ -321,12 +311,12 @@ mod tests {
             save(UUID, &PersistentState { owes_sanitize: true, ..PersistentState::default() }),
             |body| body[4] = 3,
         );
-        assert_eq!(restore(&owing, UUID, false), Err(Damaged::Contents));
+        assert_eq!(restore(&owing, UUID, false), Err(RecordError::Contents));
     }
 
     #[test]
     fn a_later_version_is_refused() {
         let later = altered(save(UUID, &PersistentState::default()), |body| body[4] = VERSION + 1);
-        assert_eq!(restore(&later, UUID, false), Err(Damaged::Version(VERSION + 1)));
+        assert_eq!(restore(&later, UUID, false), Err(RecordError::Version(VERSION + 1)));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use buf::Time;
 
-use crate::change::Shard;
+use crate::backend::Shard;
 use crate::guard::Guards;
 
 /// How long a lack of space is not told again.

@@ -9,34 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::backend::Geometry;
 use crate::bad::BadBlocks;
-use crate::io::{Epoch, Op, Refusal, Span, UnservableReason};
-use crate::nexus::{Nexus, PortId};
-use crate::reservation::{Class, Reservations};
-
-/// The state of a path from a port to a volume (ALUA and ANA show the same one).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Access {
-    /// Best.
-    Optimized,
-    /// Works, at a price.
-    NonOptimized,
-    /// Not now; perhaps later.
-    Inaccessible,
-    /// Never again by this path.
-    PersistentLoss,
-    /// About to change.
-    Transition,
-}
-
-impl Access {
-    /// Whether blocks can be read and written by such a path.
-    pub fn serves(self) -> bool {
-        match self {
-            Access::Optimized | Access::NonOptimized => true,
-            Access::Inaccessible | Access::PersistentLoss | Access::Transition => false,
-        }
-    }
-}
+use crate::io::{CommandClass, Epoch, Op, Refusal, Span, UnservableReason};
+use crate::nexus::{Access, Nexus, PortId};
+use crate::reservation::Reservations;
 
 /// Write protection by a host: one state for both protocols, but how long it holds is by the standard
 /// of who set it.
@@ -204,7 +179,7 @@ impl View {
     /// Whether `who` may do something of this class that is no operation on blocks (the tables
     /// "commands that are allowed in the presence of various reservations" of SPC and SBC): first
     /// the path, then the reservation.
-    pub fn admit_class(&self, who: &Nexus, class: Class) -> Result<(), Refusal> {
+    pub fn admit_class(&self, who: &Nexus, class: CommandClass) -> Result<(), Refusal> {
         let access = self.access(who.port);
         if !access.serves() {
             return Err(Refusal::Inaccessible(access));
@@ -214,7 +189,7 @@ impl View {
 
     /// Whether a reservation of others keeps `who` from reading.
     pub fn shuts_out(&self, who: &Nexus) -> bool {
-        !self.reservations.admits(&who.identity, Class::Read)
+        !self.reservations.admits(&who.identity, CommandClass::Read)
     }
 
     /// Whether the medium can be read (what TEST UNIT READY tells).

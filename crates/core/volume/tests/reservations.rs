@@ -8,7 +8,7 @@ extern crate blockwire_volume as volume;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use volume::reservation::{Action, Class, Effect, Key, Kind, Register, RegisterMode, Reservations};
+use volume::reservation::{Action, Effect, Key, Kind, Register, RegisterMode, Reservations};
 use volume::{
     Durability, Geometry, Identity, Nexus, Op, PortId, Refusal, SanitizeKind, Span, View, VolumeState,
 };
@@ -148,7 +148,7 @@ fn every_operation_of_everyone_under_every_reservation() {
                     assert_eq!(view.admit(&nexus(who), &op), expected, "{case}");
                     assert_eq!(view.admit_class(&nexus(who), op.class()), expected, "{case}");
                 }
-                assert_eq!(view.admit_class(&nexus(who), Class::Status), Ok(()));
+                assert_eq!(view.admit_class(&nexus(who), volume::CommandClass::Status), Ok(()));
             }
         }
     }
@@ -157,7 +157,7 @@ fn every_operation_of_everyone_under_every_reservation() {
     for who in ALL {
         let expected = if who == 'A' { Ok(()) } else { Err(Refusal::Conflict) };
         assert!(ops().iter().all(|op| view.admit(&nexus(who), op) == expected));
-        assert_eq!(view.admit_class(&nexus(who), Class::Status), expected);
+        assert_eq!(view.admit_class(&nexus(who), volume::CommandClass::Status), expected);
     }
     let sanitize = Op::Sanitize(SanitizeKind::BlockErase);
     assert_eq!(view.admit(&nexus('B'), &sanitize), Err(Refusal::Conflict));

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use buf::{Class, Cx, Errno, Payload, Time};
 
-use crate::backend::{Backend, DiskOp};
-use crate::change::{Ack, AskId, OperatorNotice, Shard, VolumeRequest};
+use crate::backend::{Backend, DiskOp, Shard};
+use crate::change::{Ack, AskId, OperatorNotice, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::nexus::Nexus;

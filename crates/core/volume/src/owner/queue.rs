@@ -8,7 +8,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::change::{AskId, Shard, VolumeRequest};
+use crate::backend::Shard;
+use crate::change::{AskId, VolumeRequest};
 use crate::nexus::Identity;
 
 /// How many asks wait for their turn, but for those that are never refused: two per path of a cluster of 64 nodes

@@ -472,10 +472,9 @@ impl Reservations {
         if self.registrants.is_empty() {
             return None;
         }
-        let assured = self
-            .held
-            .as_ref()
-            .is_some_and(|held| held.kind.permits(self.rank(held, &who.identity), super::Class::Write));
+        let assured = self.held.as_ref().is_some_and(|held| {
+            held.kind.permits(self.rank(held, &who.identity), crate::io::CommandClass::Write)
+        });
         Some(if assured { Ok(self.effect(self.clone())) } else { Err(Refusal::Conflict) })
     }
 

@@ -15,9 +15,9 @@ mod tests;
 
 use std::sync::Arc;
 
+use crate::io::CommandClass;
 use crate::nexus::Identity;
 
-pub use crate::record::Damaged;
 pub use action::{Action, Effect, Register, RegisterMode};
 
 /// How many registrations a volume keeps (one per initiator port and target port, or per host): a
@@ -35,12 +35,13 @@ impl Key {
 
 /// The six kinds of reservation.
 /// ```
-/// use blockwire_volume::reservation::{Class, Kind, Rank};
+/// use blockwire_volume::CommandClass;
+/// use blockwire_volume::reservation::{Kind, Rank};
 ///
 /// let kind = Kind::from_nvme(3).unwrap();
 /// assert_eq!((kind, kind.scsi()), (Kind::WriteExclusiveRegistrants, 5));
-/// assert!(kind.permits(Rank::Registrant, Class::Write) && !kind.permits(Rank::Stranger, Class::Write));
-/// assert!(kind.permits(Rank::Stranger, Class::Read));
+/// assert!(kind.permits(Rank::Registrant, CommandClass::Write) && !kind.permits(Rank::Stranger, CommandClass::Write));
+/// assert!(kind.permits(Rank::Stranger, CommandClass::Read));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -111,16 +112,16 @@ impl Kind {
     }
 
     /// The table: whether a nexus of this rank may do something of this class.
-    pub fn permits(self, rank: Rank, class: Class) -> bool {
+    pub fn permits(self, rank: Rank, class: CommandClass) -> bool {
         let has_rights = match rank {
             Rank::Holder => true,
             Rank::Registrant => self.favours_registrants(),
             Rank::Stranger => false,
         };
         match class {
-            Class::Read => has_rights || !self.excludes_reads(),
-            Class::Write => has_rights,
-            Class::Status => true,
+            CommandClass::Read => has_rights || !self.excludes_reads(),
+            CommandClass::Write => has_rights,
+            CommandClass::Status => true,
         }
     }
 }
@@ -134,20 +135,6 @@ pub enum Rank {
     Registrant,
     /// Neither.
     Stranger,
-}
-
-/// How reservations look at a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Looks at blocks: allowed to everyone under the write-exclusive kinds.
-    Read,
-    /// Changes something, or is listed as conflicting under every kind (MODE SENSE and MODE SELECT,
-    /// SYNCHRONIZE CACHE, START STOP UNIT that stops, PREVENT ALLOW that prevents).
-    Write,
-    /// Allowed in the presence of every persistent reservation (TEST UNIT READY, READ CAPACITY), but
-    /// not of another's SCSI-2 reservation. What even that one allows (INQUIRY, REQUEST SENSE,
-    /// REPORT LUNS, RELEASE) is not asked at all.
-    Status,
 }
 
 /// Someone whose key is registered.
@@ -190,7 +177,7 @@ impl Reservations {
     }
 
     /// Whether `who` may do something of this class.
-    pub fn admits(&self, who: &Identity, class: Class) -> bool {
+    pub fn admits(&self, who: &Identity, class: CommandClass) -> bool {
         if let Some(legacy) = &self.legacy {
             return **legacy == *who;
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
 use crate::nexus::{Identity, PortId};
-use crate::record::Reader;
+use crate::record::reader::Reader;
 
 const PERSIST: u8 = 1;
 const NO_HOLDER: u16 = u16::MAX;

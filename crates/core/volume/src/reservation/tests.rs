@@ -30,7 +30,7 @@ fn save(state: &Reservations) -> Vec<u8> {
     crate::record::save(UUID, &PersistentState { reservations, ..PersistentState::default() })
 }
 
-fn restore(bytes: &[u8]) -> Result<Reservations, Damaged> {
+fn restore(bytes: &[u8]) -> Result<Reservations, RecordError> {
     crate::record::restore(bytes, UUID, false).map(|kept| Arc::unwrap_or_clone(kept.reservations))
 }
 
@@ -52,9 +52,9 @@ fn the_table_is_the_standards() {
         for (rank, rights) in
             [(Rank::Holder, holder), (Rank::Registrant, registrant), (Rank::Stranger, stranger)]
         {
-            assert_eq!(kind.permits(rank, Class::Read), rights.contains('r'), "{kind:?} {rank:?}");
-            assert_eq!(kind.permits(rank, Class::Write), rights.contains('w'), "{kind:?} {rank:?}");
-            assert!(kind.permits(rank, Class::Status));
+            assert_eq!(kind.permits(rank, CommandClass::Read), rights.contains('r'), "{kind:?} {rank:?}");
+            assert_eq!(kind.permits(rank, CommandClass::Write), rights.contains('w'), "{kind:?} {rank:?}");
+            assert!(kind.permits(rank, CommandClass::Status));
         }
     }
     let scsi: Vec<_> = (0..=255).filter(|code| Kind::from_scsi(*code).is_some()).collect();
@@ -339,7 +339,7 @@ fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Effect
     }
     for number in 0..6 {
         let one = nexus(number).identity;
-        for class in [Class::Read, Class::Write, Class::Status] {
+        for class in [CommandClass::Read, CommandClass::Write, CommandClass::Status] {
             let lost = before.admits(&one, class) && !state.admits(&one, class);
             assert!(!lost || effect.drain, "rights are taken away without a fence: {step:?}");
         }
@@ -408,7 +408,7 @@ proptest! {
         prop_assert!(restore(&flipped).is_err());
         prop_assert!(restore(&bytes[..cut.index(bytes.len())]).is_err());
         let other = crate::record::restore(&bytes, Uuid([1; 16]), false);
-        prop_assert_eq!(other, Err(Damaged::OtherVolume(UUID)));
+        prop_assert_eq!(other, Err(RecordError::OtherVolume(UUID)));
         let _ = restore(&flipped[4..]);
     }
 }

@@ -4,7 +4,6 @@
 use buf::{Payload, Sg};
 use nvme::io::{DatasetManagement, DatasetRange};
 use nvme::{Completion, Sqe, Status};
-use volume::reservation::Class;
 use volume::{Op, Refusal, Span};
 use zerocopy::FromBytes;
 
@@ -30,7 +29,7 @@ pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out:
         admit(ctx, key, &entry, volume, &Op::Unmap(Vec::new()))?;
     } else {
         let who = ctx.nexus(key.queue);
-        volume.view.admit_class(who, Class::Write).map_err(status::refused)?;
+        volume.view.admit_class(who, volume::CommandClass::Write).map_err(status::refused)?;
         volume.view.admit_medium().map_err(status::refused)?;
     }
     list::receive(ctx, key, sqe, &entry, data_out)

@@ -39,7 +39,7 @@ pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out:
     if (data_out as usize) < len {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    volume.view.admit_class(ctx.nexus(key.queue), reservation::Class::Status).map_err(status::refused)?;
+    volume.view.admit_class(ctx.nexus(key.queue), volume::CommandClass::Status).map_err(status::refused)?;
     list::receive(ctx, key, sqe, &entry, data_out)
 }
 

@@ -6,7 +6,8 @@ use nvme::reservation::{
     Acquire, AcquireAction, AcquireKeys, Register, RegisterAction, RegisterKeys, Registrant, Release,
     ReleaseAction, Report, Summary, decode_status,
 };
-use volume::reservation::{Action, Class, Key, Kind, Rank};
+use volume::CommandClass;
+use volume::reservation::{Action, Key, Kind, Rank};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -75,7 +76,7 @@ fn three() -> (World, [Host; 3]) {
 }
 
 /// Every command that names blocks, and how reservations look at it (NVMe Base 2.0, figure 468).
-fn commands() -> Vec<(Sqe, Vec<u8>, Class)> {
+fn commands() -> Vec<(Sqe, Vec<u8>, CommandClass)> {
     let data = block(0).to_vec();
     let mut dsm = sqe(Opcode::DATASET_MANAGEMENT);
     DatasetManagement { ranges: 1, deallocate: true }.put(&mut dsm);
@@ -85,17 +86,17 @@ fn commands() -> Vec<(Sqe, Vec<u8>, Class)> {
     let mut copy = sqe(Opcode::COPY);
     Copy { lba: 100, ranges: 1, format: 0, fua: false, protects: false }.put(&mut copy);
     vec![
-        (transfer(Opcode::READ, 0, 1), Vec::new(), Class::Read),
-        (transfer(Opcode::COMPARE, 0, 1), data.clone(), Class::Read),
-        (transfer(Opcode::VERIFY, 0, 1), Vec::new(), Class::Read),
-        (transfer(Opcode::WRITE, 0, 1), data, Class::Write),
-        (transfer(Opcode::WRITE_ZEROES, 0, 1), Vec::new(), Class::Write),
-        (transfer(Opcode::WRITE_UNCORRECTABLE, 9, 1), Vec::new(), Class::Write),
-        (sqe(Opcode::FLUSH), Vec::new(), Class::Write),
-        (dsm, range.as_bytes().to_vec(), Class::Write),
-        (hint, range.as_bytes().to_vec(), Class::Write),
-        (copy, CopyRange::new(0, 1).as_bytes().to_vec(), Class::Write),
-        (report_sqe(4096, true), Vec::new(), Class::Status),
+        (transfer(Opcode::READ, 0, 1), Vec::new(), CommandClass::Read),
+        (transfer(Opcode::COMPARE, 0, 1), data.clone(), CommandClass::Read),
+        (transfer(Opcode::VERIFY, 0, 1), Vec::new(), CommandClass::Read),
+        (transfer(Opcode::WRITE, 0, 1), data, CommandClass::Write),
+        (transfer(Opcode::WRITE_ZEROES, 0, 1), Vec::new(), CommandClass::Write),
+        (transfer(Opcode::WRITE_UNCORRECTABLE, 9, 1), Vec::new(), CommandClass::Write),
+        (sqe(Opcode::FLUSH), Vec::new(), CommandClass::Write),
+        (dsm, range.as_bytes().to_vec(), CommandClass::Write),
+        (hint, range.as_bytes().to_vec(), CommandClass::Write),
+        (copy, CopyRange::new(0, 1).as_bytes().to_vec(), CommandClass::Write),
+        (report_sqe(4096, true), Vec::new(), CommandClass::Status),
     ]
 }
 
@@ -162,7 +163,7 @@ fn a_fused_pair_conflicts_as_a_pair() {
             let compare = world.start(host, &compare, &block(0));
             let write = world.start(host, &write, &block(0));
             world.run();
-            let status = if kind.permits(rank, Class::Write) { Status::SUCCESS } else { CONFLICT };
+            let status = if kind.permits(rank, CommandClass::Write) { Status::SUCCESS } else { CONFLICT };
             assert_eq!((world.status(compare), world.status(write)), (status, status), "{kind:?} {rank:?}");
         }
     }

@@ -3,7 +3,7 @@
 
 use scsi::Command;
 use scsi::cdb::Conflicts;
-use volume::reservation::Class;
+use volume::CommandClass;
 use volume::{Refusal, UnservableReason};
 
 use crate::context::ExecContext;
@@ -21,9 +21,9 @@ pub(crate) fn judge(ctx: &ExecContext, slot: u32) -> Result<(), Refusal> {
     }
     let class = match command.conflicts() {
         Conflicts::Never => None,
-        Conflicts::Legacy => Some(Class::Status),
-        Conflicts::Read => Some(Class::Read),
-        Conflicts::Write => Some(Class::Write),
+        Conflicts::Legacy => Some(CommandClass::Status),
+        Conflicts::Read => Some(CommandClass::Read),
+        Conflicts::Write => Some(CommandClass::Write),
     };
     // SPC-2 §5.5.1: so also for the holder of a RESERVE; its PERSISTENT RESERVE OUT the volume refuses.
     let mixes = matches!(command, Command::ReserveIn { .. }) && view.reservations.legacy().is_some();
