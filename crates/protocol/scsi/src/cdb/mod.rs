@@ -21,6 +21,9 @@ pub use table::{CommandSet, Entry};
 /// Longest CDB that this crate knows, in bytes.
 pub const CDB_LEN_MAX: usize = 16;
 
+/// A CDB, filled up with zeros.
+type Cdb = [u8; CDB_LEN_MAX];
+
 /// Why a CDB is refused; all are the initiator's fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CdbError {

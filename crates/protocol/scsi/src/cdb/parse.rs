@@ -2,7 +2,6 @@
 //!
 //! Reserved bits are known to be zero here, so only fields with forbidden values are refused.
 
-use super::table::Cdb;
 use super::*;
 use crate::wire::{be16, be24, be32, be64, bit, bits};
 

@@ -4,11 +4,9 @@
 //! with any other bit set is refused with a pointer to it. CONTROL is all zero: NACA is not supported
 //! (NORMACA = 0) and LINK is gone.
 
-use super::{CDB_LEN_MAX, CdbError, Command, parse};
+use super::{CDB_LEN_MAX, Cdb, CdbError, Command, parse};
 use crate::wire::{bits, copy};
 
-/// A CDB, filled up with zeros.
-pub(super) type Cdb = [u8; CDB_LEN_MAX];
 /// Reads the fields of a CDB whose reserved bits are known to be zero.
 pub(super) type Parse = fn(&Cdb) -> Result<Command, CdbError>;
 
