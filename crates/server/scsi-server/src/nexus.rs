@@ -75,7 +75,7 @@ pub(crate) struct LunState {
     pub(crate) serial: u32,
     pub(crate) attentions: Attentions,
     pub(crate) order: Order,
-    /// Flushes that go on behind a command that was answered (see `exec/flush.rs`).
+    /// Flushes that go on behind a command that was answered (see `exec/cache.rs`).
     pub(crate) flushes: u8,
     /// What became of one of them, to be told once.
     pub(crate) deferred: Option<Sense>,

@@ -2,7 +2,10 @@
 
 use scsi::CommandSet;
 use scsi::mode;
+use scsi::vpd::Unit as Names;
 use volume::{Shared, UnservableReason, Uuid, View, VolumeId};
+
+use crate::nexus::NexusSpec;
 
 /// What a logical unit is, beyond its volume's view.
 #[derive(Clone, Debug)]
@@ -34,6 +37,11 @@ const D_SENSE: u32 = 1;
 const TAS_CHANGED: u32 = 2;
 
 impl Unit {
+    /// Its names, as this nexus sees them.
+    pub(crate) fn names<'a>(&self, nexus: &'a NexusSpec) -> Names<'a> {
+        Names { uuid: self.spec.uuid.0, vendor: nexus.product.vendor.as_bytes() }
+    }
+
     /// The commands that it has.
     pub(crate) fn commands(&self, explicit_alua: bool) -> CommandSet {
         let geometry = &self.view.geometry;

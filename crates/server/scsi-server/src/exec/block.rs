@@ -4,17 +4,14 @@
 //! residual tells the difference; a write that would end within a block is refused instead.
 
 use buf::{Payload, Sg};
-use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic};
+use scsi::cdb::{ByteCheck, Transfer, Verify, WriteAtomic};
 use scsi::sense::Sense;
 use volume::{Durability, Op, Refusal, Span};
 
-use super::{fail, flush, good};
+use super::{fail, good};
 use crate::context::ExecContext;
 use crate::job::Job;
 use crate::step::Reply;
-
-/// A hint reaches no further, in bytes.
-const PREFETCH_MAX: u64 = 16 << 20;
 
 pub(crate) fn span(transfer: Transfer) -> Span {
     Span { lba: transfer.lba, blocks: u64::from(transfer.blocks) }
@@ -208,33 +205,6 @@ pub(crate) fn write_atomic(ctx: &mut ExecContext, slot: u32, write: WriteAtomic)
         return ctx.check(slot, Sense::cdb_field(10, None));
     }
     receive_exactly(ctx, slot, bytes, write.transfer.fua);
-}
-
-/// The blocks of a caching command; 0 are all up to the end.
-pub(crate) fn reach(ctx: &ExecContext, slot: u32, extent: Extent) -> Result<Span, Refusal> {
-    let total = ctx.unit_of(slot).view.geometry.blocks;
-    let span = Span { lba: extent.lba, blocks: u64::from(extent.blocks) };
-    match span.end() {
-        Some(end) if end <= total => {}
-        Some(_) | None => return Err(Refusal::OutOfRange),
-    }
-    Ok(if span.blocks == 0 { Span { blocks: total - span.lba, ..span } } else { span })
-}
-
-/// PRE-FETCH: GOOD, never CONDITION MET, since nobody knows how much of it stays in a cache.
-pub(crate) fn prefetch(ctx: &mut ExecContext, slot: u32, extent: Extent) {
-    let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
-    match reach(ctx, slot, extent) {
-        Err(refusal) => ctx.refuse(slot, refusal),
-        Ok(span) => {
-            let span = Span { blocks: span.blocks.min(PREFETCH_MAX / logical), ..span };
-            let op = Op::Prefetch(span);
-            if extent.immediate && flush::start_background(ctx, slot, &op) {
-                return good(ctx, slot);
-            }
-            submit_admitted(ctx, slot, op);
-        }
-    }
 }
 
 /// Submits what needs no payload, if it is admitted.

@@ -13,8 +13,8 @@ use scsi::copy::{self, CopyLen, CopyList, CopyState, CopyStatus, CopyTarget, Lim
 use scsi::sense::Sense;
 use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
 
+use super::good;
 use super::parameter::contiguous;
-use super::{good, vpd};
 use crate::context::ExecContext;
 use crate::job::{CopyRun, CopyStage, Copying, Job};
 use crate::nexus::{COPY_RECORDS_MAX, CopyRecord};
@@ -99,7 +99,7 @@ fn resolve(ctx: &ExecContext, nexus: NexusKey, target: &CopyTarget<'_>) -> Resul
     let spec = ctx.nexus(nexus);
     let named = spec.luns.iter().find_map(|entry| {
         let unit = ctx.unit(entry.volume)?;
-        vpd::names(spec, unit).is_named_by(&target.designator).then_some((entry.volume, unit))
+        unit.names(spec).is_named_by(&target.designator).then_some((entry.volume, unit))
     });
     let Some((volume, unit)) = named else { return Err(Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)) };
     if target.block_len != 0 && target.block_len != unit.view.geometry.logical {

@@ -7,12 +7,13 @@
 
 mod access;
 mod block;
+pub(crate) mod cache;
 pub(crate) mod compare;
 pub(crate) mod copy;
 pub(crate) mod fast_path;
-pub(crate) mod flush;
 pub(crate) mod identify;
 mod judge;
+pub(crate) mod log;
 mod mode;
 mod parameter;
 mod power;
@@ -20,7 +21,6 @@ mod provision;
 mod report;
 mod reserve;
 pub(crate) mod sanitize;
-pub(crate) mod usage;
 mod vpd;
 
 use buf::Sg;
@@ -145,8 +145,8 @@ pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
         Command::WriteAndVerify(verify) => block::write_and_verify(ctx, slot, verify),
         Command::OrWrite(transfer) => block::or_write(ctx, slot, transfer),
         Command::WriteAtomic(write) => block::write_atomic(ctx, slot, write),
-        Command::PreFetch(extent) => block::prefetch(ctx, slot, extent),
-        Command::SynchronizeCache(extent) => flush::synchronize(ctx, slot, extent),
+        Command::PreFetch(extent) => cache::prefetch(ctx, slot, extent),
+        Command::SynchronizeCache(extent) => cache::synchronize(ctx, slot, extent),
         Command::Verify(verify) => compare::verify(ctx, slot, verify),
         Command::CompareAndWrite(transfer) => compare::compare_and_write(ctx, slot, transfer),
         Command::WriteSame(same) => provision::write_same(ctx, slot, same),
@@ -161,7 +161,7 @@ pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
         }
         Command::ModeSense(request) => mode::sense(ctx, slot, request),
         Command::ModeSelect(select) => mode::select(ctx, slot, select),
-        Command::LogSense(request) => report::log_sense(ctx, slot, request),
+        Command::LogSense(request) => log::sense(ctx, slot, request),
         Command::ReportOpcodes(request) => report::opcodes(ctx, slot, request),
         Command::ReportTaskManagement { extended, allocation } => {
             report::task_management(ctx, slot, extended, allocation);
@@ -223,7 +223,7 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
     match (&ctx.tasks.get(slot).job, result) {
         (Job::Copy(_), result) => copy::done(ctx, slot, result, payload),
         (Job::Sanitize(_), result) => sanitize::done(ctx, slot, result),
-        (Job::Background(_), result) => flush::ended(ctx, slot, result.err()),
+        (Job::Background(_), result) => cache::ended(ctx, slot, result.err()),
         (_, Err(failure)) => fail(ctx, slot, failure),
         (Job::Plain, Ok(outcome)) => match ctx.tasks.get(slot).command {
             Command::Read(transfer) => block::finish_read(ctx, slot, transfer, payload),
@@ -237,7 +237,7 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
         (Job::VerifyAfterWrite, Ok(_)) => block::verify_after_write(ctx, slot, payload),
         (Job::FlushAfterRead(_), Ok(_)) => block::read_is_stable(ctx, slot),
         (Job::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
-        (Job::Usage(_), Ok(outcome)) => usage::counted(ctx, slot, outcome),
+        (Job::Usage(_), Ok(outcome)) => log::counted(ctx, slot, outcome),
         (Job::Eject, Ok(_)) => power::eject(ctx, slot),
         // Asks are no operations.
         (Job::Asks(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
@@ -247,7 +247,7 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
 /// Ends a task of the server's own whose volume is served no more.
 pub(crate) fn end_own(ctx: &mut ExecContext, slot: u32) {
     match ctx.tasks.get(slot).job {
-        Job::Background(_) => flush::ended(ctx, slot, None),
+        Job::Background(_) => cache::ended(ctx, slot, None),
         _ => sanitize::end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
     }
 }

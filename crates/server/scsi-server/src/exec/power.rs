@@ -10,7 +10,7 @@ use scsi::sense::Sense;
 use volume::{Op, UnservableReason, VolumeRequest};
 
 use super::block::admit;
-use super::flush::start_background;
+use super::cache::start_background;
 use super::good;
 use crate::context::ExecContext;
 use crate::job::Job;

@@ -1,16 +1,15 @@
-//! Reports and small services: REQUEST SENSE, LOG SENSE, what commands and functions there are, READ
+//! Reports and small services: REQUEST SENSE, what commands and functions there are, READ
 //! DEFECT DATA, the echo buffer (SPC-4 §6).
 
 use buf::Sg;
 use scsi::buffer::{EchoAccess, echo_descriptor};
-use scsi::cdb::{BufferAccess, LogSense, ReadDefects, ReportOpcodes};
-use scsi::log::{self, Resources, Values};
+use scsi::cdb::{BufferAccess, ReadDefects, ReportOpcodes};
 use scsi::report::TaskManagement;
 use scsi::sense::{Sense, SenseKey};
-use scsi::{Command, defects as defect_lists, report};
+use scsi::{defects as defect_lists, report};
 
+use super::good;
 use super::identify::put_sense;
-use super::{good, usage};
 use crate::context::ExecContext;
 use crate::status;
 
@@ -35,30 +34,6 @@ pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, 
         put_sense(&sense, descriptor, w);
         Ok(())
     });
-}
-
-/// LOG SENSE.
-pub(crate) fn log_sense(ctx: &mut ExecContext, slot: u32, request: LogSense) {
-    let unit = ctx.unit_of(slot);
-    let counts = request.page == log::PROVISIONING && request.subpage == 0;
-    if unit.view.geometry.thin && counts && unit.not_ready().is_none() {
-        usage::start(ctx, slot);
-    } else {
-        let unknown = Resources { available: 0, used: 0, shared: false };
-        // While nothing can be counted the page is not there; the list of pages needs no counts.
-        let resources = (unit.view.geometry.thin && !counts).then_some(unknown);
-        log(ctx, slot, resources);
-    }
-}
-
-/// Answers a LOG SENSE.
-pub(crate) fn log(ctx: &mut ExecContext, slot: u32, resources: Option<Resources>) {
-    let Command::LogSense(request) = ctx.tasks.get(slot).command else {
-        // Only LOG SENSE counts blocks.
-        return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
-    };
-    let values = Values { temperature: None, resources };
-    ctx.report(slot, usize::from(request.allocation), |_, w| log::sense(&request, &values, w));
 }
 
 /// REPORT SUPPORTED OPERATION CODES.

@@ -6,11 +6,11 @@ use scsi::inquiry::Peripheral;
 use scsi::sense::Sense;
 use scsi::vpd::{
     self, AfterErase, BlockLimits, Characteristics, ExtendedInquiry, Provisioning, ProvisioningType,
-    TargetPort, Unit as Names,
+    TargetPort,
 };
 use volume::Geometry;
 
-use super::{copy, provision, usage};
+use super::{copy, log, provision};
 use crate::nexus::NexusSpec;
 use crate::unit::Unit;
 
@@ -37,7 +37,7 @@ pub(crate) fn page(nexus: &NexusSpec, unit: &Unit, page: u8, w: &mut Writer<'_>)
     match page {
         vpd::SUPPORTED => vpd::supported(disk, &PAGES, w),
         vpd::SERIAL => vpd::serial(disk, &unit.spec.uuid.serial(), w),
-        vpd::IDENTIFICATION => vpd::identification(disk, Some(&names(nexus, unit)), &own_port(nexus), w),
+        vpd::IDENTIFICATION => vpd::identification(disk, Some(&unit.names(nexus)), &own_port(nexus), w),
         vpd::EXTENDED => {
             let page =
                 ExtendedInquiry { volatile_cache: geometry.write_cache, sense_len_max: Sense::LEN_MAX as u8 };
@@ -68,11 +68,6 @@ pub(crate) fn page_without_volume(
         _ => return Err(Sense::cdb_field(2, None)),
     }
     Ok(())
-}
-
-/// The names of a logical unit.
-pub(crate) fn names<'a>(nexus: &'a NexusSpec, unit: &Unit) -> Names<'a> {
-    Names { uuid: unit.spec.uuid.0, vendor: nexus.product.vendor.as_bytes() }
 }
 
 fn own_port(nexus: &NexusSpec) -> TargetPort<'_> {
@@ -129,7 +124,7 @@ fn characteristics(unit: &Unit) -> Characteristics {
 
 fn provisioning(geometry: &Geometry) -> Provisioning {
     Provisioning {
-        threshold_exponent: if geometry.thin { usage::set_exponent(geometry) } else { 0 },
+        threshold_exponent: if geometry.thin { log::set_exponent(geometry) } else { 0 },
         unmap: geometry.thin,
         write_same_16: geometry.thin,
         write_same_10: geometry.thin,

@@ -1,18 +1,19 @@
-//! SYNCHRONIZE CACHE (SBC-3 §5.35), and what it, a stop (START STOP UNIT) and PRE-FETCH leave behind.
+//! The caching commands, SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 §5.35, §5.8), and what goes on behind commands that
+//! were answered: theirs, and the flush of a stop (START STOP UNIT).
 //!
 //! With IMMED the command is answered when it is known that it may be executed, and the operation goes on
 //! as a task of the server's own: no abort, reset or lost nexus ends it. At most [`BACKGROUND_MAX`] go
 //! on per nexus and logical unit; a command beyond them is answered when its operation has ended, as if
-//! IMMED were 0. That a PRE-FETCH failed is told to nobody: it promises nothing. That a flush in the background failed is told to the nexus that asked, as a deferred
-//! error of its next command to the logical unit (SPC-4 §4.5.5); that the volume could not make stable
-//! what was written is sticky besides, and everyone's next write or flush is refused for it.
+//! IMMED were 0. A PRE-FETCH promises nothing, so its failure is told to nobody. A flush that fails in the background
+//! is told to the nexus that asked, as a deferred error of its next command to the logical unit (SPC-4 §4.5.5); that
+//! the volume could not make stable what was written is sticky besides, and every next write or flush is refused for it.
 
 use buf::Payload;
 use scsi::cdb::Extent;
 use scsi::sense::Sense;
-use volume::{Failure, Op};
+use volume::{Failure, Op, Refusal, Span};
 
-use super::block::{admit, reach, submit_admitted};
+use super::block::{admit, submit_admitted};
 use super::good;
 use crate::context::ExecContext;
 use crate::job::{Background, Job};
@@ -21,6 +22,35 @@ use crate::status;
 /// Operations that go on at once behind answered commands, per nexus and logical unit. Each flush covers all
 /// that was written before it, so a host gains nothing by more.
 const BACKGROUND_MAX: u8 = 4;
+/// A hint reaches no further, in bytes.
+const PREFETCH_MAX: u64 = 16 << 20;
+
+/// The blocks of a caching command; 0 are all up to the end.
+fn reach(ctx: &ExecContext, slot: u32, extent: Extent) -> Result<Span, Refusal> {
+    let total = ctx.unit_of(slot).view.geometry.blocks;
+    let span = Span { lba: extent.lba, blocks: u64::from(extent.blocks) };
+    match span.end() {
+        Some(end) if end <= total => {}
+        Some(_) | None => return Err(Refusal::OutOfRange),
+    }
+    Ok(if span.blocks == 0 { Span { blocks: total - span.lba, ..span } } else { span })
+}
+
+/// PRE-FETCH: GOOD, never CONDITION MET, since nobody knows how much of it stays in a cache.
+pub(crate) fn prefetch(ctx: &mut ExecContext, slot: u32, extent: Extent) {
+    let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
+    match reach(ctx, slot, extent) {
+        Err(refusal) => ctx.refuse(slot, refusal),
+        Ok(span) => {
+            let span = Span { blocks: span.blocks.min(PREFETCH_MAX / logical), ..span };
+            let op = Op::Prefetch(span);
+            if extent.immediate && start_background(ctx, slot, &op) {
+                return good(ctx, slot);
+            }
+            submit_admitted(ctx, slot, op);
+        }
+    }
+}
 
 /// SYNCHRONIZE CACHE: of everything, whatever blocks it names.
 pub(crate) fn synchronize(ctx: &mut ExecContext, slot: u32, extent: Extent) {

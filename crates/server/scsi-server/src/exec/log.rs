@@ -1,14 +1,16 @@
-//! How much of a thin volume is mapped, for the logical block provisioning log page (SBC-3 §6.3.3).
+//! LOG SENSE (SPC-4 §6.9), and how much of a thin volume is mapped, for the logical block provisioning page (SBC-3
+//! §6.3.3).
 //!
 //! The extents are counted again for each request, one operation after the other, since backends keep
 //! no count: so it can be aborted, and others' work goes on between two operations.
 
 use buf::Payload;
-use scsi::log::Resources;
+use scsi::Command;
+use scsi::cdb::LogSense;
+use scsi::log::{self, Resources, Values};
 use scsi::sense::Sense;
 use volume::{Geometry, Op, Outcome, Span};
 
-use super::report;
 use crate::context::ExecContext;
 use crate::job::{Job, Usage};
 
@@ -22,8 +24,32 @@ pub(crate) fn set_exponent(geometry: &Geometry) -> u8 {
     least.max(needed)
 }
 
+/// LOG SENSE.
+pub(crate) fn sense(ctx: &mut ExecContext, slot: u32, request: LogSense) {
+    let unit = ctx.unit_of(slot);
+    let counts = request.page == log::PROVISIONING && request.subpage == 0;
+    if unit.view.geometry.thin && counts && unit.not_ready().is_none() {
+        start(ctx, slot);
+    } else {
+        let unknown = Resources { available: 0, used: 0, shared: false };
+        // While nothing can be counted the page is not there; the list of pages needs no counts.
+        let resources = (unit.view.geometry.thin && !counts).then_some(unknown);
+        answer(ctx, slot, resources);
+    }
+}
+
+/// Answers a LOG SENSE.
+fn answer(ctx: &mut ExecContext, slot: u32, resources: Option<Resources>) {
+    let Command::LogSense(request) = ctx.tasks.get(slot).command else {
+        // Only LOG SENSE counts blocks.
+        return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+    };
+    let values = Values { temperature: None, resources };
+    ctx.report(slot, usize::from(request.allocation), |_, w| log::sense(&request, &values, w));
+}
+
 /// Starts to count.
-pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
+fn start(ctx: &mut ExecContext, slot: u32) {
     ctx.tasks.get_mut(slot).job = Job::Usage(Box::new(Usage { next: 0, mapped: 0 }));
     look(ctx, slot, 0);
 }
@@ -58,6 +84,6 @@ pub(crate) fn counted(ctx: &mut ExecContext, slot: u32, outcome: Outcome) {
         let used = sets(mapped);
         let resources =
             Resources { available: sets(geometry.blocks).saturating_sub(used), used, shared: false };
-        report::log(ctx, slot, Some(resources));
+        answer(ctx, slot, Some(resources));
     }
 }
