@@ -13,14 +13,14 @@ use endpoint::{Arrival, Dial, ListenerId, ShardId};
 use stream::Tag;
 use volume::{DiskId, DiskOp};
 
-use crate::blocking::{Job, Jobs};
+use crate::blocking::{BlockingCall, BlockingPool};
 use crate::config::TcpOptions;
 use crate::counters::Counters;
-use crate::disk::{Call, Disks, Work};
+use crate::disk::{Call, Disks, PendingCall};
+use crate::event::Event;
 use crate::flight::Flights;
 use crate::mail::{Bell, Door, Incoming, Letter, Posted};
 use crate::socket::{self, Accept};
-use crate::world::Event;
 
 /// Connections accepted in one go.
 const ACCEPTS_MAX: usize = 16;
@@ -53,7 +53,7 @@ pub(crate) struct Base<M> {
     /// Links here and on their way here, as other shards see them.
     links: Arc<AtomicUsize>,
     pub(crate) listeners: Vec<Listener>,
-    pub(crate) works: Flights<Work>,
+    pub(crate) disk_calls: Flights<PendingCall>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
     closing_max: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Base<M> {
     /// Letters that found a full box. While there are any, the shard does not pump.
     held: VecDeque<(ShardId, Letter<M>)>,
     disks: Disks,
-    jobs: Jobs,
+    jobs: BlockingPool,
     /// Links that are being closed, by the time when that takes too long; all took the same `linger`,
     /// so they stand in order. Links that are gone by now are among them.
     closing: VecDeque<(Time, Tag)>,
@@ -110,7 +110,7 @@ pub(crate) struct Parts<M> {
     pub(crate) letters: Receiver<Letter<M>>,
     pub(crate) doors: Arc<[Door<M>]>,
     pub(crate) control: SyncSender<M>,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: BlockingPool,
 }
 
 impl<M> Base<M> {
@@ -125,7 +125,7 @@ impl<M> Base<M> {
             events: VecDeque::with_capacity(256),
             counters: parts.counters,
             listeners: listeners.map(|(id, socket)| Listener { id, socket, rests_until: None }).collect(),
-            works: Flights::new(),
+            disk_calls: Flights::new(),
             links_max: parts.links_max,
             linger: parts.linger,
             closing_max: parts.closing_max,
@@ -393,24 +393,29 @@ impl<M> Base<M> {
 
     /// Puts a disk operation in a slot and says what to call for it; `None` if there is no such disk,
     /// which the endpoint hears.
-    pub(crate) fn start_work(&mut self, op: DiskOp) -> Option<(u32, Call)> {
+    pub(crate) fn start_disk_call(&mut self, op: DiskOp) -> Option<(u32, Call)> {
         let Some(file) = self.disks.file(op.disk) else {
             self.events.push_back(Event::Disk(op, Err(Errno(libc::ENODEV))));
             return None;
         };
-        let slot = self.works.take();
-        Some((slot, self.works.at(slot).start(file, op)))
+        let slot = self.disk_calls.take();
+        Some((slot, self.disk_calls.at(slot).start(file, op)))
     }
 
     /// Gives a call to the blocking threads.
     pub(crate) fn block_on(&mut self, disk: DiskId, slot: u32, call: Call) {
-        self.jobs.put(Job { disk, shard: self.id.0, slot, call });
+        self.jobs.put(BlockingCall { disk, shard: self.id.0, slot, call });
     }
 
     /// A disk operation has ended.
-    pub(crate) fn finish_work(&mut self, slot: u32, came: Result<usize, Errno>, found: Option<(u64, u64)>) {
-        let Some(op) = self.works.at(slot).finish(found) else { return };
-        self.works.give(slot);
+    pub(crate) fn finish_disk_call(
+        &mut self,
+        slot: u32,
+        came: Result<usize, Errno>,
+        found: Option<(u64, u64)>,
+    ) {
+        let Some(op) = self.disk_calls.at(slot).finish(found) else { return };
+        self.disk_calls.give(slot);
         self.counters.disks.add(1);
         self.events.push_back(Event::Disk(op, came));
     }
@@ -420,8 +425,8 @@ impl<M> Drop for Base<M> {
     /// Only a panic brings us here with operations out. The kernel, or a blocking thread, may still use their
     /// memory, and their descriptors' numbers, which would soon be those of other files.
     fn drop(&mut self) {
-        if self.works.out() > 0 {
-            std::mem::forget(std::mem::replace(&mut self.works, Flights::new()));
+        if self.disk_calls.out() > 0 {
+            std::mem::forget(std::mem::replace(&mut self.disk_calls, Flights::new()));
         }
     }
 }
@@ -436,7 +441,7 @@ mod tests {
     #[test]
     fn what_a_blocking_thread_may_still_use_is_not_let_go_with_its_shard() {
         let (letters, inbox) = sync_channel(1);
-        let jobs = Jobs::without_threads(1);
+        let jobs = BlockingPool::without_threads(1);
         let bell = Arc::new(Bell::new().unwrap());
         let door: Door<()> = Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) };
         let mut base = Base::new(Parts {
@@ -460,7 +465,7 @@ mod tests {
         base.set_disk(volume::DiskId(0), Some(file.into()));
         let ticket = volume::DiskTicket(0);
         let op = DiskOp { disk: volume::DiskId(0), ticket, kind: volume::DiskKind::Sync };
-        let (slot, call) = base.start_work(op).unwrap();
+        let (slot, call) = base.start_disk_call(op).unwrap();
         base.block_on(volume::DiskId(0), slot, call);
         drop(base);
         assert!(jobs.take().is_some(), "a thread may come to it still");

@@ -14,7 +14,7 @@ use std::thread;
 use buf::Errno;
 use volume::DiskId;
 
-use crate::disk::{Call, What};
+use crate::disk::{Call, CallKind};
 use crate::mail::{Door, Letter};
 
 /// How often in a row a call may be interrupted. These threads take no signal that the process handles, so once
@@ -28,7 +28,7 @@ const SHARED_MAX: usize = 64;
 const EXTRA_MAX: usize = 256;
 
 /// One call, and the slot of the shard that waits for it.
-pub(crate) struct Job {
+pub(crate) struct BlockingCall {
     pub(crate) disk: DiskId,
     pub(crate) shard: u16,
     pub(crate) slot: u32,
@@ -36,23 +36,23 @@ pub(crate) struct Job {
 }
 
 /// How a call has ended, and the data that a search has found.
-type Ended = (Result<usize, Errno>, Option<(u64, u64)>);
+type CallResult = (Result<usize, Errno>, Option<(u64, u64)>);
 
 /// Where jobs are put. The threads end when the last of these is dropped.
-pub(crate) struct Jobs(Arc<Queue>);
+pub(crate) struct BlockingPool(Arc<Queue>);
 
-impl Jobs {
+impl BlockingPool {
     /// Starts `shared` threads and a queue for them.
     pub(crate) fn start<M: Send + 'static>(shared: usize, doors: Arc<[Door<M>]>) -> io::Result<Self> {
-        Jobs::start_with(shared, doors, perform)
+        BlockingPool::start_with(shared, doors, perform)
     }
 
     fn start_with<M: Send + 'static>(
         shared: usize,
         doors: Arc<[Door<M>]>,
-        perform: fn(Call) -> Ended,
+        perform: fn(Call) -> CallResult,
     ) -> io::Result<Self> {
-        let jobs = Jobs::without_threads(shared);
+        let jobs = BlockingPool::without_threads(shared);
         let workers = Workers { queue: jobs.0.clone(), doors, perform };
         let mut state = jobs.0.lock();
         for _ in 0..state.shared {
@@ -65,45 +65,45 @@ impl Jobs {
     /// A queue that nothing is taken from.
     pub(crate) fn without_threads(shared: usize) -> Self {
         let state = State { shared: shared.clamp(1, SHARED_MAX), senders: 1, ..State::default() };
-        Jobs(Arc::new(Queue { state: Mutex::new(state), arrival: Condvar::new() }))
+        BlockingPool(Arc::new(Queue { state: Mutex::new(state), arrival: Condvar::new() }))
     }
 
-    pub(crate) fn put(&self, job: Job) {
+    pub(crate) fn put(&self, job: BlockingCall) {
         self.0.lock().put(job);
         self.0.arrival.notify_one();
     }
 
     /// To wait for the threads with; it keeps none from ending.
-    pub(crate) fn threads(&self) -> JobThreads {
-        JobThreads(self.0.clone())
+    pub(crate) fn threads(&self) -> BlockingThreads {
+        BlockingThreads(self.0.clone())
     }
 
     /// Takes what a thread would.
     #[cfg(test)]
-    pub(crate) fn take(&self) -> Option<Job> {
+    pub(crate) fn take(&self) -> Option<BlockingCall> {
         self.0.lock().take()
     }
 }
 
-impl Clone for Jobs {
+impl Clone for BlockingPool {
     fn clone(&self) -> Self {
         self.0.lock().senders += 1;
-        Jobs(self.0.clone())
+        BlockingPool(self.0.clone())
     }
 }
 
-impl Drop for Jobs {
+impl Drop for BlockingPool {
     fn drop(&mut self) {
         self.0.lock().senders -= 1;
         self.0.arrival.notify_all();
     }
 }
 
-/// The threads behind [`Jobs`].
-pub(crate) struct JobThreads(Arc<Queue>);
+/// The threads behind [`BlockingPool`].
+pub(crate) struct BlockingThreads(Arc<Queue>);
 
-impl JobThreads {
-    /// Those that run now. After the last of the [`Jobs`] has been dropped no other is started.
+impl BlockingThreads {
+    /// Those that run now. After the last handle of the [`BlockingPool`] has been dropped no other is started.
     pub(crate) fn take(&self) -> Vec<thread::JoinHandle<()>> {
         std::mem::take(&mut self.0.lock().threads)
     }
@@ -127,14 +127,14 @@ struct State {
     /// Whose turn is next in `disks`.
     next: usize,
     /// Queues of disks that have none, to be used again.
-    spare: Vec<VecDeque<Job>>,
+    spare: Vec<VecDeque<BlockingCall>>,
     /// Calls that may be out at once, whatever their disks.
     shared: usize,
     /// Calls that are out.
     out: usize,
     /// Threads without a call.
     idle: usize,
-    /// How many [`Jobs`] there are.
+    /// How many handles there are.
     senders: usize,
     threads: Vec<thread::JoinHandle<()>>,
 }
@@ -142,11 +142,11 @@ struct State {
 struct DiskJobs {
     disk: DiskId,
     out: usize,
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<BlockingCall>,
 }
 
 impl State {
-    fn put(&mut self, job: Job) {
+    fn put(&mut self, job: BlockingCall) {
         if let Some(disk) = self.disks.iter_mut().find(|disk| disk.disk == job.disk) {
             return disk.waiting.push_back(job);
         }
@@ -157,7 +157,7 @@ impl State {
     }
 
     /// The next job that may start.
-    fn take(&mut self) -> Option<Job> {
+    fn take(&mut self) -> Option<BlockingCall> {
         let any = self.out < self.shared;
         let may_start = |disk: &DiskJobs| !disk.waiting.is_empty() && (any || disk.out == 0);
         let mut turns = (self.next..self.disks.len()).chain(0..self.next);
@@ -195,7 +195,7 @@ impl State {
 struct Workers<M> {
     queue: Arc<Queue>,
     doors: Arc<[Door<M>]>,
-    perform: fn(Call) -> Ended,
+    perform: fn(Call) -> CallResult,
 }
 
 impl<M: Send + 'static> Workers<M> {
@@ -213,7 +213,7 @@ impl<M: Send + 'static> Workers<M> {
     fn work(&self) {
         let mut state = self.queue.lock();
         loop {
-            let Some(Job { disk, shard, slot, call }) = state.take() else {
+            let Some(BlockingCall { disk, shard, slot, call }) = state.take() else {
                 if state.is_over() || state.is_overstaffed() {
                     break;
                 }
@@ -245,33 +245,33 @@ impl<M: Send + 'static> Workers<M> {
     }
 }
 
-fn perform(call: Call) -> Ended {
+fn perform(call: Call) -> CallResult {
     let fd = call.fd;
-    let came = match call.what {
+    let came = match call.kind {
         // SAFETY: the list and the memory that it names are valid and stand still until the call has
         // ended (see `Call`).
-        What::Read { iov, count, offset } => retry(|| {
+        CallKind::Read { iov, count, offset } => retry(|| {
             // SAFETY: the list and the memory that it names are valid and stand still until the call
             // has ended (see `Call`).
             unsafe { libc::preadv(fd, iov, count as i32, offset as i64) }
         }),
         // SAFETY: as for the read.
-        What::Write { iov, count, offset, durable } => unsafe { write(fd, iov, count, offset, durable) },
+        CallKind::Write { iov, count, offset, durable } => unsafe { write(fd, iov, count, offset, durable) },
         // SAFETY: no pointers are passed (so for the rest).
-        What::Sync => retry(|| unsafe { libc::fdatasync(fd) as isize }),
-        What::Punch { offset, len } => {
+        CallKind::Sync => retry(|| unsafe { libc::fdatasync(fd) as isize }),
+        CallKind::Punch { offset, len } => {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: as above.
             retry(|| unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) as isize })
         }
-        What::Zero { offset, len } => zero(fd, offset, len),
-        What::NextData { offset } => {
+        CallKind::Zero { offset, len } => zero(fd, offset, len),
+        CallKind::NextData { offset } => {
             return match next_data(fd, offset) {
                 Ok(data) => (Ok(0), data),
                 Err(e) => (Err(e), None),
             };
         }
-        What::Prefetch { offset, len } => {
+        CallKind::Prefetch { offset, len } => {
             // SAFETY: as above. The call returns its error.
             match unsafe { libc::posix_fadvise(fd, offset as i64, len as i64, libc::POSIX_FADV_WILLNEED) } {
                 0 => Ok(0),
@@ -333,7 +333,7 @@ fn zero(fd: i32, offset: u64, len: u64) -> Result<usize, Errno> {
 
 fn next_data(fd: i32, offset: u64) -> Result<Option<(u64, u64)>, Errno> {
     // SAFETY: no pointers are passed. The file position is nobody's: all else is positioned I/O.
-    let seek = |at: u64, whence| match unsafe { libc::lseek(fd, at as i64, whence) } {
+    let seek = |at: u64, origin| match unsafe { libc::lseek(fd, at as i64, origin) } {
         -1 => Err(last_errno()),
         at => Ok(at as u64),
     };
@@ -376,9 +376,14 @@ mod tests {
     use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
     use std::time::Duration;
 
-    fn job(disk: u32, slot: u32) -> Job {
+    fn job(disk: u32, slot: u32) -> BlockingCall {
         // The disk's number stands for its file.
-        Job { disk: DiskId(disk), shard: 0, slot, call: Call { fd: disk as i32, what: What::Sync } }
+        BlockingCall {
+            disk: DiskId(disk),
+            shard: 0,
+            slot,
+            call: Call { fd: disk as i32, kind: CallKind::Sync },
+        }
     }
 
     fn doors() -> (Arc<[Door<()>]>, Receiver<Letter<()>>) {
@@ -401,7 +406,7 @@ mod tests {
     const HANGS: std::ops::Range<i32> = 100..200;
     static STUCK: Mutex<()> = Mutex::new(());
 
-    fn hangs(call: Call) -> Ended {
+    fn hangs(call: Call) -> CallResult {
         if HANGS.contains(&call.fd) {
             drop(STUCK.lock().unwrap_or_else(PoisonError::into_inner));
         }
@@ -411,7 +416,7 @@ mod tests {
     #[test]
     fn disks_that_never_answer_do_not_keep_others_from_a_thread() {
         let (doors, inbox) = doors();
-        let jobs = Jobs::start_with(4, doors, hangs).unwrap();
+        let jobs = BlockingPool::start_with(4, doors, hangs).unwrap();
         let threads = jobs.threads();
         let stuck = STUCK.lock().unwrap();
         // Each with more calls than there are threads.
@@ -433,7 +438,7 @@ mod tests {
 
     #[test]
     fn one_disk_has_all_shared_threads_and_no_more() {
-        let jobs = Jobs::without_threads(4);
+        let jobs = BlockingPool::without_threads(4);
         for slot in 0..10 {
             jobs.put(job(7, slot));
         }
@@ -454,7 +459,7 @@ mod tests {
     #[test]
     fn threads_that_hung_disks_needed_end_when_these_answer() {
         let (doors, inbox) = doors();
-        let jobs = Jobs::start_with(2, doors, hangs).unwrap();
+        let jobs = BlockingPool::start_with(2, doors, hangs).unwrap();
         let stuck = STUCK.lock().unwrap();
         for slot in 0..20 {
             jobs.put(job(HANGS.start as u32 + slot, slot));

@@ -35,24 +35,24 @@ impl Disks {
 
 /// A disk operation that is out.
 #[derive(Default)]
-pub(crate) struct Work {
+pub(crate) struct PendingCall {
     pub(crate) op: Option<DiskOp>,
     /// Keeps the file open until the operation is back, even if its disk is taken away.
     file: Option<Rc<OwnedFd>>,
     iov: Vec<libc::iovec>,
 }
 
-/// The system call for a disk operation. Addresses point into the memory of a [`Work`] slot's
+/// The system call for a disk operation. Addresses point into the memory of a [`PendingCall`] slot's
 /// operation and into its list, both of which stay until the call has ended.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) fd: RawFd,
-    pub(crate) what: What,
+    pub(crate) kind: CallKind,
 }
 
 /// Its name and arguments.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum CallKind {
     Read { iov: *const libc::iovec, count: u32, offset: u64 },
     Write { iov: *const libc::iovec, count: u32, offset: u64, durable: bool },
     Sync,
@@ -66,33 +66,33 @@ pub(crate) enum What {
 // and the list stand still in their slot, which is given back by the shard when it hears of the end.
 unsafe impl Send for Call {}
 
-impl Work {
+impl PendingCall {
     /// Puts an operation in, and says what to call for it.
     pub(crate) fn start(&mut self, file: Rc<OwnedFd>, mut op: DiskOp) -> Call {
         self.iov.clear();
         let fd = file.as_raw_fd();
-        let what = match &mut op.kind {
+        let kind = match &mut op.kind {
             DiskKind::Read { offset, into, skip } => {
                 list_mut(&mut self.iov, into, *skip);
                 let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
-                What::Read { iov, count, offset: *offset + *skip as u64 }
+                CallKind::Read { iov, count, offset: *offset + *skip as u64 }
             }
             DiskKind::Write { offset, from, skip, durable } => {
                 list(&mut self.iov, from, *skip);
                 let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
-                What::Write { iov, count, offset: *offset + *skip as u64, durable: *durable }
+                CallKind::Write { iov, count, offset: *offset + *skip as u64, durable: *durable }
             }
-            DiskKind::Sync => What::Sync,
-            DiskKind::Punch { offset, len } => What::Punch { offset: *offset, len: *len },
-            DiskKind::Zero { offset, len } => What::Zero { offset: *offset, len: *len },
-            DiskKind::NextData { offset, .. } => What::NextData { offset: *offset },
-            DiskKind::Prefetch { offset, len } => What::Prefetch { offset: *offset, len: *len },
+            DiskKind::Sync => CallKind::Sync,
+            DiskKind::Punch { offset, len } => CallKind::Punch { offset: *offset, len: *len },
+            DiskKind::Zero { offset, len } => CallKind::Zero { offset: *offset, len: *len },
+            DiskKind::NextData { offset, .. } => CallKind::NextData { offset: *offset },
+            DiskKind::Prefetch { offset, len } => CallKind::Prefetch { offset: *offset, len: *len },
         };
         // The pieces of a payload lie in the pool, not in the list of pieces: moving the operation
         // moves no byte of them.
         self.op = Some(op);
         self.file = Some(file);
-        Call { fd, what }
+        Call { fd, kind }
     }
 
     /// Takes the operation out again; `None` if none was started.

@@ -21,7 +21,7 @@ use io_uring::IoUring;
 use volume::DiskId;
 
 use crate::base::{Base, Parts};
-use crate::blocking::{JobThreads, Jobs};
+use crate::blocking::{BlockingPool, BlockingThreads};
 use crate::clock;
 use crate::config::{Config, IoKind};
 use crate::counters::{Counters, ShardStats};
@@ -111,9 +111,10 @@ where
         }
         // Without disks there is no job.
         let (jobs, threads) = if config.disks.is_empty() {
-            (Jobs::without_threads(1), None)
+            (BlockingPool::without_threads(1), None)
         } else {
-            let jobs = Jobs::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+            let jobs =
+                BlockingPool::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
             let threads = jobs.threads();
             (jobs, Some(threads))
         };
@@ -266,14 +267,14 @@ impl<E: Endpoint> Drop for InlineReactor<E> {
 }
 
 /// Threads that are waited for when this is dropped.
-struct Joined(Option<JobThreads>);
+struct Joined(Option<BlockingThreads>);
 
 impl Drop for Joined {
     fn drop(&mut self) {
         if thread::panicking() {
             return;
         }
-        for thread in self.0.iter().flat_map(JobThreads::take) {
+        for thread in self.0.iter().flat_map(BlockingThreads::take) {
             // A panic was reported by the thread itself.
             let _ = thread.join();
         }

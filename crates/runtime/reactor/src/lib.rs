@@ -37,6 +37,7 @@ mod counters;
 mod denied;
 mod disk;
 mod epoll;
+mod event;
 mod flight;
 mod inline;
 mod mail;

@@ -15,7 +15,7 @@ use endpoint::{Endpoint, ListenerId, ShardId};
 use volume::DiskId;
 
 use crate::base::{Base, Parts};
-use crate::blocking::{JobThreads, Jobs};
+use crate::blocking::{BlockingPool, BlockingThreads};
 use crate::clock;
 use crate::config::{Config, IoChoice, IoKind, Listen, TcpOptions};
 use crate::counters::{Counters, ShardStats};
@@ -88,7 +88,7 @@ pub struct ReactorHandle<M> {
 #[derive(Default)]
 struct Threads {
     shards: Vec<thread::JoinHandle<()>>,
-    blocking: Option<JobThreads>,
+    blocking: Option<BlockingThreads>,
 }
 
 impl Reactor {
@@ -115,7 +115,7 @@ impl Reactor {
             boxes.push(inbox);
         }
         let doors: Arc<[Door<E::Message>]> = doors.into();
-        let jobs = Jobs::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        let jobs = BlockingPool::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
         // A shard reads its mail before it accepts.
         for (at, file) in config.disks.iter().enumerate() {
             for door in doors.iter() {
@@ -211,7 +211,7 @@ struct Seat<M> {
     door: Door<M>,
     doors: Arc<[Door<M>]>,
     control: std::sync::mpsc::SyncSender<M>,
-    jobs: Jobs,
+    jobs: BlockingPool,
 }
 
 impl<M: Send + 'static> Seat<M> {

@@ -5,10 +5,11 @@ use endpoint::{Endpoint, LinkId, pump};
 use stream::Tag;
 
 use crate::clock;
+use crate::event::Event;
 use crate::mail::Letter;
 use crate::socket;
 use crate::spin::Spin;
-use crate::world::{Event, Wait, World};
+use crate::world::{Wait, World};
 
 /// Looks at memory between two looks at the clock.
 const LOOKS: u32 = 16;
@@ -89,7 +90,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
                 }
                 Letter::Link { fd, how } => self.world.install(fd, how.into()),
                 Letter::Disk { id, file } => base.set_disk(id, file),
-                Letter::Worked { slot, came, data } => base.finish_work(slot, came, data),
+                Letter::Worked { slot, came, data } => base.finish_disk_call(slot, came, data),
                 Letter::CloseListeners => self.world.close_listeners(),
                 Letter::Stop { deadline } => {
                     self.world.close_listeners();

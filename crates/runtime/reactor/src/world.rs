@@ -2,23 +2,10 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use buf::{Errno, Time};
-use endpoint::{Arrival, DialId, Dialled, Driver, LinkId};
-use stream::{Received, RecvOp, SendOp};
-use volume::DiskOp;
+use buf::Time;
+use endpoint::{Arrival, Driver};
 
 use crate::base::Base;
-
-/// Something for the endpoint.
-pub(crate) enum Event<M> {
-    Arrival(LinkId, Arrival<M>),
-    Message(M),
-    Recv(LinkId, RecvOp, Received),
-    Written(LinkId, Result<(), Errno>),
-    Sent(LinkId, SendOp),
-    Disk(DiskOp, Result<usize, Errno>),
-    Dialled(DialId, Result<Dialled, Errno>),
-}
 
 /// How long to wait.
 #[derive(Clone, Copy)]

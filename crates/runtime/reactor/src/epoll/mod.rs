@@ -20,11 +20,12 @@ use volume::DiskOp;
 use crate::base::Base;
 use crate::blocking::last_errno;
 use crate::disk::IOV_MAX;
+use crate::event::Event;
 use crate::mail::Incoming;
 use crate::recv;
 use crate::shard::{link_of, tag_of};
 use crate::socket;
-use crate::world::{Event, Wait, World};
+use crate::world::{Wait, World};
 
 use poll::Poll;
 
@@ -383,7 +384,7 @@ impl<M> Driver<M> for Epoll<M> {
 
     fn disk(&mut self, op: DiskOp) {
         let disk = op.disk;
-        if let Some((slot, call)) = self.base.start_work(op) {
+        if let Some((slot, call)) = self.base.start_disk_call(op) {
             self.base.block_on(disk, slot, call);
         }
     }
@@ -512,7 +513,7 @@ impl<M> World<M> for Epoll<M> {
     }
 
     fn out(&mut self) -> usize {
-        self.links.len() + self.base.works.out()
+        self.links.len() + self.base.disk_calls.out()
     }
 }
 

@@ -12,9 +12,9 @@ use io_uring::types::Fd;
 use stream::Tag;
 
 use super::{Link, Phase, Receiving, Uring, kind};
+use crate::event::Event;
 use crate::shard::link_of;
 use crate::socket;
-use crate::world::Event;
 
 /// A connection that is being made.
 pub(super) struct Dialling {

@@ -12,14 +12,14 @@ use io_uring::types::Fd;
 use stream::{Received, Tag};
 
 use super::{Phase, Receiving, Uring, kind};
+use crate::event::Event;
 use crate::mail::Incoming;
 use crate::shard::link_of;
 use crate::socket;
-use crate::world::Event;
 
 impl<M> Uring<'_, M> {
     /// Lets a link that leaves go, if nothing of it is out any more.
-    pub(super) fn settle(&mut self, tag: Tag) {
+    pub(super) fn finish_leaving(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let at_rest = matches!(link.recv, Receiving::Nothing) && link.send.is_none();
         if !at_rest || matches!(link.phase, Phase::Dialling(_) | Phase::Open | Phase::Draining) {
@@ -47,7 +47,7 @@ impl<M> Uring<'_, M> {
     pub(super) fn drain(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         if !matches!(link.phase, Phase::Draining) {
-            return self.settle(tag);
+            return self.finish_leaving(tag);
         }
         let fd = link.fd.as_raw_fd();
         if socket::drain(fd) {
@@ -85,7 +85,7 @@ impl<M> Uring<'_, M> {
         if let Some(slot) = send {
             self.cancel(kind::SEND, slot);
         }
-        self.settle(tag);
+        self.finish_leaving(tag);
     }
 
     pub(super) fn cancel_recv(&mut self, tag: Tag) {

@@ -30,11 +30,12 @@ use volume::DiskOp;
 
 use crate::base::Base;
 use crate::clock;
-use crate::disk::{Call, What};
+use crate::disk::{Call, CallKind};
+use crate::event::Event;
 use crate::flight::Flights;
 use crate::shard::{link_of, tag_of};
 use crate::socket;
-use crate::world::{Event, Wait, World};
+use crate::world::{Wait, World};
 
 pub(crate) use ring::make;
 use ring::{Completion, Ring};
@@ -231,7 +232,7 @@ impl<'r, M> Uring<'r, M> {
         match of.name >> SLOT_BITS {
             kind::RECV => self.received(slot, of),
             kind::SEND => self.sent(slot, of.result),
-            kind::DISK => self.base.finish_work(slot, came(of.result), None),
+            kind::DISK => self.base.finish_disk_call(slot, came(of.result), None),
             kind::BELL if !cqueue::more(of.flags) => self.watch_bell(),
             kind::LISTENER => {
                 let at = slot as usize;
@@ -296,7 +297,7 @@ impl<M> Driver<M> for Uring<'_, M> {
 
     fn disk(&mut self, op: DiskOp) {
         let disk = op.disk;
-        let Some((slot, call)) = self.base.start_work(op) else { return };
+        let Some((slot, call)) = self.base.start_disk_call(op) else { return };
         match disk_entry(call) {
             Some(entry) => self.push(kind::DISK, slot, entry),
             None => self.base.block_on(disk, slot, call),
@@ -317,7 +318,7 @@ impl<M> Driver<M> for Uring<'_, M> {
         }
         self.base.closes(tag);
         self.cancel_recv(tag);
-        self.settle(tag);
+        self.finish_leaving(tag);
     }
 
     fn post(&mut self, to: ShardId, message: M) {
@@ -334,14 +335,19 @@ impl<M> Driver<M> for Uring<'_, M> {
 /// The submission for a disk call; `None` for those that the kernel gives to a thread anyway.
 fn disk_entry(call: Call) -> Option<Entry> {
     let fd = Fd(call.fd);
-    match call.what {
-        What::Read { iov, count, offset } => Some(opcode::Readv::new(fd, iov, count).offset(offset).build()),
-        What::Write { iov, count, offset, durable } => {
+    match call.kind {
+        CallKind::Read { iov, count, offset } => {
+            Some(opcode::Readv::new(fd, iov, count).offset(offset).build())
+        }
+        CallKind::Write { iov, count, offset, durable } => {
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
             Some(opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build())
         }
-        What::Sync => Some(opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()),
-        What::Punch { .. } | What::Zero { .. } | What::NextData { .. } | What::Prefetch { .. } => None,
+        CallKind::Sync => Some(opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()),
+        CallKind::Punch { .. }
+        | CallKind::Zero { .. }
+        | CallKind::NextData { .. }
+        | CallKind::Prefetch { .. } => None,
     }
 }
 
@@ -421,14 +427,14 @@ impl<M> World<M> for Uring<'_, M> {
     }
 
     fn out(&mut self) -> usize {
-        self.links.len() + self.base.works.out()
+        self.links.len() + self.base.disk_calls.out()
     }
 }
 
 impl<M> Drop for Uring<'_, M> {
     fn drop(&mut self) {
         let Some(stages) = self.stages.take() else { return };
-        if self.recvs.out() == 0 && self.sends.out() == 0 && self.base.works.out() == 0 {
+        if self.recvs.out() == 0 && self.sends.out() == 0 && self.base.disk_calls.out() == 0 {
             return stages.unregister(&self.ring.submitter);
         }
         // Only a panic brings us here with operations out. The kernel may still write to their memory (of

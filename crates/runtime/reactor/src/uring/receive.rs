@@ -11,9 +11,9 @@ use stream::{Received, RecvOp, Tag};
 use super::ring::Completion;
 use super::stages::{self, STAGE_LEN};
 use super::{Phase, Receiving, Uring, came, kind};
+use crate::event::Event;
 use crate::recv;
 use crate::shard::link_of;
-use crate::world::Event;
 
 impl<M> Uring<'_, M> {
     /// Starts a receive, or lets it wait for memory.
@@ -123,6 +123,6 @@ impl<M> Uring<'_, M> {
                 self.base.events.push_back(Event::Recv(link_of(tag), op, came));
             }
         }
-        self.settle(tag);
+        self.finish_leaving(tag);
     }
 }

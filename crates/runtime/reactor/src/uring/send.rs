@@ -9,8 +9,8 @@ use io_uring::types::Fd;
 
 use super::{Phase, Uring, came, kind};
 use crate::disk::IOV_MAX;
+use crate::event::Event;
 use crate::shard::link_of;
-use crate::world::Event;
 
 impl<M> Uring<'_, M> {
     /// Sends on from where the flight stands.
@@ -70,6 +70,6 @@ impl<M> Uring<'_, M> {
         }
         self.base.events.push_back(Event::Written(link_of(tag), how));
         self.base.events.push_back(Event::Sent(link_of(tag), op));
-        self.settle(tag);
+        self.finish_leaving(tag);
     }
 }

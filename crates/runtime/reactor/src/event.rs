@@ -1,0 +1,17 @@
+//! What has happened in a world, for the shard's endpoint.
+
+use buf::Errno;
+use endpoint::{Arrival, DialId, Dialled, LinkId};
+use stream::{Received, RecvOp, SendOp};
+use volume::DiskOp;
+
+/// Something for the endpoint.
+pub(crate) enum Event<M> {
+    Arrival(LinkId, Arrival<M>),
+    Message(M),
+    Recv(LinkId, RecvOp, Received),
+    Written(LinkId, Result<(), Errno>),
+    Sent(LinkId, SendOp),
+    Disk(DiskOp, Result<usize, Errno>),
+    Dialled(DialId, Result<Dialled, Errno>),
+}
