@@ -95,6 +95,7 @@ impl Disk {
     }
 
     /// The bytes at `offset`, as a reader sees them.
+    #[expect(clippy::indexing_slicing, reason = "a part of a sector lies within it")]
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         let mut at = offset;
         let mut into = into;
@@ -111,6 +112,7 @@ impl Disk {
     }
 
     /// Writes into the cache.
+    #[expect(clippy::indexing_slicing, reason = "a part of a sector lies within it")]
     pub fn write(&mut self, offset: u64, from: &[u8]) {
         self.writes += 1;
         let (mut at, mut from) = (offset, from);
@@ -156,7 +158,7 @@ impl Disk {
     }
 
     /// Makes stable all that was written.
-    pub fn settle(&mut self) {
+    pub fn sync_all(&mut self) {
         self.sync(self.writes);
     }
 
@@ -303,7 +305,7 @@ impl Disk {
 
     /// A call that writes fails: of what it was to write nothing is there, or all up to some sector.
     fn write_in_part(&mut self, chance: &mut SimRng, kind: &DiskKind) {
-        let (offset, bytes) = match kind {
+        let (offset, mut bytes) = match kind {
             DiskKind::Write { offset, from, skip, .. } => {
                 let mut bytes = vec![0; from.len() - *skip];
                 from.copy_to(*skip, &mut bytes);
@@ -319,7 +321,8 @@ impl Disk {
         };
         let sectors = chance.below((bytes.len() / self.sector) as u64 + 1) as usize;
         if sectors > 0 && chance.permille(500) {
-            self.write(offset, &bytes[..sectors * self.sector]);
+            bytes.truncate(sectors * self.sector);
+            self.write(offset, &bytes);
         }
     }
 

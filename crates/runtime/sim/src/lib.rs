@@ -20,21 +20,33 @@
 //! and have no room for links as [`ShardFaults`] says.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
-mod dial;
+mod config;
 mod disk;
-mod ends;
 mod filled;
 pub mod linear;
 mod net;
+mod network;
 mod rng;
-mod shard_faults;
+mod schedule;
+mod shards;
 mod world;
 
-pub use dial::{LineFaults, Reach};
+pub use config::{Config, LineFaults, ShardFaults};
 pub use disk::{Disk, DiskFaults};
 pub use filled::UNFILLED;
 pub use net::{Peer, PeerEnd};
+pub use network::Reach;
 pub use rng::SimRng;
-pub use shard_faults::ShardFaults;
-pub use world::{Config, World};
+pub use world::World;

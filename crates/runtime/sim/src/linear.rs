@@ -9,6 +9,12 @@
 //! little choice where stamps are used once. Invariant: `Ok` means that such an order exists for every
 //! block; an error names a block for which there is none.
 
+#![expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "operations and steps are named by their indexes in the history that is checked, and a checker that is wrong shall end its test"
+)]
+
 mod unseen;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -278,7 +284,7 @@ fn check(initial: Stamp, operations: &[Operation]) -> Result<Verdict, Stuck> {
     let mut deepest: Option<(Place, Vec<usize>)> = None;
     let mut places = vec![Place { done: Vec::new(), first: 0, value: initial, last: None, depth: 0 }];
     while let Some(mut place) = places.pop() {
-        let next = settle(&mut place, &mut steps, &operations);
+        let next = put_unchanging(&mut place, &mut steps, &operations);
         if next.iter().all(|at| operations[*at].end.is_none()) {
             return Ok(Verdict::Holds);
         }
@@ -329,7 +335,7 @@ fn check(initial: Stamp, operations: &[Operation]) -> Result<Verdict, Stuck> {
 }
 
 /// Puts what changes nothing where it first can be, which closes no way; gives what can be next then.
-fn settle(place: &mut Place, steps: &mut Steps, operations: &[Operation]) -> Vec<usize> {
+fn put_unchanging(place: &mut Place, steps: &mut Steps, operations: &[Operation]) -> Vec<usize> {
     loop {
         let next = place.next(operations);
         let still = |at: &&usize| {

@@ -182,6 +182,7 @@ impl Wire {
     }
 }
 
+#[expect(clippy::expect_used, reason = "its callers have counted what has arrived")]
 fn fill(slice: &mut [u8], from: &mut VecDeque<u8>) {
     for to in slice {
         *to = from.pop_front().expect("the caller counted what has arrived");

@@ -36,6 +36,7 @@ impl SimRng {
     }
 
     /// One of the items.
+    #[expect(clippy::indexing_slicing, reason = "the number is below the length")]
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
     }

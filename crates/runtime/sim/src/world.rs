@@ -1,309 +1,64 @@
 //! The world: shards, wires and disks under one clock and one seed.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+mod dial;
+mod driver;
+mod ends;
+
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::time::Duration;
 
 use buf::{Class, Cx, Entropy, Errno, Pool, Time};
-use endpoint::{
-    Accepted, Arrival, Departure, Dial, DialId, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
-};
-use stream::{Received, RecvOp, SendOp};
+use endpoint::{Arrival, Endpoint, LinkId, ListenerId, ShardId, pump};
+use stream::Received;
 use volume::{DiskId, DiskOp};
 
-use crate::dial::{LineFaults, Listening};
+use crate::config::{Config, ShardFaults};
 use crate::disk::Disk;
-use crate::net::{Peer, PeerEnd, Wire};
+use crate::net::{Peer, PeerEnd, RESET};
+use crate::network::{Network, Reach};
 use crate::rng::SimRng;
-use crate::shard_faults::ShardFaults;
+use crate::schedule::{Event, Schedule};
+use crate::shards::{Shard, Shards};
+use driver::ShardDriver;
 
-/// How a world is made.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Decides everything.
-    pub seed: u64,
-    /// How many shards.
-    pub shards: u16,
-    /// Memory of each shard's pool, in bytes.
-    pub pool_bytes: usize,
-    /// Receives that bring pages of the world's own choice instead of filling the op, in thousandths.
-    pub loaned_permille: u32,
-    /// The longest delay of a disk operation.
-    pub disk_delay_max: Duration,
-    /// The longest time between the end of a disk operation and its shard's hearing of it.
-    pub disk_tell_delay_max: Duration,
-    /// The longest delay of a message between shards.
-    pub message_delay_max: Duration,
-    /// The longest delay of bytes on the wire.
-    pub wire_delay_max: Duration,
-    /// Bytes that a peer's window takes before it reads.
-    pub window: usize,
-    /// The longest that making a connection takes, where it is answered at all.
-    pub dial_delay_max: Duration,
-    /// What goes wrong with connections between shards.
-    pub lines: LineFaults,
-    /// What goes wrong with the shards themselves.
-    pub shard_faults: ShardFaults,
-}
-
-impl Config {
-    /// Ordinary delays, no faults.
-    pub fn new(seed: u64) -> Self {
-        Config {
-            seed,
-            shards: 2,
-            pool_bytes: 16 << 20,
-            loaned_permille: 0,
-            disk_delay_max: Duration::from_micros(200),
-            disk_tell_delay_max: Duration::ZERO,
-            message_delay_max: Duration::from_micros(20),
-            wire_delay_max: Duration::from_micros(100),
-            window: 1 << 20,
-            dial_delay_max: Duration::from_micros(500),
-            lines: LineFaults::default(),
-            shard_faults: ShardFaults::default(),
-        }
-    }
-}
-
-/// What happens at a time.
-#[derive(Debug)]
-pub(crate) enum Event<M> {
-    Receive(Peer),
-    Transmit(Peer),
-    Release(Peer),
-    /// With how many writes there had been on that disk when it began.
-    Disk(ShardId, DiskOp, u64),
-    /// The rest of a torn read, from this byte on.
-    DiskRest(ShardId, DiskOp, usize),
-    /// It has ended, and its shard hears of it.
-    DiskEnded(ShardId, DiskOp, Result<usize, Errno>),
-    Message(ShardId, M),
-    Arrive(ShardId, Peer, Option<M>, Accepted),
-    /// A connection is to be made.
-    Dial(ShardId, Dial),
-    /// It is not: this is the answer.
-    DialFailed(ShardId, DialId, Errno),
-    /// Bytes, and the end, cross from this wire to its twin.
-    Carry(Peer),
-    /// A connection is lost, in silence or not.
-    Lose(Peer, bool),
-}
-
-/// An event with its time; ties go in the order of their making.
-pub(crate) struct ScheduledEvent<M> {
-    pub(crate) at: (Time, u64),
-    pub(crate) what: Event<M>,
-}
-
-impl<M> PartialEq for ScheduledEvent<M> {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-impl<M> Eq for ScheduledEvent<M> {}
-impl<M> PartialOrd for ScheduledEvent<M> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<M> Ord for ScheduledEvent<M> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
-pub(crate) struct Shard<E> {
-    pub(crate) end: E,
-    pub(crate) pool: Pool,
-    pub(crate) entropy: Entropy,
-    /// Which wire each link is.
-    pub(crate) links: BTreeMap<LinkId, Peer>,
-    next_link: u64,
-    /// Nothing happens on it before.
-    pub(crate) stands_until: Time,
-    /// When its next timer goes off, and when it is heard.
-    pub(crate) late: Option<(Time, Time)>,
-    /// The last message of the control plane to it: they do not overtake each other.
-    told: Time,
-}
-
-/// Everything that the world starts for a shard during a pump.
-struct ShardDriver<'a, M> {
-    chance: &'a mut SimRng,
-    config: &'a Config,
-    now: Time,
-    shard: ShardId,
-    links: &'a mut BTreeMap<LinkId, Peer>,
-    wires: &'a mut Vec<Wire>,
-    queue: &'a mut Queue<M>,
-    disks: &'a mut BTreeMap<DiskId, Disk>,
-    outside: &'a mut Vec<(ShardId, M)>,
-    shards: u16,
-}
-
-#[derive(Default)]
-pub(crate) struct Queue<M> {
-    pub(crate) heap: BinaryHeap<Reverse<ScheduledEvent<M>>>,
-    made: u64,
-    /// The last delivery between each pair of shards: messages do not overtake each other.
-    last: BTreeMap<(ShardId, ShardId), Time>,
-}
-
-impl<M> Queue<M> {
-    pub(crate) fn push(&mut self, at: Time, what: Event<M>) {
-        self.made += 1;
-        self.heap.push(Reverse(ScheduledEvent { at: (at, self.made), what }));
-    }
-}
-
-impl<M> ShardDriver<'_, M> {
-    fn later(&mut self, most: Duration) -> Time {
-        self.now + Duration::from_nanos(self.chance.below(most.as_nanos() as u64 + 1))
-    }
-
-    fn deliver(&mut self, to: ShardId, what: Event<M>) {
-        let at = self.later(self.config.message_delay_max);
-        let last = self.queue.last.entry((self.shard, to)).or_default();
-        let at = at.max(*last);
-        *last = at;
-        self.queue.push(at, what);
-    }
-}
-
-impl<M> Driver<M> for ShardDriver<'_, M> {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
-        let peer = self.links[&link];
-        let wire = &mut self.wires[peer.0];
-        assert!(wire.recv.is_none(), "one receive is out at a time");
-        wire.recv = Some(op);
-        let at = self.later(self.config.wire_delay_max);
-        self.queue.push(at, Event::Receive(peer));
-    }
-
-    fn send(&mut self, link: LinkId, op: SendOp) {
-        let peer = self.links[&link];
-        assert!(op.len > 0, "a batch is not empty");
-        crate::filled::check_send(&op);
-        let wire = &mut self.wires[peer.0];
-        assert!(wire.send.is_none(), "one send is out at a time");
-        wire.send = Some((op, 0));
-        let at = self.later(self.config.wire_delay_max);
-        self.queue.push(at, Event::Transmit(peer));
-    }
-
-    fn disk(&mut self, op: DiskOp) {
-        crate::filled::check_disk(&op);
-        let at = self.later(self.config.disk_delay_max);
-        let begun = self.disks.entry(op.disk).or_default().writes();
-        self.queue.push(at, Event::Disk(self.shard, op, begun));
-    }
-
-    fn depart(&mut self, link: LinkId, how: Departure<M>) {
-        let peer = self.links[&link];
-        let wire = &mut self.wires[peer.0];
-        match how {
-            Departure::Close | Departure::Abort => {
-                let reset = matches!(how, Departure::Abort) || !wire.to_shard.is_empty();
-                wire.departed = true;
-                wire.end = if reset { PeerEnd::Reset } else { PeerEnd::Closed };
-                let at = self.now;
-                self.queue.push(at, Event::Release(peer));
-            }
-            Departure::Move { to, message } => {
-                let nothing = wire.recv.is_none() && wire.send.is_none() && wire.held.is_empty();
-                assert!(nothing, "a link moves with nothing out");
-                self.links.remove(&link);
-                wire.home = None;
-                let accepted =
-                    Accepted { listener: ListenerId(0), local: address(0), peer: address(peer.0), cpu: None };
-                self.deliver(to, Event::Arrive(to, peer, Some(message), accepted));
-            }
-        }
-    }
-
-    fn post(&mut self, to: ShardId, message: M) {
-        if to.0 < self.shards {
-            self.deliver(to, Event::Message(to, message));
-        } else {
-            self.outside.push((to, message));
-        }
-    }
-
-    fn dial(&mut self, dial: Dial) {
-        let at = self.later(self.config.dial_delay_max).min(dial.until.max(self.now));
-        self.queue.push(at, Event::Dial(self.shard, dial));
-    }
-}
-
-pub(crate) fn address(number: usize) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 1024 + (number % 60_000) as u16))
-}
-
-/// See the crate's page.
+/// See the crate's page. What is named to it (a shard, a peer, the address of a listener) must be there, else it
+/// panics.
 pub struct World<E: Endpoint> {
-    pub(crate) config: Config,
-    pub(crate) chance: SimRng,
-    pub(crate) now: Time,
-    pub(crate) shards: Vec<Shard<E>>,
-    pub(crate) wires: Vec<Wire>,
-    pub(crate) disks: BTreeMap<DiskId, Disk>,
-    pub(crate) queue: Queue<E::Message>,
+    config: Config,
+    schedule: Schedule<E::Message>,
+    shards: Shards<E>,
+    net: Network,
+    disks: BTreeMap<DiskId, Disk>,
     /// Messages to no shard: to the control plane, which is the test.
     outside: Vec<(ShardId, E::Message)>,
-    pub(crate) listeners: BTreeMap<SocketAddr, Listening>,
-    /// Where peers connect from, and the processor that takes in what they send.
-    comers: Option<(IpAddr, u32)>,
 }
 
 impl<E: Endpoint> World<E> {
     /// A world of `config.shards` endpoints.
     pub fn new(config: Config, mut make: impl FnMut(ShardId, &mut Cx<'_>) -> E) -> Self {
-        let mut chance = SimRng::new(config.seed);
-        let shards = (0..config.shards)
-            .map(|id| {
-                let pool = Pool::poisoned(config.pool_bytes);
-                let mut seed = [0; 32];
-                seed[..8].copy_from_slice(&chance.next_u64().to_le_bytes());
-                let mut entropy = Entropy::new(seed);
-                let mut cx = Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
-                let end = make(ShardId(id), &mut cx);
-                Shard {
-                    end,
-                    pool,
-                    entropy,
-                    links: BTreeMap::new(),
-                    next_link: 0,
-                    stands_until: Time(0),
-                    late: None,
-                    told: Time(0),
-                }
-            })
-            .collect();
-        let queue = Queue { heap: BinaryHeap::new(), made: 0, last: BTreeMap::new() };
-        World {
-            config,
-            chance,
-            now: Time(1),
-            shards,
-            wires: Vec::new(),
-            disks: BTreeMap::new(),
-            queue,
-            outside: Vec::new(),
-            listeners: BTreeMap::new(),
-            comers: None,
-        }
+        let mut schedule = Schedule::new(SimRng::new(config.seed));
+        let shards = (0..config.shards).map(ShardId).map(|id| {
+            let mut seed = [0; 32];
+            let (drawn, _) = seed.split_at_mut(8);
+            drawn.copy_from_slice(&schedule.chance.next_u64().to_le_bytes());
+            let pool = Pool::poisoned(config.pool_bytes);
+            Shard::new(pool, Entropy::new(seed), schedule.now, |cx| make(id, cx))
+        });
+        let shards = Shards(shards.collect());
+        let net = Network::new(config.wire_delay_max, config.window);
+        World { config, schedule, shards, net, disks: BTreeMap::new(), outside: Vec::new() }
     }
 
     /// The world's clock.
     pub fn now(&self) -> Time {
-        self.now
+        self.schedule.now
     }
 
     /// The world's chance, for what the test decides.
     pub fn chance(&mut self) -> &mut SimRng {
-        &mut self.chance
+        &mut self.schedule.chance
     }
 
     /// Puts a disk in.
@@ -318,31 +73,30 @@ impl<E: Endpoint> World<E> {
 
     /// How many shards there are.
     pub fn shards(&self) -> usize {
-        self.shards.len()
+        self.shards.0.len()
     }
 
     /// A shard's endpoint, to look at.
     pub fn endpoint(&self, shard: ShardId) -> &E {
-        &self.shards[usize::from(shard.0)].end
+        &self.shards[shard].end
     }
 
     /// The same, to fetch what it keeps for who asks.
     pub fn endpoint_mut(&mut self, shard: ShardId) -> &mut E {
-        &mut self.shards[usize::from(shard.0)].end
+        &mut self.shards[shard].end
     }
 
     /// A shard's pool, to look at.
     pub fn pool(&self, shard: ShardId) -> &Pool {
-        &self.shards[usize::from(shard.0)].pool
+        &self.shards[shard].pool
     }
 
     /// Says something to a shard, as the control plane does.
     pub fn tell(&mut self, to: ShardId, message: E::Message) {
-        let delay = self.drawn(self.config.shard_faults.control_delay_max);
-        let told = &mut self.shards[usize::from(to.0)].told;
-        *told = (self.now + delay).max(*told);
-        let at = *told;
-        self.queue.push(at, Event::Message(to, message));
+        let delay = self.schedule.drawn(self.config.shard_faults.control_delay_max);
+        let told = &mut self.shards[to].told;
+        *told = (self.schedule.now + delay).max(*told);
+        self.schedule.push(*told, Event::Message(to, message));
     }
 
     /// What shards have said to the control plane since this was last asked.
@@ -352,97 +106,95 @@ impl<E: Endpoint> World<E> {
 
     /// Where peers connect from, from now on, not over loopback, and the processor that takes in what they send.
     pub fn set_comers(&mut self, from: IpAddr, cpu: u32) {
-        self.comers = Some((from, cpu));
+        self.net.comers = Some((from, cpu));
+    }
+
+    /// Lets shards be dialled at `address`; which of them accepts is chosen by chance.
+    pub fn listen(&mut self, address: SocketAddr, id: ListenerId, shards: Range<u16>) {
+        assert!(!shards.is_empty() && shards.end <= self.config.shards, "shards that there are");
+        self.net.listen(address, id, shards);
+    }
+
+    /// Changes what a dial to a listener meets.
+    pub fn set_reach(&mut self, address: SocketAddr, reach: Reach) {
+        assert!(self.net.set_reach(&mut self.schedule, address, reach), "somebody listens there");
+    }
+
+    /// The connections that were made by dialling `address` and still stand, each by its dialler's end.
+    pub fn connections(&self, address: SocketAddr) -> Vec<Peer> {
+        self.net.connections(address)
+    }
+
+    /// Loses a connection between shards without telling either.
+    pub fn silence(&mut self, peer: Peer) {
+        self.net.lose(&mut self.schedule, peer, true);
+    }
+
+    /// What goes wrong with shards from now on.
+    pub fn set_shard_faults(&mut self, faults: ShardFaults) {
+        self.config.shard_faults = faults;
     }
 
     /// Connects to a listener; the accepting shard is chosen by chance.
     pub fn connect(&mut self, listener: ListenerId) -> Peer {
-        let peer = Peer(self.wires.len());
-        self.wires.push(Wire::new(self.config.window));
-        let shard = ShardId(self.chance.below(u64::from(self.config.shards)) as u16);
-        let mut accepted = Accepted { listener, local: address(0), peer: address(peer.0 + 1), cpu: None };
-        if let Some((from, cpu)) = self.comers {
-            accepted.peer.set_ip(from);
-            accepted.cpu = Some(cpu);
-        }
-        self.queue.push(self.now, Event::Arrive(shard, peer, None, accepted));
+        let (peer, accepted) = self.net.connect(listener);
+        let shard = ShardId(self.schedule.chance.below(u64::from(self.config.shards)) as u16);
+        self.schedule.push_now(Event::Arrive(shard, peer, None, accepted));
         peer
     }
 
     /// Sends bytes to the shard.
     pub fn send(&mut self, peer: Peer, bytes: &[u8]) {
-        let wire = &mut self.wires[peer.0];
-        if wire.departed || wire.reset {
-            return;
-        }
-        wire.to_shard.extend(bytes);
-        self.wake_receive(peer);
+        self.net.send(&mut self.schedule, peer, bytes);
     }
 
     /// Sends no more.
     pub fn shut(&mut self, peer: Peer) {
-        self.wires[peer.0].peer_done = true;
-        self.wake_receive(peer);
+        self.net[peer].peer_done = true;
+        self.net.wake_receive(&mut self.schedule, peer);
     }
 
     /// Breaks the connection; where its other end is a shard's as well, for both.
     pub fn reset(&mut self, peer: Peer) {
-        self.break_end(peer);
-        if let Some(twin) = self.wires[peer.0].twin {
-            self.break_end(twin);
-        }
-    }
-
-    pub(crate) fn break_end(&mut self, peer: Peer) {
-        self.wires[peer.0].reset = true;
-        self.wires[peer.0].end = PeerEnd::Reset;
-        self.wake_receive(peer);
-        self.queue.push(self.now, Event::Transmit(peer));
+        self.net.reset(&mut self.schedule, peer);
     }
 
     /// Takes all bytes that have reached the peer.
     pub fn receive(&mut self, peer: Peer) -> Vec<u8> {
-        let wire = &mut self.wires[peer.0];
-        let bytes: Vec<u8> = wire.to_peer.drain(..).collect();
-        // Room in the window lets a write go on that waited for it.
-        if !bytes.is_empty() && wire.send.is_some() {
-            self.queue.push(self.now, Event::Transmit(peer));
-        }
-        bytes
+        self.net.receive(&mut self.schedule, peer)
     }
 
     /// How the shard's side has ended the connection.
     pub fn peer_end(&self, peer: Peer) -> PeerEnd {
-        self.wires[peer.0].end
-    }
-
-    pub(crate) fn wake_receive(&mut self, peer: Peer) {
-        let delay = Duration::from_nanos(self.chance.below(self.config.wire_delay_max.as_nanos() as u64 + 1));
-        self.queue.push(self.now + delay, Event::Receive(peer));
+        self.net[peer].end
     }
 
     /// Lets the next thing happen. False: nothing will happen any more before `until`; the clock then
     /// stands at `until`.
     pub fn step(&mut self, until: Time) -> bool {
-        let queued = self.queue.heap.peek().map(|Reverse(due)| due.at.0);
-        let timer = self.next_timer();
+        let faults = self.config.shard_faults;
+        let queued = self.schedule.next();
+        let timer = self.shards.next_timer(&mut self.schedule, &faults);
         match (queued, timer) {
             (Some(at), timer) if at <= until && timer.is_none_or(|(time, _)| at <= time) => {
-                self.now = self.now.max(at);
-                let Reverse(due) = self.queue.heap.pop().expect("peeked");
-                if let Some(due) = self.put_off(due) {
+                self.schedule.now = self.schedule.now.max(at);
+                let due = self.schedule.pop().and_then(|due| {
+                    let on = self.net.shard_of(&due.what);
+                    self.shards.put_off(&mut self.schedule, &faults, on, due)
+                });
+                if let Some(due) = due {
                     self.happen(due.what);
                 }
                 true
             }
-            (_, Some((time, at))) if time <= until => {
-                self.now = self.now.max(time);
-                self.shards[at].late = None;
-                self.with(at, |end, cx| end.handle_timeout(cx));
+            (_, Some((time, shard))) if time <= until => {
+                self.schedule.now = self.schedule.now.max(time);
+                self.shards[shard].late = None;
+                self.with(shard, |end, cx| end.handle_timeout(cx));
                 true
             }
             _ => {
-                self.now = self.now.max(until);
+                self.schedule.now = self.schedule.now.max(until);
                 false
             }
         }
@@ -450,34 +202,31 @@ impl<E: Endpoint> World<E> {
 
     /// Lets everything happen that happens within `time`.
     pub fn run_for(&mut self, time: Duration) {
-        let until = self.now + time;
+        let until = self.schedule.now + time;
         while self.step(until) {}
     }
 
     /// Lets the test do something with a shard's endpoint, as its owner would between two turns.
     pub fn act<R>(&mut self, shard: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
-        let mut result = None;
-        self.with(usize::from(shard.0), |end, cx| result = Some(act(end, cx)));
-        result.expect("it was called")
+        self.with(shard, act)
     }
 
-    pub(crate) fn with(&mut self, shard: usize, act: impl FnOnce(&mut E, &mut Cx<'_>)) {
-        let state = &mut self.shards[shard];
-        let mut cx = Cx { now: self.now, pool: &state.pool, entropy: &mut state.entropy };
-        act(&mut state.end, &mut cx);
+    /// Calls an endpoint, and starts what it wants then.
+    fn with<R>(&mut self, id: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
+        let shard = &mut self.shards[id];
+        let mut cx = Cx { now: self.schedule.now, pool: &shard.pool, entropy: &mut shard.entropy };
+        let result = act(&mut shard.end, &mut cx);
         let mut driver = ShardDriver {
-            chance: &mut self.chance,
             config: &self.config,
-            now: self.now,
-            shard: ShardId(shard as u16),
-            links: &mut state.links,
-            wires: &mut self.wires,
-            queue: &mut self.queue,
+            shard: id,
+            links: &mut shard.links,
+            net: &mut self.net,
+            schedule: &mut self.schedule,
             disks: &mut self.disks,
             outside: &mut self.outside,
-            shards: self.config.shards,
         };
-        while pump(&mut state.end, &mut cx, &mut driver) {}
+        while pump(&mut shard.end, &mut cx, &mut driver) {}
+        result
     }
 
     fn happen(&mut self, what: Event<E::Message>) {
@@ -487,11 +236,12 @@ impl<E: Endpoint> World<E> {
             Event::Release(peer) => self.happen_release(peer),
             Event::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
-                if let Some(first) = disk.tears(&mut self.chance, &mut op) {
-                    let delay = self.drawn(self.config.disk_delay_max);
-                    return self.queue.push(self.now + delay, Event::DiskRest(shard, op, first));
+                if let Some(first) = disk.tears(&mut self.schedule.chance, &mut op) {
+                    let delay = self.schedule.drawn(self.config.disk_delay_max);
+                    let rest = Event::DiskRest(shard, op, first);
+                    return self.schedule.push(self.schedule.now + delay, rest);
                 }
-                let came = disk.run(&mut self.chance, &mut op, begun);
+                let came = disk.run(&mut self.schedule.chance, &mut op, begun);
                 self.disk_ended(shard, op, came);
             }
             Event::DiskRest(shard, mut op, first) => {
@@ -499,22 +249,22 @@ impl<E: Endpoint> World<E> {
                 self.disk_ended(shard, op, Ok(len));
             }
             Event::DiskEnded(shard, op, came) => {
-                self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
+                self.with(shard, |end, cx| end.handle_disk(cx, op, came));
             }
             Event::Message(to, message) => {
-                self.with(usize::from(to.0), |end, cx| end.handle_message(cx, message));
+                self.with(to, |end, cx| end.handle_message(cx, message));
             }
             Event::Dial(shard, dial) => self.happen_dial(shard, dial),
             Event::DialFailed(shard, id, why) => {
-                self.with(usize::from(shard.0), |end, cx| end.handle_dialled(cx, id, Err(why)));
+                self.with(shard, |end, cx| end.handle_dialled(cx, id, Err(why)));
             }
-            Event::Carry(peer) => self.happen_carry(peer),
-            Event::Lose(peer, silent) => self.happen_lose(peer, silent),
+            Event::Carry(peer) => self.net.carry(&mut self.schedule, peer),
+            Event::Lose(peer, silent) => self.net.lose(&mut self.schedule, peer, silent),
             Event::Arrive(to, peer, Some(message), _) if self.refuses_a_move() => {
-                self.wires[peer.0].departed = true;
-                self.wires[peer.0].end = PeerEnd::Reset;
-                self.carry_soon(peer);
-                self.with(usize::from(to.0), |end, cx| end.handle_message(cx, message));
+                self.net[peer].departed = true;
+                self.net[peer].end = PeerEnd::Reset;
+                self.net.carry_soon(&mut self.schedule, peer);
+                self.with(to, |end, cx| end.handle_message(cx, message));
             }
             Event::Arrive(to, peer, message, accepted) => {
                 let link = self.take_home(to, peer);
@@ -522,7 +272,7 @@ impl<E: Endpoint> World<E> {
                     Some(message) => Arrival::Moved(message),
                     None => Arrival::Accepted(accepted),
                 };
-                self.with(usize::from(to.0), |end, cx| end.handle_arrival(cx, link, how));
+                self.with(to, |end, cx| end.handle_arrival(cx, link, how));
             }
         }
     }
@@ -530,61 +280,61 @@ impl<E: Endpoint> World<E> {
     /// A disk operation has ended, and its shard hears of it when it can.
     fn disk_ended(&mut self, shard: ShardId, op: DiskOp, came: Result<usize, Errno>) {
         let most = self.config.disk_tell_delay_max;
-        if most.is_zero() && self.shards[usize::from(shard.0)].stands_until <= self.now {
-            return self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
+        if most.is_zero() && self.shards[shard].stands_until <= self.schedule.now {
+            return self.with(shard, |end, cx| end.handle_disk(cx, op, came));
         }
-        let delay = self.drawn(most);
-        self.queue.push(self.now + delay, Event::DiskEnded(shard, op, came));
+        let delay = self.schedule.drawn(most);
+        self.schedule.push(self.schedule.now + delay, Event::DiskEnded(shard, op, came));
+    }
+
+    /// Whether a link that moves finds no room.
+    fn refuses_a_move(&mut self) -> bool {
+        let permille = self.config.shard_faults.refuse_move_permille;
+        permille > 0 && self.schedule.chance.permille(permille)
     }
 
     /// Makes a wire's end a link of a shard.
-    pub(crate) fn take_home(&mut self, shard: ShardId, peer: Peer) -> LinkId {
-        let home = &mut self.shards[usize::from(shard.0)];
-        let link = LinkId(home.next_link | (home.next_link << 32));
-        home.next_link += 1;
-        home.links.insert(link, peer);
-        self.wires[peer.0].home = Some((shard, link));
+    fn take_home(&mut self, shard: ShardId, peer: Peer) -> LinkId {
+        let link = self.shards[shard].add_link(peer);
+        self.net[peer].home = Some((shard, link));
         link
     }
 
     fn happen_receive(&mut self, peer: Peer) {
-        let wire = &mut self.wires[peer.0];
+        let wire = &mut self.net[peer];
         let Some((shard, link)) = wire.home else { return };
-        let pool = self.shards[usize::from(shard.0)].pool.clone();
-        let loan = self.chance.permille(self.config.loaned_permille).then_some(&pool);
+        let pool = self.shards[shard].pool.clone();
+        let loan = self.schedule.chance.permille(self.config.loaned_permille).then_some(&pool);
         let stage = |len: usize| pool.take(Class::Wire, len);
         let had = wire.recv.is_some();
-        match wire.receive(&mut self.chance, stage, loan) {
+        match wire.receive(&mut self.schedule.chance, stage, loan) {
             Some((op, came)) => {
                 // There is room in the window again.
-                if let Some(twin) = self.wires[peer.0].twin {
-                    self.carry_soon(twin);
+                if let Some(twin) = wire.twin {
+                    self.net.carry_soon(&mut self.schedule, twin);
                 }
-                self.with(usize::from(shard.0), |end, cx| end.handle_recv(cx, link, op, came));
+                self.with(shard, |end, cx| end.handle_recv(cx, link, op, came));
             }
             // Memory was short: bytes wait, and so does the receive.
-            None if had && !wire.to_shard.is_empty() => self.wake_receive(peer),
+            None if had && !wire.to_shard.is_empty() => self.net.wake_receive(&mut self.schedule, peer),
             None => {}
         }
     }
 
     fn happen_transmit(&mut self, peer: Peer) {
-        let Some((shard, link)) = self.wires[peer.0].home else { return };
-        let written = self.wires[peer.0].transmit(&mut self.chance);
-        self.carry_soon(peer);
+        let Some((shard, link)) = self.net[peer].home else { return };
+        let written = self.net[peer].transmit(&mut self.schedule.chance);
+        self.net.carry_soon(&mut self.schedule, peer);
         match written {
             Some(how) => {
-                self.with(usize::from(shard.0), |end, cx| end.handle_written(cx, link, how));
-                let delay =
-                    Duration::from_nanos(self.chance.below(self.config.wire_delay_max.as_nanos() as u64 + 1));
-                self.queue.push(self.now + delay, Event::Release(peer));
+                self.with(shard, |end, cx| end.handle_written(cx, link, how));
+                self.schedule.push_soon(self.config.wire_delay_max, Event::Release(peer));
             }
             None => {
-                let wire = &self.wires[peer.0];
-                let moves = wire.send.is_some() && wire.to_peer.len() < wire.window;
-                if moves {
-                    let delay = Duration::from_nanos(self.chance.below(10_000));
-                    self.queue.push(self.now + delay, Event::Transmit(peer));
+                let wire = &self.net[peer];
+                if wire.send.is_some() && wire.to_peer.len() < wire.window {
+                    let delay = Duration::from_nanos(self.schedule.chance.below(10_000));
+                    self.schedule.push(self.schedule.now + delay, Event::Transmit(peer));
                 }
             }
         }
@@ -592,15 +342,14 @@ impl<E: Endpoint> World<E> {
 
     /// The kernel lets go of memory; a departed link gives everything back and is forgotten.
     fn happen_release(&mut self, peer: Peer) {
-        let Some((shard, link)) = self.wires[peer.0].home else { return };
-        let at = usize::from(shard.0);
-        if let Some(op) = self.wires[peer.0].held.pop_front() {
-            self.with(at, |end, cx| end.handle_sent(cx, link, op));
+        let Some((shard, link)) = self.net[peer].home else { return };
+        if let Some(op) = self.net[peer].held.pop_front() {
+            self.with(shard, |end, cx| end.handle_sent(cx, link, op));
         }
-        if !self.wires[peer.0].departed {
+        if !self.net[peer].departed {
             return;
         }
-        let wire = &mut self.wires[peer.0];
+        let wire = &mut self.net[peer];
         let recv = wire.recv.take();
         // What was handed to the socket is still delivered, unless the connection was reset.
         let send = wire.send.take();
@@ -613,33 +362,33 @@ impl<E: Endpoint> World<E> {
         }
         let held = std::mem::take(&mut wire.held);
         if let Some(op) = recv {
-            self.with(at, |end, cx| end.handle_recv(cx, link, op, Received::Cancelled));
+            self.with(shard, |end, cx| end.handle_recv(cx, link, op, Received::Cancelled));
         }
         if let Some((op, _)) = send {
-            self.with(at, |end, cx| end.handle_written(cx, link, Err(crate::net::RESET)));
-            self.with(at, |end, cx| end.handle_sent(cx, link, op));
+            self.with(shard, |end, cx| end.handle_written(cx, link, Err(RESET)));
+            self.with(shard, |end, cx| end.handle_sent(cx, link, op));
         }
         for op in held {
-            self.with(at, |end, cx| end.handle_sent(cx, link, op));
+            self.with(shard, |end, cx| end.handle_sent(cx, link, op));
         }
-        self.wires[peer.0].home = None;
-        self.shards[at].links.remove(&link);
-        self.carry_soon(peer);
+        self.net[peer].home = None;
+        self.shards[shard].links.remove(&link);
+        self.net.carry_soon(&mut self.schedule, peer);
     }
 
     /// How many sockets a shard holds.
     pub fn links(&self, shard: ShardId) -> usize {
-        self.shards[usize::from(shard.0)].links.len()
+        self.shards[shard].links.len()
     }
 
     /// How many messages wait to be delivered.
     pub fn undelivered(&self) -> usize {
-        self.queue.heap.iter().filter(|Reverse(due)| matches!(due.what, Event::Message(..))).count()
+        self.schedule.events().filter(|event| matches!(event, Event::Message(..))).count()
     }
 }
 
 impl<E: Endpoint> std::fmt::Debug for World<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "World(seed {}, {:?})", self.config.seed, self.now)
+        write!(f, "World(seed {}, {:?})", self.config.seed, self.schedule.now)
     }
 }

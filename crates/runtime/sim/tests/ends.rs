@@ -73,7 +73,7 @@ fn begun(seed: u64, tell_delay_max: Duration, what: impl FnOnce(&Pool) -> DiskKi
     let mut world = World::new(config, |_, _| Asker::default());
     let mut disk = Disk::default();
     disk.write(0, &[1; SECTORS * 512]);
-    disk.settle();
+    disk.sync_all();
     world.add_disk(DISK, disk);
     world.act(ShardId(0), |end, cx| {
         end.asks.push_back(DiskOp { disk: DISK, ticket: DiskTicket(0), kind: what(cx.pool) });

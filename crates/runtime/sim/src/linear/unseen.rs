@@ -73,6 +73,6 @@ impl Marks {
     /// The highest number of those moments; they are the first ones.
     fn highest(&self, is_of: impl Fn(u64) -> bool) -> Option<u64> {
         let count = self.0.partition_point(|(moment, _)| is_of(*moment));
-        self.0[..count].last().map(|(_, highest)| *highest)
+        self.0.get(..count)?.last().map(|(_, highest)| *highest)
     }
 }

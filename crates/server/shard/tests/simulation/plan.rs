@@ -158,7 +158,7 @@ impl Plan {
             let (page, lba) = (block / SPAN - 1, block % SPAN);
             disk.write((block * 512) as u64, &fill(lba, COPIED | page as Value));
         }
-        disk.settle();
+        disk.sync_all();
         disk
     }
 

@@ -1,0 +1,249 @@
+//! All connections, and who listens where.
+//!
+//! A connection between shards is two wires. What one shard sends has reached its own wire's peer first; from there
+//! it is carried to the twin, in order, after a delay, and no faster than the twin's shard reads.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{Index, IndexMut, Range};
+use std::time::Duration;
+
+use endpoint::{Accepted, ListenerId, ShardId};
+
+use crate::net::{Peer, PeerEnd, Wire};
+use crate::schedule::{Event, Schedule};
+
+/// What a dial to an address meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Somebody accepts.
+    Open,
+    /// A reset. What stands goes on.
+    Refused,
+    /// Nothing: no answer, and of the connections that stand nothing arrives until it is open again.
+    Silent,
+}
+
+/// Somebody who listens.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) id: ListenerId,
+    pub(crate) shards: Range<u16>,
+    reach: Reach,
+}
+
+/// The connections of a world.
+#[derive(Debug)]
+pub(crate) struct Network {
+    wires: Vec<Wire>,
+    listeners: BTreeMap<SocketAddr, Listening>,
+    /// Where peers connect from, and the processor that takes in what they send.
+    pub(crate) comers: Option<(IpAddr, u32)>,
+    /// The longest delay of bytes.
+    delay_max: Duration,
+    /// Bytes that a peer's window takes before it reads.
+    window: usize,
+}
+
+impl Index<Peer> for Network {
+    type Output = Wire;
+    #[expect(clippy::indexing_slicing, reason = "a peer is named when its wire is made, and wires stay")]
+    fn index(&self, peer: Peer) -> &Wire {
+        &self.wires[peer.0]
+    }
+}
+
+impl IndexMut<Peer> for Network {
+    #[expect(clippy::indexing_slicing, reason = "a peer is named when its wire is made, and wires stay")]
+    fn index_mut(&mut self, peer: Peer) -> &mut Wire {
+        &mut self.wires[peer.0]
+    }
+}
+
+pub(crate) fn address(number: usize) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 1024 + (number % 60_000) as u16))
+}
+
+impl Network {
+    pub(crate) fn new(delay_max: Duration, window: usize) -> Self {
+        Network { wires: Vec::new(), listeners: BTreeMap::new(), comers: None, delay_max, window }
+    }
+
+    /// A new wire in the hands of the test, and how its socket is accepted.
+    pub(crate) fn connect(&mut self, listener: ListenerId) -> (Peer, Accepted) {
+        let peer = Peer(self.wires.len());
+        self.wires.push(Wire::new(self.window));
+        let mut accepted = Accepted { listener, local: address(0), peer: address(peer.0 + 1), cpu: None };
+        if let Some((from, cpu)) = self.comers {
+            accepted.peer.set_ip(from);
+            accepted.cpu = Some(cpu);
+        }
+        (peer, accepted)
+    }
+
+    /// Two new wires, each the other's twin.
+    pub(crate) fn connect_pair(&mut self, via: SocketAddr) -> [Peer; 2] {
+        let near = Peer(self.wires.len());
+        let far = Peer(near.0 + 1);
+        for twin in [far, near] {
+            let wire = Wire::new(self.window);
+            self.wires.push(Wire { twin: Some(twin), via: Some(via), ..wire });
+        }
+        [near, far]
+    }
+
+    pub(crate) fn listen(&mut self, address: SocketAddr, id: ListenerId, shards: Range<u16>) {
+        self.listeners.insert(address, Listening { id, shards, reach: Reach::Open });
+    }
+
+    /// Who listens at an address.
+    pub(crate) fn listening(&self, address: SocketAddr) -> Option<&Listening> {
+        self.listeners.get(&address)
+    }
+
+    /// What a dial to an address meets.
+    pub(crate) fn reach(&self, address: SocketAddr) -> Reach {
+        self.listening(address).map_or(Reach::Refused, |listening| listening.reach)
+    }
+
+    /// Changes it; true if somebody listens there.
+    pub(crate) fn set_reach<M>(
+        &mut self,
+        schedule: &mut Schedule<M>,
+        address: SocketAddr,
+        reach: Reach,
+    ) -> bool {
+        let Some(listening) = self.listeners.get_mut(&address) else { return false };
+        listening.reach = reach;
+        if reach == Reach::Open {
+            for peer in self.ends_via(address) {
+                self.carry_soon(schedule, peer);
+            }
+        }
+        true
+    }
+
+    /// The connections that were made by dialling `address` and still stand, each by its dialler's end.
+    pub(crate) fn connections(&self, address: SocketAddr) -> Vec<Peer> {
+        let is_dialler = |peer: &Peer| self[*peer].twin.is_some_and(|twin| twin.0 > peer.0);
+        self.ends_via(address).into_iter().filter(is_dialler).collect()
+    }
+
+    fn ends_via(&self, address: SocketAddr) -> Vec<Peer> {
+        let is_of = |wire: &Wire| wire.via == Some(address) && wire.home.is_some();
+        self.wires.iter().enumerate().filter(|(_, wire)| is_of(wire)).map(|(index, _)| Peer(index)).collect()
+    }
+
+    /// Sends bytes to a wire's shard.
+    pub(crate) fn send<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer, bytes: &[u8]) {
+        let wire = &mut self[peer];
+        if !wire.departed && !wire.reset {
+            wire.to_shard.extend(bytes);
+            self.wake_receive(schedule, peer);
+        }
+    }
+
+    /// Takes all bytes that have reached a peer.
+    pub(crate) fn receive<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer) -> Vec<u8> {
+        let wire = &mut self[peer];
+        let bytes: Vec<u8> = wire.to_peer.drain(..).collect();
+        // Room in the window lets a write go on that waited for it.
+        if !bytes.is_empty() && wire.send.is_some() {
+            schedule.push_now(Event::Transmit(peer));
+        }
+        bytes
+    }
+
+    pub(crate) fn wake_receive<M>(&self, schedule: &mut Schedule<M>, peer: Peer) {
+        schedule.push_soon(self.delay_max, Event::Receive(peer));
+    }
+
+    pub(crate) fn carry_soon<M>(&self, schedule: &mut Schedule<M>, peer: Peer) {
+        let wire = &self[peer];
+        if wire.twin.is_some() && (!wire.to_peer.is_empty() || wire.departed) {
+            schedule.push_soon(self.delay_max, Event::Carry(peer));
+        }
+    }
+
+    /// Breaks a connection; where its other end is a shard's as well, for both.
+    pub(crate) fn reset<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer) {
+        self.break_end(schedule, peer);
+        if let Some(twin) = self[peer].twin {
+            self.break_end(schedule, twin);
+        }
+    }
+
+    fn break_end<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer) {
+        self[peer].reset = true;
+        self[peer].end = PeerEnd::Reset;
+        self.wake_receive(schedule, peer);
+        schedule.push_now(Event::Transmit(peer));
+    }
+
+    /// The shard's end of a wire is gone without a word of the shard.
+    pub(crate) fn lose_end<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer) {
+        let wire = &mut self[peer];
+        (wire.home, wire.recv, wire.send) = (None, None, None);
+        wire.held.clear();
+        (wire.departed, wire.end) = (true, PeerEnd::Reset);
+        self.carry_soon(schedule, peer);
+    }
+
+    /// A connection between shards is lost, in silence or not.
+    pub(crate) fn lose<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer, silent: bool) {
+        if !silent {
+            return self.reset(schedule, peer);
+        }
+        self[peer].silent = true;
+        if let Some(twin) = self[peer].twin {
+            self[twin].silent = true;
+        }
+    }
+
+    /// Bytes, and the end, cross from a wire to its twin.
+    pub(crate) fn carry<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer) {
+        let wire = &self[peer];
+        let (Some(twin), Some(via)) = (wire.twin, wire.via) else { return };
+        let is_cut = self.listening(via).is_some_and(|listening| listening.reach == Reach::Silent);
+        if wire.silent || is_cut {
+            return;
+        }
+        let is_gone = wire.departed && wire.home.is_none();
+        if wire.reset || is_gone && wire.end == PeerEnd::Reset {
+            if !self[twin].reset {
+                self.break_end(schedule, twin);
+            }
+            return;
+        }
+        let Ok([wire, other]) = self.wires.get_disjoint_mut([peer.0, twin.0]) else { return };
+        // Who has closed swallows what still comes.
+        if other.departed {
+            wire.to_peer.clear();
+        }
+        let now = wire.to_peer.len().min(other.window.saturating_sub(other.to_shard.len()));
+        other.to_shard.extend(wire.to_peer.drain(..now));
+        let ends = is_gone && wire.to_peer.is_empty() && !other.peer_done;
+        other.peer_done |= ends;
+        if now > 0 || ends {
+            self.wake_receive(schedule, twin);
+        }
+        if now > 0 && self[peer].send.is_some() {
+            schedule.push_now(Event::Transmit(peer));
+        }
+    }
+
+    /// Whose shard hears of an event. What the system does by itself is nobody's.
+    pub(crate) fn shard_of<M>(&self, what: &Event<M>) -> Option<ShardId> {
+        match what {
+            Event::Receive(peer) | Event::Transmit(peer) | Event::Release(peer) => {
+                self[*peer].home.map(|(shard, _)| shard)
+            }
+            Event::DiskEnded(shard, ..)
+            | Event::Message(shard, _)
+            | Event::Arrive(shard, ..)
+            | Event::Dial(shard, _)
+            | Event::DialFailed(shard, ..) => Some(*shard),
+            Event::Disk(..) | Event::DiskRest(..) | Event::Carry(_) | Event::Lose(..) => None,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How a world, or a process in it, ends before its time: it is killed, or the power fails.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use buf::{Cx, Pool};
+use endpoint::{Endpoint, ShardId};
+use volume::DiskId;
+
+use super::World;
+use crate::disk::Disk;
+use crate::schedule::{Event, ScheduledEvent};
+
+impl<E: Endpoint> World<E> {
+    /// The process that these shards are is killed and started again: its connections are reset, what it
+    /// had begun with disks happens or does not, messages to it are lost. Disks keep what they were
+    /// given; for a loss of power see [`Disk::lose_power`].
+    pub fn restart(&mut self, shards: Range<u16>, mut make: impl FnMut(ShardId, &mut Cx<'_>) -> E) {
+        let is_of = |shard: ShardId| shards.contains(&shard.0);
+        for due in self.schedule.take_all() {
+            match due.what {
+                Event::Disk(shard, op, begun) if is_of(shard) => {
+                    self.disks.entry(op.disk).or_default().run_unheard(&mut self.schedule.chance, op, begun);
+                }
+                Event::DiskEnded(shard, op, came) if is_of(shard) => {
+                    self.disks.entry(op.disk).or_default().unheard(&op, came);
+                }
+                Event::Message(to, _) if is_of(to) => {}
+                Event::Dial(shard, _) | Event::DialFailed(shard, ..) if is_of(shard) => {}
+                Event::Arrive(to, peer, ..) if is_of(to) => self.net.lose_end(&mut self.schedule, peer),
+                what => self.schedule.push_again(ScheduledEvent { what, ..due }),
+            }
+        }
+        for id in shards.clone().map(ShardId) {
+            let shard = &mut self.shards[id];
+            for (_, peer) in std::mem::take(&mut shard.links) {
+                self.net.lose_end(&mut self.schedule, peer);
+            }
+            let pool = Pool::poisoned(self.config.pool_bytes);
+            let mut cx = Cx { now: self.schedule.now, pool: &pool, entropy: &mut shard.entropy };
+            shard.end = make(id, &mut cx);
+            shard.pool = pool;
+        }
+    }
+
+    /// The daemon is killed, and the power stays: its shards stop where they stand, every connection is reset, of
+    /// what is out on disks each is done or not, and disks keep what is in their caches. Gives the disks, for
+    /// the next world. What a call was told that nobody will hear of any more, the next that syncs is told.
+    pub fn crash(mut self) -> BTreeMap<DiskId, Disk> {
+        while let Some(due) = self.schedule.pop() {
+            match due.what {
+                Event::Disk(_, op, begun) => {
+                    self.disks.entry(op.disk).or_default().run_unheard(&mut self.schedule.chance, op, begun);
+                }
+                Event::DiskEnded(_, op, came) => {
+                    self.disks.entry(op.disk).or_default().unheard(&op, came);
+                }
+                _ => {}
+            }
+        }
+        self.disks
+    }
+
+    /// The power fails: shards stop where they stand, every connection is reset, disks lose what was not
+    /// synced, and of what is out each sector may be there. Gives the disks, for the next world.
+    pub fn kill(mut self) -> BTreeMap<DiskId, Disk> {
+        while let Some(due) = self.schedule.pop() {
+            if let Event::Disk(_, op, begun) = due.what {
+                self.disks.entry(op.disk).or_default().run_powerless(&mut self.schedule.chance, op, begun);
+            }
+        }
+        for (_, disk) in self.disks.iter_mut() {
+            disk.lose_power(&mut self.schedule.chance);
+        }
+        self.disks
+    }
+}
