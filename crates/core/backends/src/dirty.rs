@@ -9,7 +9,7 @@
 //! that nobody is told GOOD while somebody else is told of a failure, one sync of a volume is out at
 //! a time, on all shards, and it has succeeded only when every write that is stable by itself (and
 //! so may be told of a failure too) and had begun before the sync's end has ended as well. A failure
-//! is remembered until the operator takes note of it (see `doubt.rs`).
+//! is remembered until the operator takes note of it (see `sync_failures.rs`).
 //!
 //! Invariants: a failure is noted before the turn, or the place among the stable writes, is given up. A shard
 //! that waits for the turn says so before it looks at it for the last time, and the shard that gives it up looks
@@ -18,14 +18,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::doubt::{Doubt, Keeper};
+use crate::sync_failures::{SyncFailureStore, SyncFailures};
 
 #[derive(Debug)]
 pub(crate) struct Dirty {
     shards: Vec<Counts>,
     /// Changes that are no shard's: what was there at the start, and new lengths of the file.
     others: Counts,
-    doubt: Arc<Doubt>,
+    failures: Arc<SyncFailures>,
     /// The shard that syncs, plus one; 0: none.
     turn: AtomicU64,
     /// On which side stable writes that begin now are counted; each sync that has succeeded turns it, once none is out
@@ -65,20 +65,20 @@ impl Dirty {
         Dirty {
             shards: (0..shards).map(|_| Counts::default()).collect(),
             others,
-            doubt: Arc::default(),
+            failures: Arc::default(),
             turn: AtomicU64::new(0),
             side: AtomicU64::new(0),
         }
     }
 
-    /// The same, of a file whose failed sync `keeper` makes durable.
-    pub(crate) fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
-        Dirty { doubt: Arc::new(Doubt::new(Some(keeper))), ..self }
+    /// The same, of a file whose failed sync `store` makes durable.
+    pub(crate) fn recorded_by(self, store: Arc<dyn SyncFailureStore>) -> Self {
+        Dirty { failures: Arc::new(SyncFailures::new(Some(store))), ..self }
     }
 
     /// Whether what was written may be lost.
-    pub(crate) fn doubt(&self) -> &Arc<Doubt> {
-        &self.doubt
+    pub(crate) fn sync_failures(&self) -> &Arc<SyncFailures> {
+        &self.failures
     }
 
     /// This shard has written something that may not be stable. Call it before the write is
@@ -124,16 +124,16 @@ impl Dirty {
     }
 
     pub(crate) fn fail(&self) {
-        self.doubt.fail();
+        self.failures.fail();
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.doubt.is_raised()
+        self.failures.any_unforgiven()
     }
 
     /// Whether something has failed since there were so many failures, be it forgiven meanwhile or not.
     pub(crate) fn has_failed_since(&self, failures: u64) -> bool {
-        self.has_failed() || self.doubt.failures() > failures
+        self.has_failed() || self.failures.failures() > failures
     }
 
     /// Takes the turn to sync. False: another shard has it, and wakes this one when it is over.
@@ -169,11 +169,11 @@ impl Dirty {
     /// The sync of the shard that has the turn has come back well: which stable writes must end first. `None` while
     /// some are out that are older still, since a sync before it gave up waiting for them: who ends the last of
     /// them wakes this shard.
-    pub(crate) fn begin_settling(&self) -> Option<Side> {
+    pub(crate) fn turn_side(&self) -> Option<Side> {
         let Side(now) = self.side_now();
         let older = Side(now ^ 1);
         // Only who has the turn turns it.
-        self.has_settled(&older).then(|| {
+        self.is_side_empty(&older).then(|| {
             self.side.store(older.0 as u64, Ordering::SeqCst);
             Side(now)
         })
@@ -181,7 +181,7 @@ impl Dirty {
 
     /// Whether none of them is out any more.
     #[expect(clippy::indexing_slicing, reason = "a side is 0 or 1")]
-    pub(crate) fn has_settled(&self, side: &Side) -> bool {
+    pub(crate) fn is_side_empty(&self, side: &Side) -> bool {
         self.shards.iter().all(|counts| counts.out[side.0].load(Ordering::SeqCst) == 0)
     }
 
@@ -268,18 +268,18 @@ mod tests {
         let dirty = Dirty::new(2);
         let (before, _) = dirty.begin_stable(0);
         assert!(dirty.take_turn(1));
-        let waits_for = dirty.begin_settling().unwrap();
+        let waits_for = dirty.turn_side().unwrap();
         let (behind, _) = dirty.begin_stable(0);
-        assert!(!dirty.has_settled(&waits_for));
+        assert!(!dirty.is_side_empty(&waits_for));
         assert_eq!(dirty.end_stable(0, behind), None);
-        assert!(!dirty.has_settled(&waits_for));
-        assert!(dirty.begin_settling().is_none(), "older ones are out");
+        assert!(!dirty.is_side_empty(&waits_for));
+        assert!(dirty.turn_side().is_none(), "older ones are out");
         assert_eq!(dirty.end_stable(0, before), Some(1));
-        assert!(dirty.has_settled(&waits_for));
+        assert!(dirty.is_side_empty(&waits_for));
         let (last, _) = dirty.begin_stable(0);
-        let waits_for = dirty.begin_settling().unwrap();
-        assert!(!dirty.has_settled(&waits_for));
+        let waits_for = dirty.turn_side().unwrap();
+        assert!(!dirty.is_side_empty(&waits_for));
         assert_eq!(dirty.end_stable(0, last), Some(1));
-        assert!(dirty.has_settled(&waits_for));
+        assert!(dirty.is_side_empty(&waits_for));
     }
 }

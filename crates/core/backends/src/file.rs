@@ -24,9 +24,9 @@ use volume::{
 };
 
 use crate::dirty::Dirty;
-use crate::doubt::{Doubt, Keeper};
 use crate::facts::{FileFacts, IO_MAX, UnsuitableFile};
 use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_of_blocks, is_own, is_transient};
+use crate::sync_failures::{SyncFailureStore, SyncFailures};
 use sync::Sync;
 
 /// A file or block device, as all shards of its volume see it.
@@ -61,22 +61,22 @@ impl FileDisk {
         })
     }
 
-    /// The same, and `keeper` makes durable that a sync has failed, before any host is told.
+    /// The same, and `store` makes durable that a sync has failed, before any host is told.
     #[must_use]
-    pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
-        FileDisk { dirty: self.dirty.kept_by(keeper), ..self }
+    pub fn recorded_by(self, store: Arc<dyn SyncFailureStore>) -> Self {
+        FileDisk { dirty: self.dirty.recorded_by(store), ..self }
     }
 
     /// Whether what was written to it may be lost.
-    pub fn doubt(&self) -> &Arc<Doubt> {
-        self.dirty.doubt()
+    pub fn sync_failures(&self) -> &Arc<SyncFailures> {
+        self.dirty.sync_failures()
     }
 
     /// The operator takes note of what may be lost: so many failures, as they were counted before the file was synced
     /// again, are forgiven. The next flush syncs.
     pub fn forgive(&self, failures: u64) {
         self.dirty.changed();
-        self.doubt().forgive(failures);
+        self.sync_failures().forgive(failures);
     }
 
     /// What the blocks are like now.
@@ -189,7 +189,9 @@ impl File {
 
     fn end(&mut self, id: IoId, result: Result<Outcome, Failure>, payload: Payload) {
         let done = Done { id, result, payload };
-        if matches!(done.result, Err(Failure::Failed(Fault::Sync))) && !self.disk.doubt().is_kept() {
+        if matches!(done.result, Err(Failure::Failed(Fault::Sync)))
+            && !self.disk.sync_failures().is_recorded()
+        {
             return self.held.push(done);
         }
         self.done.push_back(done);
@@ -197,8 +199,8 @@ impl File {
 
     /// Hosts may be told of a failed sync, if that is durable by now.
     fn tell_failures(&mut self) {
-        let doubt = self.disk.doubt();
-        if !self.held.is_empty() && (doubt.is_kept() || !doubt.is_raised()) {
+        let failures = self.disk.sync_failures();
+        if !self.held.is_empty() && (failures.is_recorded() || !failures.any_unforgiven()) {
             self.done.extend(self.held.drain(..));
         }
     }

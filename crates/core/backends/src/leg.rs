@@ -6,7 +6,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets, Work};
 use stream::{Received, RecvOp, SendOp};
-use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Shard, Span};
+use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, Shard, Span};
 
 /// Either kind of backend. One of this machine has no sockets, and says so.
 pub enum AnyLeg {
@@ -145,6 +145,9 @@ impl Sockets for AnyLeg {
     }
     fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         elsewhere!(self, leg => leg.close(cx, grace), else ());
+    }
+    fn poll_remark(&mut self) -> Option<OperatorNotice> {
+        elsewhere!(self, leg => leg.poll_remark(), else None)
     }
     fn is_closed(&self) -> bool {
         elsewhere!(self, leg => leg.is_closed(), else true)

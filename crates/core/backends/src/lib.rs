@@ -18,7 +18,7 @@
 )]
 
 mod dirty;
-mod doubt;
+mod sync_failures;
 mod facts;
 mod file;
 mod job;
@@ -26,7 +26,7 @@ mod leg;
 mod null;
 pub mod stripe;
 
-pub use doubt::{Doubt, Keeper};
+pub use sync_failures::{SyncFailures, SyncFailureStore};
 pub use facts::{FileFacts, UnsuitableFile};
 pub use file::{File, FileDisk};
 pub use leg::AnyLeg;

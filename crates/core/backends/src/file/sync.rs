@@ -24,7 +24,7 @@ pub(super) enum Sync {
     /// The turn is ours, and the disk has it.
     Out,
     /// It has come back; writes that were out beside it have not ended, and if there is no side, older ones.
-    Settling(Option<Side>),
+    AwaitingStableWrites(Option<Side>),
 }
 
 impl File {
@@ -42,7 +42,7 @@ impl File {
             return;
         }
         std::mem::swap(&mut self.syncing, &mut self.sync_next);
-        self.failures = self.disk.doubt().failures();
+        self.failures = self.disk.sync_failures().failures();
         self.disk.dirty.note(&mut self.covered);
         self.take_turn();
     }
@@ -85,7 +85,7 @@ impl File {
             Ok(_) => {}
         }
         self.sync_tries = 0;
-        self.sync = Sync::Settling(None);
+        self.sync = Sync::AwaitingStableWrites(None);
         self.go_on_syncing();
     }
 
@@ -93,17 +93,17 @@ impl File {
     pub(super) fn go_on_syncing(&mut self) {
         match &mut self.sync {
             Sync::Waiting => self.take_turn(),
-            Sync::Settling(side) => {
+            Sync::AwaitingStableWrites(side) => {
                 let dirty = &self.disk.dirty;
                 // After a failure these flushes have failed: then nothing need be waited for, and the side stays as it
                 // is, so that the first sync behind it waits for what this one did not.
                 if side.is_none() && !dirty.has_failed_since(self.failures) {
-                    *side = dirty.begin_settling();
+                    *side = dirty.turn_side();
                 }
-                let settled = side.as_ref().is_some_and(|side| dirty.has_settled(side));
+                let ended = side.as_ref().is_some_and(|side| dirty.is_side_empty(side));
                 // Looked at behind them: a failure is noted before a place among them is given up.
                 let failed = dirty.has_failed_since(self.failures);
-                if !settled && !failed {
+                if !ended && !failed {
                     return;
                 }
                 if !failed {
@@ -159,7 +159,7 @@ impl Drop for File {
     /// has failed leaves that open, asked or not.
     fn drop(&mut self) {
         let was_asked = |ticket: DiskTicket| self.out.iter().all(|op| op.ticket != ticket);
-        let has_turn = matches!(self.sync, Sync::Out | Sync::Settling(_));
+        let has_turn = matches!(self.sync, Sync::Out | Sync::AwaitingStableWrites(_));
         let mut in_doubt = matches!(self.sync, Sync::Out) && was_asked(SYNC);
         let mut stable = Vec::new();
         for (slot, job) in (0..).zip(&mut self.jobs) {
@@ -182,9 +182,9 @@ impl Drop for File {
         }
         // Nobody takes this backend's wakes any more: who keeps the doubt wakes those that waited for it.
         if in_doubt {
-            self.disk.doubt().tell();
+            self.disk.sync_failures().tell();
         } else if waited_for {
-            self.disk.doubt().wake();
+            self.disk.sync_failures().wake();
         }
     }
 }

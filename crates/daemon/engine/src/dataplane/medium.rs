@@ -100,13 +100,13 @@ impl Medium {
                 let made = FileDisk::new(disk, &store.facts(), shards);
                 let unfit =
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
-                let made = made.map_err(unfit)?.kept_by(notes.keeper(id, store));
+                let made = made.map_err(unfit)?.recorded_by(notes.store(id, store));
                 let was_noted = notes.has(store);
                 if was_noted || store.in_doubt {
                     made.sync_failed();
                 }
                 if was_noted {
-                    made.doubt().kept(made.doubt().failures());
+                    made.sync_failures().recorded(made.sync_failures().failures());
                 }
                 Ok(Medium::File(Arc::new(made), disk))
             }
@@ -167,12 +167,12 @@ impl Medium {
 
     /// Whether a sync of one of its files has failed, and nobody has acknowledged it.
     pub fn is_in_doubt(&self) -> bool {
-        self.files().iter().any(|disk| disk.doubt().is_raised())
+        self.files().iter().any(|disk| disk.sync_failures().any_unforgiven())
     }
 
     /// How often syncs of each of its files have failed.
     pub fn failures(&self) -> Vec<u64> {
-        self.files().iter().map(|disk| disk.doubt().failures()).collect()
+        self.files().iter().map(|disk| disk.sync_failures().failures()).collect()
     }
 
     /// The operator acknowledges so many failures of each of its files.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backends::{Doubt, Keeper};
+use backends::{SyncFailureStore, SyncFailures};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use volume::VolumeId;
@@ -59,7 +59,7 @@ struct Job {
     id: VolumeId,
     file: Uuid,
     note: FailedSync,
-    doubt: Arc<Doubt>,
+    doubt: Arc<SyncFailures>,
     asked: Instant,
 }
 
@@ -77,8 +77,8 @@ impl fmt::Debug for Noting {
     }
 }
 
-impl Keeper for Noting {
-    fn keep(&self, doubt: &Arc<Doubt>) {
+impl SyncFailureStore for Noting {
+    fn record(&self, doubt: &Arc<SyncFailures>) {
         let (notes, note, doubt) = (self.notes.clone(), self.note.clone(), doubt.clone());
         let job = Job { notes, id: self.id, file: self.file, note, doubt, asked: Instant::now() };
         // Without a thread that takes it the daemon is ending.
@@ -117,7 +117,7 @@ impl Notes {
     }
 
     /// Who notes what fails of a volume's file, or a leg's.
-    pub fn keeper(&self, id: VolumeId, part: &Store) -> Arc<dyn Keeper> {
+    pub fn store(&self, id: VolumeId, part: &Store) -> Arc<dyn SyncFailureStore> {
         let place = part.volume.spec.source.place().unwrap_or_default();
         let note = FailedSync { volume: part.volume.name.to_string(), place };
         Arc::new(Noting { notes: self.clone(), id, file: part.uuid, note })
@@ -274,7 +274,7 @@ where
 
     /// Lets hosts be told of so many failures.
     fn tell(&self, job: &Job, failures: u64) {
-        job.doubt.kept(failures);
+        job.doubt.recorded(failures);
         (self.wake)(job.id);
     }
 }

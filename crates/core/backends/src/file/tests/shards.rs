@@ -144,23 +144,23 @@ fn a_flush_that_failed_within_one_stable_write_is_not_hidden_from_the_others() {
 }
 
 /// Shard 0 has written, been told of a failure, and is to write once more to learn of what.
-fn probing(shards: &mut Shards, keeper: &Told) {
-    assert_eq!(keeper.take(), 0);
+fn probing(shards: &mut Shards, store: &Told) {
+    assert_eq!(store.take(), 0);
     shards.write(0, 1, Durability::Cached);
     shards.call(0, Err(EIO));
-    assert!(!shards.disk.doubt().is_raised());
+    assert!(!shards.disk.sync_failures().any_unforgiven());
 }
 
 #[test]
 fn an_abort_does_not_hide_a_failed_flush() {
-    let (mut shards, told) = kept(facts(true, 512, false));
+    let (mut shards, told) = recorded(facts(true, 512, false));
     settle_at_start(&mut shards);
     probing(&mut shards, &told);
     shards.files[0].cancel(IoId(1));
     assert_eq!(shards.ended(0), [], "it is not known yet what has failed");
     shards.call(0, Ok(512));
-    assert!(shards.disk.doubt().is_raised());
-    shards.disk.doubt().kept(shards.disk.doubt().failures());
+    assert!(shards.disk.sync_failures().any_unforgiven());
+    shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
     shards.files[0].handle_wake();
     assert_eq!(shards.ended(0), [(1, LOST)]);
 }
@@ -179,23 +179,23 @@ fn only_an_error_that_tells_of_bad_blocks_clears_a_flush_that_may_have_failed() 
         }
         let expected = if fails { LOST } else { Err(Fault::Unwritable(0).into()) };
         assert_eq!(shards.ended(0), [(1, expected)], "{came:?}");
-        assert_eq!(shards.disk.doubt().is_raised(), fails, "{came:?}");
+        assert_eq!(shards.disk.sync_failures().any_unforgiven(), fails, "{came:?}");
     }
 }
 
 #[test]
 fn a_shard_that_ends_before_it_knows_what_has_failed_leaves_a_doubt() {
-    let (mut shards, told) = kept(facts(true, 512, false));
+    let (mut shards, told) = recorded(facts(true, 512, false));
     settle_at_start(&mut shards);
     probing(&mut shards, &told);
     shards.end(0);
-    assert!(shards.disk.doubt().is_raised() && told.take() > 0);
+    assert!(shards.disk.sync_failures().any_unforgiven() && told.take() > 0);
 }
 
 /// At its end a shard takes back what is out, and asks the disk for nothing more.
 #[test]
 fn a_shard_that_ends_with_calls_that_never_left_leaves_no_doubt() {
-    let (mut shards, told) = kept(facts(false, 512, false));
+    let (mut shards, told) = recorded(facts(false, 512, false));
     settle_at_start(&mut shards);
     shards.write(0, 1, Durability::Cached);
     let write = shards.asked(0).unwrap();
@@ -204,7 +204,7 @@ fn a_shard_that_ends_with_calls_that_never_left_leaves_no_doubt() {
     assert!(shards.asked(1).is_none(), "the other one has the turn");
     // The sync that makes it stable was never asked for.
     shards.end(0);
-    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (false, 0));
+    assert_eq!((shards.disk.sync_failures().any_unforgiven(), told.take()), (false, 0));
     assert!(told.took_wake(), "who waited for it goes on");
     shards.files[1].handle_wake();
     shards.sync(1, Ok(0));
@@ -213,7 +213,7 @@ fn a_shard_that_ends_with_calls_that_never_left_leaves_no_doubt() {
 
 #[test]
 fn a_shard_that_ends_with_writes_that_never_left_leaves_no_doubt() {
-    let (mut shards, told) = kept(facts(true, 512, true));
+    let (mut shards, told) = recorded(facts(true, 512, true));
     settle_at_start(&mut shards);
     shards.write(0, 1, Durability::Cached);
     shards.call(0, Ok(512));
@@ -225,7 +225,7 @@ fn a_shard_that_ends_with_writes_that_never_left_leaves_no_doubt() {
     shards.sync(0, Ok(0));
     assert_eq!(shards.ended(0), [(1, OK)]);
     shards.end(1);
-    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (false, 0));
+    assert_eq!((shards.disk.sync_failures().any_unforgiven(), told.take()), (false, 0));
     assert!(told.took_wake());
     shards.files[0].handle_wake();
     assert_eq!(shards.ended(0), [(3, OK)]);
@@ -233,7 +233,7 @@ fn a_shard_that_ends_with_writes_that_never_left_leaves_no_doubt() {
     shards.write(0, 4, Durability::Stable);
     let _out = shards.asked(0).unwrap();
     shards.end(0);
-    assert!(shards.disk.doubt().is_raised() && told.take() > 0);
+    assert!(shards.disk.sync_failures().any_unforgiven() && told.take() > 0);
 }
 
 /// A shard has one stable write out, and a flush of the other one has failed: the operator takes note of that.
@@ -246,7 +246,7 @@ fn forgiven(fail: impl FnOnce(&mut Shards)) -> (Shards, DiskOp) {
     shards.flush(0, 3);
     fail(&mut shards);
     assert_eq!(shards.ended(0), [(1, OK), (3, LOST)]);
-    shards.disk.forgive(shards.disk.doubt().failures());
+    shards.disk.forgive(shards.disk.sync_failures().failures());
     shards.flush(0, 4);
     shards.sync(0, Ok(0));
     (shards, older)
@@ -283,7 +283,7 @@ fn a_failure_beside_a_sync_is_not_forgotten_with_the_operators_word() {
     shards.flush(0, 4);
     shards.sync(0, Ok(0));
     shards.came(1, first, Err(EIO));
-    shards.disk.forgive(shards.disk.doubt().failures());
+    shards.disk.forgive(shards.disk.sync_failures().failures());
     shards.came(1, second, Ok(512));
     shards.wake(1);
     assert_eq!(shards.ended(0), [(1, OK), (4, LOST)]);
@@ -293,8 +293,8 @@ fn a_failure_beside_a_sync_is_not_forgotten_with_the_operators_word() {
 #[derive(Debug, Default)]
 struct Told(std::sync::atomic::AtomicU32, std::sync::atomic::AtomicBool);
 
-impl Keeper for Told {
-    fn keep(&self, _doubt: &Arc<Doubt>) {
+impl SyncFailureStore for Told {
+    fn record(&self, _doubt: &Arc<SyncFailures>) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 
@@ -320,23 +320,23 @@ fn settle_at_start(shards: &mut Shards) {
     assert_eq!(shards.ended(0), [(99, OK)]);
 }
 
-fn kept(facts: FileFacts) -> (Shards, Arc<Told>) {
+fn recorded(facts: FileFacts) -> (Shards, Arc<Told>) {
     let told = Arc::new(Told::default());
-    let disk = Arc::new(FileDisk::new(DiskId(3), &facts, 2).unwrap().kept_by(told.clone()));
+    let disk = Arc::new(FileDisk::new(DiskId(3), &facts, 2).unwrap().recorded_by(told.clone()));
     let files = [0, 1].map(|shard| File::new(disk.clone(), shard));
     (Shards { disk, files, ..Shards::new(facts) }, told)
 }
 
 #[test]
 fn no_host_hears_of_a_failed_sync_before_that_is_durable() {
-    let (mut shards, told) = kept(facts(true, 512, true));
+    let (mut shards, told) = recorded(facts(true, 512, true));
     shards.flush(0, 1);
     shards.sync(0, Err(EIO));
     shards.write(1, 2, Durability::Cached);
     shards.start(1, 3, Op::WriteZeroes { span: Span { lba: 0, blocks: 1 }, unmap: true }, Payload::None);
     shards.files.iter_mut().for_each(Backend::handle_wake);
     assert_eq!((shards.ended(0), shards.ended(1), told.take()), (vec![], vec![], 1));
-    shards.disk.doubt().kept(shards.disk.doubt().failures());
+    shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
     shards.files.iter_mut().for_each(Backend::handle_wake);
     assert_eq!((shards.ended(0), shards.ended(1)), (vec![(1, LOST)], vec![(2, LOST), (3, LOST)]));
     shards.flush(1, 4);
@@ -345,19 +345,23 @@ fn no_host_hears_of_a_failed_sync_before_that_is_durable() {
 
 #[test]
 fn what_the_operator_forgives_is_no_failure_that_came_later() {
-    let (mut shards, told) = kept(facts(true, 512, true));
+    let (mut shards, told) = recorded(facts(true, 512, true));
     let failed = |shards: &mut Shards| {
         shards.disk.sync_failed();
-        shards.disk.doubt().kept(shards.disk.doubt().failures());
-        shards.disk.doubt().failures()
+        shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
+        shards.disk.sync_failures().failures()
     };
     let first = failed(&mut shards);
     let second = failed(&mut shards);
     assert_eq!(told.take(), 1);
     shards.disk.forgive(first);
-    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (true, 1), "it is written down again");
+    assert_eq!(
+        (shards.disk.sync_failures().any_unforgiven(), told.take()),
+        (true, 1),
+        "it is written down again"
+    );
     shards.disk.forgive(second);
-    assert!(!shards.disk.doubt().is_raised());
+    assert!(!shards.disk.sync_failures().any_unforgiven());
     shards.flush(0, 1);
     shards.sync(0, Ok(0));
     assert_eq!(shards.ended(0), [(1, OK)]);
@@ -369,14 +373,14 @@ fn what_the_operator_forgives_is_no_failure_that_came_later() {
 /// Nobody takes the wakes of a backend that is gone.
 #[test]
 fn a_flush_that_waits_for_a_shard_which_goes_does_not_wait_for_ever() {
-    let (mut shards, told) = kept(facts(true, 512, true));
+    let (mut shards, told) = recorded(facts(true, 512, true));
     shards.flush(0, 1);
     let _out = shards.asked(0).unwrap();
     shards.flush(1, 2);
-    shards.disk.doubt().kept(0);
+    shards.disk.sync_failures().recorded(0);
     shards.end(0);
     assert!(told.take() > 0, "who keeps the doubt wakes all");
-    shards.disk.doubt().kept(shards.disk.doubt().failures());
+    shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
     shards.files[1].handle_wake();
     assert_eq!(shards.ended(1), [(2, LOST)]);
 }

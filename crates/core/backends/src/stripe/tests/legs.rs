@@ -16,6 +16,8 @@ pub(super) struct Hand {
     pub(super) flushes: u32,
     /// The most pieces of memory that an operation has brought.
     pub(super) pieces: usize,
+    /// What its operator should hear of.
+    pub(super) remark: Option<OperatorNotice>,
 }
 
 /// A leg that ends what it was given when it is told to.
@@ -153,6 +155,9 @@ impl Sockets for Slow {
         None
     }
     fn handle_timeout(&mut self, _cx: &mut Cx<'_>) {}
+    fn poll_remark(&mut self) -> Option<OperatorNotice> {
+        self.hand.borrow_mut().remark.take()
+    }
 }
 
 pub(super) fn geometry(blocks: u64) -> Geometry {

@@ -1,0 +1,89 @@
+//! Syncs of a file that have failed: what was written to it may be lost.
+//!
+//! They outlive the daemon: the store that records them is told first, and no host hears of a failure before that
+//! has been done (or could not be done: see [`SyncFailureStore`]). Only the operator forgives them.
+//!
+//! Invariants: all counts only grow. What was written is in doubt while failures are more than those that were
+//! forgiven; that is recorded while the record tells of one that was not forgiven.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records that a sync of a file has failed, so that the next start knows of it.
+pub trait SyncFailureStore: fmt::Debug + Send + Sync {
+    /// A sync of a file has failed. As soon as that is durable, or it is clear that it will not be, calls
+    /// [`SyncFailures::recorded`], and then wakes every shard of the volume, which may wait for it. Called on a shard: it must not
+    /// wait itself.
+    fn record(&self, failures: &Arc<SyncFailures>);
+
+    /// Wakes every shard of the volume. Called on a shard: it must not wait itself.
+    fn wake(&self);
+}
+
+/// The failed syncs of one file, over all shards.
+#[derive(Debug, Default)]
+pub struct SyncFailures {
+    failed: AtomicU64,
+    forgiven: AtomicU64,
+    /// As many failures as what is durable tells of.
+    recorded: AtomicU64,
+    store: Option<Arc<dyn SyncFailureStore>>,
+}
+
+impl SyncFailures {
+    pub(crate) fn new(store: Option<Arc<dyn SyncFailureStore>>) -> Self {
+        SyncFailures { store, ..SyncFailures::default() }
+    }
+
+    /// A sync has failed.
+    pub(crate) fn fail(self: &Arc<Self>) {
+        self.failed.fetch_add(1, Ordering::SeqCst);
+        if !self.is_recorded() {
+            self.tell();
+        }
+    }
+
+    /// Asks for what is durable to be brought up to date, and for the shards to be woken.
+    pub(crate) fn tell(self: &Arc<Self>) {
+        if let Some(store) = &self.store {
+            store.record(self);
+        }
+    }
+
+    /// Asks for the shards to be woken: those that wait for one that is gone.
+    pub(crate) fn wake(&self) {
+        if let Some(store) = &self.store {
+            store.wake();
+        }
+    }
+
+    /// Whether what was written may be lost.
+    pub fn any_unforgiven(&self) -> bool {
+        self.failed.load(Ordering::SeqCst) > self.forgiven.load(Ordering::SeqCst)
+    }
+
+    /// Whether hosts may be told.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.store.is_none() || self.recorded.load(Ordering::SeqCst) > self.forgiven.load(Ordering::SeqCst)
+    }
+
+    /// How many syncs have failed: what [`SyncFailures::recorded`] and [`FileDisk::forgive`](crate::FileDisk::forgive) are told.
+    pub fn failures(&self) -> u64 {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// So many failures, as counted before it was written down, are durable.
+    pub fn recorded(&self, failures: u64) {
+        self.recorded.fetch_max(failures, Ordering::SeqCst);
+    }
+
+    /// So many failures, as counted before the file was synced again, are no longer held against it.
+    pub(crate) fn forgive(self: &Arc<Self>, failures: u64) {
+        self.forgiven.fetch_max(failures, Ordering::SeqCst);
+        if self.any_unforgiven() {
+            // What was written down is gone with those that were forgiven.
+            self.tell();
+        }
+    }
+}
