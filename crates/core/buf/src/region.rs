@@ -153,22 +153,22 @@ impl Region {
 
     /// Copies all of `from` to `at` like [`Region::write`], but past the caches if the region fits none:
     /// that takes half the time. Other cores may see these bytes late, even behind what is stored
-    /// afterwards, until this one calls [`Region::settle`]: do so before anybody is told that they are
+    /// afterwards, until this one calls [`Region::store_fence`]: do so before anybody is told that they are
     /// there. This core itself sees them at once.
-    pub fn write_late(&self, at: usize, from: &[u8]) {
+    pub fn write_non_temporal(&self, at: usize, from: &[u8]) {
         if self.len < UNCACHED_MIN {
             return self.write(at, from);
         }
         let to = self.at(at, from.len());
         // SAFETY: as in `write`. That the bytes may come late makes them one more mixture for who reads
         // them meanwhile, which any reader must expect.
-        unsafe { shared::copy_late(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { shared::copy_non_temporal(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// What this core wrote by [`Region::write_late`] stands before what it stores from now on.
-    pub fn settle(&self) {
+    /// What this core wrote by [`Region::write_non_temporal`] stands before what it stores from now on.
+    pub fn store_fence(&self) {
         if self.len >= UNCACHED_MIN {
-            shared::settle();
+            shared::store_fence();
         }
     }
 

@@ -41,12 +41,12 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
 
 /// Copies `len` bytes past the caches, if they begin at a line's start and are whole lines: the processor
 /// neither fetches what is overwritten nor keeps what was written, and goes on while it drains. So these
-/// bytes stand behind later stores for other cores, until this one calls [`settle`].
+/// bytes stand behind later stores for other cores, until this one calls [`store_fence`].
 ///
 /// # Safety
 /// As for [`copy`], and the ranges do not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) unsafe fn copy_late(from: *const u8, into: *mut u8, len: usize) {
+pub(crate) unsafe fn copy_non_temporal(from: *const u8, into: *mut u8, len: usize) {
     if len == 0 || !len.is_multiple_of(LINE) || !into.addr().is_multiple_of(LINE) {
         // SAFETY: as the caller promises.
         return unsafe { copy(from, into, len) };
@@ -80,14 +80,14 @@ pub(crate) unsafe fn copy_late(from: *const u8, into: *mut u8, len: usize) {
 /// # Safety
 /// As for the other architecture's.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) unsafe fn copy_late(from: *const u8, into: *mut u8, len: usize) {
+pub(crate) unsafe fn copy_non_temporal(from: *const u8, into: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
     unsafe { copy(from, into, len) };
 }
 
-/// What [`copy_late`] copied stands before what this core stores from now on.
+/// What [`copy_non_temporal`] copied stands before what this core stores from now on.
 #[inline]
-pub(crate) fn settle() {
+pub(crate) fn store_fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a fence touches no memory, and every processor of this architecture has it.
     unsafe {

@@ -110,7 +110,7 @@ fn late_writes_are_as_others() {
             region.write(0, &vec![0xee; 32 << 10]);
             let from = &bytes[3..3 + len];
             if write == 0 {
-                region.write_late(4096 + at, from);
+                region.write_non_temporal(4096 + at, from);
             } else {
                 let pool = Pool::new(1 << 20);
                 let mut buffer = pool.take(Class::Wire, len.max(1)).unwrap();
@@ -118,7 +118,7 @@ fn late_writes_are_as_others() {
                 buffer.copy_from_slice(from);
                 region.write_buf(4096 + at, &buffer.freeze());
             }
-            region.settle();
+            region.store_fence();
             let seen = &mut seen[..len + 128];
             region.read(4096 + at - 64, seen);
             assert_eq!(&seen[64..64 + len], from, "{len} bytes at {at}");
@@ -126,16 +126,16 @@ fn late_writes_are_as_others() {
         }
     }
     let end = UNCACHED_MIN - 4096;
-    region.write_late(end, &bytes[..4096]);
+    region.write_non_temporal(end, &bytes[..4096]);
     region.read(end, &mut seen[..4096]);
-    assert_eq!(&seen[..4096], &bytes[..4096], "one's own core need not settle");
+    assert_eq!(&seen[..4096], &bytes[..4096], "one's own core need not store_fence");
 }
 
 #[test]
 #[should_panic(expected = "outside of a region")]
 #[cfg_attr(miri, ignore = "so large a region takes minutes")]
 fn no_late_write_ends_behind_a_region() {
-    Region::new(UNCACHED_MIN).write_late(UNCACHED_MIN - 64, &[0; 128]);
+    Region::new(UNCACHED_MIN).write_non_temporal(UNCACHED_MIN - 64, &[0; 128]);
 }
 
 #[test]

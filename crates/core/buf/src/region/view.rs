@@ -9,8 +9,8 @@ impl Region {
     /// bytes arrive as they were before.
     pub fn write_buf(&self, at: usize, from: &Buf) {
         if let Some(bytes) = from.bytes() {
-            self.write_late(at, bytes);
-            return self.settle();
+            self.write_non_temporal(at, bytes);
+            return self.store_fence();
         }
         let to = self.at(at, from.len());
         // SAFETY: both ranges are within live memory; pool memory is elsewhere, and of a region no
