@@ -61,11 +61,11 @@ impl Backend for AnyLeg {
     fn has_loans(&self) -> bool {
         each!(self, leg => leg.has_loans())
     }
-    fn write_at_once(&mut self, span: Span, durability: Durability, from: &[u8]) -> bool {
-        each!(self, leg => leg.write_at_once(span, durability, from))
+    fn write_inline(&mut self, span: Span, durability: Durability, from: &[u8]) -> bool {
+        each!(self, leg => leg.write_inline(span, durability, from))
     }
-    fn settle(&mut self) {
-        each!(self, leg => leg.settle());
+    fn publish_inline_writes(&mut self) {
+        each!(self, leg => leg.publish_inline_writes());
     }
     fn cancel(&mut self, id: IoId) {
         each!(self, leg => leg.cancel(id));

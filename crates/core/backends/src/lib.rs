@@ -18,17 +18,17 @@
 )]
 
 mod dirty;
-mod sync_failures;
 mod facts;
 mod file;
 mod job;
 mod leg;
 mod null;
 pub mod stripe;
+mod sync_failures;
 
-pub use sync_failures::{SyncFailures, SyncFailureStore};
 pub use facts::{FileFacts, UnsuitableFile};
 pub use file::{File, FileDisk};
 pub use leg::AnyLeg;
 pub use null::Null;
 pub use stripe::Stripe;
+pub use sync_failures::{SyncFailureStore, SyncFailures};

@@ -86,9 +86,9 @@ impl Volume {
         same == *self.view && change.abort == Abort::Nobody && change.notices.is_empty() && !change.drain
     }
 
-    /// What `ask` changes, or why it is refused.
-    pub fn change(&self, ask: &VolumeRequest) -> Result<Change, Refusal> {
-        match ask {
+    /// What `request` changes, or why it is refused.
+    pub fn change(&self, request: &VolumeRequest) -> Result<Change, Refusal> {
+        match request {
             VolumeRequest::Reserve { who, action } => self.reserve(who, action),
             VolumeRequest::SetAccess { ports, to, by } => Ok(self.set_access(ports, *to, by.as_ref())),
             VolumeRequest::Resize(geometry) => self.resize(*geometry),

@@ -63,7 +63,7 @@ pub trait Backend {
     }
     /// Takes an operation on. It ends by [`Backend::poll_done`], perhaps at once.
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io);
-    /// Reads at once: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.
+    /// Reads inline: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.
     fn lend(&mut self, _span: Span) -> Option<Sg> {
         None
     }
@@ -71,13 +71,13 @@ pub trait Backend {
     fn has_loans(&self) -> bool {
         self.geometry().lends
     }
-    /// Writes all of `from` at once. False: nothing was done; submit the write. Until
-    /// [`Backend::settle`] other cores may not see it, even if they see what was stored later.
-    fn write_at_once(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {
+    /// Writes all of `from` within this call. False: nothing was done; submit the write. Until
+    /// [`Backend::publish_inline_writes`] other cores may not see it, even if they see what was stored later.
+    fn write_inline(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {
         false
     }
-    /// What was written at once is what all cores see.
-    fn settle(&mut self) {}
+    /// What was written inline is what all cores see from now on.
+    fn publish_inline_writes(&mut self) {}
     /// Asks that the operation end early. It still ends by `poll_done`, either way.
     fn cancel(&mut self, id: IoId);
     /// An operation that has ended.

@@ -12,19 +12,19 @@ use crate::view::View;
 
 /// Names an ask from its sending to its answer; chosen by the asking shard, unique there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AskId(pub u64);
+pub struct RequestId(pub u64);
 
 /// Asks of gates have these bits; no server's ask has all of them.
 const GATE: u64 = 0xffff << 48;
 
-impl AskId {
+impl RequestId {
     /// The `number`th ask of a gate.
-    pub(crate) fn of_gate(number: u64) -> AskId {
-        AskId(GATE | (number & !GATE))
+    pub(crate) fn of_gate(number: u64) -> RequestId {
+        RequestId(GATE | (number & !GATE))
     }
 
     /// Whether its answer is for the shard's [`Gate`](crate::Gate) to the volume.
-    pub fn is_gates(self) -> bool {
+    pub fn is_of_gate(self) -> bool {
         self.0 & GATE == GATE
     }
 }
@@ -148,7 +148,7 @@ pub enum VolumeRequest {
 
 impl VolumeRequest {
     /// In whose name it is asked, if a nexus did.
-    pub(crate) fn asker(&self) -> Option<&Arc<Identity>> {
+    pub(crate) fn requester(&self) -> Option<&Arc<Identity>> {
         match self {
             VolumeRequest::Reserve { who, .. }
             | VolumeRequest::MarkBad { who, .. }
@@ -231,7 +231,7 @@ pub struct Answer {
     /// The shard that asked.
     pub to: Shard,
     /// Its number for the ask.
-    pub id: AskId,
+    pub id: RequestId,
     /// `Ok`: the change stands on every core, and what it forbids has ended.
     pub result: Result<(), Refusal>,
 }
@@ -250,7 +250,7 @@ pub struct ViewUpdate {
     /// Who must hear of what.
     pub notices: Vec<Notice>,
     /// The ask behind it, whose own task is not aborted: the shard and its number.
-    pub asked: Option<(Shard, AskId)>,
+    pub asked: Option<(Shard, RequestId)>,
 }
 
 impl ViewUpdate {

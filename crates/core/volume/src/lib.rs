@@ -68,7 +68,9 @@ pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry, Shard
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
 pub use by_volume::ByVolume;
-pub use change::{Abort, Ack, Answer, AskId, ChangeId, OperatorNotice, StoreOp, ViewUpdate, VolumeRequest};
+pub use change::{
+    Abort, Ack, Answer, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeRequest,
+};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use io::{
@@ -77,7 +79,7 @@ pub use io::{
 };
 pub use nexus::{Access, Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};
-pub use owner::{ASKS_MAX, VolumeOwner};
+pub use owner::{REQUESTS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
 pub use record::RecordError;
 pub use shared::{Gauge, Shared};

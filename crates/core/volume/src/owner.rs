@@ -18,7 +18,7 @@ use buf::Time;
 
 use crate::authority::{Change, Volume};
 use crate::backend::{Geometry, Shard};
-use crate::change::{Ack, Answer, AskId, ChangeId, OperatorNotice, StoreOp, ViewUpdate, VolumeRequest};
+use crate::change::{Ack, Answer, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Refusal, UnservableReason};
 use crate::nexus::Identity;
@@ -26,7 +26,7 @@ use crate::record::{self, PersistentState, RecordError};
 use crate::reservation::Reservations;
 use crate::view::View;
 
-pub use queue::ASKS_MAX;
+pub use queue::REQUESTS_MAX;
 use queue::{QueuedRequest, RequestQueue};
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.
@@ -37,20 +37,20 @@ const REMARKS_MAX: usize = 16;
 ///
 /// ```
 /// use blockwire_volume::{
-///     Ack, AskId, Facts, RamDisk, Shard, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
+///     Ack, RequestId, Facts, RamDisk, Shard, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
 /// };
 ///
 /// let geometry = RamDisk::new(8, 8, 4096, 4096).geometry();
 /// let facts = Facts::new(VolumeId::new(0, 0), "demo", Uuid([7; 16]));
 /// let mut owner = VolumeOwner::restore(facts, geometry, 2, false, None).unwrap();
-/// owner.handle_ask(Time(0), Shard(1), AskId(5), VolumeRequest::Stop);
-/// let change = owner.poll_adoption().unwrap();
+/// owner.handle_request(Time(0), Shard(1), RequestId(5), VolumeRequest::Stop);
+/// let change = owner.poll_view_update().unwrap();
 /// assert!(change.view.not_ready.is_some());
 /// owner.handle_ack(Time(1), Ack { from: Shard(0), change: change.change });
 /// assert_eq!(owner.poll_answer(), None);
 /// owner.handle_ack(Time(2), Ack { from: Shard(1), change: change.change });
 /// let answer = owner.poll_answer().unwrap();
-/// assert_eq!((answer.to, answer.id, answer.result), (Shard(1), AskId(5), Ok(())));
+/// assert_eq!((answer.to, answer.id, answer.result), (Shard(1), RequestId(5), Ok(())));
 /// ```
 #[derive(Debug)]
 pub struct VolumeOwner {
@@ -77,7 +77,7 @@ pub struct VolumeOwner {
 #[derive(Debug)]
 struct Pending {
     from: Shard,
-    id: AskId,
+    id: RequestId,
     stage: Stage,
 }
 
@@ -93,7 +93,7 @@ struct StoreInFlight {
 #[derive(Debug)]
 enum Stage {
     /// The state is being made durable.
-    Storing { ask: VolumeRequest, bytes: Vec<u8>, ticket: u64, deadline: Time },
+    Storing { request: VolumeRequest, bytes: Vec<u8>, ticket: u64, deadline: Time },
     /// Shards adopt and drain.
     Fencing { change: ChangeId, deadline: Time },
     /// They did not in time; the volume is closed.
@@ -174,16 +174,16 @@ impl VolumeOwner {
     }
 
     /// Takes an ask. [`VolumeOwner::poll_answer`] gives its answer, perhaps at once.
-    pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: VolumeRequest) {
-        if ask == VolumeRequest::Withdraw {
+    pub fn handle_request(&mut self, now: Time, from: Shard, id: RequestId, request: VolumeRequest) {
+        if request == VolumeRequest::Withdraw {
             return self.withdraw(from, id);
         }
-        if let VolumeRequest::NexusLost(who) = &ask
+        if let VolumeRequest::NexusLost(who) = &request
             && self.has_nothing_of(who)
         {
             return self.answer(from, id, Ok(()));
         }
-        if let Some(QueuedRequest { from, id, .. }) = self.queue.push(QueuedRequest { from, id, ask }) {
+        if let Some(QueuedRequest { from, id, .. }) = self.queue.push(QueuedRequest { from, id, request }) {
             self.answer(from, id, Err(Refusal::Busy));
         }
         self.turn(now);
@@ -192,15 +192,15 @@ impl VolumeOwner {
     /// Whether a nexus that is lost leaves nothing behind, so that hosts that come and go fill no queue.
     fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
         let stores = match &self.current {
-            Some(Pending { stage: Stage::Storing { ask, .. }, .. }) => {
-                ask.asker().is_some_and(|known| known == who)
+            Some(Pending { stage: Stage::Storing { request, .. }, .. }) => {
+                request.requester().is_some_and(|known| known == who)
             }
             Some(_) | None => false,
         };
         !stores && !self.queue.has_of(who) && self.closed_for.is_none() && self.volume.has_nothing_of(who)
     }
 
-    fn withdraw(&mut self, from: Shard, id: AskId) {
+    fn withdraw(&mut self, from: Shard, id: RequestId) {
         if self.queue.withdraw(from, id) {
             self.answer(from, id, Err(Refusal::Busy));
         }
@@ -217,7 +217,7 @@ impl VolumeOwner {
             }
         }
         match self.current.take() {
-            Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket: asked, .. } })
+            Some(Pending { from, id, stage: Stage::Storing { request, bytes, ticket: asked, .. } })
                 if asked == ticket =>
             {
                 if durable {
@@ -225,9 +225,9 @@ impl VolumeOwner {
                 }
                 // Worked out again, since the volume may have been opened again meanwhile; nothing
                 // else can have changed, so what is durable is what comes of it.
-                match self.volume.change(&ask) {
+                match self.volume.change(&request) {
                     Ok(change) if durable => {
-                        self.note_persistence(&ask, &change);
+                        self.note_persistence(&request, &change);
                         self.adopt(now, from, id, change);
                     }
                     Ok(_) => self.not_stored(now, from, id, Refusal::NotDurable),
@@ -240,7 +240,7 @@ impl VolumeOwner {
     }
 
     /// What was to be stored does not stand, and the record may hold it.
-    fn not_stored(&mut self, now: Time, from: Shard, id: AskId, refusal: Refusal) {
+    fn not_stored(&mut self, now: Time, from: Shard, id: RequestId, refusal: Refusal) {
         self.answer(from, id, Err(refusal));
         let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
         self.saved = None;
@@ -308,7 +308,7 @@ impl VolumeOwner {
 
     /// A change for every shard, this one included, in this order.
     #[must_use]
-    pub fn poll_adoption(&mut self) -> Option<ViewUpdate> {
+    pub fn poll_view_update(&mut self) -> Option<ViewUpdate> {
         self.adoptions.pop_front()
     }
 
@@ -361,39 +361,39 @@ impl VolumeOwner {
     }
 
     fn begin(&mut self, now: Time, asked: QueuedRequest) {
-        let QueuedRequest { from, id, ask } = asked;
-        let change = match self.volume.change(&ask) {
+        let QueuedRequest { from, id, request } = asked;
+        let change = match self.volume.change(&request) {
             Ok(change) => change,
-            Err(refusal) => return self.refuse(from, id, &ask, refusal),
+            Err(refusal) => return self.refuse(from, id, &request, refusal),
         };
         let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(&change.view));
         // What is no matter of the record does not depend on it: a reservation of a nexus that is lost ends, and
         // a unit is reset, also while the disk with the records is full. What stands is being written meanwhile.
         let is_as_it_stands =
             || bytes == record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
-        if self.saved.as_ref() == Some(&bytes) || (!ask.may_change_record() && is_as_it_stands()) {
-            self.note_persistence(&ask, &change);
+        if self.saved.as_ref() == Some(&bytes) || (!request.may_change_record() && is_as_it_stands()) {
+            self.note_persistence(&request, &change);
             return self.adopt(now, from, id, change);
         }
         // Until it is known to be durable, neither the old nor the new contents are; and it is written behind
         // whatever else was to be.
         (self.saved, self.amending) = (None, None);
         let ticket = self.store(bytes.clone());
-        let stage = Stage::Storing { ask, bytes, ticket, deadline: now + self.fence_timeout };
+        let stage = Stage::Storing { request, bytes, ticket, deadline: now + self.fence_timeout };
         self.current = Some(Pending { from, id, stage });
     }
 
-    fn refuse(&mut self, from: Shard, id: AskId, ask: &VolumeRequest, refusal: Refusal) {
-        if let (VolumeRequest::MarkBad { who, .. }, Refusal::NoMarkSpace) = (ask, refusal) {
+    fn refuse(&mut self, from: Shard, id: RequestId, request: &VolumeRequest, refusal: Refusal) {
+        if let (VolumeRequest::MarkBad { who, .. }, Refusal::NoMarkSpace) = (request, refusal) {
             self.remark(OperatorNotice::BadBlocksFull { by: who.identity.clone() });
         }
         self.answer(from, id, Err(refusal));
     }
 
     /// One bit serves both protocols: who changes it, changes it for all.
-    fn note_persistence(&mut self, ask: &VolumeRequest, change: &Change) {
+    fn note_persistence(&mut self, request: &VolumeRequest, change: &Change) {
         let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
-        if let VolumeRequest::Reserve { who, .. } = ask
+        if let VolumeRequest::Reserve { who, .. } = request
             && before.persists() != after.persists()
             && !before.registrants().is_empty()
         {
@@ -408,7 +408,7 @@ impl VolumeOwner {
         }
     }
 
-    fn adopt(&mut self, now: Time, from: Shard, id: AskId, change: Change) {
+    fn adopt(&mut self, now: Time, from: Shard, id: RequestId, change: Change) {
         // While an older fence is not kept, even a repeated ask must wait for it.
         if self.volume.is_noop(&change) && self.closed_for.is_none() {
             self.volume.commit(&change);
@@ -419,7 +419,7 @@ impl VolumeOwner {
         self.current = Some(Pending { from, id, stage });
     }
 
-    fn answer(&mut self, to: Shard, id: AskId, result: Result<(), Refusal>) {
+    fn answer(&mut self, to: Shard, id: RequestId, result: Result<(), Refusal>) {
         self.answers.push_back(Answer { to, id, result });
     }
 
@@ -432,7 +432,7 @@ impl VolumeOwner {
         }
     }
 
-    fn send(&mut self, change: Change, asked: Option<(Shard, AskId)>) -> ChangeId {
+    fn send(&mut self, change: Change, asked: Option<(Shard, RequestId)>) -> ChangeId {
         self.volume.commit(&change);
         self.change = ChangeId(self.change.0 + 1);
         let Change { view, drain, abort, notices, .. } = change;

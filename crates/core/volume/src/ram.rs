@@ -316,14 +316,14 @@ impl Backend for Ram {
         self.region.is_viewed()
     }
 
-    fn write_at_once(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
-        self.region.region().write_late(self.disk.offset(span.lba), from);
+    fn write_inline(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
+        self.region.region().write_non_temporal(self.disk.offset(span.lba), from);
         self.disk.map(span);
         true
     }
 
-    fn settle(&mut self) {
-        self.region.region().settle();
+    fn publish_inline_writes(&mut self) {
+        self.region.region().store_fence();
     }
 
     fn cancel(&mut self, _id: IoId) {

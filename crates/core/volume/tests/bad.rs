@@ -182,11 +182,11 @@ fn a_record_that_cannot_be_written_marks_nothing() {
     let mut home = home(1);
     let ask = VolumeRequest::MarkBad { who: nexus(1), span: span(0, 1) };
     let now = volume::Time(0);
-    home.handle_ask(now, volume::Shard(0), volume::AskId(1), ask);
+    home.handle_request(now, volume::Shard(0), volume::RequestId(1), ask);
     let store = home.poll_store().expect("a store");
     home.handle_stored(now, store.ticket, false);
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
-    assert!(home.view().bad.is_empty() && home.poll_adoption().is_none());
+    assert!(home.view().bad.is_empty() && home.poll_view_update().is_none());
 }
 
 #[test]

@@ -13,8 +13,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    ASKS_MAX, Access, Ack, AskId, Failure, Nexus, Op, OperatorNotice, Payload, PortId, Refusal, Shard,
-    StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
+    Access, Ack, Failure, Nexus, Op, OperatorNotice, Payload, PortId, REQUESTS_MAX, Refusal, RequestId,
+    Shard, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -224,9 +224,9 @@ fn a_flush_holds_no_fence_up() {
 #[test]
 fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     let (mut home, now) = (home(2), Time(0));
-    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
     let store = home.poll_store().expect("a store");
-    assert!(home.poll_adoption().is_none() && home.poll_answer().is_none());
+    assert!(home.poll_view_update().is_none() && home.poll_answer().is_none());
     assert_eq!(store.name, "03030303-0303-0303-0303-030303030303.reservations");
     home.handle_stored(now, store.ticket, false);
     let answer = home.poll_answer().expect("an answer");
@@ -236,10 +236,10 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     assert!(kept(&amended).view().reservations.registrants().is_empty());
 
     // Which contents the disk has now is not known: even a change of nothing durable writes again.
-    home.handle_ask(now, Shard(0), AskId(2), register(&nexus(1), 5, false));
+    home.handle_request(now, Shard(0), RequestId(2), register(&nexus(1), 5, false));
     let store = home.poll_store().expect("a store that puts things right");
     home.handle_stored(now, store.ticket, true);
-    assert!(home.poll_adoption().is_some());
+    assert!(home.poll_view_update().is_some());
     for shard in 0..2 {
         let ack = Ack { from: Shard(shard), change: volume::ChangeId(1) };
         assert!(home.poll_answer().is_none());
@@ -247,7 +247,7 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     }
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Ok(())));
 
-    home.handle_ask(now, Shard(0), AskId(3), register(&nexus(1), 6, true));
+    home.handle_request(now, Shard(0), RequestId(3), register(&nexus(1), 6, true));
     let store = home.poll_store().expect("a store");
     let again = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap();
     assert_eq!(again.view().reservations.key_of(&nexus(1).identity), Some(Key(6)));
@@ -266,7 +266,7 @@ fn kept(store: &StoreOp) -> VolumeOwner {
 #[test]
 fn what_was_refused_as_not_durable_does_not_come_back() {
     let (mut home, mut now) = (home(1), Time(0));
-    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
     let store = home.poll_store().expect("a store");
     assert_eq!(kept(&store).view().reservations.registrants().len(), 1);
     home.handle_stored(now, store.ticket, false);
@@ -284,15 +284,15 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
     home.handle_stored(now, over.ticket, true);
     assert!(home.is_idle() && home.poll_timeout().is_none());
     // Known again: what changes nothing durable is not written.
-    home.handle_ask(now, Shard(0), AskId(2), register(&nexus(1), 5, false));
-    assert!(home.poll_store().is_none() && home.poll_adoption().is_some());
+    home.handle_request(now, Shard(0), RequestId(2), register(&nexus(1), 5, false));
+    assert!(home.poll_store().is_none() && home.poll_view_update().is_some());
 }
 
 /// The ask may be lost on its way, and so may the answer: a restart would bring back what was refused.
 #[test]
 fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
     let (mut home, mut now) = (home(1), Time(0));
-    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
     let store = home.poll_store().expect("a store");
     home.handle_stored(now, store.ticket, false);
     let first = home.poll_store().expect("what stands");
@@ -311,8 +311,8 @@ fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
 #[test]
 fn a_store_that_does_not_end_is_refused_in_time() {
     let (mut home, now) = (home(1), Time(0));
-    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
-    home.handle_ask(now, Shard(0), AskId(2), VolumeRequest::WriteProtect(false));
+    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, Shard(0), RequestId(2), VolumeRequest::WriteProtect(false));
     let store = home.poll_store().expect("a store");
     let deadline = home.poll_timeout().expect("a store has a deadline");
     home.handle_timeout(deadline);
@@ -322,10 +322,10 @@ fn a_store_that_does_not_end_is_refused_in_time() {
     // The next one is served: it stores too, behind both.
     let next = home.poll_store().expect("the next one's");
     home.handle_stored(deadline, store.ticket, true);
-    assert!(home.poll_adoption().is_none(), "what was refused is not adopted when it is durable late");
+    assert!(home.poll_view_update().is_none(), "what was refused is not adopted when it is durable late");
     home.handle_stored(deadline, over.ticket, true);
     home.handle_stored(deadline, next.ticket, true);
-    assert_eq!(home.poll_answer().map(|answer| (answer.id, answer.result)), Some((AskId(2), Ok(()))));
+    assert_eq!(home.poll_answer().map(|answer| (answer.id, answer.result)), Some((RequestId(2), Ok(()))));
     assert!(home.view().reservations.registrants().is_empty());
 }
 
@@ -335,7 +335,7 @@ fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(
     loop {
         if let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, false);
-        } else if let Some(adoption) = home.poll_adoption() {
+        } else if let Some(adoption) = home.poll_view_update() {
             home.handle_ack(now, Ack { from: Shard(0), change: adoption.change });
         } else if let Some(answer) = home.poll_answer() {
             answers.push((answer.id.0, answer.result));
@@ -352,12 +352,12 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let holder = initiator(1);
     let reserve = |who: &Nexus| VolumeRequest::Reserve { who: who.clone(), action: Action::LegacyReserve };
-    home.handle_ask(now, Shard(0), AskId(1), reserve(&holder));
+    home.handle_request(now, Shard(0), RequestId(1), reserve(&holder));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(1, Ok(()))]);
-    home.handle_ask(now, Shard(0), AskId(2), VolumeRequest::WriteProtect(true));
+    home.handle_request(now, Shard(0), RequestId(2), VolumeRequest::WriteProtect(true));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(2, Err(Refusal::NotDurable))]);
 
-    home.handle_ask(now, Shard(0), AskId(3), VolumeRequest::NexusLost(holder.identity.clone()));
+    home.handle_request(now, Shard(0), RequestId(3), VolumeRequest::NexusLost(holder.identity.clone()));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(3, Ok(()))]);
     assert!(home.view().reservations.legacy().is_none());
     for (id, ask) in [
@@ -367,7 +367,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
         (9, VolumeRequest::BackingReadOnly(true)),
         (10, VolumeRequest::Remove),
     ] {
-        home.handle_ask(now, Shard(0), AskId(id), ask);
+        home.handle_request(now, Shard(0), RequestId(id), ask);
         assert_eq!(serve_on_a_full_disk(&mut home, now), [(id, Ok(()))]);
     }
     // What stands is still to be written over what may be there.
@@ -386,7 +386,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
 fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let mut asked = |ask: VolumeRequest, durable: bool| {
-        home.handle_ask(now, Shard(0), AskId(1), ask);
+        home.handle_request(now, Shard(0), RequestId(1), ask);
         while durable && let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, true);
         }
@@ -414,14 +414,19 @@ fn busy(home: &mut VolumeOwner) -> Vec<u64> {
 #[test]
 fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
     let (mut home, now) = (home(1), Time(0));
-    home.handle_ask(now, Shard(0), AskId(1), VolumeRequest::Reset);
-    assert!(home.poll_adoption().is_some(), "it waits for the shard");
-    for at in 0..2 * ASKS_MAX as u64 {
-        home.handle_ask(now, Shard(0), AskId(100 + at), register(&initiator(1 + (at % 3) as u8), at, false));
+    home.handle_request(now, Shard(0), RequestId(1), VolumeRequest::Reset);
+    assert!(home.poll_view_update().is_some(), "it waits for the shard");
+    for at in 0..2 * REQUESTS_MAX as u64 {
+        home.handle_request(
+            now,
+            Shard(0),
+            RequestId(100 + at),
+            register(&initiator(1 + (at % 3) as u8), at, false),
+        );
     }
-    assert_eq!(busy(&mut home).len(), ASKS_MAX, "the queue is full");
+    assert_eq!(busy(&mut home).len(), REQUESTS_MAX, "the queue is full");
     for fill in 10..20 {
-        home.handle_ask(now, Shard(0), AskId(fill), register(&nexus(fill as u8), 7, false));
+        home.handle_request(now, Shard(0), RequestId(fill), register(&nexus(fill as u8), 7, false));
     }
     let refused = busy(&mut home);
     assert!(refused.len() == 10 && refused.iter().all(|id| *id >= 100), "{refused:?}");
@@ -434,12 +439,12 @@ fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
         VolumeRequest::Remove,
     ];
     for (at, ask) in told.into_iter().enumerate() {
-        home.handle_ask(now, Shard(0), AskId(50 + at as u64), ask);
+        home.handle_request(now, Shard(0), RequestId(50 + at as u64), ask);
     }
     assert_eq!(busy(&mut home), [] as [u64; 0]);
     home.handle_ack(now, Ack { from: Shard(0), change: volume::ChangeId(1) });
     let mut change = 1;
-    while let Some(adoption) = home.poll_adoption() {
+    while let Some(adoption) = home.poll_view_update() {
         change += 1;
         assert_eq!(adoption.change, volume::ChangeId(change));
         home.handle_ack(now, Ack { from: Shard(0), change: adoption.change });
@@ -462,7 +467,7 @@ fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
     daemon.ask(VolumeRequest::Reset);
     let reserve = VolumeRequest::Reserve { who: holder.clone(), action: Action::LegacyReserve };
     daemon.ask(reserve);
-    for at in 0..ASKS_MAX as u64 {
+    for at in 0..REQUESTS_MAX as u64 {
         daemon.ask(register(&initiator(2), at, false));
     }
     let lost = daemon.ask(VolumeRequest::NexusLost(holder.identity.clone()));
@@ -479,7 +484,7 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
     for (id, ask) in
         [(1, VolumeRequest::Remove), (2, register(&nexus(1), 5, true)), (3, VolumeRequest::Reset)]
     {
-        home.handle_ask(now, Shard(1), AskId(id), ask);
+        home.handle_request(now, Shard(1), RequestId(id), ask);
     }
     let answers = home.dissolve();
     let gone = Err(Refusal::NotReady(volume::UnservableReason::Removed));
@@ -524,7 +529,7 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     let reset = daemon.ask(VolumeRequest::Reset);
     let queued = daemon.ask(register(&initiator(1), 5, false));
     // The shard has aborted the task, and says so before it has drained.
-    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(queued), VolumeRequest::Withdraw);
+    daemon.home.handle_request(daemon.world.now, Shard(0), RequestId(queued), VolumeRequest::Withdraw);
     daemon.drain_home();
     assert_eq!(daemon.answer_to(queued), Some(Err(Refusal::Busy)));
     daemon.settle();
@@ -532,8 +537,8 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     assert!(daemon.home.view().reservations.registrants().is_empty() && daemon.home.is_idle());
     // Once its turn has come it is carried out, whatever is wanted then.
     let begun = daemon.ask(register(&initiator(1), 5, false));
-    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(begun), VolumeRequest::Withdraw);
+    daemon.home.handle_request(daemon.world.now, Shard(0), RequestId(begun), VolumeRequest::Withdraw);
     daemon.settle();
     assert_eq!(daemon.answer_to(begun), Some(Ok(())));
-    assert_eq!(daemon.answers.iter().filter(|answer| answer.id == AskId(begun)).count(), 1);
+    assert_eq!(daemon.answers.iter().filter(|answer| answer.id == RequestId(begun)).count(), 1);
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use buf::{Class, Payload, Pool, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{
-    Abort, AskId, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
+    Abort, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, RequestId, Shard, Shared, Time, View,
     ViewUpdate, VolumeId, VolumeRequest,
 };
 
@@ -99,8 +99,10 @@ impl ExecContext {
         let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
         let none = adoption.abort == Abort::Nobody;
         let victims = self.tasks.select_unless(none, |slot, task| {
-            let asks = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
-            task.volume_of_io() == volume && !asks && adoption.aborts(&self.nexus(task.key.queue).identity)
+            let requests = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
+            task.volume_of_io() == volume
+                && !requests
+                && adoption.aborts(&self.nexus(task.key.queue).identity)
         });
         self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
     }
@@ -413,11 +415,11 @@ impl ExecContext {
     }
 
     /// Asks the home of a command's volume.
-    pub(crate) fn ask(&mut self, slot: u32, ask: VolumeRequest) {
-        let id = AskId(self.tasks.io_id(slot).0);
+    pub(crate) fn request(&mut self, slot: u32, request: VolumeRequest) {
+        let id = RequestId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::VolumeRequest;
-        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, ask });
+        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, request });
     }
 }
 

@@ -3,7 +3,7 @@
 
 use buf::{Cx, Sg};
 use nvme::Sqe;
-use volume::{AskId, Done, InlineIo, IoId, Refusal, Time};
+use volume::{Done, InlineIo, IoId, Refusal, RequestId, Time};
 
 use crate::admin;
 use crate::exec::{self, fused};
@@ -30,7 +30,7 @@ impl Server {
     }
 
     /// Whether a command is a plain read or write that needs no task. If the gate can carry it
-    /// out ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended: say so
+    /// out ([`Gate::read_inline`](volume::Gate::read_inline), `write_inline`), it has ended: say so
     /// with [`Server::count_fast_path`], and answer it with success. If not, [`Server::start`] it.
     #[must_use]
     #[inline]
@@ -77,7 +77,7 @@ impl Server {
     }
 
     /// The volume's home has answered a [`Step::VolumeRequest`].
-    pub fn answered(&mut self, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+    pub fn answered(&mut self, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
         self.context.now = cx.now;
         let Some(slot) = self.context.tasks.find_io(IoId(id.0)) else {
             return admin::answered(self, cx, id, result);

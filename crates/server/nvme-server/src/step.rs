@@ -3,7 +3,7 @@
 use buf::{Class, Sg};
 use nvme::auth::DhComputation;
 use nvme::{Completion, Nqn};
-use volume::{AskId, Io, IoId, Shard, VolumeId, VolumeRequest};
+use volume::{Io, IoId, RequestId, Shard, VolumeId, VolumeRequest};
 
 pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
@@ -79,9 +79,9 @@ pub enum Step {
         /// The volume.
         volume: VolumeId,
         /// The server's number for the ask.
-        id: AskId,
+        id: RequestId,
         /// What.
-        ask: VolumeRequest,
+        request: VolumeRequest,
     },
     /// VolumeRequest every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
     /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.

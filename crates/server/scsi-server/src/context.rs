@@ -9,7 +9,7 @@ use scsi::Command;
 use scsi::cdb::PrOutAction;
 use scsi::copy::CopyState;
 use scsi::sense::Sense;
-use volume::{AskId, ByVolume, Io, Op, Refusal, Shard, VolumeId, VolumeRequest};
+use volume::{ByVolume, Io, Op, Refusal, RequestId, Shard, VolumeId, VolumeRequest};
 
 use crate::functions::Functions;
 use crate::job::Job;
@@ -247,14 +247,14 @@ impl ExecContext {
     }
 
     /// Asks the home of a task's volume. Who may only read changes nothing for others.
-    pub(crate) fn ask(&mut self, slot: u32, ask: VolumeRequest) {
-        if self.tasks.get(slot).read_only && changes_others(&ask) {
+    pub(crate) fn request(&mut self, slot: u32, request: VolumeRequest) {
+        if self.tasks.get(slot).read_only && changes_others(&request) {
             return self.refuse(slot, Refusal::ReadOnly);
         }
-        let id = AskId(self.tasks.io_id(slot).0);
+        let id = RequestId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::VolumeRequest;
-        self.steps.push_back(ServerStep::VolumeRequest { volume: task.volume, id, ask });
+        self.steps.push_back(ServerStep::VolumeRequest { volume: task.volume, id, request });
     }
 
     /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
@@ -277,8 +277,8 @@ fn ends_others_tasks(command: &Command) -> bool {
 }
 
 /// Whether an ask of a host changes what the volume is for others, or what may be read of it.
-fn changes_others(ask: &VolumeRequest) -> bool {
-    match ask {
+fn changes_others(request: &VolumeRequest) -> bool {
+    match request {
         VolumeRequest::SetAccess { .. }
         | VolumeRequest::WriteProtectByHost { .. }
         | VolumeRequest::HostSettings { .. } => true,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use volume::{AskId, VolumeId, VolumeRequest};
+use volume::{RequestId, VolumeId, VolumeRequest};
 
 use crate::step::{ManagementOutcome, NexusKey, ServerStep, TaskKey};
 
@@ -18,7 +18,7 @@ struct PendingFunction {
     /// The tasks that it waits for.
     affected: Vec<TaskKey>,
     /// The answers that it waits for.
-    asks: Vec<(AskId, VolumeId)>,
+    requests: Vec<(RequestId, VolumeId)>,
     outcome: ManagementOutcome,
 }
 
@@ -36,16 +36,20 @@ impl Functions {
         &mut self,
         function: TaskKey,
         affected: Vec<TaskKey>,
-        asks: &[(VolumeId, VolumeRequest)],
+        requests: &[(VolumeId, VolumeRequest)],
         steps: &mut VecDeque<ServerStep>,
     ) {
-        let mut pending =
-            PendingFunction { function, affected, asks: Vec::new(), outcome: ManagementOutcome::Complete };
-        for (volume, ask) in asks {
+        let mut pending = PendingFunction {
+            function,
+            affected,
+            requests: Vec::new(),
+            outcome: ManagementOutcome::Complete,
+        };
+        for (volume, request) in requests {
             self.asked += 1;
-            let id = AskId(FUNCTION | self.asked);
-            pending.asks.push((id, *volume));
-            steps.push_back(ServerStep::VolumeRequest { volume: *volume, id, ask: ask.clone() });
+            let id = RequestId(FUNCTION | self.asked);
+            pending.requests.push((id, *volume));
+            steps.push_back(ServerStep::VolumeRequest { volume: *volume, id, request: request.clone() });
         }
         self.pending.push(pending);
     }
@@ -64,13 +68,13 @@ impl Functions {
     /// A volume's home has answered. `late` gives the tasks of the volume that were told to end and have not yet.
     pub(crate) fn home_answered(
         &mut self,
-        id: AskId,
+        id: RequestId,
         well: bool,
         late: impl FnOnce(VolumeId) -> Vec<TaskKey>,
     ) {
         let Some(pending) = self.pending.iter_mut().find(|pending| pending.has_asked(id)) else { return };
-        let volume = pending.asks.iter().find(|(asked, _)| *asked == id).map(|(_, volume)| *volume);
-        pending.asks.retain(|(asked, _)| *asked != id);
+        let volume = pending.requests.iter().find(|(asked, _)| *asked == id).map(|(_, volume)| *volume);
+        pending.requests.retain(|(asked, _)| *asked != id);
         if !well {
             pending.outcome = ManagementOutcome::Rejected;
         }
@@ -80,7 +84,7 @@ impl Functions {
     /// Answers the functions that wait for nothing more.
     pub(crate) fn answer(&mut self, steps: &mut VecDeque<ServerStep>) {
         self.pending.retain(|pending| {
-            let waits = !pending.affected.is_empty() || !pending.asks.is_empty();
+            let waits = !pending.affected.is_empty() || !pending.requests.is_empty();
             if !waits {
                 steps.push_back(ServerStep::Managed { task: pending.function, outcome: pending.outcome });
             }
@@ -99,14 +103,14 @@ impl Functions {
     }
 
     /// The nexus whose function has asked this.
-    pub(crate) fn asker(&self, id: AskId) -> Option<NexusKey> {
+    pub(crate) fn asker(&self, id: RequestId) -> Option<NexusKey> {
         let pending = self.pending.iter().find(|pending| pending.has_asked(id));
         pending.map(|pending| pending.function.nexus)
     }
 }
 
 impl PendingFunction {
-    fn has_asked(&self, id: AskId) -> bool {
-        self.asks.iter().any(|(asked, _)| *asked == id)
+    fn has_asked(&self, id: RequestId) -> bool {
+        self.requests.iter().any(|(asked, _)| *asked == id)
     }
 }

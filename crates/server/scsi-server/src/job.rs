@@ -25,7 +25,7 @@ pub(crate) enum Job {
     /// VERIFY against one block.
     CompareOne(Box<CompareOne>),
     /// More asks, then the answer.
-    Asks(VecDeque<VolumeRequest>),
+    Requests(VecDeque<VolumeRequest>),
     /// The medium is ejected.
     Eject,
     /// LOG SENSE counts mapped blocks.

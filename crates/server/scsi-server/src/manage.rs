@@ -8,7 +8,7 @@
 use buf::Cx;
 use scsi::lun::Address;
 use scsi::sense::Sense;
-use volume::{Abort, AskId, Cause, IoId, Refusal, ViewUpdate, VolumeId, VolumeRequest};
+use volume::{Abort, Cause, IoId, Refusal, RequestId, ViewUpdate, VolumeId, VolumeRequest};
 
 use crate::context::ExecContext;
 use crate::exec;
@@ -48,9 +48,9 @@ impl Server {
                 self.on_unit(key, unit, |server, _| server.managed(key, ManagementOutcome::NotSupported));
             }
             Management::TargetReset => {
-                let asks: Vec<_> =
+                let requests: Vec<_> =
                     self.volumes(nexus).into_iter().map(|volume| (volume, VolumeRequest::Reset)).collect();
-                self.end_tasks(key, |_| false, &asks);
+                self.end_tasks(key, |_| false, &requests);
             }
             Management::NexusReset => {
                 for lun in &mut self.context.state_mut(nexus).luns {
@@ -58,8 +58,8 @@ impl Server {
                 }
                 let who = self.context.nexus(nexus).nexus.identity.clone();
                 let lost = |volume| (volume, VolumeRequest::NexusLost(who.clone()));
-                let asks: Vec<_> = self.volumes(nexus).into_iter().map(lost).collect();
-                self.end_tasks(key, |task| task.key.nexus == nexus, &asks);
+                let requests: Vec<_> = self.volumes(nexus).into_iter().map(lost).collect();
+                self.end_tasks(key, |task| task.key.nexus == nexus, &requests);
             }
             Management::QueryTask { tag } => {
                 let found = self.live(nexus, tag).is_some();
@@ -108,7 +108,7 @@ impl Server {
     }
 
     /// The volume's home has answered a [`ServerStep::VolumeRequest`].
-    pub fn answered(&mut self, _cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+    pub fn answered(&mut self, _cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
         match self.context.tasks.find_io(IoId(id.0)) {
             Some(slot) if self.context.tasks.get(slot).ending == Ending::No => {
                 exec::answered(&mut self.context, slot, result);
@@ -147,9 +147,10 @@ impl Server {
             adoption.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
         let none = adoption.abort == Abort::Nobody;
         let victims = self.context.tasks.select_unless(none, |slot, task| {
-            let asks = task.phase == Phase::VolumeRequest && asked == Some(self.context.tasks.io_id(slot));
+            let requests =
+                task.phase == Phase::VolumeRequest && asked == Some(self.context.tasks.io_id(slot));
             let who = &self.context.nexus(task.key.nexus).nexus.identity;
-            task.volume == volume && !task.is_own() && !asks && adoption.aborts(who)
+            task.volume == volume && !task.is_own() && !requests && adoption.aborts(who)
         });
         for (at, state) in self.context.nexuses.iter_mut().enumerate() {
             let Some(state) = state else { continue };
@@ -177,12 +178,12 @@ impl Server {
         &mut self,
         function: TaskKey,
         which: impl Fn(&Task) -> bool,
-        asks: &[(VolumeId, VolumeRequest)],
+        requests: &[(VolumeId, VolumeRequest)],
     ) {
         let victims = self.context.tasks.select(|_, task| which(task) && !task.is_own());
         let affected = victims.iter().map(|&(_, key)| key).collect();
         let ExecContext { functions, steps, .. } = &mut self.context;
-        functions.begin(function, affected, asks, steps);
+        functions.begin(function, affected, requests, steps);
         self.stop_all(&victims, Ending::Silent);
         let ExecContext { functions, steps, .. } = &mut self.context;
         functions.answer(steps);

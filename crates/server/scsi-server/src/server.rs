@@ -7,7 +7,7 @@
 use buf::{Cx, Sg};
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{AskId, Done, InlineIo, Shard, View, VolumeId, VolumeRequest};
+use volume::{Done, InlineIo, RequestId, Shard, View, VolumeId, VolumeRequest};
 
 use crate::context::ExecContext;
 use crate::exec;
@@ -37,7 +37,7 @@ impl Server {
     }
 
     /// Whether this may be carried out at once: a plain read or write of a logical unit where nothing waits. If the
-    /// volume's gate does ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended and the
+    /// volume's gate does ([`Gate::read_inline`](volume::Gate::read_inline), `write_inline`), it has ended and the
     /// server need not hear of it; if not, [`Server::start`] it.
     #[must_use]
     pub fn fast_path(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<InlineIo> {
@@ -198,11 +198,11 @@ impl Server {
                 Phase::VolumeRequest if task.is_own() => {}
                 Phase::VolumeRequest => {
                     // Its answer still comes, and ends the task.
-                    let (id, volume) = (AskId(self.context.tasks.io_id(slot).0), task.volume);
+                    let (id, volume) = (RequestId(self.context.tasks.io_id(slot).0), task.volume);
                     self.context.steps.push_back(ServerStep::VolumeRequest {
                         volume,
                         id,
-                        ask: VolumeRequest::Withdraw,
+                        request: VolumeRequest::Withdraw,
                     });
                 }
             }

@@ -3,7 +3,7 @@
 use buf::Sg;
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{AskId, Io, IoId, VolumeId, VolumeRequest};
+use volume::{Io, IoId, RequestId, VolumeId, VolumeRequest};
 
 /// Names an I_T nexus of this shard's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,9 +97,9 @@ pub enum ServerStep {
         /// The volume.
         volume: VolumeId,
         /// The server's number for the ask.
-        id: AskId,
+        id: RequestId,
         /// What.
-        ask: VolumeRequest,
+        request: VolumeRequest,
     },
     /// A task management function has ended; all tasks that it affected ended before.
     Managed {

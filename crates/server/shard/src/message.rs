@@ -14,7 +14,7 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Answer, AskId, Backend, DiskId, Facts, Identity, Refusal, Shared, StoreOp, View, ViewUpdate,
+    Ack, Answer, Backend, DiskId, Facts, Identity, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate,
     VolumeId, VolumeOwner, VolumeRequest,
 };
 
@@ -76,11 +76,11 @@ pub enum Message {
     /// From it.
     Computed(Tag),
     /// To a volume's home.
-    VolumeRequest(VolumeId, ShardId, AskId, VolumeRequest),
+    VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     /// Likewise: a session of this nexus reaches the volume from now on.
     NexusCame(VolumeId, Arc<Identity>),
     /// Likewise: it does so no more, for which the shard wants an answer of this number.
-    NexusGone(VolumeId, ShardId, AskId, Arc<Identity>),
+    NexusGone(VolumeId, ShardId, RequestId, Arc<Identity>),
     /// From it.
     Answer(VolumeId, Answer),
     /// From a volume's home to every shard.

@@ -8,7 +8,7 @@ use crate::view::View;
 impl Gate {
     /// Adopts a change, between two turns. What waits is admitted again under the new view.
     pub fn adopt(&mut self, adoption: &ViewUpdate) {
-        self.settle();
+        self.publish_inline_writes();
         // A gate may have been made with a view that is newer than the change.
         if adoption.view.epoch > self.view.epoch {
             let starts = |view: &View| matches!(view.not_ready, Some(UnservableReason::Sanitizing(_)));

@@ -1,7 +1,7 @@
-//! Plain reads and writes of memory, which end within the call that begins them.
+//! Inline reads and writes: plain ones of memory, carried out within the call that brings their command.
 //!
-//! Invariant: what was written at once is settled, and its claim dropped, before anything else is done
-//! with the volume and before anybody is told.
+//! Invariant: what was written inline is published to all cores, and its claim dropped, before anything else is
+//! done with the volume and before any host is told.
 
 use buf::Sg;
 
@@ -11,10 +11,10 @@ use crate::io::{Durability, Op, Span};
 use crate::nexus::Nexus;
 
 impl Gate {
-    /// Reads at once, if the read is admitted now and the backend lends its memory: as if the read had
+    /// Reads inline, if the read is admitted now and the backend lends its memory: as if the read had
     /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it, and hear why.
     #[must_use]
-    pub fn read_at_once(&mut self, who: &Nexus, span: Span) -> Option<Sg> {
+    pub fn read_inline(&mut self, who: &Nexus, span: Span) -> Option<Sg> {
         let plain = span.blocks > 0 && self.lends() && self.admit(who, &Op::Read(span)).is_ok();
         if !plain || self.view.bad.first_in(span).is_some() {
             return None;
@@ -22,13 +22,13 @@ impl Gate {
         self.backend.lend(span)
     }
 
-    /// Writes at once, if the write is admitted now, nothing excludes it, and the backend can: as if
+    /// Writes inline, if the write is admitted now, nothing excludes it, and the backend can: as if
     /// the write had been submitted and had ended well. False: nothing was done; [`Gate::submit`] it.
     ///
     /// [`Gate::resume`] must follow before the write is answered: until then other cores may not see it,
     /// and exclusive operations wait.
     #[must_use]
-    pub fn write_at_once(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
+    pub fn write_inline(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
         let bytes = span.blocks.checked_mul(u64::from(self.view.geometry.logical));
         let plain = !from.is_empty() && bytes == Some(from.len() as u64) && self.is_aligned(span);
         // To make bad blocks good is no plain write.
@@ -43,18 +43,18 @@ impl Gate {
             self.claimed = self.shared.guards().claim(self.shard);
         }
         let written =
-            self.claimed.has(self.stripes(span)) && self.backend.write_at_once(span, durability, from);
+            self.claimed.has(self.stripes(span)) && self.backend.write_inline(span, durability, from);
         if begins && !written {
-            // Nothing need follow what was not done, so nobody would drop the claim.
-            self.settle();
+            // No `Gate::resume` need follow what was not done, so nothing else would drop the claim.
+            self.publish_inline_writes();
         }
         written
     }
 
-    /// Ends a run of writes at once: all cores see them, and nothing waits for them any more.
-    pub(super) fn settle(&mut self) {
+    /// Ends a run of inline writes: all cores see them, and nothing waits for them any more.
+    pub(super) fn publish_inline_writes(&mut self) {
         if std::mem::take(&mut self.claimed) != Stripes::NONE {
-            self.backend.settle();
+            self.backend.publish_inline_writes();
             self.shared.guards().disclaim(self.shard);
         }
     }

@@ -16,10 +16,10 @@
 //! operations wait for each other. What waits is admitted again when the view changes.
 
 mod adopt;
-mod at_once;
 mod bytes;
 mod chunk;
 mod flights;
+mod inline;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp, Shard};
-use crate::change::{Ack, AskId, OperatorNotice, VolumeRequest};
+use crate::change::{Ack, OperatorNotice, RequestId, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::nexus::Nexus;
@@ -99,13 +99,13 @@ pub struct Gate {
     remarks: VecDeque<OperatorNotice>,
     wakes: VecDeque<Shard>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
-    asks: VecDeque<(AskId, VolumeRequest)>,
-    asked: Vec<(AskId, u32)>,
-    asks_made: u64,
+    requests: VecDeque<(RequestId, VolumeRequest)>,
+    asked: Vec<(RequestId, u32)>,
+    requests_made: u64,
     look_again: Option<Time>,
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
-    /// Where writes at once may go until the next [`Gate::resume`].
+    /// Where inline writes may go until the next [`Gate::resume`].
     claimed: Stripes,
 }
 
@@ -160,9 +160,9 @@ impl Gate {
             done: VecDeque::new(),
             remarks: VecDeque::new(),
             wakes: VecDeque::new(),
-            asks: VecDeque::new(),
+            requests: VecDeque::new(),
             asked: Vec::new(),
-            asks_made: 0,
+            requests_made: 0,
             look_again: None,
             insists: None,
             claimed: Stripes::NONE,
@@ -220,7 +220,7 @@ impl Gate {
     /// # Panics
     /// If the payload is not as long as the operation says (see the crate's page).
     pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, mut io: Io) {
-        self.settle();
+        self.publish_inline_writes();
         if let Err(refusal) = self.admit(who, &io.op) {
             return self.refuse(io, refusal);
         }
@@ -425,7 +425,7 @@ impl Gate {
     /// once: call again in the next turn, and not before others have had theirs. Call it each turn, and when another shard's
     /// [`Gate::poll_wake`] named this one.
     pub fn resume(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.settle();
+        self.publish_inline_writes();
         self.look_again = None;
         self.reap(cx);
         let mut parts = self.ended.len().min(PARTS_MAX);
@@ -629,8 +629,8 @@ impl Gate {
 
     /// Something to ask of the volume's home; the answer goes to [`Gate::answered`].
     #[must_use]
-    pub fn poll_ask(&mut self) -> Option<(AskId, VolumeRequest)> {
-        self.asks.pop_front()
+    pub fn poll_request(&mut self) -> Option<(RequestId, VolumeRequest)> {
+        self.requests.pop_front()
     }
 
     /// A change that this shard has adopted and drained; goes to the home core.
@@ -644,7 +644,7 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         // Gates of other cores may live on.
-        self.settle();
+        self.publish_inline_writes();
     }
 }
 

@@ -12,7 +12,7 @@ use buf::{Class, Cx, Payload, Sg, SgMut, Time};
 use super::bytes::{compare, overlay, set_bits};
 use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{BUSY_AGAIN, Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
-use crate::change::{AskId, VolumeRequest};
+use crate::change::{RequestId, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Durability, Failure, Fault, Io, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::nexus::Nexus;
@@ -290,7 +290,7 @@ impl Gate {
         }
         match (chunk.kind, bad.first_in(chunk.span)) {
             (Kind::Mark, _) => {
-                self.ask_home(slot, chunk);
+                self.ask_owner(slot, chunk);
                 return Next::Out;
             }
             (Kind::ReadWhole, Some(lba)) => return Next::End(Err(Fault::Medium(lba).into())),
@@ -403,7 +403,7 @@ impl Gate {
         match self.steps(slot).stage {
             Stage::Reading => self.has_read(cx, slot, chunk, result, payload),
             Stage::Acting => self.has_acted(cx, slot, chunk, result, payload),
-            Stage::Hardening if result.is_ok() => self.ask_home(slot, chunk),
+            Stage::Hardening if result.is_ok() => self.ask_owner(slot, chunk),
             Stage::Hardening => {
                 self.end_writing(slot, chunk);
                 self.end_steps(slot, result);
@@ -467,7 +467,7 @@ impl Gate {
             let stable =
                 matches!(chunk.kind, Kind::Write(Durability::Stable) | Kind::Merge(Durability::Stable));
             if stable || !self.view.geometry.write_cache {
-                return self.ask_home(slot, chunk);
+                return self.ask_owner(slot, chunk);
             }
             self.steps(slot).stage = Stage::Hardening;
             return self.submit_part(cx, slot, Op::Flush, Payload::None);
@@ -507,13 +507,13 @@ impl Gate {
         clippy::expect_used,
         reason = "a read and a sanitize, which alone are admitted for good, neither mark nor hold a guard while they write"
     )]
-    fn ask_home(&mut self, slot: u32, chunk: Chunk) {
+    fn ask_owner(&mut self, slot: u32, chunk: Chunk) {
         let Chunk { span, .. } = chunk;
         let shared = self.shared.clone();
         let steps = self.steps(slot);
         steps.stage = Stage::Asking;
         let who = steps.who.clone().expect("what was admitted for good neither marks nor clears");
-        let ask = if chunk.kind == Kind::Mark {
+        let request = if chunk.kind == Kind::Mark {
             // Readers wait until all cores agree; the write that clears has told them so before.
             shared.guards().begin_writing(steps.held);
             VolumeRequest::MarkBad { who, span }
@@ -522,18 +522,18 @@ impl Gate {
         };
         let epoch = self.task(slot).epoch;
         self.flights.finish(epoch);
-        self.asks_made += 1;
-        let id = AskId::of_gate(self.asks_made);
+        self.requests_made += 1;
+        let id = RequestId::of_gate(self.requests_made);
         self.asked.push((id, slot));
-        self.asks.push_back((id, ask));
+        self.requests.push_back((id, request));
     }
 
-    /// The home has answered what [`Gate::poll_ask`] gave.
+    /// The home has answered what [`Gate::poll_request`] gave.
     #[expect(
         clippy::expect_used,
         reason = "the home answers what a chunk has asked, and it stays until then"
     )]
-    pub fn answered(&mut self, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+    pub fn answered(&mut self, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
         let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id) else { return };
         let (_, slot) = self.asked.swap_remove(at);
         let epoch = self.view.epoch;

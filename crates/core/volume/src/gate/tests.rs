@@ -384,7 +384,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         assert!(adopt(&mut gate, 2).is_some(), "{op:?}: a flush is not waited for");
         hand.hold.set(false);
         gate.resume(&mut world.cx());
-        if let Some((id, _)) = gate.poll_ask() {
+        if let Some((id, _)) = gate.poll_request() {
             gate.answered(&mut world.cx(), id, Ok(()));
         }
         let ended = gate.poll_done().map(|done| done.result);
@@ -445,7 +445,7 @@ fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
     let reservations = Arc::new(gate.view().reservations.apply(&who, &register).unwrap().state);
     let standing = crate::VolumeState { epoch: crate::Epoch(1), reservations, ..(**gate.view()).clone() };
     gate.view = View::from(standing);
-    assert!(!gate.lends() && gate.read_at_once(&who, span(0, 1)).is_none());
+    assert!(!gate.lends() && gate.read_inline(&who, span(0, 1)).is_none());
     let was_read = run(&mut world, &mut gate, &who, Op::Read(span(0, 1)), Payload::None);
     let new = world.filled(&[2; 512]);
     assert!(
@@ -455,70 +455,70 @@ fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
 }
 
 #[test]
-fn at_once_is_what_submitting_would_have_done() {
+fn inline_is_what_submitting_would_have_done() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
     let cached = Durability::Cached;
-    assert!(gate.write_at_once(&who, span(2, 2), cached, &[0x5a; 1024]));
+    assert!(gate.write_inline(&who, span(2, 2), cached, &[0x5a; 1024]));
     assert_eq!(read(&mut world, &mut gate, span(2, 2)), [0x5a; 1024]);
-    let lent = gate.read_at_once(&who, span(3, 1)).unwrap();
+    let lent = gate.read_inline(&who, span(3, 1)).unwrap();
     assert_eq!(bytes_of(Payload::Out(lent)), [0x5a; 512]);
     assert_eq!(gate.in_flight(), 0);
     // What does not fit is left to be refused.
-    assert!(!gate.write_at_once(&who, span(2, 2), cached, &[0; 512]), "too short");
-    assert!(!gate.write_at_once(&who, span(63, 2), cached, &[0; 1024]), "behind the end");
-    assert!(!gate.write_at_once(&who, span(2, 0), cached, &[]), "nothing");
-    assert!(gate.read_at_once(&who, span(64, 1)).is_none() && gate.read_at_once(&who, span(0, 0)).is_none());
+    assert!(!gate.write_inline(&who, span(2, 2), cached, &[0; 512]), "too short");
+    assert!(!gate.write_inline(&who, span(63, 2), cached, &[0; 1024]), "behind the end");
+    assert!(!gate.write_inline(&who, span(2, 0), cached, &[]), "nothing");
+    assert!(gate.read_inline(&who, span(64, 1)).is_none() && gate.read_inline(&who, span(0, 0)).is_none());
     let reader = Nexus { read_only: true, ..nexus(2) };
-    assert!(!gate.write_at_once(&reader, span(2, 1), cached, &[0; 512]));
-    assert!(gate.read_at_once(&reader, span(2, 1)).is_some());
+    assert!(!gate.write_inline(&reader, span(2, 1), cached, &[0; 512]));
+    assert!(gate.read_inline(&reader, span(2, 1)).is_some());
     // Bad blocks are not read, and to make them good takes more than a plain write.
     let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
     let standing =
         crate::VolumeState { epoch: crate::Epoch(1), bad: Arc::new(bad), ..(**gate.view()).clone() };
     gate.view = View::from(standing);
-    assert!(gate.read_at_once(&who, span(2, 4)).is_none());
-    assert!(!gate.write_at_once(&who, span(3, 1), cached, &[7; 512]));
-    assert!(gate.write_at_once(&who, span(4, 1), cached, &[7; 512]));
+    assert!(gate.read_inline(&who, span(2, 4)).is_none());
+    assert!(!gate.write_inline(&who, span(3, 1), cached, &[7; 512]));
+    assert!(gate.write_inline(&who, span(4, 1), cached, &[7; 512]));
     // When something was written atomically, memory is lent no more.
     let payload = world.filled(&[1; 512]);
     assert_eq!(
         run(&mut world, &mut gate, &who, Op::WriteAtomic(span(9, 1)), payload).result,
         Ok(Outcome::Complete)
     );
-    assert!(gate.read_at_once(&who, span(9, 1)).is_none());
+    assert!(gate.read_inline(&who, span(9, 1)).is_none());
 }
 
 #[test]
-fn nothing_is_written_at_once_where_an_exclusive_operation_works() {
+fn nothing_is_written_inline_where_an_exclusive_operation_works() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
     let mut held = Stripes::NONE;
     let stripe = Stripes::of(span(0, 1), 512);
     assert!(gate.shared.guards().hold(stripe, &mut held));
-    assert!(!gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    assert!(!gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
     assert!(gate.shared.guards().is_quiet(stripe), "what is held is not claimed");
     gate.shared.guards().release(held);
     assert_eq!(read(&mut world, &mut gate, span(2, 1)), [0; 512], "nothing was done");
-    assert!(gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    assert!(gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
     assert!(!gate.shared.guards().is_quiet(stripe), "exclusive operations wait until it is settled");
     gate.resume(&mut world.cx());
     assert!(gate.shared.guards().is_quiet(stripe));
     // A volume that goes leaves no claim behind.
-    assert!(gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    assert!(gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
     let shared = gate.shared.clone();
     drop(gate);
     assert!(shared.guards().is_quiet(stripe));
 }
 
-/// Nothing need follow a write that is not done at once: so what was claimed for it is given back there, or
+/// Nothing need follow a write that is not done inline: so what was claimed for it is given back there, or
 /// exclusive operations of other cores would wait until this one happens to do something.
 #[test]
-fn what_is_not_written_at_once_leaves_no_claim() {
+fn what_is_not_written_inline_leaves_no_claim() {
     let disk = Arc::new(RamDisk::new(4096, 4096, 512, 4096));
     let (mut world, shared) = (World::new(), Shared::new(2));
     let view = View::of(disk.geometry());
     let mut gate = Gate::new(Shard(0), shared.clone(), view, Box::new(Ram::new(disk)));
     let write =
-        |gate: &mut Gate, lba| gate.write_at_once(&nexus(1), span(lba, 1), Durability::Cached, &[1; 512]);
+        |gate: &mut Gate, lba| gate.write_inline(&nexus(1), span(lba, 1), Durability::Cached, &[1; 512]);
     let (free, taken) = (Stripes::of(span(0, 1), 512), Stripes::of(span(2048, 1), 512));
     let mut held = Stripes::NONE;
     assert!(shared.guards().hold(taken, &mut held));

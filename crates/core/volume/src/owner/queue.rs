@@ -9,19 +9,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::backend::Shard;
-use crate::change::{AskId, VolumeRequest};
+use crate::change::{RequestId, VolumeRequest};
 use crate::nexus::Identity;
 
 /// How many asks wait for their turn, but for those that are never refused: two per path of a cluster of 64 nodes
 /// with 4 paths each.
-pub const ASKS_MAX: usize = 512;
+pub const REQUESTS_MAX: usize = 512;
 
 /// One ask.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub(super) from: Shard,
-    pub(super) id: AskId,
-    pub(super) ask: VolumeRequest,
+    pub(super) id: RequestId,
+    pub(super) request: VolumeRequest,
 }
 
 /// Whose share of the queue an ask is in.
@@ -33,8 +33,10 @@ enum RequestSource {
 }
 
 impl QueuedRequest {
-    fn asker(&self) -> RequestSource {
-        self.ask.asker().map_or(RequestSource::Shard(self.from), |who| RequestSource::Nexus(who.clone()))
+    fn requester(&self) -> RequestSource {
+        self.request
+            .requester()
+            .map_or(RequestSource::Shard(self.from), |who| RequestSource::Nexus(who.clone()))
     }
 }
 
@@ -55,22 +57,22 @@ impl RequestQueue {
 
     /// Whether an ask of this nexus waits.
     pub(super) fn has_of(&self, who: &Identity) -> bool {
-        self.queue.iter().any(|asked| asked.ask.asker().is_some_and(|known| **known == *who))
+        self.queue.iter().any(|asked| asked.request.requester().is_some_and(|known| **known == *who))
     }
 
     /// Takes an ask on; gives the one that has to be refused for it, which may be itself.
     #[must_use]
     pub(super) fn push(&mut self, asked: QueuedRequest) -> Option<QueuedRequest> {
-        if asked.ask.must_be_done() {
+        if asked.request.must_be_done() {
             let replaced = self.replaced_by(&asked).and_then(|at| self.queue.remove(at));
             self.queue.push_back(asked);
             return replaced;
         }
-        if self.queue.len() < ASKS_MAX {
+        if self.queue.len() < REQUESTS_MAX {
             self.queue.push_back(asked);
             return None;
         }
-        let Some(at) = self.greedier_than(&asked.asker()) else { return Some(asked) };
+        let Some(at) = self.greedier_than(&asked.requester()) else { return Some(asked) };
         let refused = self.queue.remove(at);
         self.queue.push_back(asked);
         refused
@@ -79,7 +81,7 @@ impl RequestQueue {
     /// The one that says what a newer one says better: what the backing of a volume is like.
     fn replaced_by(&self, newer: &QueuedRequest) -> Option<usize> {
         self.queue.iter().position(|older| {
-            let both = (&older.ask, &newer.ask);
+            let both = (&older.request, &newer.request);
             let same = matches!(
                 both,
                 (VolumeRequest::Resize(_), VolumeRequest::Resize(_))
@@ -90,22 +92,21 @@ impl RequestQueue {
     }
 
     /// The newest ask of the one that has most, if that is at least two more than this one has.
-    fn greedier_than(&self, asker: &RequestSource) -> Option<usize> {
+    fn greedier_than(&self, requester: &RequestSource) -> Option<usize> {
         let mut counts: HashMap<RequestSource, usize> = HashMap::new();
-        for asked in self.queue.iter().filter(|asked| !asked.ask.must_be_done()) {
-            *counts.entry(asked.asker()).or_default() += 1;
+        for asked in self.queue.iter().filter(|asked| !asked.request.must_be_done()) {
+            *counts.entry(asked.requester()).or_default() += 1;
         }
-        let own = counts.get(asker).copied().unwrap_or_default();
+        let own = counts.get(requester).copied().unwrap_or_default();
         let most = counts.values().copied().max().filter(|most| *most >= own + 2)?;
-        let newest = self
-            .queue
-            .iter()
-            .rposition(|asked| !asked.ask.must_be_done() && counts.get(&asked.asker()) == Some(&most))?;
+        let newest = self.queue.iter().rposition(|asked| {
+            !asked.request.must_be_done() && counts.get(&asked.requester()) == Some(&most)
+        })?;
         Some(newest)
     }
 
     /// Takes one out again.
-    pub(super) fn withdraw(&mut self, from: Shard, id: AskId) -> bool {
+    pub(super) fn withdraw(&mut self, from: Shard, id: RequestId) -> bool {
         let at = self.queue.iter().position(|asked| asked.from == from && asked.id == id);
         at.and_then(|at| self.queue.remove(at)).is_some()
     }

@@ -8,6 +8,7 @@ use crate::io::Refusal;
 use crate::nexus::{Nexus, PortId};
 use crate::notice::{Cause, Notice};
 use crate::record::PersistentState;
+use crate::record::RecordError;
 
 const UUID: Uuid = Uuid([9; 16]);
 

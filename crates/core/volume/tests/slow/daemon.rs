@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Ack, Answer, AskId, Done, Durability, Facts, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, Shard,
-    Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Answer, Done, Durability, Facts, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId,
+    Shard, Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::{World, geometry};
@@ -51,7 +51,7 @@ pub fn reserve(who: &Nexus, key: u64, kind: Kind) -> VolumeRequest {
 
 enum ToHome {
     Ack(Ack),
-    VolumeRequest(AskId, VolumeRequest),
+    VolumeRequest(RequestId, VolumeRequest),
 }
 
 enum ToShard {
@@ -104,7 +104,7 @@ impl Daemon {
 
     pub fn ask(&mut self, ask: VolumeRequest) -> u64 {
         self.asks += 1;
-        self.home.handle_ask(self.world.now, Shard(0), AskId(self.asks), ask);
+        self.home.handle_request(self.world.now, Shard(0), RequestId(self.asks), ask);
         self.drain_home();
         self.asks
     }
@@ -114,13 +114,13 @@ impl Daemon {
             self.record = Some(store.bytes);
             self.home.handle_stored(self.world.now, store.ticket, true);
         }
-        while let Some(adoption) = self.home.poll_adoption() {
+        while let Some(adoption) = self.home.poll_view_update() {
             for queue in &mut self.to_shards {
                 queue.push_back(ToShard::Adopt(adoption.clone()));
             }
         }
         while let Some(answer) = self.home.poll_answer() {
-            if answer.id.is_gates() {
+            if answer.id.is_of_gate() {
                 self.to_shards[usize::from(answer.to.0)].push_back(ToShard::Answer(answer));
             } else {
                 self.answers.push(answer);
@@ -148,7 +148,7 @@ impl Daemon {
         self.live.retain(|(at, io, _)| *at != shard || done.iter().all(|done| done.id.0 != *io));
         self.done.extend(done);
         let gate = &mut self.world.gates[shard];
-        let asks = std::iter::from_fn(|| gate.poll_ask()).map(|(id, ask)| ToHome::VolumeRequest(id, ask));
+        let asks = std::iter::from_fn(|| gate.poll_request()).map(|(id, ask)| ToHome::VolumeRequest(id, ask));
         self.to_home[shard].extend(asks);
         self.to_home[shard].extend(std::iter::from_fn(|| gate.poll_ack()).map(ToHome::Ack));
     }
@@ -158,7 +158,7 @@ impl Daemon {
         match self.to_home[shard].pop_front() {
             Some(ToHome::Ack(ack)) => self.home.handle_ack(self.world.now, ack),
             Some(ToHome::VolumeRequest(id, ask)) => {
-                self.home.handle_ask(self.world.now, Shard(shard as u16), id, ask);
+                self.home.handle_request(self.world.now, Shard(shard as u16), id, ask);
             }
             None => return,
         }
@@ -197,7 +197,7 @@ impl Daemon {
     }
 
     pub fn answer_to(&self, ask: u64) -> Option<Result<(), Refusal>> {
-        self.answers.iter().find(|answer| answer.id == AskId(ask)).map(|answer| answer.result)
+        self.answers.iter().find(|answer| answer.id == RequestId(ask)).map(|answer| answer.result)
     }
 
     /// Asks, and waits for the answer.

@@ -234,7 +234,7 @@ fn fabrics(bytes: &mut Bytes<'_>, cid: u16) -> Sqe {
 fn change(rig: &mut Rig, bytes: &mut Bytes<'_>) {
     let (what, volume) = (bytes.byte(), u32::from(bytes.byte()));
     let ports = vec![PortId(1)];
-    let ask = match what % 10 {
+    let request = match what % 10 {
         0 => VolumeRequest::SetAccess { ports, to: Access::Inaccessible, by: None },
         1 => VolumeRequest::SetAccess { ports, to: Access::Transition, by: None },
         2 | 3 => VolumeRequest::SetAccess { ports, to: Access::Optimized, by: None },
@@ -245,5 +245,5 @@ fn change(rig: &mut Rig, bytes: &mut Bytes<'_>) {
         8 => return rig.change_namespaces(vec![entry(0, what & 0x80 != 0)]),
         _ => return rig.change_namespaces(vec![entry(0, false), entry(1, what & 0x80 != 0)]),
     };
-    rig.ask(volume, ask);
+    rig.request(volume, request);
 }

@@ -357,7 +357,7 @@ fn protect(
     server.context.steps.push_back(Step::VolumeRequest {
         volume,
         id,
-        ask: VolumeRequest::WriteProtectByHost { by, on },
+        request: VolumeRequest::WriteProtectByHost { by, on },
     });
     Ok(AdminOutcome::Later)
 }
@@ -389,7 +389,7 @@ fn persist(
     server.context.steps.push_back(Step::VolumeRequest {
         volume,
         id,
-        ask: VolumeRequest::Reserve { who, action },
+        request: VolumeRequest::Reserve { who, action },
     });
     Ok(AdminOutcome::Later)
 }

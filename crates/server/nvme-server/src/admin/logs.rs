@@ -64,7 +64,7 @@ pub(super) fn execute(
     }
     let gathers = matches!(page.lid, Lid::SMART | Lid::ERROR);
     if gathers && controller.members.iter().any(|member| member.open) {
-        let messages = ask(controller, key, cid, page);
+        let messages = request(controller, key, cid, page);
         server.context.steps.extend(messages);
         return Ok(AdminOutcome::Later);
     }
@@ -72,7 +72,7 @@ pub(super) fn execute(
 }
 
 /// Asks all queues for reports; the command waits for them.
-fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage) -> Vec<Step> {
+fn request(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage) -> Vec<Step> {
     let ticket = controller.next_ticket();
     // One that is not open yet has done nothing, and would not hear.
     let open: Vec<_> = controller.members.iter().filter(|member| member.open).copied().collect();

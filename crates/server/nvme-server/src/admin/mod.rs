@@ -16,7 +16,7 @@ use nvme::feature::{GetFeatures, SetFeatures};
 use nvme::identify::Identify;
 use nvme::log::GetLogPage;
 use nvme::{Completion, Opcode, Sqe, Status};
-use volume::{AskId, Refusal};
+use volume::{Refusal, RequestId};
 
 use crate::context::class_of;
 use crate::controller::events::EVENTS_MAX;
@@ -261,7 +261,7 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
 }
 
 /// The home of a volume has answered an admin command.
-pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
     let asked =
         |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::VolumeRequest(asked) if asked == id);
     let Some((_, waiting)) = take(server, asked) else { return };

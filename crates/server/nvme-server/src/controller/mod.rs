@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use buf::Time;
 use nvme::property::{Configuration, ControllerStatus};
-use volume::{AskId, Shard};
+use volume::{RequestId, Shard};
 
 use crate::discovery::DiscoveryEntries;
 use crate::queue_message::QueueCounters;
@@ -115,7 +115,7 @@ pub(crate) enum AdminWait {
     /// Its data: a feature's.
     Feature(nvme::feature::SetFeatures),
     /// An answer of a volume's home.
-    VolumeRequest(AskId),
+    VolumeRequest(RequestId),
     /// A queue's answer whether a command was aborted.
     Abort { ticket: u64 },
     /// Reports of these queues, then a log page.
@@ -137,7 +137,7 @@ pub(crate) struct Controllers {
     here: HashMap<u16, Controller>,
     timers: BTreeSet<(Time, TimerOf)>,
     associations: u64,
-    asks: u64,
+    requests: u64,
     lists: u64,
 }
 
@@ -183,9 +183,9 @@ impl Controllers {
     }
 
     /// A name for an ask of an admin command. Bit 62 tells it from those of I/O commands.
-    pub(crate) fn next_ask(&mut self) -> AskId {
-        self.asks += 1;
-        AskId(crate::task::OURS | 1 << 62 | self.asks)
+    pub(crate) fn next_ask(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(crate::task::OURS | 1 << 62 | self.requests)
     }
 }
 

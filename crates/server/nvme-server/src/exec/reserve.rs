@@ -60,7 +60,7 @@ pub(super) fn keys(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     let read_only = ctx.tasks.get(slot).read_only;
     let who = Nexus { read_only, ..queue.nexus.clone() };
     ctx.tasks.get_mut(slot).job = Job::Plain;
-    ctx.ask(slot, VolumeRequest::Reserve { who, action });
+    ctx.request(slot, VolumeRequest::Reserve { who, action });
 }
 
 fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {

@@ -35,11 +35,11 @@ fn flush_of_all_namespaces_flushes_each() {
     world.good(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
     assert_eq!(*world.disks.kinds.borrow(), vec![volume::Op::Flush; 3]);
     // One that fails does not keep the others from being flushed.
-    world.ask(1, VolumeRequest::Stop).unwrap();
+    world.request(1, VolumeRequest::Stop).unwrap();
     assert_eq!(world.command(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]), Status::NAMESPACE_NOT_READY);
     assert_eq!(world.disks.kinds.borrow().len(), 5);
     // One that is removed meanwhile is not missed.
-    world.ask(1, VolumeRequest::Start).unwrap();
+    world.request(1, VolumeRequest::Start).unwrap();
     world.disks.hold.set(true);
     let started = world.start(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
     world.run();
@@ -208,14 +208,15 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     let (mut world, host) = disk();
     let key = CommandKey { queue: host.key, tag: 7 };
     let now = world.now;
-    let ask = |world: &mut World, sqe: &Sqe, data_out| world.server(host).fast_path(now, key, sqe, data_out);
+    let request =
+        |world: &mut World, sqe: &Sqe, data_out| world.server(host).fast_path(now, key, sqe, data_out);
     let mut read = transfer(Opcode::READ, 8, 2);
     read.dptr.length = U32::new(1024);
     let write = transfer_with(Opcode::WRITE, 8, 2, Transfer::FUA);
     let span = volume::Span { lba: 8, blocks: 2 };
-    let plain = ask(&mut world, &read, 0).expect("a plain read");
+    let plain = request(&mut world, &read, 0).expect("a plain read");
     assert_eq!((plain.volume, plain.span, plain.bytes, plain.write), (VolumeId(0), span, 1024, None));
-    let plain_write = ask(&mut world, &write, 1024).expect("a plain write");
+    let plain_write = request(&mut world, &write, 1024).expect("a plain write");
     assert_eq!((plain_write.bytes, plain_write.write), (1024, Some(volume::Durability::Stable)));
     for what in [plain, plain_write] {
         world.server(host).count_fast_path(host.key, &what);
@@ -230,9 +231,9 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     let mut first_half = read;
     first_half.flags |= 1;
     for refused in [short, first_half, on(read, 2), on(sqe(Opcode::FLUSH), 1)] {
-        assert_eq!(ask(&mut world, &refused, 0), None, "{refused:?}");
+        assert_eq!(request(&mut world, &refused, 0), None, "{refused:?}");
     }
-    assert_eq!(ask(&mut world, &write, 512), None, "not all of it comes");
+    assert_eq!(request(&mut world, &write, 512), None, "not all of it comes");
     let reader = world.host_on(0, 0xb, 1, [entry(0, true)].into());
     let key = CommandKey { queue: reader.key, tag: 8 };
     assert!(world.server(reader).fast_path(now, key, &read, 0).is_some());

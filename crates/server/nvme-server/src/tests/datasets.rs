@@ -61,7 +61,7 @@ fn hints_change_nothing() {
     world.good(host, &dsm(1, false), &list(&[(0, 8)]));
     assert!(world.disks.kinds.borrow().is_empty());
     assert_eq!(world.read(host, 0, 1), block(1));
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     world.good(host, &dsm(1, false), &list(&[(0, 8)]));
     let started = world.start(host, &dsm(1, true), &list(&[(0, 8)]));
     assert_eq!(world.status(started), Status::NAMESPACE_WRITE_PROTECTED.final_());

@@ -108,20 +108,20 @@ fn states_of_path_and_volume_are_told_apart() {
         (volume::Access::Transition, Status::ANA_TRANSITION),
         (volume::Access::NonOptimized, Status::SUCCESS),
     ] {
-        world.ask(0, VolumeRequest::SetAccess { ports: ports(), to: access, by: None }).unwrap();
+        world.request(0, VolumeRequest::SetAccess { ports: ports(), to: access, by: None }).unwrap();
         assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), status);
         assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(0)), status);
         assert_eq!(world.command(host, &sqe(Opcode::FLUSH), &[]), status);
     }
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
     assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(0)), protected);
-    world.ask(0, VolumeRequest::WriteProtect(false)).unwrap();
-    world.ask(0, VolumeRequest::Stop).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(false)).unwrap();
+    world.request(0, VolumeRequest::Stop).unwrap();
     assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::NAMESPACE_NOT_READY);
-    world.ask(0, VolumeRequest::Start).unwrap();
-    world.ask(0, VolumeRequest::SanitizeStart).unwrap();
+    world.request(0, VolumeRequest::Start).unwrap();
+    world.request(0, VolumeRequest::SanitizeStart).unwrap();
     assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_IN_PROGRESS);
-    world.ask(0, VolumeRequest::SanitizeEnd { done: false }).unwrap();
+    world.request(0, VolumeRequest::SanitizeEnd { done: false }).unwrap();
     assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_FAILED.final_());
 }

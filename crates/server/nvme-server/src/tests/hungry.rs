@@ -79,11 +79,11 @@ fn no_notice_is_lost_for_want_of_memory() {
     let who = |id| Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false };
     for (id, key) in [(1, 0x11), (9, 0x99)] {
         let action = super::controllers::events::register(key);
-        world.ask(0, VolumeRequest::Reserve { who: who(id), action }).unwrap();
+        world.request(0, VolumeRequest::Reserve { who: who(id), action }).unwrap();
     }
     let kind = Kind::WriteExclusive;
     let preempt = Action::Preempt { key: Some(Key(0x99)), victim: Key(0x11), kind, abort: false };
-    world.ask(0, VolumeRequest::Reserve { who: who(9), action: preempt }).unwrap();
+    world.request(0, VolumeRequest::Reserve { who: who(9), action: preempt }).unwrap();
     let request = world.start(host, &event_request(1), &[]);
     assert_eq!(world.event(request), Some(0x0080_0006));
     let all = take_all(&world);
@@ -120,7 +120,7 @@ fn a_reservation_report_waits_for_memory() {
     // It is kept while nothing changes, so it needs no more memory; a change makes another.
     assert_eq!(world.command(host, &sqe, &[]), Status::SUCCESS);
     drop(all);
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     let all = take_all(&world);
     let last = world.start(host, &sqe, &[]);
     world.run();
@@ -170,7 +170,7 @@ fn who_knows_of_delays_is_told_to_come_again_after_one() {
     world.disks.hold.set(true);
     world.start(early, &transfer(Opcode::WRITE, 0, 1), &block(1));
     world.ask_later(0, VolumeRequest::WriteProtect(true));
-    for other in 0..volume::ASKS_MAX as u64 {
+    for other in 0..volume::REQUESTS_MAX as u64 {
         let mut id = [0xaa; 16];
         id[..8].copy_from_slice(&other.to_le_bytes());
         world.ask_later(0, VolumeRequest::HostSettings { by: Arc::new(volume::Identity::Host(id)), bits: 0 });

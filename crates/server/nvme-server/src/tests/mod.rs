@@ -20,8 +20,8 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Shard, Shared, Uuid,
-    ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, RequestId, Shard, Shared,
+    Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -58,7 +58,7 @@ struct Moving {
 }
 
 enum Mail {
-    VolumeRequest(VolumeId, Shard, AskId, VolumeRequest),
+    VolumeRequest(VolumeId, Shard, RequestId, VolumeRequest),
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -238,15 +238,15 @@ impl World {
     }
 
     /// Asks as another server does, and runs until all is quiet.
-    pub(super) fn ask(&mut self, volume: u32, ask: VolumeRequest) -> Result<(), volume::Refusal> {
-        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), AskId(7), ask));
+    pub(super) fn request(&mut self, volume: u32, request: VolumeRequest) -> Result<(), volume::Refusal> {
+        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), RequestId(7), request));
         self.run();
         self.answers.pop().expect("an ask is answered").result
     }
 
     /// Asks as another server does, and runs as far as that goes.
-    pub(super) fn ask_later(&mut self, volume: u32, ask: VolumeRequest) {
-        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), AskId(7), ask));
+    pub(super) fn ask_later(&mut self, volume: u32, request: VolumeRequest) {
+        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), RequestId(7), request));
         self.run();
     }
 
@@ -376,8 +376,8 @@ impl World {
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
             Step::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
-            Step::VolumeRequest { volume, id, ask } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
+            Step::VolumeRequest { volume, id, request } => {
+                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             }
             Step::ListControllers { id, of } => {
                 let here: Vec<Vec<u16>> =
@@ -474,8 +474,8 @@ impl World {
             moved = true;
         }
         let gate = &mut self.cores[shard].gates[at];
-        while let Some((id, ask)) = gate.poll_ask() {
-            self.mail.push_back(Mail::VolumeRequest(VolumeId(at as u64), Shard(shard as u16), id, ask));
+        while let Some((id, request)) = gate.poll_request() {
+            self.mail.push_back(Mail::VolumeRequest(VolumeId(at as u64), Shard(shard as u16), id, request));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
@@ -493,15 +493,15 @@ impl World {
                 self.cores[shard].server.handle_queue_message(&mut cx, message);
                 self.steps(shard);
             }
-            Mail::VolumeRequest(volume, from, id, ask) => {
-                self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
+            Mail::VolumeRequest(volume, from, id, request) => {
+                self.homes[volume.0 as usize].handle_request(self.now, from, id, request);
                 self.run_home(volume);
             }
             Mail::Ack(volume, ack) => {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.is_gates() => {
+            Mail::Answer(volume, answer) if answer.id.is_of_gate() => {
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
                 let gate = &mut self.cores[usize::from(answer.to.0)].gates[volume.0 as usize];
                 gate.answered(&mut cx, answer.id, answer.result);
@@ -526,7 +526,7 @@ impl World {
         while let Some(store) = home.poll_store() {
             home.handle_stored(self.now, store.ticket, true);
         }
-        while let Some(adoption) = home.poll_adoption() {
+        while let Some(adoption) = home.poll_view_update() {
             let adoption = Arc::new(adoption);
             for shard in 0..self.cores.len() {
                 self.mail.push_back(Mail::Adopt(shard, volume, adoption.clone()));

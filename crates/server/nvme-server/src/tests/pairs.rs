@@ -256,10 +256,10 @@ fn a_lone_half_can_be_aborted_and_its_queue_closed() {
 #[test]
 fn a_pair_writes_only_what_may_be_written() {
     let (mut world, host) = disk();
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
     assert_eq!(pair(&mut world, host, 0, 1), (protected, protected));
-    world.ask(0, VolumeRequest::WriteProtect(false)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(false)).unwrap();
     world.withhold = true;
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start(host, &second(3, 1), &block(1));

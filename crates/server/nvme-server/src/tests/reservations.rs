@@ -413,7 +413,7 @@ fn initiator(name: &str, port: u16) -> Nexus {
 }
 
 fn scsi(world: &mut World, who: &Nexus, action: Action) -> Result<(), volume::Refusal> {
-    world.ask(0, VolumeRequest::Reserve { who: who.clone(), action })
+    world.request(0, VolumeRequest::Reserve { who: who.clone(), action })
 }
 
 fn scsi_register(world: &mut World, who: &Nexus, key: u64) {

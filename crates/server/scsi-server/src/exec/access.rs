@@ -9,7 +9,7 @@ use scsi::sense::Sense;
 use volume::{Access, PortId, VolumeRequest};
 
 use super::good;
-use super::mode::ask_all;
+use super::mode::request_all;
 use super::parameter::contiguous;
 use crate::context::ExecContext;
 use crate::status;
@@ -55,7 +55,7 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
         Ok(list) => list,
         Err(sense) => return ctx.check(slot, sense),
     };
-    let mut asks = VecDeque::new();
+    let mut requests = VecDeque::new();
     for (index, wish) in wishes.iter().enumerate() {
         let known = nexus.ports.iter().any(|port| port.port.0 == wish.group);
         let to = match wish.state {
@@ -67,7 +67,7 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
             return ctx.check(slot, Sense::list_field(4 + 4 * index + 2, None));
         }
         let by = Some(nexus.nexus.identity.clone());
-        asks.push_back(VolumeRequest::SetAccess { ports: vec![PortId(wish.group)], to, by });
+        requests.push_back(VolumeRequest::SetAccess { ports: vec![PortId(wish.group)], to, by });
     }
-    ask_all(ctx, slot, asks);
+    request_all(ctx, slot, requests);
 }

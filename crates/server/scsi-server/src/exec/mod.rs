@@ -240,7 +240,7 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
         (Job::Usage(_), Ok(outcome)) => log::counted(ctx, slot, outcome),
         (Job::Eject, Ok(_)) => power::eject(ctx, slot),
         // Asks are no operations.
-        (Job::Asks(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        (Job::Requests(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
@@ -268,8 +268,8 @@ pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refu
     match (&mut task.job, result) {
         (Job::Sanitize(_), result) => sanitize::answered(ctx, slot, result),
         (_, Err(refusal)) => ctx.refuse(slot, refusal),
-        (Job::Asks(asks), Ok(())) => match asks.pop_front() {
-            Some(ask) => ctx.ask(slot, ask),
+        (Job::Requests(requests), Ok(())) => match requests.pop_front() {
+            Some(request) => ctx.request(slot, request),
             None => good(ctx, slot),
         },
         (_, Ok(())) => good(ctx, slot),

@@ -42,25 +42,25 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &
         Err(sense) => return ctx.check(slot, sense),
     };
     let by = ctx.nexus_of(slot).nexus.identity.clone();
-    let mut asks = VecDeque::new();
+    let mut requests = VecDeque::new();
     if new.write_protect != old.write_protect {
-        asks.push_back(VolumeRequest::WriteProtectByHost { by: by.clone(), on: new.write_protect });
+        requests.push_back(VolumeRequest::WriteProtectByHost { by: by.clone(), on: new.write_protect });
     }
     let unit = ctx.unit_of(slot);
     let bits = unit.host_settings(&new);
     if bits != unit.view.host_settings {
-        asks.push_back(VolumeRequest::HostSettings { by, bits });
+        requests.push_back(VolumeRequest::HostSettings { by, bits });
     }
-    ask_all(ctx, slot, asks);
+    request_all(ctx, slot, requests);
 }
 
 /// Asks one thing after the other; GOOD when all are done.
-pub(crate) fn ask_all(ctx: &mut ExecContext, slot: u32, mut asks: VecDeque<VolumeRequest>) {
-    match asks.pop_front() {
+pub(crate) fn request_all(ctx: &mut ExecContext, slot: u32, mut requests: VecDeque<VolumeRequest>) {
+    match requests.pop_front() {
         None => good(ctx, slot),
-        Some(ask) => {
-            ctx.tasks.get_mut(slot).job = Job::Asks(asks);
-            ctx.ask(slot, ask);
+        Some(request) => {
+            ctx.tasks.get_mut(slot).job = Job::Requests(requests);
+            ctx.request(slot, request);
         }
     }
 }

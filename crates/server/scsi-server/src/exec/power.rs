@@ -30,8 +30,8 @@ pub(crate) fn start_stop(ctx: &mut ExecContext, slot: u32, what: StartStop) {
     match (what.start, what.load_eject) {
         // Who may only read moves nothing; what is in may be loaded all the same.
         (true, true) if read_only && why != Some(UnservableReason::NoMedium) => good(ctx, slot),
-        (true, true) => ctx.ask(slot, VolumeRequest::Load { by }),
-        (true, false) if why.is_some() => ctx.ask(slot, VolumeRequest::Start),
+        (true, true) => ctx.request(slot, VolumeRequest::Load { by }),
+        (true, false) if why.is_some() => ctx.request(slot, VolumeRequest::Start),
         (true, false) => good(ctx, slot),
         (false, eject) => {
             let flushes = !what.no_flush && why.is_none() && admit(ctx, slot, &Op::Flush).is_ok();
@@ -54,11 +54,11 @@ pub(crate) fn start_stop(ctx: &mut ExecContext, slot: u32, what: StartStop) {
 /// Takes the medium out.
 pub(crate) fn eject(ctx: &mut ExecContext, slot: u32) {
     let by = Some(ctx.nexus_of(slot).nexus.identity.clone());
-    ctx.ask(slot, VolumeRequest::Eject { by });
+    ctx.request(slot, VolumeRequest::Eject { by });
 }
 
 /// PREVENT ALLOW MEDIUM REMOVAL.
 pub(crate) fn prevent(ctx: &mut ExecContext, slot: u32, on: bool) {
     let by = ctx.nexus_of(slot).nexus.identity.clone();
-    ctx.ask(slot, VolumeRequest::PreventRemoval { by, on });
+    ctx.request(slot, VolumeRequest::PreventRemoval { by, on });
 }

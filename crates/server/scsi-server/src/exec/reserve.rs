@@ -19,13 +19,13 @@ use crate::nexus::NexusSpec;
 /// RESERVE or RELEASE of SPC-2.
 pub(crate) fn legacy(ctx: &mut ExecContext, slot: u32, reserve: bool) {
     let action = if reserve { Action::LegacyReserve } else { Action::LegacyRelease };
-    ask(ctx, slot, action);
+    request(ctx, slot, action);
 }
 
-fn ask(ctx: &mut ExecContext, slot: u32, action: Action) {
+fn request(ctx: &mut ExecContext, slot: u32, action: Action) {
     let read_only = ctx.tasks.get(slot).read_only;
     let who = Nexus { read_only, ..ctx.nexus_of(slot).nexus.clone() };
-    ctx.ask(slot, VolumeRequest::Reserve { who, action });
+    ctx.request(slot, VolumeRequest::Reserve { who, action });
 }
 
 /// PERSISTENT RESERVE OUT.
@@ -54,7 +54,7 @@ fn kind(out: ReserveOut) -> Result<Option<Kind>, Sense> {
 /// The list of a PERSISTENT RESERVE OUT is here.
 pub(crate) fn list(ctx: &mut ExecContext, slot: u32, out: ReserveOut, data: &Sg) {
     match action(ctx.nexus_of(slot), out, &contiguous(data)) {
-        Ok(action) => ask(ctx, slot, action),
+        Ok(action) => request(ctx, slot, action),
         Err(sense) => ctx.check(slot, sense),
     }
 }

@@ -56,7 +56,7 @@ fn exit_failure(ctx: &mut ExecContext, slot: u32) {
     } else if unit.spec.shared.sanitize_exit_restricted() {
         ctx.check(slot, Sense::cdb_field(1, Some(4)));
     } else {
-        ctx.ask(slot, VolumeRequest::SanitizeForgive);
+        ctx.request(slot, VolumeRequest::SanitizeForgive);
     }
 }
 
@@ -80,7 +80,7 @@ fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKin
     match ctx.open_own(slot, job) {
         Some(own) => {
             ctx.tasks.get_mut(slot).phase = Phase::Sanitize;
-            ctx.ask(own, VolumeRequest::SanitizeStart);
+            ctx.request(own, VolumeRequest::SanitizeStart);
         }
         None => ctx.respond(slot, Reply::plain(Status::TASK_SET_FULL)),
     }
@@ -141,7 +141,7 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
 /// Asks the home to open the volume, or to say that its sanitize has failed.
 fn open(ctx: &mut ExecContext, slot: u32, well: bool) {
     sanitizing(ctx, slot).stage = SanitizeStage::Opening { well };
-    ctx.ask(slot, VolumeRequest::SanitizeEnd { done: well });
+    ctx.request(slot, VolumeRequest::SanitizeEnd { done: well });
 }
 
 /// It is over.

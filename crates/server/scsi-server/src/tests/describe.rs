@@ -145,14 +145,14 @@ fn attack_52_lun_fields() {
 #[test]
 fn attack_47_supported_opcodes() {
     let (mut world, host) = disk();
-    let ask = |options: u8, opcode: u8, action: u16, len: u16| {
+    let request = |options: u8, opcode: u8, action: u16, len: u16| {
         let [a, b] = action.to_be_bytes();
         let [c, d] = len.to_be_bytes();
         [0xa3, 0x0c, options, opcode, a, b, 0, 0, c, d, 0, 0]
     };
     for len in [1024u16, 65535] {
         for rctd in [0, 0x80] {
-            let all = world.good(host, &ask(rctd, 0, 0, len), &[], u32::from(len));
+            let all = world.good(host, &request(rctd, 0, 0, len), &[], u32::from(len));
             let total = u32::from_be_bytes(all[..4].try_into().unwrap());
             assert_eq!(all.len(), (total as usize + 4).min(usize::from(len)));
         }
@@ -160,18 +160,18 @@ fn attack_47_supported_opcodes() {
     for (options, opcode, action) in
         [(2, 0x9e, 0x20), (2, 0x9e, 0xffff), (3, 0x9e, 0x1234), (4, 0, 0), (7, 0, 0)]
     {
-        let got = world.command(host, &ask(options, opcode, action, 255), &[], 255);
+        let got = world.command(host, &request(options, opcode, action, 255), &[], 255);
         assert_eq!(got.code(), 0x05_2400);
         assert!(matches!(got.sense.unwrap().specific, scsi::sense::Specific::Field(_)));
     }
     for (options, opcode) in [(1, 0x9e), (1, 0xa3), (2, 0x28)] {
-        let got = world.command(host, &ask(options, opcode, 0, 255), &[], 255);
+        let got = world.command(host, &request(options, opcode, 0, 255), &[], 255);
         assert_eq!(got.code(), 0x05_2400);
         let scsi::sense::Specific::Field(field) = got.sense.unwrap().specific else { panic!("no field") };
         assert_eq!(field.byte, 2);
     }
-    assert_eq!(world.good(host, &ask(1, 0x28, 0, 255), &[], 255)[1..5], [3, 0, 10, 0x28]);
-    assert_eq!(world.good(host, &ask(1, 0xff, 0, 255), &[], 255)[1], 1);
+    assert_eq!(world.good(host, &request(1, 0x28, 0, 255), &[], 255)[1..5], [3, 0, 10, 0x28]);
+    assert_eq!(world.good(host, &request(1, 0xff, 0, 255), &[], 255)[1], 1);
     let functions = world.good(host, &[0xa3, 0x0d, 0x80, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16);
     assert_eq!(functions[..4], [0xde, 0x07, 0, 0x0c]);
 }
@@ -179,19 +179,19 @@ fn attack_47_supported_opcodes() {
 #[test]
 fn log_pages_count_what_is_mapped() {
     let (mut world, host) = disk();
-    let ask = |page: u8| [0x4d, 0, 0x40 | page, 0, 0, 0, 0, 0, 255, 0];
-    assert_eq!(world.good(host, &ask(0), &[], 255), [0x80, 0, 0, 4, 0, 0x0c, 0x0d, 0x2f]);
+    let request = |page: u8| [0x4d, 0, 0x40 | page, 0, 0, 0, 0, 0, 255, 0];
+    assert_eq!(world.good(host, &request(0), &[], 255), [0x80, 0, 0, 4, 0, 0x0c, 0x0d, 0x2f]);
     for lba in (0..3 * 4096).step_by(32) {
         world.write(host, lba, &block(1));
     }
-    let data = world.good(host, &ask(0x0c), &[], 255);
+    let data = world.good(host, &request(0x0c), &[], 255);
     let counts: Vec<_> =
         scsi::log::parameters(&data).map(|(code, value)| (code, scsi::log::count(value).unwrap())).collect();
     // 384 times 4 KiB are 1.5 MiB: two sets of 1 MiB of sixteen.
     assert_eq!(counts, [(1, 14), (2, 2)]);
-    world.good(host, &ask(0x0d), &[], 255);
-    world.good(host, &ask(0x2f), &[], 255);
-    world.refused(host, &ask(0x10), &[], 255, 0x05_2400);
+    world.good(host, &request(0x0d), &[], 255);
+    world.good(host, &request(0x2f), &[], 255);
+    world.refused(host, &request(0x10), &[], 255, 0x05_2400);
 }
 
 /// Offsets and lengths beyond the echo buffer; and each nexus has its own.

@@ -157,7 +157,7 @@ fn a_host_that_may_only_read_shuts_nobody_out() {
     world.refused(b, &LOAD, &[], 0, 0x07_2700);
     world.refused(b, &TUR, &[], 0, 0x02_3a00);
     world.good(a, &LOAD, &[], 0);
-    world.ask(VolumeId(0), volume::VolumeRequest::Stop);
+    world.request(VolumeId(0), volume::VolumeRequest::Stop);
     world.run();
     world.command(b, &TUR, &[], 0);
     world.refused(b, &[0x1b, 0, 0, 0, 1, 0], &[], 0, 0x07_2700);
@@ -193,7 +193,7 @@ fn paths_serve_by_their_state() {
     world.good(b, &[0x12, 0, 0, 0, 36, 0], &[], 36);
     world.good(b, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16);
     assert_eq!(states(&world.good(b, &rtpg, &[], 255)), [(1, 0), (2, 3)]);
-    world.ask(
+    world.request(
         VolumeId(0),
         VolumeRequest::SetAccess { ports: vec![PortId(2)], to: Access::Transition, by: None },
     );
@@ -222,7 +222,7 @@ fn attack_53_luns_go_and_resize_under_load() {
     world.run();
     world.withhold = false;
     let geometry = world.homes[0].view().geometry;
-    world.ask(VolumeId(0), VolumeRequest::Resize(Geometry { blocks: 2048, ..geometry }));
+    world.request(VolumeId(0), VolumeRequest::Resize(Geometry { blocks: 2048, ..geometry }));
     world.feed(late);
     assert_eq!(world.outcome(late).code(), 0x05_2100);
     for host in [a, b] {
@@ -277,7 +277,7 @@ fn attack_53_luns_go_and_resize_under_load() {
 #[test]
 fn a_stopped_volume_says_so() {
     let (mut world, host) = disk();
-    world.ask(VolumeId(0), VolumeRequest::Stop);
+    world.request(VolumeId(0), VolumeRequest::Stop);
     assert_eq!(world.homes[0].view().not_ready, Some(UnservableReason::Stopped));
     world.refused(host, &read_10(0, 1), &[], 512, 0x02_0402);
     world.good(host, &[0x1b, 0, 0, 0, 1, 0], &[], 0);

@@ -21,8 +21,8 @@ use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, AskId, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, Shard, Shared,
-    Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, RequestId, Shard,
+    Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::step::{Management, ManagementOutcome, NexusKey, Reply, ServerStep, TaskKey};
@@ -74,7 +74,7 @@ struct Transfer {
 }
 
 enum Mail {
-    VolumeRequest(VolumeId, Shard, AskId, VolumeRequest),
+    VolumeRequest(VolumeId, Shard, RequestId, VolumeRequest),
     Answer(Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -239,13 +239,13 @@ impl World {
         self.run();
         self.server(host).close_nexus(host.key);
         for entry in luns {
-            self.ask(entry.volume, VolumeRequest::NexusLost(identity.clone()));
+            self.request(entry.volume, VolumeRequest::NexusLost(identity.clone()));
         }
     }
 
     /// Asks as the control plane does, and runs until all is quiet.
-    pub(super) fn ask(&mut self, volume: VolumeId, ask: VolumeRequest) {
-        self.mail.push_back(Mail::VolumeRequest(volume, Shard(0), AskId(u64::MAX), ask));
+    pub(super) fn request(&mut self, volume: VolumeId, request: VolumeRequest) {
+        self.mail.push_back(Mail::VolumeRequest(volume, Shard(0), RequestId(u64::MAX), request));
         self.run();
     }
 
@@ -411,8 +411,8 @@ impl World {
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
             ServerStep::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
-            ServerStep::VolumeRequest { volume, id, ask } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
+            ServerStep::VolumeRequest { volume, id, request } => {
+                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             }
         }
     }
@@ -491,15 +491,15 @@ impl World {
 
     fn deliver(&mut self, mail: Mail) {
         match mail {
-            Mail::VolumeRequest(volume, from, id, ask) => {
-                self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
+            Mail::VolumeRequest(volume, from, id, request) => {
+                self.homes[volume.0 as usize].handle_request(self.now, from, id, request);
                 self.run_home(volume);
             }
             Mail::Ack(volume, ack) => {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(Answer { id: AskId(u64::MAX), result, .. }) => assert_eq!(result, Ok(())),
+            Mail::Answer(Answer { id: RequestId(u64::MAX), result, .. }) => assert_eq!(result, Ok(())),
             Mail::Answer(answer) => {
                 let shard = usize::from(answer.to.0);
                 let late = self.fences_late && answer.result.is_ok();
@@ -521,7 +521,7 @@ impl World {
         while let Some(store) = home.poll_store() {
             home.handle_stored(self.now, store.ticket, !self.stores_fail);
         }
-        while let Some(adoption) = home.poll_adoption() {
+        while let Some(adoption) = home.poll_view_update() {
             let adoption = Arc::new(adoption);
             for shard in 0..self.cores.len() {
                 self.mail.push_back(Mail::Adopt(shard, volume, adoption.clone()));

@@ -347,7 +347,7 @@ fn a_host_of_the_other_protocol_is_shown_and_preempted() {
     };
     let reserve = Action::Reserve { key: Some(Key(0x77)), kind: Kind::ExclusiveAccess };
     for action in [Action::Register(register), reserve] {
-        world.ask(VolumeId(0), VolumeRequest::Reserve { who: who.clone(), action });
+        world.request(VolumeId(0), VolumeRequest::Reserve { who: who.clone(), action });
         world.run();
     }
     let status = report(&mut world, a, 3);

@@ -170,7 +170,7 @@ fn a_failed_sanitize_is_left_only_as_it_was_allowed() {
         let sanitize = world.start(host, &overwrite(8, allow_exit), &list, 0);
         world.run();
         // The home is told that it failed, as the shard does when its disk fails.
-        world.ask(VolumeId(0), VolumeRequest::SanitizeEnd { done: false });
+        world.request(VolumeId(0), VolumeRequest::SanitizeEnd { done: false });
         world.refused(host, &TUR, &[], 0, 0x03_3103);
         let exit = [0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0];
         // Who may only read does not get to see what was to be destroyed.

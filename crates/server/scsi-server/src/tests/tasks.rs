@@ -234,8 +234,8 @@ fn attentions_are_told_once_and_by_whatever_asks() {
     world.refused(host, &[0xc1, 0, 0, 0, 0, 0], &[], 0, 0x05_2000);
     // REQUEST SENSE tells the oldest, and takes it away.
     let geometry = world.homes[0].view().geometry;
-    world.ask(VolumeId(0), VolumeRequest::Resize(Geometry { blocks: 8000, ..geometry }));
-    world.ask(VolumeId(0), VolumeRequest::WriteProtect(true));
+    world.request(VolumeId(0), VolumeRequest::Resize(Geometry { blocks: 8000, ..geometry }));
+    world.request(VolumeId(0), VolumeRequest::WriteProtect(true));
     let sense = world.good(host, &[0x03, 0, 0, 0, 18, 0], &[], 18);
     assert_eq!((sense[2], sense[12], sense[13]), (6, 0x2a, 0x09));
     world.refused(host, &TUR, &[], 0, 0x06_2a01);

@@ -8,7 +8,7 @@ use buf::{Cx, Time};
 use endpoint::{Accepted, Departure, ShardId};
 use scsi_server::{LunEntry, NexusKey};
 use stream::{Close, Connection, Tag};
-use volume::{Answer, AskId, OperatorNotice, Refusal, UnservableReason, VolumeId, VolumeRequest};
+use volume::{Answer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeId, VolumeRequest};
 
 use super::Shard;
 use super::conns::{ConnKind, Session};
@@ -50,7 +50,7 @@ enum Access {
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
     /// `None`: nobody wants to hear of it.
-    asks: HashMap<AskId, Option<u64>>,
+    asks: HashMap<RequestId, Option<u64>>,
     made: u64,
     /// Changes of exports that other shards have still to follow, and how many of those.
     barriers: Vec<(u64, u16)>,
@@ -59,9 +59,9 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    fn number_ask(&mut self, request: Option<u64>) -> AskId {
+    fn number_ask(&mut self, request: Option<u64>) -> RequestId {
         self.made += 1;
-        let number = AskId(CONTROL_ASKS | self.made);
+        let number = RequestId(CONTROL_ASKS | self.made);
         self.asks.insert(number, request);
         number
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buf::Cx;
 use endpoint::ShardId;
 use scsi_server::{LunEntry, NexusKey};
-use volume::{Answer, AskId, Identity, Shard as Core, VolumeId, VolumeRequest};
+use volume::{Answer, Identity, RequestId, Shard as Core, VolumeId, VolumeRequest};
 
 use super::Shard;
 use crate::message::Message;
@@ -90,7 +90,7 @@ impl Shard {
         &mut self,
         cx: &mut Cx<'_>,
         volume: VolumeId,
-        (from, id): (ShardId, AskId),
+        (from, id): (ShardId, RequestId),
         who: Arc<Identity>,
     ) {
         if self.nexus_presence.gone(volume, &who) {

@@ -16,7 +16,7 @@ use iscsi::session::{
 use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{Arrived, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
-use volume::{AskId, Identity, Nexus};
+use volume::{Identity, Nexus, RequestId};
 
 use super::conns::{Conn, ConnKind, Session, SessionLink};
 use super::joins::answer_joins;
@@ -34,21 +34,21 @@ const NEXUS_END_ASKS: u64 = 1 << 62 | 1 << 61;
 #[derive(Debug, Default)]
 pub(super) struct NexusEnds {
     /// The session that waits for the answer.
-    asks: HashMap<AskId, Tag>,
+    asks: HashMap<RequestId, Tag>,
     made: u64,
 }
 
 impl NexusEnds {
-    fn number(&mut self, conn: Tag) -> AskId {
+    fn number(&mut self, conn: Tag) -> RequestId {
         let id = self.next();
         self.asks.insert(id, conn);
         id
     }
 
     /// A number of its own.
-    pub(super) fn next(&mut self) -> AskId {
+    pub(super) fn next(&mut self) -> RequestId {
         self.made += 1;
-        AskId(NEXUS_END_ASKS | self.made)
+        RequestId(NEXUS_END_ASKS | self.made)
     }
 }
 
@@ -404,7 +404,7 @@ impl Shard {
     }
 
     /// Whether an answer was about the end of a nexus.
-    pub(super) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: AskId) -> bool {
+    pub(super) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: RequestId) -> bool {
         let Some(conn) = self.iscsi.nexus_ends.asks.remove(&id) else { return false };
         if let Some(session) = self.conns.session(conn) {
             session.homes_left -= 1;

@@ -7,7 +7,7 @@ use iscsi::wire::{ScsiStatus, TmfResponseCode};
 use scsi::Status;
 use scsi_server::{Arrived, ManagementOutcome, Reply, ServerStep, TaskKey};
 use stream::{Tag, Target};
-use volume::{Answer, AskId, Op, VolumeId, VolumeRequest};
+use volume::{Answer, Op, RequestId, VolumeId, VolumeRequest};
 
 use super::Shard;
 use super::conns::{Conn, ConnKind, Session};
@@ -68,7 +68,7 @@ impl Shard {
                 }
             }
             ServerStep::Cancel { volume, io } => self.cancel_io(cx, volume, io),
-            ServerStep::VolumeRequest { volume, id, ask } => self.ask_home(volume, id, ask),
+            ServerStep::VolumeRequest { volume, id, request } => self.ask_home(volume, id, request),
         }
     }
 
@@ -107,7 +107,7 @@ impl Shard {
     }
 
     /// Asks a volume's home for what a server wants of it.
-    pub(super) fn ask_home(&mut self, volume: VolumeId, id: AskId, ask: VolumeRequest) {
+    pub(super) fn ask_home(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
         let home = self.volumes.home_of(volume);
         self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
     }
@@ -115,7 +115,7 @@ impl Shard {
     /// A volume's home has answered.
     pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
         debug_assert_eq!(ShardId(answer.to.0), self.id);
-        if answer.id.is_gates() {
+        if answer.id.is_of_gate() {
             return self.volumes.gate_answered(cx, volume, &answer);
         }
         if answer.id.0 & NVME != 0 {

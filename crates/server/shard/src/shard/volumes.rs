@@ -7,8 +7,8 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Answer, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op,
-    OperatorNotice, Refusal, Shard as Core, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeId,
+    Ack, Answer, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op, OperatorNotice,
+    Refusal, RequestId, Shard as Core, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeId,
     VolumeOwner, VolumeRequest,
 };
 
@@ -155,7 +155,7 @@ impl LocalVolumes {
             log.push(LogLine::Volume { name, remark });
         }
         let home = self.home_of(volume);
-        while let Some((id, ask)) = self.get_mut(volume).and_then(|local| local.gate.poll_ask()) {
+        while let Some((id, ask)) = self.get_mut(volume).and_then(|local| local.gate.poll_request()) {
             outbox.post(home, Message::VolumeRequest(volume, self.shard, id, ask));
         }
     }
@@ -164,7 +164,7 @@ impl LocalVolumes {
     fn poll_home(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
         let Some(home) = self.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
-        let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_adoption()).collect();
+        let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
         let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
         let name = home.facts().name.clone();
         let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
@@ -323,7 +323,7 @@ impl LocalVolumes {
         self.schedule(volume);
     }
 
-    /// Reads at once, if the transport has leave to send so much; see [`Gate::read_at_once`].
+    /// Reads at once, if the transport has leave to send so much; see [`Gate::read_inline`].
     pub(super) fn read_inline(
         &mut self,
         who: &Nexus,
@@ -332,12 +332,12 @@ impl LocalVolumes {
         may: impl FnOnce() -> bool,
     ) -> Option<Sg> {
         let local = self.get_mut(volume)?;
-        let data = local.gate.read_at_once(who, span).filter(|_| may())?;
+        let data = local.gate.read_inline(who, span).filter(|_| may())?;
         local.io.count_read(data.len() as u64);
         Some(data)
     }
 
-    /// Writes at once; see [`Gate::write_at_once`].
+    /// Writes at once; see [`Gate::write_inline`].
     pub(super) fn write_inline(
         &mut self,
         who: &Nexus,
@@ -346,7 +346,7 @@ impl LocalVolumes {
         from: &[u8],
     ) -> bool {
         let Some(local) = self.get_mut(volume) else { return false };
-        let written = local.gate.write_at_once(who, span, durability, from);
+        let written = local.gate.write_inline(who, span, durability, from);
         if written {
             local.io.count_write(from.len() as u64);
             // Its turn settles all that was written at once, before anything is sent.
@@ -410,13 +410,13 @@ impl LocalVolumes {
         cx: &mut Cx<'_>,
         volume: VolumeId,
         from: ShardId,
-        id: AskId,
+        id: RequestId,
         ask: VolumeRequest,
     ) -> Option<Answer> {
         if let Some(local) = self.get_mut(volume)
             && let Some(home) = &mut local.home
         {
-            home.handle_ask(cx.now, Core(from.0), id, ask);
+            home.handle_request(cx.now, Core(from.0), id, ask);
             self.schedule(volume);
             return None;
         }

@@ -10,7 +10,7 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
 use stream::{Received, RecvOp, SendOp};
 use volume::{
-    Abort, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core, View,
+    Abort, Answer, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, RequestId, Shard as Core, View,
     ViewUpdate, VolumeId, VolumeState,
 };
 
@@ -204,7 +204,7 @@ impl Alone {
     }
 
     /// What was asked of the volume's home, which is the test.
-    fn asked(&mut self) -> (VolumeId, AskId) {
+    fn asked(&mut self) -> (VolumeId, RequestId) {
         let ask = |(to, message): &mut (ShardId, Message)| {
             *to == ShardId(0) && matches!(message, Message::VolumeRequest(..))
         };

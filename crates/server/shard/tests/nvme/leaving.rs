@@ -134,7 +134,7 @@ fn nobody_gets_the_place_of_a_volume_whose_operations_are_out() {
         // What is late for the old volume: an ask, an adoption's like, and the end of a store.
         world.tell(
             ShardId(0),
-            Message::VolumeRequest(old, ShardId(1), volume::AskId(77), VolumeRequest::Remove),
+            Message::VolumeRequest(old, ShardId(1), volume::RequestId(77), VolumeRequest::Remove),
         );
         world.tell(ShardId(0), Message::Stored(old, 1, true));
         world.run_for(Duration::from_millis(20));

@@ -11,8 +11,8 @@ use nvme_server::{
     QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
-    Ack, Answer, AskId, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, Shard,
-    Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Answer, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, RequestId,
+    Shard, Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 const SHARDS: usize = 2;
@@ -23,7 +23,7 @@ const ENTRIES: usize = 32;
 const CNTLID: u16 = 2;
 
 enum Mail {
-    VolumeRequest(VolumeId, Shard, AskId, VolumeRequest),
+    VolumeRequest(VolumeId, Shard, RequestId, VolumeRequest),
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -246,12 +246,12 @@ impl Rig {
         self.steps();
     }
 
-    pub fn ask(&mut self, volume: u32, ask: VolumeRequest) {
+    pub fn request(&mut self, volume: u32, request: VolumeRequest) {
         self.mail.push_back(Mail::VolumeRequest(
             VolumeId((volume % VOLUMES).into()),
             Shard(0),
-            AskId(1),
-            ask,
+            RequestId(1),
+            request,
         ));
     }
 
@@ -317,8 +317,8 @@ impl Rig {
                     None => self.cores[shard].gates[volume.0 as usize].cancel(io),
                 }
             }
-            Step::VolumeRequest { volume, id, ask } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask))
+            Step::VolumeRequest { volume, id, request } => {
+                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request))
             }
             Step::ListControllers { id, of } => {
                 let here: Vec<Vec<u16>> =
@@ -388,8 +388,8 @@ impl Rig {
             moved = true;
         }
         let gate = &mut self.cores[shard].gates[at];
-        while let Some((id, ask)) = gate.poll_ask() {
-            self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, ask));
+        while let Some((id, request)) = gate.poll_request() {
+            self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
@@ -407,15 +407,15 @@ impl Rig {
             Mail::Queue(to, message) => {
                 self.with(to.0.into(), |core, cx| core.server.handle_queue_message(cx, message))
             }
-            Mail::VolumeRequest(volume, from, id, ask) => {
-                self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
+            Mail::VolumeRequest(volume, from, id, request) => {
+                self.homes[volume.0 as usize].handle_request(self.now, from, id, request);
                 self.run_home(volume);
             }
             Mail::Ack(volume, ack) => {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.is_gates() => {
+            Mail::Answer(volume, answer) if answer.id.is_of_gate() => {
                 self.with(answer.to.0.into(), |core, cx| {
                     core.gates[volume.0 as usize].answered(cx, answer.id, answer.result);
                 });
@@ -438,7 +438,7 @@ impl Rig {
         while let Some(store) = home.poll_store() {
             home.handle_stored(self.now, store.ticket, true);
         }
-        while let Some(adoption) = home.poll_adoption() {
+        while let Some(adoption) = home.poll_view_update() {
             let adoption = Arc::new(adoption);
             self.mail.extend((0..SHARDS).map(|shard| Mail::Adopt(shard, volume, adoption.clone())));
         }

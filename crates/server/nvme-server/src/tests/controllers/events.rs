@@ -27,29 +27,29 @@ fn an_event_is_told_once_until_its_log_is_read() {
     let (mut world, host) = world();
     let first = world.start(host, &event_request(1), &[]);
     let second = world.start(host, &event_request(2), &[]);
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     assert_eq!(world.event(first), Some(0x0004_0002));
-    world.ask(2, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(2, VolumeRequest::WriteProtect(true)).unwrap();
     assert_eq!(world.end(second), None, "its log was not read");
     // Read, but retained.
     let mut retain = get_log(4, 4096);
     retain.cdw10[0] = U32::new(retain.cdw(10) | 1 << 15);
     assert_eq!(world.good(host, &retain, &[])[..12], [1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
-    world.ask(1, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(1, VolumeRequest::WriteProtect(true)).unwrap();
     assert_eq!(world.end(second), None);
     let list = world.good(host, &get_log(4, 4096), &[]);
     assert_eq!(list[..16], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(world.end(second), None, "all was read");
     assert_eq!(world.good(host, &get_log(4, 4096), &[])[..4], [0; 4]);
-    world.ask(1, VolumeRequest::WriteProtect(false)).unwrap();
+    world.request(1, VolumeRequest::WriteProtect(false)).unwrap();
     assert_eq!(world.event(second), Some(0x0004_0002));
 }
 
 #[test]
 fn an_event_waits_for_a_request() {
     let (mut world, host) = world();
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
-    world.ask(0, inaccessible(Access::NonOptimized)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, inaccessible(Access::NonOptimized)).unwrap();
     let first = world.start(host, &event_request(1), &[]);
     let second = world.start(host, &event_request(2), &[]);
     assert_eq!(world.event(first), Some(0x0004_0002));
@@ -61,7 +61,7 @@ fn what_is_not_configured_is_not_told() {
     let (mut world, host) = world();
     assert_eq!(world.ends(host, &set_feature(0x0b, 0, 1 << 11), &[]).status, Status::SUCCESS);
     let request = world.start(host, &event_request(1), &[]);
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     assert_eq!(world.end(request), None);
     assert_eq!(world.good(host, &get_log(4, 4096), &[])[..4], [1, 0, 0, 0]);
 }
@@ -72,7 +72,7 @@ fn a_resize_is_told_and_seen() {
     let request = world.start(host, &event_request(1), &[]);
     let mut geometry = world.home(0).view().geometry;
     geometry.blocks = 2048;
-    world.ask(0, VolumeRequest::Resize(geometry)).unwrap();
+    world.request(0, VolumeRequest::Resize(geometry)).unwrap();
     assert_eq!(world.event(request), Some(0x0004_0002));
     let data = world.good(host, &admin(0x06, 1, &[0], 4096), &[]);
     assert_eq!(data[..8], 2048_u64.to_le_bytes());
@@ -86,14 +86,14 @@ fn path_states_are_told_and_logged() {
     assert_eq!(page[..16], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(page[16..33], [1, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(page[48..60], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
-    world.ask(0, inaccessible(Access::Inaccessible)).unwrap();
+    world.request(0, inaccessible(Access::Inaccessible)).unwrap();
     assert_eq!(world.event(request), Some(0x000c_0302));
     // While the volumes of a group differ, it does not serve.
     let page = world.good(host, &get_log(0x0c, 1024), &[]);
     assert_eq!((page[0], page[24], page[32]), (2, 2, 3));
-    world.ask(1, inaccessible(Access::NonOptimized)).unwrap();
-    world.ask(2, inaccessible(Access::NonOptimized)).unwrap();
-    world.ask(0, inaccessible(Access::NonOptimized)).unwrap();
+    world.request(1, inaccessible(Access::NonOptimized)).unwrap();
+    world.request(2, inaccessible(Access::NonOptimized)).unwrap();
+    world.request(0, inaccessible(Access::NonOptimized)).unwrap();
     let page = world.good(host, &get_log(0x0c, 1024), &[]);
     assert_eq!((page[0], page[32]), (3, 2));
     // Groups only.
@@ -104,7 +104,7 @@ fn path_states_are_told_and_logged() {
     // What another port sees is no concern of this one.
     let other = VolumeRequest::SetAccess { ports: vec![PortId(9)], to: Access::Inaccessible, by: None };
     let request = world.start(host, &event_request(2), &[]);
-    world.ask(0, other).unwrap();
+    world.request(0, other).unwrap();
     assert_eq!(world.end(request), None);
 }
 
@@ -126,7 +126,7 @@ fn who(id: u8) -> Nexus {
 
 impl World {
     fn reserve(&mut self, volume: u32, id: u8, action: Action) {
-        self.ask(volume, VolumeRequest::Reserve { who: who(id), action }).unwrap();
+        self.request(volume, VolumeRequest::Reserve { who: who(id), action }).unwrap();
     }
 }
 

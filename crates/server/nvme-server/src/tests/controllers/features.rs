@@ -181,7 +181,7 @@ fn write_protection_is_the_volumes_own() {
     world.run();
     assert_eq!(world.command(queue, &write, &super::super::block(1)), Status::SUCCESS);
     // What the operator protects no host opens.
-    world.ask(0, VolumeRequest::WriteProtect(true)).unwrap();
+    world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     let status = world.ends(host, &set_feature(0x84, 1, 0), &[]).status;
     assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.final_());
 }

@@ -165,7 +165,7 @@ fn command_set_structures_are_those_of_nvm() {
     let independent = world.good(host, &identify(8, 7), &[]);
     assert_eq!((independent[1], independent[2], u32_at(&independent, 4)), (1, 0xff, 3));
     assert_eq!((independent[8], independent[14]), (1, 1));
-    world.ask(1, VolumeRequest::Stop).unwrap();
+    world.request(1, VolumeRequest::Stop).unwrap();
     assert_eq!(world.good(host, &identify(8, 7), &[])[14], 0, "not ready");
     for cns in [5, 6, 7, 0x1a, 0x1b] {
         let zoned = admin(0x06, 1, &[cns, 2 << 24], 4096);

@@ -54,7 +54,7 @@ impl Shard {
                 self.with_queue(command, |queue, tag| queue.proto.retire(cx, tag));
             }
             Step::Cancel { volume, io } => self.cancel_io(cx, volume, io),
-            Step::VolumeRequest { volume, id, ask } => self.ask_home(volume, id, ask),
+            Step::VolumeRequest { volume, id, request } => self.ask_home(volume, id, request),
             Step::ListControllers { id, of } => {
                 let from = self.id;
                 self.outbox.broadcast(|| {
