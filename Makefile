@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
+.PHONY: help run test build lint unit cost interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -8,7 +8,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
 	@echo "make test         everything that must hold; also step by step:"
-	@echo "make build lint unit interop sessions guest"
+	@echo "make build lint unit cost interop sessions guest"
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
@@ -32,7 +32,7 @@ run:
 test:
 	@tests/test.sh
 
-build lint unit sessions guest:
+build lint unit cost sessions guest:
 	@tests/test.sh $@
 
 interop:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest
+#     build lint unit cost libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest
 #   and, by their names only: guests initiators workloads experiments machines fio
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
@@ -45,6 +45,9 @@ unit() {
   [ "$rc" = 0 ] || tail -n 60 "$OUT/unit.log" >&2
   return "$rc"
 }
+
+# Instructions of our own code per command, against those on record.
+cost() { tests/cost.sh; }
 
 libiscsi() {
   local world
@@ -205,7 +208,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest)
+[ $# -gt 0 ] || steps=(build lint unit cost libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest)
 tests/setup.sh build
 failed=()
 start=$(now)

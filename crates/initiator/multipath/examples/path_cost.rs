@@ -1,0 +1,237 @@
+//! What one 4 KiB command costs on a path of the initiator: submission, bytes out, answer in, completion,
+//! without any socket. A shard of our own target answers in the same process.
+//!
+//!     cargo run --release -p blockwire-multipath --example path_cost
+//!
+//! runs the commands; under `valgrind --tool=callgrind --toggle-collect='*path_turn*'` the instructions are
+//! those of the path alone, without its set-up: divide by the number of commands that is printed.
+//! `tests/cost.sh` does.
+//! Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over NVMe/TCP; depth (at most 16, what a
+//! new path may have in flight); rounds.
+
+#[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
+#[path = "../tests/nvme/rig_world.rs"]
+mod nvme_world;
+#[allow(dead_code, reason = "the tests of paths over iSCSI use all of it")]
+#[path = "../tests/iscsi/world.rs"]
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::iscsi::session::SessionLimits;
+use ::iscsi::wire::Isid;
+use ::nvme::{HostId, Nqn};
+use blockwire_multipath::iscsi::{self, IscsiPath};
+use blockwire_multipath::nvme::{self, NvmePath};
+use blockwire_multipath::{Event, Path};
+use buf::{Class, Cx, Errno, Payload, Pool, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, ShardId, Sockets};
+use shard::{Control, Message, Shard};
+use stream::{Received, RecvOp, SendOp};
+use testkit::target::{self, Terms};
+use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
+
+const LEN: usize = 4096;
+/// Rounds before the measured ones: pools, queues and windows reach their size.
+const WARM_UP: u64 = 8;
+/// Logical blocks of one command.
+const BLOCKS_PER_COMMAND: u64 = LEN as u64 / 512;
+/// Logical blocks of the volume.
+const BLOCKS: u64 = 1 << 15;
+
+/// All that is measured.
+#[inline(never)]
+fn path_turn<R>(act: impl FnOnce() -> R) -> R {
+    act()
+}
+
+/// A path whose every call is measured from some moment on.
+struct Measured {
+    path: IscsiPath,
+    is_on: bool,
+}
+
+impl Measured {
+    fn with<R>(&mut self, act: impl FnOnce(&mut IscsiPath) -> R) -> R {
+        if self.is_on { path_turn(|| act(&mut self.path)) } else { act(&mut self.path) }
+    }
+}
+
+impl Sockets for Measured {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.with(|path| path.poll_dial())
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.with(|path| path.handle_dialled(cx, id, how));
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, received: Received) {
+        self.with(|path| path.handle_recv(cx, link, op, received));
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.with(|path| path.handle_written(cx, link, how));
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.with(|path| path.handle_sent(cx, link, op));
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.with(|path| path.poll_ready())
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.with(|path| path.poll_recv(cx, link))
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.with(|path| path.poll_send(cx, link))
+    }
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.with(|path| path.poll_leave())
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.with(|path| path.turn(cx))
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.path.poll_timeout()
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.with(|path| path.handle_timeout(cx));
+    }
+}
+
+/// A path that is connected, and the target that it reaches.
+enum Connected {
+    Iscsi(Box<world::World<Measured>>),
+    Nvme(Box<nvme_world::World<NvmePath>>),
+}
+
+impl Connected {
+    fn iscsi(depth: u64) -> Self {
+        let portals = vec!["127.0.0.1:3260".parse().expect("an address")];
+        let host = "iqn.2026-11.test:host".to_owned();
+        let isid = Isid::random([1, 2, 3], 4);
+        let settings = iscsi::Settings::new(portals, target::TARGET.to_owned(), 0, host, isid);
+        let limits = SessionLimits { commands: depth.max(128) as u16, ..SessionLimits::default() };
+        let shard = Shard::new(ShardId(0), 1, target::exports(&Terms { limits, ..Terms::default() }));
+        let path = IscsiPath::new(settings).expect("the settings are sound");
+        let mut world = world::World::new(Measured { path, is_on: false }, shard);
+        let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+        let make = move |_| Ram::new(disk.clone());
+        for spec in target::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
+            world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        world.with(|path, cx| path.path.connect(cx));
+        let up = world
+            .run(Duration::from_secs(10), |world| matches!(world.path.path.poll_event(), Some(Event::Up(_))));
+        assert!(up, "the path comes up");
+        Connected::Iscsi(Box::new(world))
+    }
+
+    fn nvme() -> Self {
+        let settings = nvme::Settings::new(
+            vec!["127.0.0.1:4420".parse().expect("an address")],
+            Nqn::parse(target::SUBSYSTEM).expect("a name"),
+            1,
+            Nqn::parse("nqn.2026-11.test:host").expect("a name"),
+            HostId::new([1; 16]).expect("not zero"),
+        );
+        let mut world = nvme_world::World::new(NvmePath::new(settings), target::exports(&Terms::default()));
+        world.connect().expect("the path comes up");
+        Connected::Nvme(Box::new(world))
+    }
+
+    /// What the path does from now on counts.
+    fn measure(&mut self) {
+        match self {
+            Connected::Iscsi(world) => world.path.is_on = true,
+            Connected::Nvme(world) => world.around = |act| path_turn(act),
+        }
+    }
+
+    /// As many commands at once as `depth` says, to their ends.
+    fn round(&mut self, depth: u64, blocks: &mut Random, write: bool) {
+        let commands: Vec<_> = (0..depth)
+            .map(|_| Span { lba: blocks.next() * BLOCKS_PER_COMMAND, blocks: BLOCKS_PER_COMMAND })
+            .collect();
+        match self {
+            Connected::Iscsi(world) => iscsi_round(world, &commands, write),
+            Connected::Nvme(world) => nvme_round(world, &commands, write),
+        }
+    }
+}
+
+fn operation(pool: &Pool, span: Span, write: bool) -> (Op, Payload) {
+    let memory = pool.take_sg(Class::Solicited, LEN).expect("there is memory");
+    match write {
+        true => (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze())),
+        false => (Op::Read(span), Payload::In(memory)),
+    }
+}
+
+fn iscsi_round(world: &mut world::World<Measured>, commands: &[Span], write: bool) {
+    let mut waiting = commands.iter().enumerate();
+    let mut next = waiting.next().map(|(id, span)| (id, operation(&world.pool, *span, write)));
+    let mut left = commands.len();
+    let done = world.run(Duration::from_secs(10), |world| {
+        while let Some(event) = world.path.with(|path| path.poll_event()) {
+            assert!(matches!(event, Event::Done { how: Ok(_), .. }), "{event:?}");
+            left -= 1;
+        }
+        // The target opens its window as it is used: what finds no slot waits for a completion.
+        while let Some((id, (op, payload))) = next.take() {
+            let back = world.with(|path, cx| path.with(|path| path.submit(cx, IoId(id as u64), op, payload)));
+            if let Err(back) = back {
+                next = Some((id, back));
+                break;
+            }
+            next = waiting.next().map(|(id, span)| (id, operation(&world.pool, *span, write)));
+        }
+        left == 0
+    });
+    assert!(done, "all commands end");
+}
+
+fn nvme_round(world: &mut nvme_world::World<NvmePath>, commands: &[Span], write: bool) {
+    for span in commands {
+        let payload = if write { world.out(&[0x5a; LEN]) } else { world.room(LEN) };
+        let op = if write { Op::Write(*span, Durability::Cached) } else { Op::Read(*span) };
+        world.start(op, payload);
+    }
+    let mut left = commands.len();
+    world.until("end of all", |events| {
+        for event in events.drain(..) {
+            assert!(matches!(event, Event::Done { how: Ok(_), .. }), "{event:?}");
+            left -= 1;
+        }
+        (left == 0).then_some(())
+    });
+}
+
+/// Places that no cache foresees.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % (BLOCKS / BLOCKS_PER_COMMAND)
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let what = args.next().unwrap_or_else(|| "read".into());
+    let depth: u64 = args.next().and_then(|n| n.parse().ok()).unwrap_or(16);
+    let rounds: u64 = args.next().and_then(|n| n.parse().ok()).unwrap_or(300);
+    let mut connected = match what.starts_with("nvme-") {
+        true => Connected::nvme(),
+        false => Connected::iscsi(depth),
+    };
+    let mut blocks = Random(0x2545_f491_4f6c_dd1d);
+    for round in 0..WARM_UP + rounds {
+        if round == WARM_UP {
+            connected.measure();
+        }
+        connected.round(depth, &mut blocks, what.ends_with("write"));
+    }
+    println!("{} of {what} at depth {depth}", depth * rounds);
+}
