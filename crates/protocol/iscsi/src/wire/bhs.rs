@@ -270,9 +270,71 @@ pub trait Pdu: Copy {
     fn set_data_len(&mut self, len: usize);
 }
 
-/// Implements [`Pdu`] for a 48-byte header; `$fixed` sets the bits that are always 1.
+/// Declares the 48-byte header of a PDU and implements [`Pdu`]. The fields are given by the bytes where they
+/// stand; those that stand at the same bytes in every PDU, or in every request or response, are added. The
+/// block behind the opcode sets the bits that are always 1.
 macro_rules! pdu {
-    ($name:ident, $opcode:expr, |$pdu:ident| $fixed:expr) => {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $opcode:expr, |$pdu:ident| $fixed:expr;
+        1..4 { $($flags:tt)* } 8..24 { $($tags:tt)* } request 32..48 { $($rest:tt)* }
+    ) => {
+        pdu! {
+            $(#[$meta])*
+            pub struct $name: $opcode, |$pdu| $fixed;
+            1..4 { $($flags)* } 8..24 { $($tags)* } 24..48 {
+                /// CmdSN.
+                pub cmd_sn: $crate::wire::Sn,
+                /// ExpStatSN: acknowledges every lower StatSN.
+                pub exp_stat_sn: $crate::wire::Sn,
+                $($rest)*
+            }
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $opcode:expr, |$pdu:ident| $fixed:expr;
+        1..4 { $($flags:tt)* } 8..24 { $($tags:tt)* } response 36..48 { $($rest:tt)* }
+    ) => {
+        pdu! {
+            $(#[$meta])*
+            pub struct $name: $opcode, |$pdu| $fixed;
+            1..4 { $($flags)* } 8..24 { $($tags)* } 24..48 {
+                /// StatSN. It counts what carries a status or answers a request: no R2T, no Data-In without
+                /// STATUS, no NOP-In without ITT.
+                pub stat_sn: $crate::wire::Sn,
+                /// ExpCmdSN.
+                pub exp_cmd_sn: $crate::wire::Sn,
+                /// MaxCmdSN.
+                pub max_cmd_sn: $crate::wire::Sn,
+                $($rest)*
+            }
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $opcode:expr, |$pdu:ident| $fixed:expr;
+        1..4 { $($flags:tt)* } 8..24 { $($tags:tt)* } 24..48 { $($rest:tt)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq,
+            ::zerocopy::FromBytes, ::zerocopy::IntoBytes, ::zerocopy::Immutable, ::zerocopy::KnownLayout,
+            ::zerocopy::Unaligned,
+        )]
+        #[repr(C)]
+        pub struct $name {
+            /// Opcode and immediate bit.
+            pub op: $crate::wire::OpByte,
+            $($flags)*
+            /// TotalAHSLength in 4-byte words.
+            pub ahs_words: u8,
+            /// DataSegmentLength.
+            pub data_segment_len: $crate::wire::Len24,
+            $($tags)*
+            $($rest)*
+        }
+
         const _: () = assert!(size_of::<$name>() == $crate::wire::BHS_LEN);
 
         impl $crate::wire::Pdu for $name {

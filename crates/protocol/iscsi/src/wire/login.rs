@@ -1,9 +1,8 @@
 //! Login Request and Login Response (RFC 7143 §11.12, §11.13).
 
-use super::bhs::{Len24, OpByte, Opcode, flags, pdu};
+use super::bhs::{Opcode, flags, pdu};
 use super::codes::{LoginStatus, codes};
-use super::numbers::{Cid, Isid, Itt, Sn, Tsih};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use super::numbers::{Cid, Isid, Itt, Tsih};
 
 codes! {
     /// Login stage, two bits (RFC 7143 §11.12.3).
@@ -47,76 +46,60 @@ impl LoginFlags {
     }
 }
 
-/// Login Request (RFC 7143 §11.12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct LoginRequest {
-    /// Opcode and immediate bit.
-    pub op: OpByte,
-    /// Transit and continue bits, stages.
-    pub flags: LoginFlags,
-    /// Highest version that the initiator speaks; 0 is the only one there is.
-    pub version_max: u8,
-    /// Lowest version that the initiator speaks.
-    pub version_min: u8,
-    /// TotalAHSLength in 4-byte words.
-    pub ahs_words: u8,
-    /// DataSegmentLength.
-    pub data_segment_len: Len24,
-    /// Initiator Session ID.
-    pub isid: Isid,
-    /// Session to join; 0 for a new one.
-    pub tsih: Tsih,
-    /// Initiator Task Tag.
-    pub itt: Itt,
-    /// Connection ID.
-    pub cid: Cid,
-    /// Reserved.
-    pub reserved_22: [u8; 2],
-    /// CmdSN.
-    pub cmd_sn: Sn,
-    /// ExpStatSN: acknowledges every lower StatSN.
-    pub exp_stat_sn: Sn,
-    /// Reserved.
-    pub reserved_32: [u8; 16],
+pdu! {
+    /// Login Request (RFC 7143 §11.12).
+    pub struct LoginRequest: Opcode::LOGIN_REQUEST, |p| p.op = p.op.immediate();
+    1..4 {
+        /// Transit and continue bits, stages.
+        pub flags: LoginFlags,
+        /// Highest version that the initiator speaks; 0 is the only one there is.
+        pub version_max: u8,
+        /// Lowest version that the initiator speaks.
+        pub version_min: u8,
+    }
+    8..24 {
+        /// Initiator Session ID.
+        pub isid: Isid,
+        /// Session to join; 0 for a new one.
+        pub tsih: Tsih,
+        /// Initiator Task Tag.
+        pub itt: Itt,
+        /// Connection ID.
+        pub cid: Cid,
+        /// Reserved.
+        pub reserved_22: [u8; 2],
+    }
+    request 32..48 {
+        /// Reserved.
+        pub reserved_32: [u8; 16],
+    }
 }
 
-pdu!(LoginRequest, Opcode::LOGIN_REQUEST, |p| p.op = p.op.immediate());
-
-/// Login Response (RFC 7143 §11.13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct LoginResponse {
-    /// Opcode and immediate bit.
-    pub op: OpByte,
-    /// Transit and continue bits, stages.
-    pub flags: LoginFlags,
-    /// Highest version that the target speaks.
-    pub version_max: u8,
-    /// The version in force.
-    pub version_active: u8,
-    /// TotalAHSLength in 4-byte words.
-    pub ahs_words: u8,
-    /// DataSegmentLength.
-    pub data_segment_len: Len24,
-    /// As in the request.
-    pub isid: Isid,
-    /// The session's handle in the final response.
-    pub tsih: Tsih,
-    /// Initiator Task Tag.
-    pub itt: Itt,
-    /// Reserved.
-    pub reserved_20: [u8; 4],
-    /// StatSN.
-    pub stat_sn: Sn,
-    /// ExpCmdSN.
-    pub exp_cmd_sn: Sn,
-    /// MaxCmdSN.
-    pub max_cmd_sn: Sn,
-    /// Class and detail.
-    pub status: LoginStatus,
-    /// Reserved.
-    pub reserved_38: [u8; 10],
+pdu! {
+    /// Login Response (RFC 7143 §11.13).
+    pub struct LoginResponse: Opcode::LOGIN_RESPONSE, |_p| ();
+    1..4 {
+        /// Transit and continue bits, stages.
+        pub flags: LoginFlags,
+        /// Highest version that the target speaks.
+        pub version_max: u8,
+        /// The version in force.
+        pub version_active: u8,
+    }
+    8..24 {
+        /// As in the request.
+        pub isid: Isid,
+        /// The session's handle in the final response.
+        pub tsih: Tsih,
+        /// Initiator Task Tag.
+        pub itt: Itt,
+        /// Reserved.
+        pub reserved_20: [u8; 4],
+    }
+    response 36..48 {
+        /// Class and detail.
+        pub status: LoginStatus,
+        /// Reserved.
+        pub reserved_38: [u8; 10],
+    }
 }
-
-pdu!(LoginResponse, Opcode::LOGIN_RESPONSE, |_p| ());

@@ -8,6 +8,21 @@ use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 macro_rules! number {
+    ($(#[$meta:meta])* $name:ident, $wire:ty, $native:ty, none: $none:expr) => {
+        number!($(#[$meta])* $name, $wire, $native);
+
+        impl $name {
+            /// The value that names nothing.
+            pub const NONE: $name = $name::new($none);
+
+            /// Whether it names nothing.
+            #[must_use]
+            #[inline]
+            pub fn is_none(self) -> bool {
+                self == Self::NONE
+            }
+        }
+    };
     ($(#[$meta:meta])* $name:ident, $wire:ty, $native:ty) => {
         $(#[$meta])*
         #[derive(
@@ -40,17 +55,30 @@ macro_rules! number {
     };
 }
 
+/// Bytes that are compared, ordered and echoed, and mean nothing here.
+macro_rules! opaque {
+    ($(#[$meta:meta])* pub struct $name:ident(pub [u8; $len:literal]);) => {
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default,
+            FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+        )]
+        #[repr(transparent)]
+        pub struct $name(pub [u8; $len]);
+    };
+}
+
 number!(
     /// Initiator Task Tag (RFC 7143 §11.2.1.8), unique within the session while the task lives.
-    Itt, U32, u32
+    Itt, U32, u32, none: u32::MAX
 );
 number!(
     /// Target Transfer Tag (RFC 7143 §11.7.4, §11.10.4).
-    Ttt, U32, u32
+    Ttt, U32, u32, none: u32::MAX
 );
 number!(
     /// Target Session Identifying Handle (RFC 7143 §11.12.6); 0 asks for a new session.
-    Tsih, U16, u16
+    Tsih, U16, u16, none: 0
 );
 number!(
     /// Connection ID (RFC 7143 §11.12.7), chosen by the initiator, unique within a session.
@@ -62,42 +90,6 @@ number!(
     /// Two numbers exactly 2^31 apart have no order: then neither [`lt`](Sn::lt) holds.
     Sn, U32, u32
 );
-
-impl Itt {
-    /// FFFFFFFFh: no task.
-    pub const NONE: Itt = Itt::new(u32::MAX);
-
-    /// Whether this is the reserved "no task" tag.
-    #[must_use]
-    #[inline]
-    pub fn is_none(self) -> bool {
-        self == Self::NONE
-    }
-}
-
-impl Ttt {
-    /// FFFFFFFFh: no transfer tag.
-    pub const NONE: Ttt = Ttt::new(u32::MAX);
-
-    /// Whether this is the reserved "no tag" value.
-    #[must_use]
-    #[inline]
-    pub fn is_none(self) -> bool {
-        self == Self::NONE
-    }
-}
-
-impl Tsih {
-    /// 0: not yet given by the target.
-    pub const NONE: Tsih = Tsih::new(0);
-
-    /// Whether the request is for a new session.
-    #[must_use]
-    #[inline]
-    pub fn is_none(self) -> bool {
-        self == Self::NONE
-    }
-}
 
 impl Sn {
     /// This number plus `n`, modulo 2^32.
@@ -152,24 +144,10 @@ impl Sn {
     }
 }
 
-/// Initiator Session ID (RFC 7143 §11.12.5): 6 bytes, the initiator's half of the session's name.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Default,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(transparent)]
-pub struct Isid(pub [u8; 6]);
+opaque! {
+    /// Initiator Session ID (RFC 7143 §11.12.5): 6 bytes, the initiator's half of the session's name.
+    pub struct Isid(pub [u8; 6]);
+}
 
 impl Isid {
     /// The format "random" (bits 7:6 of byte 0 are 10b) with a 24-bit number and a qualifier.
@@ -193,24 +171,10 @@ impl fmt::Display for Isid {
     }
 }
 
-/// Logical unit number as SAM-5 §4.7 forms it: 8 bytes, opaque here.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Default,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(transparent)]
-pub struct Lun(pub [u8; 8]);
+opaque! {
+    /// Logical unit number as SAM-5 §4.7 forms it: 8 bytes, opaque here.
+    pub struct Lun(pub [u8; 8]);
+}
 
 impl Lun {
     /// A number below 2^14 in single-level form: peripheral addressing below 256, flat space above.

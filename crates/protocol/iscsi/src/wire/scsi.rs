@@ -1,10 +1,9 @@
 //! SCSI Command and SCSI Response (RFC 7143 §11.3, §11.4; priority and qualifier: RFC 7144).
 
-use super::bhs::{Len24, OpByte, Opcode, flags, pdu};
+use super::bhs::{Opcode, flags, pdu};
 use super::codes::{ScsiResponseCode, ScsiStatus, TaskAttribute};
 use super::numbers::{Itt, Lun, Sn};
 use zerocopy::byteorder::big_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 flags! {
     /// Byte 1 of a SCSI Command.
@@ -48,37 +47,30 @@ flags! {
     }
 }
 
-/// SCSI Command (RFC 7143 §11.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ScsiCommand {
-    /// Opcode and immediate bit.
-    pub op: OpByte,
-    /// Direction, final bit and task attribute.
-    pub flags: CommandFlags,
-    /// Task priority in bits 7:4, valid at iSCSIProtocolLevel 2 only.
-    pub priority: u8,
-    /// Reserved.
-    pub reserved_3: u8,
-    /// TotalAHSLength in 4-byte words.
-    pub ahs_words: u8,
-    /// DataSegmentLength.
-    pub data_segment_len: Len24,
-    /// Logical unit number.
-    pub lun: Lun,
-    /// Initiator Task Tag.
-    pub itt: Itt,
-    /// Expected Data Transfer Length in bytes (of the write where the command is bidirectional).
-    pub expected_data_len: U32,
-    /// CmdSN.
-    pub cmd_sn: Sn,
-    /// ExpStatSN: acknowledges every lower StatSN.
-    pub exp_stat_sn: Sn,
-    /// The first 16 bytes of the CDB.
-    pub cdb: [u8; 16],
+pdu! {
+    /// SCSI Command (RFC 7143 §11.3).
+    pub struct ScsiCommand: Opcode::SCSI_COMMAND, |p| p.flags = CommandFlags::FINAL;
+    1..4 {
+        /// Direction, final bit and task attribute.
+        pub flags: CommandFlags,
+        /// Task priority in bits 7:4, valid at iSCSIProtocolLevel 2 only.
+        pub priority: u8,
+        /// Reserved.
+        pub reserved_3: u8,
+    }
+    8..24 {
+        /// Logical unit number.
+        pub lun: Lun,
+        /// Initiator Task Tag.
+        pub itt: Itt,
+        /// Expected Data Transfer Length in bytes (of the write where the command is bidirectional).
+        pub expected_data_len: U32,
+    }
+    request 32..48 {
+        /// The first 16 bytes of the CDB.
+        pub cdb: [u8; 16],
+    }
 }
-
-pdu!(ScsiCommand, Opcode::SCSI_COMMAND, |p| p.flags = CommandFlags::FINAL);
 
 impl ScsiCommand {
     /// Task priority, 0 to 15 (RFC 7144); 0 means none.
@@ -88,42 +80,33 @@ impl ScsiCommand {
     }
 }
 
-/// SCSI Response (RFC 7143 §11.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ScsiResponse {
-    /// Opcode and immediate bit.
-    pub op: OpByte,
-    /// Residual bits.
-    pub flags: ResponseFlags,
-    /// iSCSI service response.
-    pub response: ScsiResponseCode,
-    /// SCSI status.
-    pub status: ScsiStatus,
-    /// TotalAHSLength in 4-byte words.
-    pub ahs_words: u8,
-    /// DataSegmentLength.
-    pub data_segment_len: Len24,
-    /// Status qualifier, at iSCSIProtocolLevel 2 only.
-    pub status_qualifier: U16,
-    /// Reserved.
-    pub reserved_10: [u8; 6],
-    /// Initiator Task Tag.
-    pub itt: Itt,
-    /// SNACK Tag.
-    pub snack_tag: U32,
-    /// StatSN.
-    pub stat_sn: Sn,
-    /// ExpCmdSN.
-    pub exp_cmd_sn: Sn,
-    /// MaxCmdSN.
-    pub max_cmd_sn: Sn,
-    /// Number of Data-In and R2T PDUs that were sent for the command.
-    pub exp_data_sn: Sn,
-    /// Bidirectional read residual count in bytes.
-    pub bidi_residual: U32,
-    /// Residual count in bytes.
-    pub residual: U32,
+pdu! {
+    /// SCSI Response (RFC 7143 §11.4).
+    pub struct ScsiResponse: Opcode::SCSI_RESPONSE, |p| p.flags = ResponseFlags::FINAL;
+    1..4 {
+        /// Residual bits.
+        pub flags: ResponseFlags,
+        /// iSCSI service response.
+        pub response: ScsiResponseCode,
+        /// SCSI status.
+        pub status: ScsiStatus,
+    }
+    8..24 {
+        /// Status qualifier, at iSCSIProtocolLevel 2 only.
+        pub status_qualifier: U16,
+        /// Reserved.
+        pub reserved_10: [u8; 6],
+        /// Initiator Task Tag.
+        pub itt: Itt,
+        /// SNACK Tag.
+        pub snack_tag: U32,
+    }
+    response 36..48 {
+        /// Number of Data-In and R2T PDUs that were sent for the command.
+        pub exp_data_sn: Sn,
+        /// Bidirectional read residual count in bytes.
+        pub bidi_residual: U32,
+        /// Residual count in bytes.
+        pub residual: U32,
+    }
 }
-
-pdu!(ScsiResponse, Opcode::SCSI_RESPONSE, |p| p.flags = ResponseFlags::FINAL);
