@@ -18,6 +18,7 @@
 pub mod chap;
 pub mod discovery;
 pub mod exchange;
+mod framing;
 pub mod initiator;
 pub mod keys;
 mod links;

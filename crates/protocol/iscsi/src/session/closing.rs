@@ -91,7 +91,7 @@ impl TargetSession {
         link.phase = Phase::Dead;
         link.rx.inlet.clear();
         link.rx.drop_gathered();
-        link.out.clear();
+        link.tx.clear();
         link.text = None;
         self.shut.push_back(index.into());
         self.unsettled = true;
@@ -213,17 +213,13 @@ impl TargetSession {
             Some(logout) => logout.index == index || logout.scope.is_none(),
             None => false,
         };
-        link.phase == Phase::Finishing
-            && !waits
-            && link.tasks == 0
-            && link.out.is_empty()
-            && link.outbox.is_free()
+        link.phase == Phase::Finishing && !waits && link.tasks == 0 && link.tx.is_idle()
     }
 
     /// Tells the initiator that a closed window has opened.
     fn tell_window(&mut self) {
         if let Some(link) = self.links.iter_mut().find(|link| link.is_open()) {
-            link.put_window_update();
+            link.tx.push_window_update();
         }
     }
 
@@ -237,7 +233,7 @@ impl TargetSession {
                 self.close_at = Some(until);
                 for link in self.links.iter_mut().filter(|link| link.is_open()) {
                     let event = AsyncEvent::LOGOUT_REQUEST;
-                    link.out.push_back(OutgoingPdu::Async { event, parameters: [0, 0, left] });
+                    link.tx.push(OutgoingPdu::Async { event, parameters: [0, 0, left] });
                 }
                 if !self.links.iter().any(LinkState::is_open) {
                     self.end_session();
@@ -261,7 +257,7 @@ impl TargetSession {
     }
 
     fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
-        link.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
+        link.tx.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
     }
 
     fn owed_deadline(&self, link: &LinkState) -> Option<Time> {

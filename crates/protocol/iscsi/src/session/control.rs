@@ -9,7 +9,7 @@ use super::task::{Kind, State, Termination};
 use super::window::{CmdSnOrder, HeldRequest};
 use crate::links::LinkIndex;
 use crate::wire::{
-    Bhs, LogoutReason, LogoutRequest, LogoutResponseCode, Lun, NopOut, Opcode, Pdu, RejectReason,
+    Bhs, Itt, LogoutReason, LogoutRequest, LogoutResponseCode, NopOut, Opcode, Pdu, RejectReason,
     TmfFunction, TmfRequest, TmfResponseCode, Ttt,
 };
 use buf::{Cx, Sg};
@@ -21,7 +21,7 @@ const FINAL: u8 = 0x80;
 /// A logout that waits for the tasks it ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logout {
-    pub(super) itt: crate::wire::Itt,
+    pub(super) itt: Itt,
     /// The link that asked.
     pub(super) index: LinkIndex,
     /// The link to close; `None`: all.
@@ -38,7 +38,7 @@ pub(super) struct WaitingFunction {
 impl TargetSession {
     /// Refuses a PDU, with a copy of its header.
     pub(super) fn reject(&mut self, index: LinkIndex, bhs: &Bhs, reason: RejectReason) {
-        self.links[index].out.push_back(OutgoingPdu::Reject { reason, bhs: *bhs });
+        self.links[index].tx.push(OutgoingPdu::Reject { reason, bhs: *bhs });
     }
 
     /// The checks that make a request refused as a PDU, SCSI Commands apart.
@@ -77,14 +77,7 @@ impl TargetSession {
         }
         match bhs.opcode() {
             Opcode::NOP_OUT => {
-                let link = &mut self.links[index];
-                link.unasked_bytes += data.len() as u64;
-                link.out.push_back(OutgoingPdu::NopIn {
-                    itt: bhs.itt,
-                    ttt: Ttt::NONE,
-                    lun: Lun::default(),
-                    data,
-                });
+                self.links[index].tx.push_nop(bhs.itt, Ttt::NONE, data);
             }
             Opcode::TMF_REQUEST => self.task_management(index, bhs),
             Opcode::TEXT_REQUEST => self.text(index, bhs, &data),
@@ -116,8 +109,7 @@ impl TargetSession {
         self.next_ttt = after(ttt);
         let link = &mut self.links[index];
         link.pings.send(ttt, cx.now);
-        let (itt, ttt, lun) = (crate::wire::Itt::NONE, Ttt::new(ttt), Lun::default());
-        link.out.push_back(OutgoingPdu::NopIn { itt, ttt, lun, data: Sg::new() });
+        link.tx.push_nop(Itt::NONE, Ttt::new(ttt), Sg::new());
     }
 
     fn task_management(&mut self, index: LinkIndex, bhs: &Bhs) {
@@ -126,7 +118,7 @@ impl TargetSession {
         let referenced = match self.resolve(index, pdu) {
             Ok(referenced) => referenced,
             Err(response) => {
-                return self.links[index].out.push_back(OutgoingPdu::Tmf { itt: bhs.itt, response });
+                return self.links[index].tx.push(OutgoingPdu::Tmf { itt: bhs.itt, response });
             }
         };
         let Some(tag) = self.start_task(index, bhs, Kind::Tmf(function, referenced), State::Held) else {
@@ -267,7 +259,7 @@ impl TargetSession {
         let scope = match pdu.reason() {
             LogoutReason::CLOSE_SESSION => None,
             LogoutReason::CLOSE_CONNECTION => {
-                let named = |link: &super::link::LinkState| link.is_open() && link.params.cid == pdu.cid;
+                let named = |link: &super::link::LinkState| link.is_open() && link.cid == pdu.cid;
                 match self.links.position(named) {
                     Some(found) => Some(found),
                     None => return self.answer_logout(index, bhs.itt, LogoutResponseCode::CID_NOT_FOUND),
@@ -289,14 +281,9 @@ impl TargetSession {
         }
     }
 
-    pub(super) fn answer_logout(
-        &mut self,
-        index: LinkIndex,
-        itt: crate::wire::Itt,
-        response: LogoutResponseCode,
-    ) {
+    pub(super) fn answer_logout(&mut self, index: LinkIndex, itt: Itt, response: LogoutResponseCode) {
         let (time2wait, time2retain) = (self.params.time2wait, self.params.time2retain);
-        self.links[index].out.push_back(OutgoingPdu::Logout { itt, response, time2wait, time2retain });
+        self.links[index].tx.push(OutgoingPdu::Logout { itt, response, time2wait, time2retain });
     }
 }
 

@@ -1,9 +1,10 @@
 //! Write data: Data-Out PDUs (RFC 7143 §11.7), the places for it, and R2Ts (§11.8).
 
 use super::TargetSession;
-use super::link::{RxState, Segment};
+use super::link::Segment;
 use super::outgoing::OutgoingPdu;
 use super::task::{Additional, Kind, OutstandingR2t, State, Task, Termination, Transfer};
+use crate::framing::ReceiveState;
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
 use buf::crc32c::Crc32c;
@@ -82,7 +83,7 @@ impl TargetSession {
         let task = self.tasks.get(tag)?;
         let Kind::Scsi(transfer) = &task.kind else { return None };
         let link = &self.links[task.link];
-        let RxState::Data { left, segment: Segment::Write { tag: receiving, .. }, .. } = &link.rx.state
+        let ReceiveState::Data { left, segment: Segment::Write { tag: receiving, .. }, .. } = &link.rx.state
         else {
             return None;
         };
@@ -91,7 +92,7 @@ impl TargetSession {
             return None;
         }
         let len = *left as usize;
-        if !link.params.data_digest {
+        if !link.framing.data_digest {
             return link.rx.inlet.peek(len);
         }
         let padded = len + pad_len(len);
@@ -146,14 +147,14 @@ impl TargetSession {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let (itt, lun, link) = (task.itt, task.lun, task.link);
         let Some(transfer) = task.transfer() else { return };
-        while let Some((at, end)) = transfer.next_r2t(most, self.params.max_burst) {
+        while let Some((offset, end)) = transfer.next_r2t(most, self.params.max_burst) {
             let ttt = self.next_ttt;
             self.next_ttt = after(ttt);
             let sn = transfer.data_sn;
             transfer.data_sn = sn.wrapping_add(1);
-            transfer.r2ts.push(OutstandingR2t { ttt, at, end });
+            transfer.r2ts.push(OutstandingR2t { ttt, offset, end });
             transfer.asked = end;
-            self.links[link].out.push_back(OutgoingPdu::R2t { itt, lun, ttt, sn, at, end });
+            self.links[link].tx.push(OutgoingPdu::R2t { itt, lun, ttt, sn, offset, end });
         }
     }
 
@@ -223,7 +224,7 @@ fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOu
 fn solicited_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, DataOutError> {
     match transfer.r2ts.first() {
         Some(asked) if asked.ttt == ttt.value() => {
-            transfer.got = transfer.got.max(asked.at);
+            transfer.got = transfer.got.max(asked.offset);
             Ok(asked.end)
         }
         Some(_) | None if transfer.last_ttt == Some(ttt.value()) => {

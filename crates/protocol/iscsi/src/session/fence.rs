@@ -17,7 +17,7 @@
 //! acknowledgment by a time, and is dropped if that passes.
 
 use super::TargetSession;
-use super::link::{LinkState, Phase};
+use super::link::Phase;
 use super::request::Fault;
 use super::task::{Answer, State, Task};
 use crate::links::LinkIndex;
@@ -115,7 +115,7 @@ impl TargetSession {
             let mut marks = SmallVec::new();
             if self.needs_fence() {
                 for index in self.links.indices() {
-                    let mark = (index, self.links[index].all_sent());
+                    let mark = (index, self.links[index].tx.all_sent());
                     if self.links[index].is_open() && !self.is_acknowledged(mark) {
                         marks.push(mark);
                         self.ping(cx, index);
@@ -130,7 +130,7 @@ impl TargetSession {
                 let sent = self.send_fenced(fence.tag).filter(|_| self.needs_fence());
                 fence.state = match sent {
                     Some(index) => {
-                        let mark = (index, self.links[index].all_sent());
+                        let mark = (index, self.links[index].tx.all_sent());
                         self.ping(cx, index);
                         FenceState::After(mark, until)
                     }
@@ -202,13 +202,5 @@ impl TargetSession {
                 self.fail_link(cx, index);
             }
         }
-    }
-}
-
-impl LinkState {
-    /// The ExpStatSN that acknowledges all that is sent and waits to be sent.
-    fn all_sent(&self) -> Sn {
-        let waiting = self.out.iter().filter(|out| out.takes_stat_sn()).count();
-        self.stat_sn.add(waiting as u32)
     }
 }

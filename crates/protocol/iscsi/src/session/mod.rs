@@ -42,7 +42,7 @@ use fence::Fence;
 use link::{LinkState, Phase};
 use memory_promise::Demand;
 pub use memory_promise::{MemoryPromise, WINDOW_START};
-use outgoing::Stamp;
+use outgoing::CommandNumbers;
 pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
     Cdb, Fault, LinkFault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
@@ -186,7 +186,7 @@ impl TargetSession {
         if self.is_ending() {
             return Err(AttachError::Closing);
         }
-        let same = |link: &LinkState| link.params.cid == params.cid && link.phase != Phase::Gone;
+        let same = |link: &LinkState| link.cid == params.cid && link.phase != Phase::Gone;
         let reinstated = self.links.position(same);
         let open = self.links.iter().filter(|link| link.is_open()).count();
         let most = usize::from(self.params.max_connections.max(1));
@@ -202,7 +202,7 @@ impl TargetSession {
             return Err(AttachError::NoMemory);
         }
         self.expected.retain(|(cid, _)| *cid != params.cid);
-        let link = LinkState::new(params, leftover, cx.now);
+        let link = LinkState::new(&params, leftover, cx.now);
         let index = match free {
             Some(index) => {
                 self.links[index] = link;
@@ -220,7 +220,7 @@ impl TargetSession {
     /// Whether a link with this CID is in use.
     #[must_use]
     pub fn has_connection(&self, cid: Cid) -> bool {
-        self.links.iter().any(|link| link.is_open() && link.params.cid == cid)
+        self.links.iter().any(|link| link.is_open() && link.cid == cid)
     }
 
     /// A connection with this CID is about to be attached: one that bears the CID already ends now, and
@@ -228,7 +228,7 @@ impl TargetSession {
     /// reinstatement, RFC 7143 §6.3.4).
     pub fn reinstate(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
         let bears =
-            |link: &LinkState| link.params.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
+            |link: &LinkState| link.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
         let old = self.links.position(bears);
         // Also where none bears it: the last link may die while the new one is on its way.
         if !self.is_ending() {
@@ -274,7 +274,7 @@ impl TargetSession {
     pub fn is_clear_of(&self, cid: Cid) -> bool {
         let lives = |link: &LinkState| {
             let ended = matches!(link.phase, Phase::Dead | Phase::Gone);
-            link.params.cid == cid && !(ended && link.tasks == 0)
+            link.cid == cid && !(ended && link.tasks == 0)
         };
         !self.links.iter().any(lives)
     }
@@ -291,13 +291,13 @@ impl TargetSession {
     #[must_use]
     pub fn copy_lent(&mut self, pool: &Pool) -> Vec<Link> {
         let indices = self.links.indices();
-        indices.filter(|index| !self.links[*index].copy_lent(pool)).map(Link::from).collect()
+        indices.filter(|index| !self.links[*index].tx.copy_lent(pool)).map(Link::from).collect()
     }
 
     /// Links that are open.
     pub fn open_links(&self) -> impl Iterator<Item = (Link, Cid)> + '_ {
         let open = self.links.enumerate().filter(|(_, link)| link.is_open());
-        open.map(|(index, link)| (index.into(), link.params.cid))
+        open.map(|(index, link)| (index.into(), link.cid))
     }
 
     /// What the session was made from.
@@ -354,8 +354,8 @@ impl TargetSession {
         }
     }
 
-    fn stamp(&self) -> Stamp {
-        Stamp { exp_cmd_sn: self.window.exp(), max_cmd_sn: self.window.max() }
+    fn numbers(&self) -> CommandNumbers {
+        CommandNumbers { exp_cmd_sn: self.window.exp(), max_cmd_sn: self.window.max() }
     }
 }
 
@@ -404,21 +404,21 @@ impl Connection for TargetSession {
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
-        let stamp = self.stamp();
+        let numbers = self.numbers();
         let has_grown = self.window.has_grown();
         let link = self.links.get_mut(link)?;
-        if has_grown && link.is_open() && link.out.is_empty() && link.outbox.is_free() {
+        if has_grown && link.is_open() && link.tx.is_idle() {
             // The window grew, and no answer is there to tell of it.
-            link.put_window_update();
+            link.tx.push_window_update();
         }
-        let op = outgoing::gather(link, stamp, cx)?;
+        let op = link.gather(numbers, cx)?;
         self.window.told();
         Some(op)
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
         let Some(index) = self.links.index_of(link) else { return };
-        self.links[index].outbox.written();
+        self.links[index].tx.outbox.written();
         if how.is_err() {
             self.fail_link(cx, index);
         }
@@ -427,8 +427,7 @@ impl Connection for TargetSession {
 
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: Link, op: SendOp) {
         if let Some(link) = self.links.get_mut(link) {
-            link.kernel_bytes = link.kernel_bytes.saturating_sub(op.len as u64);
-            link.outbox.sent(op);
+            link.tx.sent(op);
         }
         self.tidy(cx);
     }

@@ -3,25 +3,26 @@
 //! StatSN, ExpCmdSN and MaxCmdSN are stamped when a PDU enters a batch: what waits long still carries
 //! fresh numbers, and StatSN follows the order of the wire.
 
-use super::link::LinkState;
 use super::request::ScsiResult;
 use super::task::Answer;
+use crate::framing::{FRAME_LEN, Framing, PduWriter};
 use crate::wire::{
     self, AsyncEvent, Bhs, DataInFlags, Itt, LogoutResponseCode, Lun, Pdu, RejectReason, ResponseFlags,
     ScsiResponseCode, ScsiStatus, Sn, TextFlags, TmfResponseCode, Ttt,
 };
-use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Pool, Sg};
+use std::collections::VecDeque;
 use std::ops::Range;
-use stream::{Batch, SendOp};
+use stream::{Batch, Outbox, SendOp};
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-/// Longest Data-In segment with a data digest: volatile memory is copied, and must fit a batch.
-const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
-/// Header and digest, padding and digest.
-const FRAME: usize = wire::BHS_LEN + 4 + 3 + 4;
+/// A link with so much to send parses nothing more until some of it has left: the answers to what a
+/// peer sends without a window (pings, refused PDUs) stay bounded.
+const WAITING_MAX: usize = 512;
+/// Likewise for bytes that nobody asked leave for: those of pings, and of answers such as INQUIRY's.
+const UNASKED_MAX: u64 = 128 << 10;
 /// A PDU that is all head is at most so long: a response with 252 bytes of sense.
-const SMALL_MAX: usize = FRAME + 256;
+const SMALL_MAX: usize = FRAME_LEN + 256;
 
 /// A PDU, or a run of Data-In PDUs.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(super) enum OutgoingPdu {
         lun: Lun,
         ttt: u32,
         sn: u32,
-        at: u32,
+        offset: u32,
         end: u32,
     },
     Tmf {
@@ -49,7 +50,6 @@ pub(super) enum OutgoingPdu {
     NopIn {
         itt: Itt,
         ttt: Ttt,
-        lun: Lun,
         data: Sg,
     },
     Text {
@@ -133,12 +133,6 @@ impl Residual {
 }
 
 impl DataIn {
-    /// Longest PDU on a link.
-    pub(super) fn segment_of(link: &LinkState) -> u32 {
-        let most = link.params.initiator_mrdsl;
-        if link.params.data_digest { most.min(DIGEST_SEGMENT_MAX) } else { most }
-    }
-
     /// How many PDUs the whole stretch makes.
     pub(super) fn count(len: u32, segment: u32, burst: u32) -> u32 {
         if (1..=segment.min(burst)).contains(&len) {
@@ -168,17 +162,17 @@ impl OutgoingPdu {
                 let segment = (run.segment as usize).min(left.max(1));
                 let copied = Batch::head_need(&run.data, segment, digest) > 0;
                 let pdus = if left <= segment { 1 } else { left.div_ceil(segment) };
-                pdus * FRAME + if copied { left } else { 0 }
+                pdus * FRAME_LEN + if copied { left } else { 0 }
             }
-            OutgoingPdu::NopIn { data, .. } => FRAME + Batch::head_need(data, data.len(), digest),
-            OutgoingPdu::Text { data, .. } => FRAME + data.len(),
+            OutgoingPdu::NopIn { data, .. } => FRAME_LEN + Batch::head_need(data, data.len(), digest),
+            OutgoingPdu::Text { data, .. } => FRAME_LEN + data.len(),
             OutgoingPdu::Scsi(_) => SMALL_MAX,
             OutgoingPdu::Good { .. }
             | OutgoingPdu::R2t { .. }
             | OutgoingPdu::Tmf { .. }
             | OutgoingPdu::Logout { .. }
-            | OutgoingPdu::Async { .. } => FRAME,
-            OutgoingPdu::Reject { .. } => FRAME + wire::BHS_LEN,
+            | OutgoingPdu::Async { .. } => FRAME_LEN,
+            OutgoingPdu::Reject { .. } => FRAME_LEN + wire::BHS_LEN,
         }
     }
 
@@ -187,14 +181,14 @@ impl OutgoingPdu {
         match self {
             OutgoingPdu::DataIn(run) => {
                 let (range, _) = run.next();
-                FRAME + Batch::head_need(&run.data, range.len(), digest)
+                FRAME_LEN + Batch::head_need(&run.data, range.len(), digest)
             }
             other => other.head_estimate(digest),
         }
     }
 
     /// Whether a StatSN is for this, once it is whole.
-    pub(super) fn takes_stat_sn(&self) -> bool {
+    fn takes_stat_sn(&self) -> bool {
         match self {
             OutgoingPdu::DataIn(run) => run.status.is_some(),
             OutgoingPdu::NopIn { itt, .. } => !itt.is_none(),
@@ -218,15 +212,120 @@ impl OutgoingPdu {
 
 /// The numbers of the session that every PDU carries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stamp {
+pub(super) struct CommandNumbers {
     pub(super) exp_cmd_sn: Sn,
     pub(super) max_cmd_sn: Sn,
 }
 
-impl LinkState {
+/// The sending half of a link: what waits, and what is on its way.
+#[derive(Debug)]
+pub(super) struct LinkSender {
+    waiting: VecDeque<OutgoingPdu>,
+    pub(super) outbox: Outbox,
+    /// The next.
+    pub(super) stat_sn: Sn,
+    /// Read bytes that were allowed, and are not in a batch yet.
+    pub(super) read_bytes: u64,
+    /// Bytes in batches that the kernel still holds.
+    kernel_bytes: u64,
+    /// Bytes that wait to be sent and nobody asked leave for.
+    unasked_bytes: u64,
+}
+
+impl LinkSender {
+    pub(super) fn new(stat_sn: Sn) -> Self {
+        let (waiting, outbox) = (VecDeque::new(), Outbox::new());
+        LinkSender { waiting, outbox, stat_sn, read_bytes: 0, kernel_bytes: 0, unasked_bytes: 0 }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, pdu: OutgoingPdu) {
+        self.waiting.push_back(pdu);
+    }
+
+    /// Drops what waits: the link is over.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Whether nothing waits, and no batch is on its way to the socket.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.outbox.is_free()
+    }
+
+    /// Whether so much waits that no more is parsed.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX || self.unasked_bytes >= UNASKED_MAX
+    }
+
+    /// Allows `len` bytes of a read, of which `reserved` were allowed before, where no more than `most` are on their
+    /// way: one I/O always.
+    #[inline]
+    pub(super) fn allow_read(&mut self, reserved: &mut u32, len: u32, most: u32) -> bool {
+        // Who asks again keeps what it was allowed, and that counts once.
+        let more = len.saturating_sub(*reserved);
+        let outstanding = self.read_bytes + self.kernel_bytes;
+        let allowed = outstanding == u64::from(*reserved) || outstanding + u64::from(more) <= u64::from(most);
+        if allowed {
+            self.read_bytes += u64::from(more);
+            *reserved += more;
+        }
+        allowed
+    }
+
+    /// Takes an allowance back that was not used.
+    #[inline]
+    pub(super) fn disallow_read(&mut self, reserved: u32) {
+        self.read_bytes = self.read_bytes.saturating_sub(u64::from(reserved));
+    }
+
+    /// Queues read data, of which so many bytes were allowed.
+    #[inline]
+    pub(super) fn push_data(&mut self, run: DataIn, reserved: u32) {
+        let len = run.data.len() as u64;
+        self.read_bytes = (self.read_bytes + len).saturating_sub(u64::from(reserved));
+        self.unasked_bytes += u64::from(run.unasked);
+        self.waiting.push_back(OutgoingPdu::DataIn(run));
+    }
+
+    /// Queues a NOP-In, with the data of the NOP-Out that it answers.
+    pub(super) fn push_nop(&mut self, itt: Itt, ttt: Ttt, data: Sg) {
+        self.unasked_bytes += data.len() as u64;
+        self.waiting.push_back(OutgoingPdu::NopIn { itt, ttt, data });
+    }
+
+    /// Tells where the window stands, and nothing else.
+    pub(super) fn push_window_update(&mut self) {
+        self.push_nop(Itt::NONE, Ttt::NONE, Sg::new());
+    }
+
+    /// Queues a status without sense: it rides on the last of the data (RFC 7143 §11.7.3), or is a
+    /// response by itself, which must then be GOOD.
+    pub(super) fn push_status(&mut self, itt: Itt, status: ScsiStatus, exp_data_sn: u32, residual: Residual) {
+        match self.last_data(itt) {
+            Some(run) => run.status = Some((status, residual)),
+            None => self.waiting.push_back(OutgoingPdu::Good { itt, exp_data_sn, residual }),
+        }
+    }
+
+    /// The last of what waits, if it is data of this task without status.
+    pub(super) fn last_data(&mut self, itt: Itt) -> Option<&mut DataIn> {
+        match self.waiting.back_mut() {
+            Some(OutgoingPdu::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
+            Some(_) | None => None,
+        }
+    }
+
+    /// The ExpStatSN that acknowledges all that is sent and waits to be sent.
+    pub(super) fn all_sent(&self) -> Sn {
+        let statuses = self.waiting.iter().filter(|pdu| pdu.takes_stat_sn()).count();
+        self.stat_sn.add(statuses as u32)
+    }
+
     /// Copies read data that waits to be sent and that others may write. False: some is left, for want of memory.
     pub(super) fn copy_lent(&mut self, pool: &Pool) -> bool {
-        self.out.iter_mut().all(|out| match out {
+        self.waiting.iter_mut().all(|pdu| match pdu {
             OutgoingPdu::DataIn(run) if !run.data.is_stable() => {
                 match pool.copy_of(Class::Solicited, &run.data) {
                     Some(copy) => {
@@ -239,58 +338,54 @@ impl LinkState {
             _ => true,
         })
     }
+
+    /// Makes one batch of all that waits.
+    pub(super) fn gather(
+        &mut self,
+        framing: Framing,
+        numbers: CommandNumbers,
+        cx: &mut Cx<'_>,
+    ) -> Result<Option<SendOp>, NoMemory> {
+        let digest = framing.data_digest;
+        let Some(first) = self.waiting.front().filter(|_| self.outbox.is_free()) else { return Ok(None) };
+        let least = first.head_least(digest);
+        let estimates = self.waiting.iter().map(|pdu| pdu.head_estimate(digest));
+        let pdus = PduWriter::open(&mut self.outbox, cx.pool, framing, least, estimates).ok_or(NoMemory)?;
+        let mut writer =
+            ResponseWriter { pdus, numbers, stat_sn: self.stat_sn, read_bytes: 0, unasked_bytes: 0 };
+        while let Some(pdu) = self.waiting.front_mut() {
+            if !writer.pdus.batch.fits(pdu.head_least(digest), pdu.data().unwrap_or(&Sg::new())) {
+                break;
+            }
+            if writer.put(pdu)
+                && let Some(OutgoingPdu::DataIn(run)) = self.waiting.pop_front()
+            {
+                writer.unasked_bytes += u64::from(run.unasked);
+            }
+        }
+        self.stat_sn = writer.stat_sn;
+        self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
+        self.unasked_bytes = self.unasked_bytes.saturating_sub(writer.unasked_bytes);
+        let op = self.outbox.close(writer.pdus.batch, cx.now);
+        self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
+        Ok(op)
+    }
+
+    /// A batch's memory came back.
+    pub(super) fn sent(&mut self, op: SendOp) {
+        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
+        self.outbox.sent(op);
+    }
 }
 
-/// Makes one batch of all that waits on `link`.
-pub(super) fn gather(link: &mut LinkState, stamp: Stamp, cx: &mut Cx<'_>) -> Option<SendOp> {
-    if link.out.is_empty() || !link.outbox.is_free() {
-        return None;
-    }
-    let digest = link.params.data_digest;
-    let least = link.out.front()?.head_least(digest);
-    let mut want = 0;
-    for out in &link.out {
-        want += out.head_estimate(digest);
-        if want >= stream::HEAD_MAX {
-            break;
-        }
-    }
-    let Some(batch) = link.outbox.open(cx.pool, least, want.max(least)) else {
-        link.retry = Some(cx.now + super::RETRY);
-        return None;
-    };
-    let mut writer = Writer {
-        batch,
-        stamp,
-        header_digest: link.params.header_digest,
-        data_digest: digest,
-        stat_sn: link.stat_sn,
-        read_bytes: 0,
-        unasked_bytes: 0,
-    };
-    while let Some(out) = link.out.front_mut() {
-        if !writer.batch.fits(out.head_least(digest), out.data().unwrap_or(&Sg::new())) {
-            break;
-        }
-        if writer.put(out)
-            && let Some(OutgoingPdu::DataIn(run)) = link.out.pop_front()
-        {
-            writer.unasked_bytes += u64::from(run.unasked);
-        }
-    }
-    link.stat_sn = writer.stat_sn;
-    link.read_bytes = link.read_bytes.saturating_sub(writer.read_bytes);
-    link.unasked_bytes = link.unasked_bytes.saturating_sub(writer.unasked_bytes);
-    let op = link.outbox.close(writer.batch, cx.now)?;
-    link.kernel_bytes += op.len as u64;
-    Some(op)
-}
+/// There is no memory for a batch.
+#[derive(Debug)]
+pub(super) struct NoMemory;
 
-struct Writer {
-    batch: Batch,
-    stamp: Stamp,
-    header_digest: bool,
-    data_digest: bool,
+/// Makes PDUs of what waits.
+struct ResponseWriter {
+    pdus: PduWriter,
+    numbers: CommandNumbers,
     stat_sn: Sn,
     /// Read payload that entered the batch.
     read_bytes: u64,
@@ -302,53 +397,51 @@ struct Writer {
 macro_rules! stamp {
     ($writer:ident, $pdu:ident, $stat_sn:expr) => {{
         $pdu.stat_sn = $stat_sn;
-        $pdu.exp_cmd_sn = $writer.stamp.exp_cmd_sn;
-        $pdu.max_cmd_sn = $writer.stamp.max_cmd_sn;
+        $pdu.exp_cmd_sn = $writer.numbers.exp_cmd_sn;
+        $pdu.max_cmd_sn = $writer.numbers.max_cmd_sn;
     }};
 }
 
-impl Writer {
+impl ResponseWriter {
     /// Puts one PDU into the batch; true if `out` is done with.
     fn put(&mut self, out: &mut OutgoingPdu) -> bool {
         match out {
             OutgoingPdu::DataIn(run) => return self.data_in(run),
             OutgoingPdu::Scsi(response) => self.scsi(response),
             OutgoingPdu::Good { itt, exp_data_sn, residual } => self.good(*itt, *exp_data_sn, *residual),
-            OutgoingPdu::R2t { itt, lun, ttt, sn, at, end } => {
+            OutgoingPdu::R2t { itt, lun, ttt, sn, offset, end } => {
                 let mut pdu = wire::R2t::new();
                 stamp!(self, pdu, self.stat_sn);
                 (pdu.itt, pdu.lun, pdu.ttt, pdu.r2t_sn) = (*itt, *lun, Ttt::new(*ttt), Sn::new(*sn));
-                pdu.buffer_offset = U32::new(*at);
-                pdu.desired_len = U32::new(*end - *at);
-                self.frame(&pdu, &[]);
+                pdu.buffer_offset = U32::new(*offset);
+                pdu.desired_len = U32::new(*end - *offset);
+                self.pdus.put(&mut pdu, &[]);
             }
             OutgoingPdu::Tmf { itt, response } => {
                 let mut pdu = wire::TmfResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.response) = (*itt, *response);
-                self.frame(&pdu, &[]);
+                self.pdus.put(&mut pdu, &[]);
             }
-            OutgoingPdu::NopIn { itt, ttt, lun, data } => self.nop_in(*itt, *ttt, *lun, data),
+            OutgoingPdu::NopIn { itt, ttt, data } => self.nop_in(*itt, *ttt, data),
             OutgoingPdu::Text { itt, ttt, flags, lun, data } => {
                 let mut pdu = wire::TextResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.ttt, pdu.flags, pdu.lun) = (*itt, *ttt, *flags, *lun);
-                pdu.set_data_len(data.len());
-                self.frame(&pdu, data);
+                self.pdus.put(&mut pdu, data);
             }
             OutgoingPdu::Logout { itt, response, time2wait, time2retain } => {
                 let mut pdu = wire::LogoutResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.response) = (*itt, *response);
                 (pdu.time2wait, pdu.time2retain) = (U16::new(*time2wait), U16::new(*time2retain));
-                self.frame(&pdu, &[]);
+                self.pdus.put(&mut pdu, &[]);
             }
             OutgoingPdu::Reject { reason, bhs } => {
                 let mut pdu = wire::Reject::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 pdu.reason = *reason;
-                pdu.set_data_len(wire::BHS_LEN);
-                self.frame(&pdu, bhs.bytes());
+                self.pdus.put(&mut pdu, bhs.bytes());
             }
             OutgoingPdu::Async { event, parameters: [one, two, three] } => {
                 let mut pdu = wire::AsyncMessage::new();
@@ -356,7 +449,7 @@ impl Writer {
                 pdu.event = *event;
                 (pdu.parameter1, pdu.parameter2) = (U16::new(*one), U16::new(*two));
                 pdu.parameter3 = U16::new(*three);
-                self.frame(&pdu, &[]);
+                self.pdus.put(&mut pdu, &[]);
             }
         }
         true
@@ -386,7 +479,7 @@ impl Writer {
         self.read_bytes += range.len() as u64;
         run.done = range.end as u32;
         run.sn = run.sn.wrapping_add(1);
-        self.frame_with(&mut pdu, &run.data, range);
+        self.pdus.put_payload(&mut pdu, &[], &run.data, range);
         last
     }
 
@@ -397,7 +490,7 @@ impl Writer {
         pdu.exp_data_sn = Sn::new(exp_data_sn);
         pdu.residual = U32::new(residual.count());
         pdu.flags = pdu.flags.with(residual_flag(residual));
-        self.frame(&pdu, &[]);
+        self.pdus.put(&mut pdu, &[]);
     }
 
     fn scsi(&mut self, response: &Scsi) {
@@ -407,7 +500,7 @@ impl Writer {
         match &response.answer {
             Answer::Failure | Answer::Function(_) => {
                 pdu.response = ScsiResponseCode::TARGET_FAILURE;
-                self.frame(&pdu, &[]);
+                self.pdus.put(&mut pdu, &[]);
             }
             Answer::Result(ScsiResult { status, qualifier, sense, .. }) => {
                 pdu.status = *status;
@@ -427,64 +520,18 @@ impl Writer {
                 [*high, *low] = (len as u16).to_be_bytes();
                 bytes.iter_mut().zip(sense).for_each(|(to, byte)| *to = *byte);
                 let len = if sense.is_empty() { 0 } else { 2 + len };
-                pdu.set_data_len(len);
-                self.frame(&pdu, segment.get(..len).unwrap_or(&segment));
+                self.pdus.put(&mut pdu, segment.get(..len).unwrap_or(&segment));
             }
         }
     }
 
-    fn nop_in(&mut self, itt: Itt, ttt: Ttt, lun: Lun, data: &Sg) {
+    fn nop_in(&mut self, itt: Itt, ttt: Ttt, data: &Sg) {
         let mut pdu = wire::NopIn::new();
         let stat_sn = if itt.is_none() { self.stat_sn } else { self.stat_sn.take() };
         stamp!(self, pdu, stat_sn);
-        (pdu.itt, pdu.ttt, pdu.lun) = (itt, ttt, lun);
+        (pdu.itt, pdu.ttt) = (itt, ttt);
         self.unasked_bytes += data.len() as u64;
-        self.frame_with(&mut pdu, data, 0..data.len());
-    }
-
-    /// A PDU whose data segment is in `data`, its length already set.
-    fn frame(&mut self, pdu: &impl Pdu, data: &[u8]) {
-        self.header(pdu.as_bhs());
-        if !data.is_empty() {
-            self.batch.put(data);
-            let mut crc = Crc32c::new();
-            if self.data_digest {
-                crc.update(data);
-            }
-            self.trailer(data.len(), crc);
-        }
-    }
-
-    /// A PDU whose data segment is `range` of `data`.
-    fn frame_with(&mut self, pdu: &mut impl Pdu, data: &Sg, range: Range<usize>) {
-        let len = range.len();
-        pdu.set_data_len(len);
-        self.header(pdu.as_bhs());
-        if len > 0 {
-            let mut crc = Crc32c::new();
-            self.batch.payload(data, range, self.data_digest.then_some(&mut crc));
-            self.trailer(len, crc);
-        }
-    }
-
-    fn header(&mut self, bhs: &Bhs) {
-        self.batch.put(bhs.bytes());
-        if self.header_digest {
-            let mut crc = Crc32c::new();
-            crc.update(bhs.bytes());
-            self.batch.put(&crc.wire());
-        }
-    }
-
-    fn trailer(&mut self, len: usize, mut crc: Crc32c) {
-        let padding = wire::padding(len);
-        if !padding.is_empty() {
-            self.batch.put(padding);
-        }
-        if self.data_digest {
-            crc.update(padding);
-            self.batch.put(&crc.wire());
-        }
+        self.pdus.put_payload(&mut pdu, &[], data, 0..data.len());
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a session is made from: the outcome of its logins and the operator's limits, as plain data.
 
+use crate::framing::Framing;
 use crate::negotiate::{Digest, Params, SessionType};
 use crate::wire::{Cid, Isid, Sn, Tsih};
 use std::time::Duration;
@@ -102,6 +103,15 @@ impl LinkParams {
             initiator_mrdsl: params.initiator_mrdsl,
             target_mrdsl: params.target_mrdsl,
             stat_sn,
+        }
+    }
+
+    pub(super) fn framing(&self) -> Framing {
+        Framing {
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            peer_mrdsl: self.initiator_mrdsl,
+            own_mrdsl: self.target_mrdsl,
         }
     }
 }

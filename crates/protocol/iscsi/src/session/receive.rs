@@ -4,14 +4,14 @@
 //! where the server wants it. Data that nobody has placed when the server has had its say goes to
 //! memory set aside for it.
 
-use super::link::{OUT_MAX, Phase, Rx, RxState, Segment, UNASKED_MAX};
+use super::link::{Phase, Segment};
 use super::request::{Fault, LinkFault};
 use super::task::{Destination, Task};
 use super::{RETRY, TargetSession};
+use crate::framing::{PduReceiver, ReceiveState};
 use crate::links::LinkIndex;
 use crate::text::TEXT_LEN_MAX;
 use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len};
-use buf::crc32c::Crc32c;
 use buf::{Class, Cx, Sg, SgMut};
 use stream::{Direct, Received, RecvOp, Tag};
 
@@ -27,22 +27,20 @@ impl TargetSession {
     /// What to receive next.
     pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<RecvOp> {
         let link = &self.links[index];
-        let (phase, blocked) = (link.phase, link.rx.out || !link.rx.inlet.is_empty());
-        if blocked || matches!(phase, Phase::Dead | Phase::Gone) {
+        let phase = link.phase;
+        if !link.rx.may_receive() || matches!(phase, Phase::Dead | Phase::Gone) {
             return None;
         }
         let direct = match &link.rx.state {
             _ if phase == Phase::Finishing => None,
-            RxState::Data { left, segment: Segment::Write { tag, .. }, .. } if *left > 0 => {
+            ReceiveState::Data { left, segment: Segment::Write { tag, .. }, .. } if *left > 0 => {
                 let (tag, left) = (*tag, *left);
                 self.direct(cx, index, tag, left)?
             }
-            RxState::Data { .. } => None,
-            RxState::Header => self.links[index].rx.inlet.fill_up(),
+            ReceiveState::Data { .. } => None,
+            ReceiveState::Header => self.links[index].rx.inlet.fill_up(),
         };
-        let rx = &mut self.links[index].rx;
-        rx.out = true;
-        Some(RecvOp { direct, stage_len: rx.inlet.stage_len(), stage: None })
+        Some(self.links[index].rx.receive(direct))
     }
 
     /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
@@ -51,7 +49,7 @@ impl TargetSession {
         let destination = self.destination(cx, index, tag, left, true)?;
         let (Destination::Place(..) | Destination::Hold(_)) = &destination else { return Some(None) };
         let (data, want) = self.tasks.get_mut(tag)?.transfer()?.lend(&destination)?;
-        self.links[index].rx.destination = Some(destination);
+        self.links[index].destination = Some(destination);
         Some(Some(Direct { tag, data, want }))
     }
 
@@ -64,7 +62,7 @@ impl TargetSession {
         came: Received,
     ) -> Result<(), LinkFault> {
         let link = &mut self.links[index];
-        link.rx.out = false;
+        link.rx.is_out = false;
         let bytes = came.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
         let link = &mut self.links[index];
@@ -84,10 +82,10 @@ impl TargetSession {
         }
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        let destination = link.rx.destination.take();
-        let RxState::Data { left, .. } = &mut link.rx.state else { return n };
+        let destination = link.destination.take();
+        let ReceiveState::Data { left, .. } = &mut link.rx.state else { return n };
         *left -= n as u32;
-        if link.params.data_digest {
+        if link.framing.data_digest {
             data.digest(want.start..want.start + n, &mut link.rx.crc);
         }
         let Some(task) = self.tasks.get_mut(tag) else { return n };
@@ -117,9 +115,9 @@ impl TargetSession {
                 return Ok(());
             }
             let parsing = match &link.rx.state {
-                RxState::Header => self.parse_header(cx, index)?,
-                RxState::Data { left: 0, .. } => self.parse_trailer(cx, index),
-                RxState::Data { .. } => self.parse_data(cx, index, placing),
+                ReceiveState::Header => self.parse_header(cx, index)?,
+                ReceiveState::Data { left: 0, .. } => self.parse_trailer(cx, index),
+                ReceiveState::Data { .. } => self.parse_data(cx, index, placing),
             };
             if parsing == Parsing::Wait {
                 return Ok(());
@@ -130,34 +128,28 @@ impl TargetSession {
 
     fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, LinkFault> {
         let link = &mut self.links[index];
-        if link.out.len() >= OUT_MAX || link.unasked_bytes >= UNASKED_MAX {
+        if link.tx.is_full() {
             return Ok(Parsing::Wait);
         }
         let violation = |fault| LinkFault { link: index.into(), fault };
-        let digest = if link.params.header_digest { 4 } else { 0 };
-        let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
-            return Ok(Parsing::Wait);
-        };
-        let covered = BHS_LEN + bhs.ahs_len();
+        let Some(bhs) = link.rx.next_bhs() else { return Ok(Parsing::Wait) };
         if bhs.opcode() == Opcode::SCSI_COMMAND && bhs.data_len() > 0 {
-            let trailer = pad_len(bhs.data_len()) + if link.params.data_digest { 4 } else { 0 };
-            if link.rx.inlet.keep_whole(covered + digest + bhs.data_len() + trailer, cx.pool) {
+            let trailer = pad_len(bhs.data_len()) + if link.framing.data_digest { 4 } else { 0 };
+            let header = BHS_LEN + bhs.ahs_len() + if link.framing.header_digest { 4 } else { 0 };
+            if link.rx.inlet.keep_whole(header + bhs.data_len() + trailer, cx.pool) {
                 return Ok(Parsing::Wait);
             }
         }
-        let mut ahs: Box<[u8]> = Box::default();
-        if covered + digest > BHS_LEN {
-            let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Parsing::Wait) };
-            let (header, sum) = header.split_at(covered);
-            if digest > 0 && sum != digest_of(header) {
+        let ahs = match link.rx.take_header(&bhs, link.framing.header_digest) {
+            None => return Ok(Parsing::Wait),
+            Some(Ok(ahs)) => ahs,
+            Some(Err(_wrong)) => {
                 self.fail_link(cx, index);
                 return Err(violation(Fault::HeaderDigest));
             }
-            ahs = header.get(BHS_LEN..).unwrap_or_default().into();
-        }
-        link.rx.inlet.consume(covered + digest);
+        };
         link.heard = cx.now;
-        if bhs.data_len() > link.params.target_mrdsl as usize {
+        if bhs.data_len() > link.framing.own_mrdsl as usize {
             self.fail_link(cx, index);
             return Err(violation(Fault::SegmentTooLong(bhs.data_len() as u32)));
         }
@@ -167,13 +159,10 @@ impl TargetSession {
         }
         self.acknowledge(index, &bhs);
         let segment = self.begin(cx, index, &bhs, &ahs);
-        let rx = &mut self.links[index].rx;
         if bhs.data_len() == 0 {
             self.end_pdu(cx, index, &bhs, segment, true);
         } else {
-            rx.crc = Crc32c::new();
-            rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
-            rx.bhs = bhs;
+            self.links[index].rx.begin_data(&bhs, segment);
         }
         Ok(Parsing::Continue)
     }
@@ -184,7 +173,7 @@ impl TargetSession {
         let link = &mut self.links[index];
         let exp = DataOut::from_bhs(bhs).exp_stat_sn;
         let acked = exp.sub(1);
-        if link.acked.lt(acked) && exp.le(link.stat_sn) {
+        if link.acked.lt(acked) && exp.le(link.tx.stat_sn) {
             link.acked = acked;
         }
     }
@@ -195,7 +184,7 @@ impl TargetSession {
             Opcode::SCSI_COMMAND => self.begin_command(cx, index, bhs, ahs),
             Opcode::DATA_OUT => self.begin_data_out(cx, index, bhs),
             Opcode::NOP_OUT => {
-                let most = self.links[index].params.initiator_mrdsl as usize;
+                let most = self.links[index].framing.peer_mrdsl as usize;
                 Segment::gather(bhs.data_len().min(most))
             }
             Opcode::TEXT_REQUEST => Segment::gather(bhs.data_len().min(TEXT_LEN_MAX + 1)),
@@ -214,9 +203,9 @@ impl TargetSession {
 
     fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Parsing {
         let link = &mut self.links[index];
-        let digest = link.params.data_digest;
-        let Rx { inlet, state, crc, .. } = &mut link.rx;
-        let RxState::Data { left, segment } = state else { return Parsing::Continue };
+        let digest = link.framing.data_digest;
+        let PduReceiver { inlet, state, crc, .. } = &mut link.rx;
+        let ReceiveState::Data { left, segment } = state else { return Parsing::Continue };
         if inlet.is_empty() {
             return Parsing::Wait;
         }
@@ -254,23 +243,23 @@ impl TargetSession {
         let task = self.tasks.get_mut(tag);
         // What was used where it was received, or is of no use, needs no aim.
         if !task.as_ref().is_some_and(|task| task.wants_data()) {
-            let Rx { inlet, state, .. } = &mut self.links[index].rx;
+            let PduReceiver { inlet, state, .. } = &mut self.links[index].rx;
             let n = inlet.skip(left as usize) as u32;
             if let Some(transfer) = task.and_then(Task::transfer) {
                 transfer.got = transfer.got.saturating_add(n);
             }
-            if let RxState::Data { left, .. } = state {
+            if let ReceiveState::Data { left, .. } = state {
                 *left -= n;
             }
             return Parsing::Continue;
         }
         let Some(destination) = self.destination(cx, index, tag, left, placing) else { return Parsing::Wait };
         let link = &mut self.links[index];
-        let RxState::Data { left, .. } = &mut link.rx.state else { return Parsing::Continue };
+        let ReceiveState::Data { left, .. } = &mut link.rx.state else { return Parsing::Continue };
         let transfer = self.tasks.get_mut(tag).and_then(|task| task.transfer());
         let n = match transfer {
             Some(transfer) => {
-                let crc = link.params.data_digest.then_some(&mut link.rx.crc);
+                let crc = link.framing.data_digest.then_some(&mut link.rx.crc);
                 let Some(n) = transfer.fill(&destination, &mut link.rx.inlet, crc) else {
                     return Parsing::Wait;
                 };
@@ -324,22 +313,11 @@ impl TargetSession {
 
     fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
         let link = &mut self.links[index];
+        let Some(good) = link.rx.take_trailer(link.framing.data_digest) else { return Parsing::Wait };
         let bhs = link.rx.bhs;
-        let pad = pad_len(bhs.data_len());
-        let digest = if link.params.data_digest { 4 } else { 0 };
-        let mut good = true;
-        if pad + digest > 0 {
-            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Parsing::Wait };
-            let (padding, sum) = bytes.split_at(pad);
-            if digest > 0 {
-                link.rx.crc.update(padding);
-                good = sum == link.rx.crc.wire();
-            }
-            link.rx.inlet.consume(pad + digest);
-        }
-        let RxState::Data { segment, .. } = &mut link.rx.state else { return Parsing::Continue };
+        let ReceiveState::Data { segment, .. } = &mut link.rx.state else { return Parsing::Continue };
         let segment = segment.take();
-        link.rx.state = RxState::Header;
+        link.rx.state = ReceiveState::Header;
         self.end_pdu(cx, index, &bhs, segment, good);
         Parsing::Continue
     }
@@ -383,12 +361,6 @@ impl Segment {
             Segment::Write { .. } | Segment::Skip => true,
         }
     }
-}
-
-fn digest_of(bytes: &[u8]) -> [u8; 4] {
-    let mut crc = Crc32c::new();
-    crc.update(bytes);
-    crc.wire()
 }
 
 /// CmdSN stands at the same place in every request that has one.

@@ -1,32 +1,20 @@
 //! Answers: read data and status (RFC 7143 §11.4, §11.7), and how tasks end.
 
 use super::control::ends_many;
-use super::link::LinkState;
 use super::memory_promise::Demand;
 use super::outgoing::{DataIn, OutgoingPdu, Residual, Scsi};
 use super::request::{Response, ScsiResult};
 use super::task::{Answer, Kind, State, Task, Termination, Transfer};
 use super::{TargetSession, links_to_keep};
 use crate::links::LinkIndex;
-use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
+use crate::wire::{ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Cx, Sg};
 use stream::{Tag, TargetEvent};
 
 impl TargetSession {
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
-        let link = &mut self.links[task.link];
-        // Who asks again keeps what it was allowed, and that counts once.
-        let kept = task.read_reserved;
-        let more = len.saturating_sub(kept);
-        let outstanding = link.read_bytes + link.kernel_bytes;
-        let allowed = outstanding == u64::from(kept)
-            || outstanding + u64::from(more) <= u64::from(self.limits.read_bytes);
-        if allowed {
-            link.read_bytes += u64::from(more);
-            task.read_reserved += more;
-        }
-        allowed
+        self.links[task.link].tx.allow_read(&mut task.read_reserved, len, self.limits.read_bytes)
     }
 
     pub(super) fn allow_write(&mut self, tag: Tag, len: u32) -> bool {
@@ -55,25 +43,14 @@ impl TargetSession {
         }
         let link = &mut self.links[index];
         task.read_reserved -= reserved;
-        link.read_bytes = (link.read_bytes + len as u64).saturating_sub(u64::from(reserved));
-        let (segment, burst) = (DataIn::segment_of(link), self.params.max_burst);
+        let (segment, burst) = (link.framing.segment_max(), self.params.max_burst);
         let sn = transfer.data_sn;
         transfer.data_sn = sn.wrapping_add(DataIn::count(len as u32, segment, burst));
         transfer.sent = offset.saturating_add(len as u32);
         let data = if len < data.len() { data.slice(0..len) } else { data };
         let unasked = (len as u32).saturating_sub(reserved);
-        link.unasked_bytes += u64::from(unasked);
-        link.out.push_back(OutgoingPdu::DataIn(DataIn {
-            itt,
-            offset,
-            data,
-            unasked,
-            done: 0,
-            sn,
-            segment,
-            burst,
-            status: None,
-        }));
+        let run = DataIn { itt, offset, data, unasked, done: 0, sn, segment, burst, status: None };
+        link.tx.push_data(run, reserved);
     }
 
     /// The server answers.
@@ -88,7 +65,7 @@ impl TargetSession {
                 let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
                 self.uncount(tag);
                 self.tasks.discard(tag);
-                self.links[index].put_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
+                self.links[index].tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
             }
             (State::Live, Kind::Scsi(_)) => {
                 let answer = Answer::of(response).unwrap_or(Answer::Failure);
@@ -281,14 +258,14 @@ impl TargetSession {
         let link = &mut self.links[task.link];
         link.tasks -= 1;
         link.owed -= usize::from(task.owing);
-        link.read_bytes = link.read_bytes.saturating_sub(u64::from(task.read_reserved));
+        link.tx.disallow_read(task.read_reserved);
         link.write_bytes = link.write_bytes.saturating_sub(u64::from(task.write_reserved));
         self.unsettled |= !link.is_open();
     }
 
     pub(super) fn send_answer(&mut self, task: Task, answer: Answer) {
         if let Answer::Function(response) = answer {
-            return self.links[task.link].out.push_back(OutgoingPdu::Tmf { itt: task.itt, response });
+            return self.links[task.link].tx.push(OutgoingPdu::Tmf { itt: task.itt, response });
         }
         let Kind::Scsi(transfer) = task.kind else { return };
         let link = &mut self.links[task.link];
@@ -303,11 +280,11 @@ impl TargetSession {
             Answer::Result(_) | Answer::Failure | Answer::Function(_) => None,
         };
         match status {
-            Some(status @ ScsiStatus::GOOD) => link.put_status(itt, status, exp_data_sn, residual),
-            Some(status @ ScsiStatus::CONDITION_MET) if link.last_data(itt).is_some() => {
-                link.put_status(itt, status, exp_data_sn, residual);
+            Some(status @ ScsiStatus::GOOD) => link.tx.push_status(itt, status, exp_data_sn, residual),
+            Some(status @ ScsiStatus::CONDITION_MET) if link.tx.last_data(itt).is_some() => {
+                link.tx.push_status(itt, status, exp_data_sn, residual);
             }
-            _other => link.out.push_back(OutgoingPdu::Scsi(Box::new(Scsi {
+            _other => link.tx.push(OutgoingPdu::Scsi(Box::new(Scsi {
                 itt,
                 answer,
                 exp_data_sn,
@@ -315,25 +292,6 @@ impl TargetSession {
                 bidi_residual: transfer.bidi_read_len,
                 with_qualifier: self.params.protocol_level >= 2,
             }))),
-        }
-    }
-}
-
-impl LinkState {
-    /// The last of what waits to be sent, if it is data of this task without status.
-    fn last_data(&mut self, itt: Itt) -> Option<&mut DataIn> {
-        match self.out.back_mut() {
-            Some(OutgoingPdu::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
-            Some(_) | None => None,
-        }
-    }
-
-    /// Queues a status without sense: it rides on the last of the data (RFC 7143 §11.7.3), or is a
-    /// response by itself, which must then be GOOD.
-    fn put_status(&mut self, itt: Itt, status: ScsiStatus, exp_data_sn: u32, residual: Residual) {
-        match self.last_data(itt) {
-            Some(run) => run.status = Some((status, residual)),
-            None => self.out.push_back(OutgoingPdu::Good { itt, exp_data_sn, residual }),
         }
     }
 }

@@ -136,7 +136,7 @@ pub(super) struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutstandingR2t {
     pub(super) ttt: u32,
-    pub(super) at: u32,
+    pub(super) offset: u32,
     pub(super) end: u32,
 }
 
@@ -302,9 +302,9 @@ impl Transfer {
         }
         let asked = self.asked.max(self.whole);
         let place = self.places.iter().find(|place| place.end() > asked)?;
-        let at = asked.max(place.at());
-        let end = place.end().min(self.edtl).min(at.saturating_add(burst));
-        (at < end).then_some((at, end))
+        let offset = asked.max(place.at());
+        let end = place.end().min(self.edtl).min(offset.saturating_add(burst));
+        (offset < end).then_some((offset, end))
     }
 
     /// Whether the peer still owes data that it announced or was asked for.

@@ -47,10 +47,10 @@ impl TargetSession {
     /// What a text of the full feature phase may depend on; the other values are those of the login.
     fn text_params(&self, index: LinkIndex) -> Params {
         let kind = if self.params.discovery { SessionType::Discovery } else { SessionType::Normal };
-        let link = &self.links[index].params;
+        let framing = self.links[index].framing;
         Params {
-            initiator_mrdsl: link.initiator_mrdsl,
-            target_mrdsl: link.target_mrdsl,
+            initiator_mrdsl: framing.peer_mrdsl,
+            target_mrdsl: framing.own_mrdsl,
             ..Params::defaults(kind)
         }
     }
@@ -87,9 +87,9 @@ impl TargetSession {
         let link = &mut self.links[index];
         let TextAnswer { response, text, initiator_mrdsl } = answer;
         let (itt, ttt, flags, lun) = (response.itt, response.ttt, response.flags, response.lun);
-        link.out.push_back(OutgoingPdu::Text { itt, ttt, flags, lun, data: text.into() });
+        link.tx.push(OutgoingPdu::Text { itt, ttt, flags, lun, data: text.into() });
         if let Some(mrdsl) = initiator_mrdsl {
-            link.params.initiator_mrdsl = mrdsl;
+            link.framing.peer_mrdsl = mrdsl;
         }
     }
 }

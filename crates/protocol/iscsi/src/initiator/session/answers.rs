@@ -2,7 +2,7 @@
 //! §11.19).
 
 use super::command::{Kind, residual};
-use super::outgoing::OutgoingPdu;
+use super::link::OutgoingPdu;
 use super::request::{Fault, NoAnswer, Notice, Residual, Response};
 use super::{InitiatorSession, State};
 use crate::links::LinkIndex;

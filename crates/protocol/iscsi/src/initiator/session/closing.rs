@@ -1,7 +1,6 @@
 //! How the session ends, and the clocks that end it.
 
-use super::link::{LinkState, Phase};
-use super::outgoing::OutgoingPdu;
+use super::link::{LinkState, OutgoingPdu, Phase};
 use super::request::{Fault, LinkFault};
 use super::{InitiatorSession, State};
 use crate::initiator::Failure;

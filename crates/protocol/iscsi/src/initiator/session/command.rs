@@ -1,6 +1,6 @@
 //! One request: from its submission to its end.
 
-use super::outgoing::{DIGEST_SEGMENT_MAX, OutgoingPdu};
+use super::link::OutgoingPdu;
 use super::request::{Fault, NoAnswer, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement};
 use super::targets::TargetsReader;
 use super::{IMMEDIATE_MAX, InitiatorSession, State};
@@ -135,7 +135,7 @@ impl InitiatorSession {
                 out.push_back(OutgoingPdu::Data {
                     tag,
                     ttt: Ttt::NONE,
-                    at: immediate,
+                    offset: immediate,
                     end: unsolicited,
                     sn: 0,
                 });
@@ -185,9 +185,7 @@ impl InitiatorSession {
     fn unasked(&self, link: LinkIndex, len: u32) -> (u32, u32) {
         let framing = self.links[link].framing;
         let burst = self.params.first_burst.min(len);
-        let digest = if framing.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
-        let immediate =
-            if self.params.immediate_data { burst.min(framing.target_mrdsl).min(digest) } else { 0 };
+        let immediate = if self.params.immediate_data { burst.min(framing.segment_max()) } else { 0 };
         (immediate, if self.params.initial_r2t { immediate } else { burst })
     }
 
@@ -274,7 +272,7 @@ impl InitiatorSession {
         command.unsent += len;
         command.sn = command.sn.wrapping_add(1);
         command.next = end;
-        self.links[index].out.push_back(OutgoingPdu::Data { tag, ttt: pdu.ttt, at: offset, end, sn: 0 });
+        self.links[index].out.push_back(OutgoingPdu::Data { tag, ttt: pdu.ttt, offset, end, sn: 0 });
         Ok(())
     }
 

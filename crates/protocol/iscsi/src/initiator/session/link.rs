@@ -1,10 +1,10 @@
 //! One TCP connection of the session: its login, what it receives, what it has to send, its clocks.
 
-use super::outgoing::OutgoingPdu;
 use super::{Failure, InitiatorLimits};
+use crate::framing::{Framing, PduReceiver};
 use crate::initiator::{InitiatorLogin, LoginConfig};
-use crate::wire::{Bhs, Cid, Itt, Sn};
-use buf::crc32c::Crc32c;
+use crate::login::LoginPdu;
+use crate::wire::{Cid, Itt, Lun, Sn, Ttt};
 use buf::{Cx, Time};
 use std::collections::VecDeque;
 use stream::{Inlet, Outbox, Tag};
@@ -20,7 +20,9 @@ pub(super) const PONGS_MAX: usize = 64;
 pub(super) struct LinkState {
     pub(super) cid: Cid,
     pub(super) phase: Phase,
-    pub(super) rx: Rx,
+    pub(super) rx: PduReceiver<Segment>,
+    /// The beginning of a small data segment.
+    pub(super) small: [u8; SMALL_MAX],
     pub(super) out: VecDeque<OutgoingPdu>,
     pub(super) outbox: Outbox,
     pub(super) framing: Framing,
@@ -40,17 +42,6 @@ pub(super) struct LinkState {
     pub(super) retry: Option<Time>,
 }
 
-/// What the login negotiated for the link's PDUs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Framing {
-    pub(super) header_digest: bool,
-    pub(super) data_digest: bool,
-    /// Longest data segment that we receive.
-    pub(super) initiator_mrdsl: u32,
-    /// Longest data segment that the target receives.
-    pub(super) target_mrdsl: u32,
-}
-
 /// The life of a link.
 #[derive(Debug)]
 pub(super) enum Phase {
@@ -68,42 +59,38 @@ impl PartialEq for Phase {
     }
 }
 
-/// The receiving half.
-#[derive(Debug)]
-pub(super) struct Rx {
-    pub(super) inlet: Inlet,
-    pub(super) state: RxState,
-    /// Header of the PDU whose data comes.
-    pub(super) bhs: Bhs,
-    pub(super) crc: Crc32c,
-    /// A receive is out.
-    pub(super) out: bool,
-    /// The beginning of a small data segment.
-    pub(super) small: [u8; SMALL_MAX],
-}
-
-/// Which part of a PDU comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RxState {
-    Header,
-    /// `left` bytes of a data segment; behind them padding and digest.
-    Data {
-        left: u32,
-        segment: Segment,
-    },
-}
-
 /// What a data segment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// Data of a read, from `at` of it on.
-    Read { tag: Tag, at: u32 },
+    /// Data of a read, from `offset` of it on.
+    Read { tag: Tag, offset: u32 },
     /// Sense data, or a rejected header; `filled` bytes of it are kept.
     Small { filled: usize },
     /// A list of targets.
     Text { tag: Tag },
     /// Nothing.
     Skip,
+}
+
+/// A PDU that waits to be sent, or a run of Data-Out PDUs.
+#[derive(Debug)]
+pub(super) enum OutgoingPdu {
+    Login(Box<LoginPdu>),
+    Request(Tag),
+    /// A stretch of a write from `offset` on, unasked or as an R2T asked; `sn` is the next DataSN.
+    Data {
+        tag: Tag,
+        ttt: Ttt,
+        offset: u32,
+        end: u32,
+        sn: u32,
+    },
+    Ping(Itt),
+    Pong {
+        ttt: Ttt,
+        lun: Lun,
+    },
+    Logout(Itt),
 }
 
 impl LinkState {
@@ -113,22 +100,11 @@ impl LinkState {
         Ok(LinkState {
             cid: wanted.cid,
             phase: Phase::Login(Box::new(login)),
-            rx: Rx {
-                inlet: Inlet::new(),
-                state: RxState::Header,
-                bhs: Bhs::ZERO,
-                crc: Crc32c::new(),
-                out: false,
-                small: [0; SMALL_MAX],
-            },
+            rx: PduReceiver::new(Inlet::new()),
+            small: [0; SMALL_MAX],
             out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
             outbox: Outbox::new(),
-            framing: Framing {
-                header_digest: false,
-                data_digest: false,
-                initiator_mrdsl: 8192,
-                target_mrdsl: 8192,
-            },
+            framing: Framing::LOGIN,
             exp_stat_sn: Sn::new(0),
             commands: 0,
             pongs: 0,
@@ -149,6 +125,6 @@ impl LinkState {
 
     /// Whether the world holds nothing of this link.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.rx.out && self.outbox.is_idle()
+        !self.rx.is_out && self.outbox.is_idle()
     }
 }

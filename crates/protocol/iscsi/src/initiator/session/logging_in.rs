@@ -1,14 +1,13 @@
 //! The login of a link: whole PDUs between the stream and [`InitiatorLogin`](crate::initiator::InitiatorLogin).
 
-use super::link::{Framing, Phase};
-use super::outgoing::OutgoingPdu;
+use super::link::{OutgoingPdu, Phase};
 use super::receive::Parsing;
 use super::request::{LoginStep, Notice};
 use super::{InitiatorSession, STEPS_MAX, State};
+use crate::framing::Framing;
 use crate::initiator::{Failure, LoggedIn, Progress};
 use crate::links::LinkIndex;
 use crate::login::LOGIN_SEGMENT_LEN_MAX;
-use crate::negotiate::Digest;
 use crate::wire::{BHS_LEN, Bhs, LoginResponse, LoginStatus, Pdu};
 use buf::Cx;
 use stream::HostEvent;
@@ -17,9 +16,7 @@ impl InitiatorSession {
     /// Takes one Login Response.
     pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
         let link = &mut self.links[index];
-        let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
-            return Parsing::Wait;
-        };
+        let Some(bhs) = link.rx.next_bhs() else { return Parsing::Wait };
         if bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() > 0 {
             self.fail_login(index, Failure::Malformed);
             return Parsing::Wait;
@@ -82,12 +79,7 @@ impl InitiatorSession {
     fn established(&mut self, cx: &mut Cx<'_>, index: LinkIndex, logged_in: &LoggedIn) {
         let params = &logged_in.params;
         let link = &mut self.links[index];
-        link.framing = Framing {
-            header_digest: params.header_digest == Digest::Crc32c,
-            data_digest: params.data_digest == Digest::Crc32c,
-            initiator_mrdsl: params.initiator_mrdsl,
-            target_mrdsl: params.target_mrdsl,
-        };
+        link.framing = Framing::of_initiator(params);
         (link.phase, link.deadline, link.heard) = (Phase::Open, None, cx.now);
         link.exp_stat_sn = logged_in.exp_stat_sn;
         self.window.take(logged_in.exp_cmd_sn, logged_in.max_cmd_sn);

@@ -4,51 +4,27 @@
 //! ended before it was sent leaves no gap.
 
 use super::command::{Command, Data, Kind};
-use super::link::{Framing, LinkState};
+use super::link::{LinkState, OutgoingPdu};
 use super::request::Response;
 use super::{InitiatorSession, RETRY, Window};
 use crate::discovery::SendTargets;
+use crate::framing::{FRAME_LEN, Framing, PduWriter};
 use crate::links::LinkIndex;
-use crate::login::LoginPdu;
 use crate::wire::{
-    self, BHS_LEN, Bhs, Cid, CommandFlags, DataOutFlags, Itt, LogoutReason, Lun, Pdu, Sn, TextFlags,
+    self, BHS_LEN, Cid, CommandFlags, DataOutFlags, Itt, LogoutReason, Lun, Pdu, Sn, TextFlags,
     TmfResponseCode, Ttt, padding,
 };
-use buf::crc32c::Crc32c;
 use buf::{Cx, Sg};
 use std::ops::Range;
 use stream::{Batch, SendOp, Slab, Tag};
 use zerocopy::byteorder::big_endian::U32;
 
-/// Longest data segment with a digest: volatile memory is copied, and must fit a batch.
-pub(super) const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 /// Longest extended CDB segment: its header, and 244 bytes of CDB.
 const AHS_MAX: usize = 4 + 244;
-/// Header, extended CDB, digest, padding and digest.
-const FRAME: usize = BHS_LEN + AHS_MAX + 4 + 3 + 4;
+/// A PDU with an extended CDB, beside its data.
+const FRAME: usize = FRAME_LEN + AHS_MAX;
 /// `SendTargets=`, an iSCSI name of 223 bytes, and a zero byte.
 const TEXT_MAX: usize = 240;
-
-/// A PDU, or a run of Data-Out PDUs.
-#[derive(Debug)]
-pub(super) enum OutgoingPdu {
-    Login(Box<LoginPdu>),
-    Request(Tag),
-    /// A stretch of a write from `at` on, unasked or as an R2T asked; `sn` is the next DataSN.
-    Data {
-        tag: Tag,
-        ttt: Ttt,
-        at: u32,
-        end: u32,
-        sn: u32,
-    },
-    Ping(Itt),
-    Pong {
-        ttt: Ttt,
-        lun: Lun,
-    },
-    Logout(Itt),
-}
 
 /// The write data that the next PDU carries.
 fn payload<'a>(
@@ -58,16 +34,15 @@ fn payload<'a>(
 ) -> Option<(&'a Sg, Range<usize>)> {
     let (tag, range) = match out {
         OutgoingPdu::Request(tag) => (tag, None),
-        OutgoingPdu::Data { tag, at, end, .. } => (tag, Some((*at, *end))),
+        OutgoingPdu::Data { tag, offset, end, .. } => (tag, Some((*offset, *end))),
         OutgoingPdu::Login(_) | OutgoingPdu::Ping(_) | OutgoingPdu::Pong { .. } | OutgoingPdu::Logout(_) => {
             return None;
         }
     };
     let Data::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
-    let digest = if framing.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
-    let (at, end) = range.unwrap_or((0, *immediate));
-    let len = (end - at).min(framing.target_mrdsl).min(digest);
-    (len > 0).then_some((data, at as usize..(at + len) as usize))
+    let (offset, end) = range.unwrap_or((0, *immediate));
+    let len = (end - offset).min(framing.segment_max());
+    (len > 0).then_some((data, offset as usize..(offset + len) as usize))
 }
 
 /// Bytes of head that the next PDU needs at most.
@@ -88,20 +63,14 @@ impl InitiatorSession {
         if !link.outbox.is_free() {
             return None;
         }
-        let mut want = 0;
-        for out in &link.out {
-            want += head_least(out, &self.commands, framing);
-            if want >= stream::HEAD_MAX {
-                break;
-            }
-        }
-        let Some(batch) = link.outbox.open(cx.pool, least, want.max(least)) else {
+        let estimates = link.out.iter().map(|out| head_least(out, &self.commands, framing));
+        let Some(pdus) = PduWriter::open(&mut link.outbox, cx.pool, framing, least, estimates) else {
             link.retry = Some(cx.now + RETRY);
             return None;
         };
         let LinkState { out: queue, exp_stat_sn, cid, pongs, .. } = link;
-        let mut writer = Writer {
-            batch,
+        let mut writer = RequestWriter {
+            pdus,
             framing,
             exp_stat_sn: *exp_stat_sn,
             cid: *cid,
@@ -114,7 +83,7 @@ impl InitiatorSession {
         while let Some(out) = queue.front_mut() {
             let head = head_least(out, &self.commands, framing);
             let pieces = payload(out, &self.commands, framing).map_or(&none, |(data, _)| data);
-            if writer.answered.is_some() || !writer.batch.fits(head, pieces) {
+            if writer.answered.is_some() || !writer.pdus.batch.fits(head, pieces) {
                 break;
             }
             *pongs -= usize::from(matches!(out, OutgoingPdu::Pong { .. }));
@@ -122,7 +91,7 @@ impl InitiatorSession {
                 queue.pop_front();
             }
         }
-        let (batch, answered) = (writer.batch, writer.answered);
+        let (batch, answered) = (writer.pdus.batch, writer.answered);
         let op = link.outbox.close(batch, cx.now);
         if let Some(tag) = answered {
             self.complete(tag, Response::Task(TmfResponseCode::NO_TASK));
@@ -132,8 +101,9 @@ impl InitiatorSession {
     }
 }
 
-struct Writer<'a> {
-    batch: Batch,
+/// Makes PDUs of what waits.
+struct RequestWriter<'a> {
+    pdus: PduWriter,
     framing: Framing,
     exp_stat_sn: Sn,
     cid: Cid,
@@ -144,35 +114,33 @@ struct Writer<'a> {
     answered: Option<Tag>,
 }
 
-impl Writer<'_> {
+impl RequestWriter<'_> {
     /// Puts one PDU into the batch; true if `out` is done with. What belongs to a request that has ended
     /// meanwhile is left out.
     fn put(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
         match out {
             OutgoingPdu::Login(pdu) => {
-                self.batch.put(pdu.bhs.bytes());
-                self.batch.put(&pdu.text);
-                self.batch.put(padding(pdu.text.len()));
+                // Its length is in the header, and it has no digests.
+                self.pdus.batch.put(pdu.bhs.bytes());
+                self.pdus.batch.put(&pdu.text);
+                self.pdus.batch.put(padding(pdu.text.len()));
             }
             OutgoingPdu::Request(tag) => self.request(*tag, commands),
-            OutgoingPdu::Data { tag, ttt, at, end, sn } => {
-                let carried = payload(
-                    &OutgoingPdu::Data { tag: *tag, ttt: *ttt, at: *at, end: *end, sn: *sn },
-                    commands,
-                    self.framing,
-                );
-                let (Some(command), Some((data, range))) = (commands.get(*tag), carried) else { return true };
+            &mut OutgoingPdu::Data { tag, ttt, end, .. } => {
+                let (command, carried) = (commands.get(tag), payload(out, commands, self.framing));
+                let (Some(command), Some((data, range))) = (command, carried) else { return true };
                 let Kind::Scsi(scsi) = &command.kind else { return true };
+                let OutgoingPdu::Data { offset, sn, .. } = out else { return true };
                 let to = range.end as u32;
-                let (last, len) = (to == *end, to - *at);
+                let (last, len) = (to == end, to - *offset);
                 let mut pdu = wire::DataOut::new();
                 pdu.flags = if last { DataOutFlags::FINAL } else { DataOutFlags(0) };
-                (pdu.lun, pdu.itt, pdu.ttt) = (Lun(scsi.lun), command.itt, *ttt);
+                (pdu.lun, pdu.itt, pdu.ttt) = (Lun(scsi.lun), command.itt, ttt);
                 (pdu.exp_stat_sn, pdu.data_sn) = (self.exp_stat_sn, Sn::new(*sn));
-                pdu.buffer_offset = U32::new(*at);
-                self.frame(&mut pdu, &[], Some((data, range)));
-                (*at, *sn) = (to, sn.wrapping_add(1));
-                if let Some(command) = commands.get_mut(*tag) {
+                pdu.buffer_offset = U32::new(*offset);
+                self.pdus.put_payload(&mut pdu, &[], data, range);
+                (*offset, *sn) = (to, sn.wrapping_add(1));
+                if let Some(command) = commands.get_mut(tag) {
                     command.unsent -= len;
                     command.r2ts -= u32::from(last && !ttt.is_none());
                 }
@@ -186,7 +154,7 @@ impl Writer<'_> {
                 pdu.set_reason(LogoutReason::CLOSE_SESSION);
                 (pdu.itt, pdu.cid) = (*itt, self.cid);
                 (pdu.cmd_sn, pdu.exp_stat_sn) = (self.window.next, self.exp_stat_sn);
-                self.frame(&mut pdu, &[], None);
+                self.pdus.put(&mut pdu, &[]);
             }
         }
         true
@@ -249,7 +217,10 @@ impl Writer<'_> {
         let mut ahs = [0; AHS_MAX];
         let ahs = extended_cdb(tail, &mut ahs);
         pdu.ahs_words = (ahs.len() / 4) as u8;
-        self.frame(&mut pdu, ahs, carried);
+        match carried {
+            Some((data, range)) => self.pdus.put_payload(&mut pdu, ahs, data, range),
+            None => self.pdus.put_payload(&mut pdu, ahs, &Sg::new(), 0..0),
+        }
         sn
     }
 
@@ -264,7 +235,7 @@ impl Writer<'_> {
             pdu.referenced_tag = itt;
             pdu.ref_cmd_sn = sn.unwrap_or(self.window.next);
         }
-        self.frame(&mut pdu, &[], None);
+        self.pdus.put(&mut pdu, &[]);
     }
 
     /// The question, or the request for the next piece of its answer.
@@ -281,14 +252,7 @@ impl Writer<'_> {
         };
         let parts = if ttt.is_none() { ["SendTargets=", name, "\0"] } else { [""; 3] };
         let text = parts.concat();
-        pdu.set_data_len(text.len());
-        self.header(pdu.as_bhs(), &[]);
-        if !text.is_empty() {
-            self.batch.put(text.as_bytes());
-            let mut crc = Crc32c::new();
-            crc.update(text.as_bytes());
-            self.trailer(text.len(), crc);
-        }
+        self.pdus.put(&mut pdu, text.as_bytes());
     }
 
     fn nop(&mut self, itt: Itt, ttt: Ttt, lun: Lun) {
@@ -296,38 +260,7 @@ impl Writer<'_> {
         pdu.op = pdu.op.immediate();
         (pdu.itt, pdu.ttt, pdu.lun) = (itt, ttt, lun);
         (pdu.cmd_sn, pdu.exp_stat_sn) = (self.window.next, self.exp_stat_sn);
-        self.frame(&mut pdu, &[], None);
-    }
-
-    /// A header, with its digest, and the data behind it.
-    fn frame(&mut self, pdu: &mut impl Pdu, ahs: &[u8], carried: Option<(&Sg, Range<usize>)>) {
-        let len = carried.as_ref().map_or(0, |(_, range)| range.len());
-        pdu.set_data_len(len);
-        self.header(pdu.as_bhs(), ahs);
-        let Some((data, range)) = carried else { return };
-        let mut crc = Crc32c::new();
-        self.batch.payload(data, range, self.framing.data_digest.then_some(&mut crc));
-        self.trailer(len, crc);
-    }
-
-    fn header(&mut self, bhs: &Bhs, ahs: &[u8]) {
-        self.batch.put(bhs.bytes());
-        self.batch.put(ahs);
-        if self.framing.header_digest {
-            let mut crc = Crc32c::new();
-            crc.update(bhs.bytes());
-            crc.update(ahs);
-            self.batch.put(&crc.wire());
-        }
-    }
-
-    fn trailer(&mut self, len: usize, mut crc: Crc32c) {
-        let padding = padding(len);
-        self.batch.put(padding);
-        if self.framing.data_digest {
-            crc.update(padding);
-            self.batch.put(&crc.wire());
-        }
+        self.pdus.put(&mut pdu, &[]);
     }
 }
 

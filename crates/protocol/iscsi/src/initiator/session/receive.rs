@@ -2,12 +2,12 @@
 
 use super::InitiatorSession;
 use super::command::{Data, Kind};
-use super::link::{PONGS_MAX, Phase, Rx, RxState, SMALL_MAX, Segment};
+use super::link::{LinkState, PONGS_MAX, Phase, SMALL_MAX, Segment};
 use super::request::{Fault, LinkFault};
+use crate::framing::{PduReceiver, ReceiveState};
 use crate::initiator::Failure;
 use crate::links::LinkIndex;
-use crate::wire::{BHS_LEN, Bhs, DataIn, NopIn, Opcode, Pdu, R2t, pad_len};
-use buf::crc32c::Crc32c;
+use crate::wire::{Bhs, DataIn, NopIn, Opcode, Pdu, R2t};
 use buf::{Cx, SgMut};
 use stream::{Direct, Inlet, Received, RecvOp, Tag};
 
@@ -30,21 +30,19 @@ impl InitiatorSession {
     /// What to receive next: the rest of a read's data goes straight to where the caller wants it.
     pub(super) fn next_recv(&mut self, index: LinkIndex) -> Option<RecvOp> {
         let link = &self.links[index];
-        if link.rx.out || !link.rx.inlet.is_empty() || link.is_over() {
+        if !link.rx.may_receive() || link.is_over() {
             return None;
         }
         let direct = match link.rx.state {
-            RxState::Data { left, segment: Segment::Read { tag, at } } if left > 0 => {
+            ReceiveState::Data { left, segment: Segment::Read { tag, offset } } if left > 0 => {
                 self.memory(tag).and_then(|memory| {
                     let data = memory.take()?;
-                    Some(Direct { tag, data, want: at as usize..(at + left) as usize })
+                    Some(Direct { tag, data, want: offset as usize..(offset + left) as usize })
                 })
             }
-            RxState::Data { .. } | RxState::Header => None,
+            ReceiveState::Data { .. } | ReceiveState::Header => None,
         };
-        let rx = &mut self.links[index].rx;
-        rx.out = true;
-        Some(RecvOp { direct, stage_len: rx.inlet.stage_len(), stage: None })
+        Some(self.links[index].rx.receive(direct))
     }
 
     fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
@@ -63,7 +61,7 @@ impl InitiatorSession {
         came: Received,
     ) -> Result<(), LinkFault> {
         let link = &mut self.links[index];
-        link.rx.out = false;
+        link.rx.is_out = false;
         let bytes = came.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
         let link = &mut self.links[index];
@@ -88,8 +86,8 @@ impl InitiatorSession {
         if link.framing.data_digest {
             data.digest(want.start..want.start + n, &mut link.rx.crc);
         }
-        if let RxState::Data { left, segment: Segment::Read { at, .. } } = &mut link.rx.state {
-            *at += n as u32;
+        if let ReceiveState::Data { left, segment: Segment::Read { offset, .. } } = &mut link.rx.state {
+            *offset += n as u32;
             *left -= n as u32;
         }
         if let Some(memory) = self.memory(tag) {
@@ -111,9 +109,13 @@ impl InitiatorSession {
                     return Ok(());
                 }
                 (Phase::Login(_), _) => Ok(self.parse_login(cx, index)),
-                (Phase::Open, RxState::Header) => self.parse_header(cx, index),
-                (Phase::Open, RxState::Data { left: 0, segment }) => self.parse_trailer(cx, index, segment),
-                (Phase::Open, RxState::Data { left, segment }) => Ok(self.parse_data(index, left, segment)),
+                (Phase::Open, ReceiveState::Header) => self.parse_header(cx, index),
+                (Phase::Open, ReceiveState::Data { left: 0, segment }) => {
+                    self.parse_trailer(cx, index, segment)
+                }
+                (Phase::Open, ReceiveState::Data { left, segment }) => {
+                    Ok(self.parse_data(index, left, segment))
+                }
             };
             match parsing {
                 Ok(Parsing::Continue) => {}
@@ -132,34 +134,25 @@ impl InitiatorSession {
         if full || link.pongs >= PONGS_MAX {
             return Ok(Parsing::Wait);
         }
-        let len = BHS_LEN + if link.framing.header_digest { 4 } else { 0 };
-        let Some(bytes) = link.rx.inlet.header(len) else { return Ok(Parsing::Wait) };
-        let (header, sum) = bytes.split_at(BHS_LEN);
-        let Some(bhs) = Bhs::from_prefix(header).copied() else { return Ok(Parsing::Wait) };
+        let Some(bhs) = link.rx.next_bhs() else { return Ok(Parsing::Wait) };
         // The digest covers additional segments too, which no target's PDU has.
         if bhs.ahs_len() != 0 {
             return Err(Fault::UnexpectedAhs);
         }
-        if !sum.is_empty() {
-            let mut crc = Crc32c::new();
-            crc.update(header);
-            if sum != crc.wire() {
-                return Err(Fault::HeaderDigest);
-            }
+        match link.rx.take_header(&bhs, link.framing.header_digest) {
+            None => return Ok(Parsing::Wait),
+            Some(Err(_wrong)) => return Err(Fault::HeaderDigest),
+            Some(Ok(_no_additional_segments)) => {}
         }
-        link.rx.inlet.consume(len);
         link.heard = cx.now;
-        if bhs.data_len() > link.framing.initiator_mrdsl as usize {
+        if bhs.data_len() > link.framing.own_mrdsl as usize {
             return Err(Fault::SegmentTooLong(bhs.data_len() as u32));
         }
         let segment = self.begin(index, &bhs)?;
-        let rx = &mut self.links[index].rx;
-        rx.bhs = bhs;
         if bhs.data_len() == 0 {
-            self.end_pdu(cx, index, segment, true)?;
+            self.end_pdu(cx, index, &bhs, segment, true)?;
         } else {
-            rx.crc = Crc32c::new();
-            rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
+            self.links[index].rx.begin_data(&bhs, segment);
         }
         Ok(Parsing::Continue)
     }
@@ -170,7 +163,7 @@ impl InitiatorSession {
         let pdu = DataIn::from_bhs(bhs);
         let segment = match opcode {
             Opcode::DATA_IN => match self.check_data(index, pdu)? {
-                Some(tag) => Segment::Read { tag, at: pdu.buffer_offset.get() },
+                Some(tag) => Segment::Read { tag, offset: pdu.buffer_offset.get() },
                 None => Segment::Skip,
             },
             Opcode::SCSI_RESPONSE => {
@@ -242,13 +235,13 @@ impl InitiatorSession {
     fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Parsing {
         let link = &mut self.links[index];
         let digest = link.framing.data_digest;
-        let Rx { inlet, state, crc, small, .. } = &mut link.rx;
+        let LinkState { rx: PduReceiver { inlet, state, crc, .. }, small, .. } = link;
         if inlet.is_empty() {
             return Parsing::Wait;
         }
         let len = left as usize;
         let (n, segment) = match segment {
-            Segment::Read { tag, at } => {
+            Segment::Read { tag, offset } => {
                 let command = self.commands.get_mut(tag);
                 let data = command.and_then(|command| match &mut command.data {
                     Data::In(Some(data)) => Some(data),
@@ -256,15 +249,15 @@ impl InitiatorSession {
                 });
                 match data {
                     Some(data) => {
-                        let from = at as usize;
+                        let from = offset as usize;
                         let n = inlet.copy_into(data, from..from + len);
                         if digest {
                             data.digest(from..from + n, crc);
                         }
-                        (n, Segment::Read { tag, at: at + n as u32 })
+                        (n, Segment::Read { tag, offset: offset + n as u32 })
                     }
                     // It ended meanwhile, by an answer on another link.
-                    None => (inlet.digest(len, crc), Segment::Read { tag, at }),
+                    None => (inlet.digest(len, crc), segment),
                 }
             }
             Segment::Small { filled } if filled < SMALL_MAX => {
@@ -282,7 +275,7 @@ impl InitiatorSession {
             }
             Segment::Small { .. } | Segment::Skip => (inlet.digest(len, crc), segment),
         };
-        *state = RxState::Data { left: left - n as u32, segment };
+        *state = ReceiveState::Data { left: left - n as u32, segment };
         Parsing::Continue
     }
 
@@ -293,20 +286,10 @@ impl InitiatorSession {
         segment: Segment,
     ) -> Result<Parsing, Fault> {
         let link = &mut self.links[index];
-        let pad = pad_len(link.rx.bhs.data_len());
-        let digest = if link.framing.data_digest { 4 } else { 0 };
-        let mut good = true;
-        if pad + digest > 0 {
-            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Ok(Parsing::Wait) };
-            let (padding, sum) = bytes.split_at(pad);
-            if digest > 0 {
-                link.rx.crc.update(padding);
-                good = sum == link.rx.crc.wire();
-            }
-            link.rx.inlet.consume(pad + digest);
-        }
-        link.rx.state = RxState::Header;
-        self.end_pdu(cx, index, segment, good)?;
+        let Some(good) = link.rx.take_trailer(link.framing.data_digest) else { return Ok(Parsing::Wait) };
+        link.rx.state = ReceiveState::Header;
+        let bhs = link.rx.bhs;
+        self.end_pdu(cx, index, &bhs, segment, good)?;
         Ok(Parsing::Continue)
     }
 
@@ -316,22 +299,22 @@ impl InitiatorSession {
         &mut self,
         cx: &mut Cx<'_>,
         index: LinkIndex,
+        bhs: &Bhs,
         segment: Segment,
         good: bool,
     ) -> Result<(), Fault> {
-        let bhs = self.links[index].rx.bhs;
         match segment {
-            Segment::Read { tag, .. } => return self.end_data(tag, DataIn::from_bhs(&bhs), good),
+            Segment::Read { tag, .. } => return self.end_data(tag, DataIn::from_bhs(bhs), good),
             Segment::Small { .. } | Segment::Text { .. } if !good => {
                 return Err(Fault::DataDigest(bhs.opcode()));
             }
             Segment::Small { filled } => {
-                let small = self.links[index].rx.small;
-                return self.answer(cx, index, &bhs, small.get(..filled).unwrap_or(&small));
+                let small = self.links[index].small;
+                return self.answer(cx, index, bhs, small.get(..filled).unwrap_or(&small));
             }
             Segment::Text { .. } | Segment::Skip => {}
         }
-        self.answer(cx, index, &bhs, &[])
+        self.answer(cx, index, bhs, &[])
     }
 }
 

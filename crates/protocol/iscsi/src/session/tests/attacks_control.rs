@@ -267,7 +267,7 @@ fn attack_37_one_read_is_always_allowed() {
     pair.pump();
     assert!(pair.session.reserve_read(second, 4096));
     pair.with_cx(|session, cx| session.retire(cx, second));
-    assert_eq!(pair.link_state(0).read_bytes, 0);
+    assert_eq!(pair.link_state(0).tx.read_bytes, 0);
 }
 
 #[test]

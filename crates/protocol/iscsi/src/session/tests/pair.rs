@@ -401,8 +401,8 @@ impl Pair {
     /// Takes what the session sent on a link, as PDUs; digests are checked.
     pub fn take(&mut self, at: usize) -> Vec<Got> {
         let bytes = std::mem::take(&mut self.ends[at].sent);
-        let params = &self.link_state(at).params;
-        parse(&bytes, params.header_digest, params.data_digest)
+        let framing = self.link_state(at).framing;
+        parse(&bytes, framing.header_digest, framing.data_digest)
     }
 
     pub fn link_state(&self, at: usize) -> &LinkState {

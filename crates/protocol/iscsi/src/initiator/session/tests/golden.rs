@@ -53,7 +53,7 @@ fn unsolicited_data_follows_its_command_in_pieces() {
     let mut params = liar.host.params.clone();
     params.immediate_data = false;
     liar.host.params = params;
-    liar.host.links.get_mut(Link(0)).unwrap().framing.target_mrdsl = 512;
+    liar.host.links.get_mut(Link(0)).unwrap().framing.peer_mrdsl = 512;
     let data = memory(&liar.pool, 1022).freeze();
     liar.submit(scsi(0), Payload::Out(data)).unwrap();
     let sent = liar.sent();
