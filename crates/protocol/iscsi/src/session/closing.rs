@@ -8,10 +8,11 @@
 
 use super::TargetSession;
 use super::control::Logout;
-use super::link::{LinkState, Phase};
+use super::link::{LinkPhase, LinkState};
 use super::outgoing::OutgoingPdu;
 use super::request::{Fault, LinkFault};
-use super::task::Kind;
+use super::task::TaskKind;
+use super::tasks::{Tasks, links_to_keep};
 use crate::links::LinkIndex;
 use crate::wire::{AsyncEvent, LogoutResponseCode};
 use buf::{Cx, Time};
@@ -38,6 +39,16 @@ pub(super) enum NexusEnd {
     Done,
 }
 
+impl NexusEnd {
+    /// When the server must be done.
+    fn deadline(self) -> Option<Time> {
+        match self {
+            NexusEnd::Due { until } | NexusEnd::Asked { until } => Some(until),
+            NexusEnd::No | NexusEnd::Done => None,
+        }
+    }
+}
+
 impl TargetSession {
     /// Whether the session is ending and all its tasks have ended: what lasts as long as its nexus is to be
     /// ended now, and [`nexus_ended`](Self::nexus_ended) to be called when that is done. Says so once. Until
@@ -53,8 +64,8 @@ impl TargetSession {
     pub fn nexus_ended(&mut self, cx: &mut Cx<'_>) {
         if let NexusEnd::Due { .. } | NexusEnd::Asked { .. } = self.nexus_end {
             self.nexus_end = NexusEnd::Done;
-            self.unsettled = true;
-            self.tidy(cx);
+            self.tasks.unsettled = true;
+            self.tidy(cx.now);
         }
     }
 
@@ -68,47 +79,40 @@ impl TargetSession {
     fn is_nexus_ended(&mut self, now: Time) -> bool {
         match self.nexus_end {
             // A discovery session has no nexus.
-            NexusEnd::No if self.params.discovery => self.nexus_end = NexusEnd::Done,
+            NexusEnd::No if self.tasks.params.discovery => self.nexus_end = NexusEnd::Done,
             NexusEnd::No => self.nexus_end = NexusEnd::Due { until: now + NEXUS_END_TIMEOUT },
             NexusEnd::Due { .. } | NexusEnd::Asked { .. } | NexusEnd::Done => {}
         }
         self.nexus_end == NexusEnd::Done
     }
 
-    fn nexus_end_deadline(&self) -> Option<Time> {
-        match self.nexus_end {
-            NexusEnd::Due { until } | NexusEnd::Asked { until } => Some(until),
-            NexusEnd::No | NexusEnd::Done => None,
-        }
-    }
-
     /// Ends a link at once.
-    pub(super) fn fail_link(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
-        let link = &mut self.links[index];
-        if matches!(link.phase, Phase::Dead | Phase::Gone) {
+    pub(super) fn fail_link(&mut self, now: Time, index: LinkIndex) {
+        let link = &mut self.tasks.links[index];
+        if matches!(link.phase, LinkPhase::Dead | LinkPhase::Gone) {
             return;
         }
-        link.phase = Phase::Dead;
+        link.phase = LinkPhase::Dead;
         link.rx.inlet.clear();
         link.rx.drop_gathered();
         link.tx.clear();
         link.text = None;
         self.shut.push_back(index.into());
-        self.unsettled = true;
-        self.abandoned.forget(index);
-        self.unfence(index);
+        self.tasks.unsettled = true;
+        self.tasks.abandoned.forget(index);
+        self.tasks.unfence(index);
         self.note_cleared(index);
-        self.terminate_tasks_of(cx, index);
+        self.tasks.terminate_tasks_of(now, index);
         if self.logout.as_ref().is_some_and(|logout| logout.index == index) {
             let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
             if whole_session {
-                return self.fail_session(cx);
+                return self.fail_session(now);
             }
         }
         // What was told of the window may have died with the link.
-        self.window_opened = true;
-        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
-        if !lives && self.expected.is_empty() {
+        self.tasks.window.note_opened();
+        let lives = self.tasks.links.iter().any(LinkState::is_alive);
+        if !lives && self.tasks.expected.is_empty() {
             self.end_session();
         }
     }
@@ -118,8 +122,8 @@ impl TargetSession {
         if self.closing {
             return;
         }
-        for (_, task) in self.tasks.iter() {
-            let is_command = matches!(task.kind, Kind::Scsi(_));
+        for (_, task) in self.tasks.table.iter() {
+            let is_command = matches!(task.kind, TaskKind::Scsi(_));
             if task.link == index && is_command && !self.cleared.contains(&task.lun) {
                 self.cleared.push(task.lun);
             }
@@ -127,53 +131,56 @@ impl TargetSession {
     }
 
     /// Ends all links at once.
-    pub(super) fn fail_session(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn fail_session(&mut self, now: Time) {
         self.end_session();
-        for index in self.links.indices() {
-            self.fail_link(cx, index);
+        for index in self.tasks.links.indices() {
+            self.fail_link(now, index);
         }
     }
 
     fn end_session(&mut self) {
         self.closing = true;
-        self.unsettled = true;
-        self.expected.clear();
+        self.tasks.unsettled = true;
+        self.tasks.expected.clear();
         self.cleared.clear();
-        self.waiting_functions.clear();
-        self.fences.clear();
-        self.window.drain().for_each(drop);
+        self.functions.clear();
+        self.tasks.fences.clear();
+        self.tasks.window.drain().for_each(drop);
     }
 
     /// Brings to an end what is ending.
-    pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
-        self.skip_aborted_cmd_sn(cx);
-        self.note_cmd_sn_gap(cx.now);
-        if !self.fences.is_empty() {
-            self.step_fences(cx);
+    pub(super) fn tidy(&mut self, now: Time) {
+        self.skip_aborted_cmd_sn(now);
+        self.functions.forget_ended(&self.tasks);
+        self.tasks.window.note_gap(now, !self.functions.is_empty());
+        if !self.tasks.fences.is_empty() {
+            self.tasks.step_fences(now);
         }
-        if std::mem::take(&mut self.window_opened) && !self.window.is_closed() {
-            self.tell_window();
+        if self.tasks.window.takes_opened()
+            && let Some(link) = self.tasks.links.iter_mut().find(|link| link.is_open())
+        {
+            link.tx.push_window_update();
         }
-        if !self.unsettled {
+        if !self.tasks.unsettled {
             return;
         }
-        self.unsettled = false;
-        self.tidy_logout(cx.now);
-        for index in self.links.indices() {
+        self.tasks.unsettled = false;
+        self.tidy_logout(now);
+        for index in self.tasks.links.indices() {
             if self.has_said_all(index) {
-                self.fail_link(cx, index);
+                self.fail_link(now, index);
             }
-            let link = &mut self.links[index];
-            if link.phase == Phase::Dead && link.is_quiet() && link.tasks == 0 {
-                link.phase = Phase::Gone;
+            let link = &mut self.tasks.links[index];
+            if link.phase == LinkPhase::Dead && link.is_quiet() && link.tasks == 0 {
+                link.phase = LinkPhase::Gone;
             }
-            self.unsettled |= matches!(link.phase, Phase::Finishing | Phase::Dead);
+            self.tasks.unsettled |= matches!(link.phase, LinkPhase::Finishing | LinkPhase::Dead);
         }
-        self.unsettled |= self.logout.is_some();
-        let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
-        if self.closing && gone && self.tasks.is_empty() && !self.closed && self.is_nexus_ended(cx.now) {
+        self.tasks.unsettled |= self.logout.is_some();
+        let gone = self.tasks.links.iter().all(|link| link.phase == LinkPhase::Gone);
+        if self.closing && gone && self.tasks.table.is_empty() && !self.closed && self.is_nexus_ended(now) {
             self.closed = true;
-            self.events.push_back(TargetEvent::Closed);
+            self.tasks.events.push_back(TargetEvent::Closed);
         }
     }
 
@@ -181,61 +188,42 @@ impl TargetSession {
         let Some(Logout { itt, index, scope }) = self.logout else { return };
         let in_scope = |index: LinkIndex| scope.is_none_or(|scope| scope == index);
         let busy = |(index, link): (LinkIndex, &LinkState)| in_scope(index) && link.tasks > 0;
-        if self.links.enumerate().any(busy) {
+        if self.tasks.links.enumerate().any(busy) {
             return;
         }
         let stays = |(index, link): (LinkIndex, &LinkState)| link.is_open() && !in_scope(index);
-        let goes_on = !self.expected.is_empty() || self.links.enumerate().any(stays);
+        let goes_on = !self.tasks.expected.is_empty() || self.tasks.links.enumerate().any(stays);
         let ends = !goes_on || self.is_ending();
-        if ends && !(self.tasks.is_empty() && self.is_nexus_ended(now)) {
+        if ends && !(self.tasks.table.is_empty() && self.is_nexus_ended(now)) {
             return;
         }
         self.logout = None;
-        self.answer_logout(index, itt, LogoutResponseCode::CLOSED);
-    }
-
-    /// Notes since when commands, or task management functions, have waited for the one whose turn it is.
-    fn note_cmd_sn_gap(&mut self, now: Time) {
-        let missing = self.window.exp();
-        self.forget_ended_functions();
-        let waits = self.window.has_gap() || !self.waiting_functions.is_empty();
-        self.cmd_sn_gap = match self.cmd_sn_gap {
-            _ if !waits => None,
-            Some((known, since)) if known == missing => Some((known, since)),
-            Some(_) | None => Some((missing, now)),
-        };
+        self.tasks.answer_logout(index, itt, LogoutResponseCode::CLOSED);
     }
 
     /// Whether a finishing link has nothing left to send.
     fn has_said_all(&self, index: LinkIndex) -> bool {
-        let link = &self.links[index];
+        let link = &self.tasks.links[index];
         let waits = match &self.logout {
             Some(logout) => logout.index == index || logout.scope.is_none(),
             None => false,
         };
-        link.phase == Phase::Finishing && !waits && link.tasks == 0 && link.tx.is_idle()
+        link.phase == LinkPhase::Finishing && !waits && link.tasks == 0 && link.tx.is_idle()
     }
 
-    /// Tells the initiator that a closed window has opened.
-    fn tell_window(&mut self) {
-        if let Some(link) = self.links.iter_mut().find(|link| link.is_open()) {
-            link.tx.push_window_update();
-        }
-    }
-
-    pub(super) fn begin_close(&mut self, cx: &mut Cx<'_>, how: Close) {
+    pub(super) fn begin_close(&mut self, now: Time, how: Close) {
         match how {
-            Close::Now => self.fail_session(cx),
+            Close::Now => self.fail_session(now),
             Close::AfterLogout(until) => {
                 // Who asks again gives no more time.
                 let until = self.close_at.map_or(until, |first| first.min(until));
-                let left = until.since(cx.now).as_secs().min(u64::from(u16::MAX)) as u16;
+                let left = until.since(now).as_secs().min(u64::from(u16::MAX)) as u16;
                 self.close_at = Some(until);
-                for link in self.links.iter_mut().filter(|link| link.is_open()) {
+                for link in self.tasks.links.iter_mut().filter(|link| link.is_open()) {
                     let event = AsyncEvent::LOGOUT_REQUEST;
                     link.tx.push(OutgoingPdu::Async { event, parameters: [0, 0, left] });
                 }
-                if !self.links.iter().any(LinkState::is_open) {
+                if !self.tasks.links.iter().any(LinkState::is_open) {
                     self.end_session();
                 }
             }
@@ -244,91 +232,78 @@ impl TargetSession {
 
     /// When the clocks want to be looked at.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
-        let expected = self.expected.iter().map(|(_, until)| *until).min();
-        let first = earliest(earliest(self.close_at, expected), self.fence_deadline());
-        let first = earliest(earliest(first, self.nexus_end_deadline()), self.gap_deadline());
-        links.fold(first, |first, link| {
-            let stalled = self.stall_deadline(link);
-            let owed = self.owed_deadline(link);
-            let idle = self.idle_deadline(link);
-            [stalled, owed, idle, link.retry].into_iter().fold(first, earliest)
-        })
-    }
-
-    fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
-        link.tx.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
-    }
-
-    fn owed_deadline(&self, link: &LinkState) -> Option<Time> {
-        (link.owed > 0).then(|| link.owed_since + self.limits.data_out_timeout)
+        let links = self.tasks.links.iter().filter(|link| link.is_alive());
+        let expected = self.tasks.expected.iter().map(|(_, until)| *until).min();
+        let first = earliest(earliest(self.close_at, expected), self.tasks.fence_deadline());
+        let first = earliest(earliest(first, self.nexus_end.deadline()), self.gap_deadline());
+        links.fold(first, |first, link| earliest(first, link.next_deadline(&self.tasks.limits)))
     }
 
     /// When a command must have come that others wait for: over links that live nothing gets lost.
     fn gap_deadline(&self) -> Option<Time> {
-        self.cmd_sn_gap.filter(|_| !self.closing).map(|(_, since)| since + self.limits.data_out_timeout)
+        self.tasks
+            .window
+            .gap_since()
+            .filter(|_| !self.closing)
+            .map(|since| since + self.tasks.limits.data_out_timeout)
     }
 
-    /// When the next ping is due, or the answer to the last one.
-    fn idle_deadline(&self, link: &LinkState) -> Option<Time> {
-        match link.pings.since() {
-            Some(since) => Some(since + self.limits.nop_timeout),
-            None if link.is_open() => self.limits.nop_interval.map(|interval| link.heard + interval),
-            None => None,
-        }
-    }
-
-    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
-        let now = cx.now;
+    pub(super) fn look_at_clocks(&mut self, now: Time) {
         let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
         if due(self.close_at) {
             self.close_at = None;
-            return self.fail_session(cx);
+            return self.fail_session(now);
         }
-        if due(self.nexus_end_deadline()) {
+        if due(self.nexus_end.deadline()) {
             self.nexus_end = NexusEnd::Done;
-            self.unsettled = true;
+            self.tasks.unsettled = true;
         }
-        let before = self.expected.len();
-        self.expected.retain(|(_, until)| *until > now);
-        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
-        if self.expected.is_empty() && before > 0 && !lives {
-            return self.fail_session(cx);
+        let before = self.tasks.expected.len();
+        self.tasks.expected.retain(|(_, until)| *until > now);
+        let lives = self.tasks.links.iter().any(LinkState::is_alive);
+        if self.tasks.expected.is_empty() && before > 0 && !lives {
+            return self.fail_session(now);
         }
-        if due(self.fence_deadline()) {
-            self.end_silent_links(cx);
-        }
-        if due(self.gap_deadline()) {
-            if let Some(index) = self.links.position(LinkState::is_open) {
-                self.note(index, Fault::CommandMissing);
-            }
-            return self.fail_session(cx);
-        }
-        for index in self.links.indices() {
-            let link = &self.links[index];
-            if !matches!(link.phase, Phase::Open | Phase::Finishing) {
-                continue;
-            }
-            if due(self.stall_deadline(link)) || due(self.owed_deadline(link)) {
-                self.note(index, Fault::Stalled);
-                self.fail_link(cx, index);
-            } else if due(self.idle_deadline(link)) {
-                if link.pings.since().is_some() {
-                    self.note(index, Fault::PingUnanswered);
-                    self.fail_link(cx, index);
-                } else {
-                    self.ping(cx, index);
+        if due(self.tasks.fence_deadline()) {
+            for index in self.tasks.silent_links() {
+                if self.tasks.links[index].is_open() {
+                    self.report(index, Fault::Unacknowledged);
+                    self.fail_link(now, index);
                 }
             }
-            let link = &mut self.links[index];
+        }
+        if due(self.gap_deadline()) {
+            if let Some(index) = self.tasks.links.position(LinkState::is_open) {
+                self.report(index, Fault::CommandMissing);
+            }
+            return self.fail_session(now);
+        }
+        for index in self.tasks.links.indices() {
+            let (link, limits) = (&self.tasks.links[index], &self.tasks.limits);
+            if !link.is_alive() {
+                continue;
+            }
+            if due(link.stall_deadline(limits)) || due(link.owed_deadline(limits)) {
+                self.report(index, Fault::Stalled);
+                self.fail_link(now, index);
+            } else if due(link.idle_deadline(limits)) {
+                if link.pings.since().is_some() {
+                    self.report(index, Fault::PingUnanswered);
+                    self.fail_link(now, index);
+                } else {
+                    self.tasks.ping(now, index);
+                }
+            }
+            let link = &mut self.tasks.links[index];
             if due(link.retry) {
                 link.retry = None;
             }
         }
-        self.secure();
+        let Tasks { window, links, expected, .. } = &mut self.tasks;
+        window.secure(links_to_keep(links, expected));
     }
 
-    pub(super) fn note(&mut self, index: LinkIndex, fault: Fault) {
+    pub(super) fn report(&mut self, index: LinkIndex, fault: Fault) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(LinkFault { link: index.into(), fault });
         }

@@ -1,14 +1,14 @@
 //! Write data: Data-Out PDUs (RFC 7143 §11.7), the places for it, and R2Ts (§11.8).
 
-use super::TargetSession;
 use super::link::Segment;
 use super::outgoing::OutgoingPdu;
-use super::task::{Additional, Kind, OutstandingR2t, State, Task, Termination, Transfer};
+use super::task::{AdditionalSense, OutstandingR2t, Task, TaskKind, TaskState, Termination, Transfer};
+use super::tasks::Tasks;
 use crate::framing::ReceiveState;
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
 use buf::crc32c::Crc32c;
-use buf::{Cx, SgMut};
+use buf::{SgMut, Time};
 use stream::{Place, Tag, TargetEvent};
 
 /// What is wrong with a Data-Out.
@@ -16,34 +16,34 @@ enum DataOutError {
     /// Its tags name nothing: it alone is refused.
     Pdu,
     /// Its task fails.
-    Task(Additional),
+    Task(AdditionalSense),
 }
 
-impl TargetSession {
+impl Tasks {
     /// Acts on a Data-Out's header; says what its data is for.
-    pub(super) fn begin_data_out(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs) -> Segment {
+    pub(super) fn begin_data_out(&mut self, now: Time, index: LinkIndex, bhs: &Bhs) -> Segment {
         let pdu = DataOut::from_bhs(bhs);
         let found = self.index.find(pdu.itt.value());
         let Some(tag) = found.filter(|tag| self.is_write_on(*tag, index)) else {
             if !self.abandoned.has(pdu.itt, index) || found.is_some() {
-                self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD);
+                self.links[index].reject(bhs, RejectReason::INVALID_PDU_FIELD);
             }
             return Segment::Skip;
         };
-        let Some(task) = self.tasks.get_mut(tag) else { return Segment::Skip };
+        let Some(task) = self.table.get_mut(tag) else { return Segment::Skip };
         match check(task, pdu, self.params.initial_r2t) {
             Ok(()) => {}
             Err(DataOutError::Pdu) => {
-                self.reject(index, bhs, RejectReason::INVALID_PDU_FIELD);
+                self.links[index].reject(bhs, RejectReason::INVALID_PDU_FIELD);
                 return Segment::Skip;
             }
-            Err(DataOutError::Task(sense)) => self.terminate(cx, tag, Termination::Sense(sense)),
+            Err(DataOutError::Task(sense)) => self.terminate(now, tag, Termination::Sense(sense)),
         }
         Segment::Write { tag, sequence: true }
     }
 
     fn is_write_on(&mut self, tag: Tag, index: LinkIndex) -> bool {
-        self.tasks
+        self.table
             .get_mut(tag)
             .is_some_and(|task| task.link == index && task.transfer().is_some_and(|transfer| transfer.write))
     }
@@ -51,44 +51,44 @@ impl TargetSession {
     /// A PDU with write data is whole.
     pub(super) fn end_write_pdu(
         &mut self,
-        cx: &mut Cx<'_>,
+        now: Time,
         index: LinkIndex,
         bhs: &Bhs,
         tag: Tag,
         sequence: bool,
         good: bool,
     ) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.table.get_mut(tag) else { return };
         let wanted = task.wants_data();
         let Some(transfer) = task.transfer() else { return };
         let owed = (transfer.unsolicited_open, transfer.r2ts.len());
         let wrong = if sequence { end_sequence(transfer, DataOut::from_bhs(bhs)) } else { None };
         if owed != (transfer.unsolicited_open, transfer.r2ts.len()) {
             // Bytes alone are no progress: a few of them now and then would hold memory for ever.
-            self.links[index].owed_since = cx.now;
+            self.links[index].owed_since = now;
         }
         transfer.whole = transfer.got;
         if wanted && !good {
-            self.reject(index, bhs, RejectReason::DATA_DIGEST_ERROR);
-            self.terminate(cx, tag, Termination::Sense(Additional::CRC));
+            self.links[index].reject(bhs, RejectReason::DATA_DIGEST_ERROR);
+            self.terminate(now, tag, Termination::Sense(AdditionalSense::CRC));
         } else if let (true, Some(sense)) = (wanted, wrong) {
-            self.terminate(cx, tag, Termination::Sense(sense));
+            self.terminate(now, tag, Termination::Sense(sense));
         }
-        self.advance_task(cx, tag);
+        self.advance_task(now, tag);
     }
 
     /// The immediate data of a task that has no other, if all of it lies in the stage and its digest is
     /// right.
     pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
-        let task = self.tasks.get(tag)?;
-        let Kind::Scsi(transfer) = &task.kind else { return None };
+        let task = self.table.get(tag)?;
+        let TaskKind::Scsi(transfer) = &task.kind else { return None };
         let link = &self.links[task.link];
         let ReceiveState::Data { left, segment: Segment::Write { tag: receiving, .. }, .. } = &link.rx.state
         else {
             return None;
         };
         let fresh = transfer.got == 0 && transfer.places.is_empty() && transfer.hold.is_none();
-        if *receiving != tag || *left != transfer.edtl || !fresh || !matches!(task.state, State::Live) {
+        if *receiving != tag || *left != transfer.edtl || !fresh || !matches!(task.state, TaskState::Live) {
             return None;
         }
         let len = *left as usize;
@@ -103,37 +103,37 @@ impl TargetSession {
     }
 
     /// The server places data of a task.
-    pub(super) fn add_place(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+    pub(super) fn add_place(&mut self, now: Time, tag: Tag, offset: u32, into: SgMut) {
+        let Some(task) = self.table.get_mut(tag) else { return };
         if !task.wants_data() {
             return;
         }
         let Some(transfer) = task.transfer() else { return };
-        let Some(place) = Place::new(at, into, transfer.edtl) else { return };
+        let Some(place) = Place::new(offset, into, transfer.edtl) else { return };
         transfer.places.push(place);
-        self.advance_task(cx, tag);
+        self.advance_task(now, tag);
     }
 
     /// Brings a task forward after data came, a place was given, or it began to end.
-    pub(super) fn advance_task(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        if matches!(task.state, State::Live) {
+    pub(super) fn advance_task(&mut self, now: Time, tag: Tag) {
+        let Some(task) = self.table.get_mut(tag) else { return };
+        if matches!(task.state, TaskState::Live) {
             self.give_full_places(tag);
             self.ask(tag);
         }
-        self.note_owed(cx, tag);
-        self.finish(cx, tag);
+        self.note_owed(now, tag);
+        self.finish(now, tag);
     }
 
     fn give_full_places(&mut self, tag: Tag) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.table.get_mut(tag) else { return };
         let (link, reserved) = (task.link, task.write_reserved);
         let Some(transfer) = task.transfer() else { return };
         transfer.spill();
         let mut came = 0;
-        while let Some((at, data)) = transfer.full_place() {
+        while let Some((offset, data)) = transfer.full_place() {
             came += data.len() as u32;
-            self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
+            self.events.push_back(TargetEvent::DataReceived { tag, at: offset, data: data.freeze() });
         }
         let came = came.min(reserved);
         task.write_reserved = reserved - came;
@@ -144,12 +144,11 @@ impl TargetSession {
     /// Sends the R2Ts that are due.
     fn ask(&mut self, tag: Tag) {
         let most = usize::from(self.params.max_outstanding_r2t.max(1));
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.table.get_mut(tag) else { return };
         let (itt, lun, link) = (task.itt, task.lun, task.link);
         let Some(transfer) = task.transfer() else { return };
         while let Some((offset, end)) = transfer.next_r2t(most, self.params.max_burst) {
-            let ttt = self.next_ttt;
-            self.next_ttt = after(ttt);
+            let ttt = self.ttts.fresh();
             let sn = transfer.data_sn;
             transfer.data_sn = sn.wrapping_add(1);
             transfer.r2ts.push(OutstandingR2t { ttt, offset, end });
@@ -159,8 +158,8 @@ impl TargetSession {
     }
 
     /// Keeps the link's count of tasks that the peer owes data for.
-    pub(super) fn note_owed(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+    pub(super) fn note_owed(&mut self, now: Time, tag: Tag) {
+        let Some(task) = self.table.get_mut(tag) else { return };
         let owes = task.is_owed();
         if owes == task.owing {
             return;
@@ -169,20 +168,12 @@ impl TargetSession {
         let link = &mut self.links[task.link];
         if owes {
             if link.owed == 0 {
-                link.owed_since = cx.now;
+                link.owed_since = now;
             }
             link.owed += 1;
         } else {
             link.owed -= 1;
         }
-    }
-}
-
-/// The next transfer tag: all values but the reserved one, in turn.
-pub(super) fn after(ttt: u32) -> u32 {
-    match ttt.wrapping_add(1) {
-        u32::MAX => 0,
-        next => next,
     }
 }
 
@@ -194,8 +185,11 @@ fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOu
         if !transfer.unsolicited_open {
             // Nothing tells how much follows: the answer waits for this sequence to end.
             transfer.unsolicited_open = true;
-            let sense =
-                if initial_r2t { Additional::UNEXPECTED_UNSOLICITED } else { Additional::WRONG_AMOUNT };
+            let sense = if initial_r2t {
+                AdditionalSense::UNEXPECTED_UNSOLICITED
+            } else {
+                AdditionalSense::WRONG_AMOUNT
+            };
             return if wanted { Err(DataOutError::Task(sense)) } else { Ok(()) };
         }
         transfer.unsolicited
@@ -210,12 +204,12 @@ fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOu
     let sn = transfer.sequence_sn;
     transfer.sequence_sn = sn.wrapping_add(1);
     if pdu.data_sn.value() != sn {
-        return Err(DataOutError::Task(Additional::CRC));
+        return Err(DataOutError::Task(AdditionalSense::CRC));
     }
     let offset = pdu.buffer_offset.get();
     let past = u64::from(offset) + u64::from(pdu.data_segment_len.value());
     if offset != transfer.got || past > u64::from(end) {
-        return Err(DataOutError::Task(Additional::WRONG_AMOUNT));
+        return Err(DataOutError::Task(AdditionalSense::WRONG_AMOUNT));
     }
     Ok(())
 }
@@ -223,19 +217,19 @@ fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOu
 /// The end of the sequence that `ttt` names: sequences are fulfilled in the order they were asked for.
 fn solicited_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, DataOutError> {
     match transfer.r2ts.first() {
-        Some(asked) if asked.ttt == ttt.value() => {
+        Some(asked) if asked.ttt == ttt => {
             transfer.got = transfer.got.max(asked.offset);
             Ok(asked.end)
         }
-        Some(_) | None if transfer.last_ttt == Some(ttt.value()) => {
-            Err(DataOutError::Task(Additional::WRONG_AMOUNT))
+        Some(_) | None if transfer.last_ttt == Some(ttt) => {
+            Err(DataOutError::Task(AdditionalSense::WRONG_AMOUNT))
         }
         Some(_) | None => Err(DataOutError::Pdu),
     }
 }
 
 /// Ends the sequence if this is its last PDU; says what is wrong with its length.
-fn end_sequence(transfer: &mut Transfer, pdu: &DataOut) -> Option<Additional> {
+fn end_sequence(transfer: &mut Transfer, pdu: &DataOut) -> Option<AdditionalSense> {
     if !pdu.flags.contains(DataOutFlags::FINAL) {
         return None;
     }
@@ -246,12 +240,12 @@ fn end_sequence(transfer: &mut Transfer, pdu: &DataOut) -> Option<Additional> {
         transfer.unsolicited_open = false;
         transfer.unsolicited
     } else {
-        let first = transfer.r2ts.first().filter(|asked| asked.ttt == pdu.ttt.value())?;
+        let first = transfer.r2ts.first().filter(|asked| asked.ttt == pdu.ttt)?;
         let end = first.end;
         transfer.last_ttt = Some(first.ttt);
         transfer.r2ts.remove(0);
         end
     };
     transfer.sequence_sn = 0;
-    (transfer.got != end).then_some(Additional::WRONG_AMOUNT)
+    (transfer.got != end).then_some(AdditionalSense::WRONG_AMOUNT)
 }

@@ -16,19 +16,17 @@
 //! Invariant: nothing waits for long. Every wait names links that are open, each of which owes an
 //! acknowledgment by a time, and is dropped if that passes.
 
-use super::TargetSession;
-use super::link::Phase;
-use super::request::Fault;
-use super::task::{Answer, State, Task};
+use super::task::{Answer, Task, TaskState};
+use super::tasks::Tasks;
 use crate::links::LinkIndex;
 use crate::wire::{Lun, Sn};
-use buf::{Cx, Time};
+use buf::Time;
 use smallvec::SmallVec;
 use stream::Tag;
 
 /// A response on its way through the fence: the one that its task keeps.
 #[derive(Debug)]
-pub(super) struct Fence {
+pub(super) struct ResponseFence {
     tag: Tag,
     /// The logical unit whose responses it orders; `None`: all of them.
     lun: Option<Lun>,
@@ -50,32 +48,32 @@ enum FenceState {
     Over,
 }
 
-impl TargetSession {
+impl Tasks {
     /// Sends a task's answer, or keeps it with the task while a fence stands, or until it is through its
     /// own. Nothing is owed for the task any more.
-    pub(super) fn answer_in_order(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: Answer) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+    pub(super) fn answer_in_order(&mut self, now: Time, tag: Tag, answer: Answer) {
+        let Some(task) = self.table.get_mut(tag) else { return };
         let lun = task.lun;
         let fences = matches!(&answer, Answer::Result(result) if result.fence);
         if self.is_held(lun) {
             self.keep(tag, answer);
         } else if fences && self.needs_fence() {
-            self.put_fence(cx, tag, answer, Some(lun));
+            self.put_fence(now, tag, answer, Some(lun));
         } else if let Some(task) = self.remove(tag) {
             self.send_answer(task, answer);
         }
     }
 
     /// Keeps a task's answer until it is through the fence; `lun`: the unit whose responses it orders.
-    pub(super) fn put_fence(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: Answer, lun: Option<Lun>) {
+    pub(super) fn put_fence(&mut self, now: Time, tag: Tag, answer: Answer, lun: Option<Lun>) {
         self.keep(tag, answer);
-        self.fences.push_back(Fence { tag, lun, state: FenceState::Waiting });
-        self.step_fences(cx);
+        self.fences.push_back(ResponseFence { tag, lun, state: FenceState::Waiting });
+        self.step_fences(now);
     }
 
     fn keep(&mut self, tag: Tag, answer: Answer) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        task.state = State::Answered(Box::new(answer));
+        let Some(task) = self.table.get_mut(tag) else { return };
+        task.state = TaskState::Answered(Box::new(answer));
         if let Some(transfer) = task.transfer() {
             transfer.drop_memory();
         }
@@ -92,21 +90,21 @@ impl TargetSession {
     }
 
     /// Brings fences forward; ends when the first waits for an acknowledgment.
-    pub(super) fn step_fences(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn step_fences(&mut self, now: Time) {
         while let Some(mut fence) = self.fences.pop_front() {
-            self.step_fence(cx, &mut fence);
+            self.step_fence(now, &mut fence);
             if !matches!(fence.state, FenceState::Over) {
                 self.fences.push_front(fence);
                 return;
             }
-            self.release(cx);
+            self.release(now);
         }
     }
 
-    fn step_fence(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) {
-        let until = cx.now + self.limits.nop_timeout;
-        let kept = |task: &Task| matches!(task.state, State::Answered(_));
-        let wanted = self.tasks.get(fence.tag).is_some_and(kept);
+    fn step_fence(&mut self, now: Time, fence: &mut ResponseFence) {
+        let until = now + self.limits.nop_timeout;
+        let kept = |task: &Task| matches!(task.state, TaskState::Answered(_));
+        let wanted = self.table.get(fence.tag).is_some_and(kept);
         if !wanted && !matches!(fence.state, FenceState::After(..)) {
             // It was aborted, or went with its link.
             fence.state = FenceState::Over;
@@ -118,7 +116,7 @@ impl TargetSession {
                     let mark = (index, self.links[index].tx.all_sent());
                     if self.links[index].is_open() && !self.is_acknowledged(mark) {
                         marks.push(mark);
-                        self.ping(cx, index);
+                        self.ping(now, index);
                     }
                 }
             }
@@ -131,7 +129,7 @@ impl TargetSession {
                 fence.state = match sent {
                     Some(index) => {
                         let mark = (index, self.links[index].tx.all_sent());
-                        self.ping(cx, index);
+                        self.ping(now, index);
                         FenceState::After(mark, until)
                     }
                     None => FenceState::Over,
@@ -153,19 +151,19 @@ impl TargetSession {
     fn send_fenced(&mut self, tag: Tag) -> Option<LinkIndex> {
         let mut task = self.remove(tag)?;
         let index = task.link;
-        if let State::Answered(answer) = std::mem::replace(&mut task.state, State::Live) {
+        if let TaskState::Answered(answer) = std::mem::replace(&mut task.state, TaskState::Live) {
             self.send_answer(task, *answer);
         }
         Some(index)
     }
 
     /// Sends what waited behind a fence that is down, or begins the next.
-    fn release(&mut self, cx: &mut Cx<'_>) {
-        let kept = |task: &Task| matches!(task.state, State::Answered(_)) && !task.is_owed();
-        let tags: Vec<Tag> = self.tasks.iter().filter(|(_, task)| kept(task)).map(|(tag, _)| tag).collect();
+    fn release(&mut self, now: Time) {
+        let kept = |task: &Task| matches!(task.state, TaskState::Answered(_)) && !task.is_owed();
+        let tags: Vec<Tag> = self.table.iter().filter(|(_, task)| kept(task)).map(|(tag, _)| tag).collect();
         for tag in tags {
             if !self.fences.iter().any(|fence| fence.tag == tag) {
-                self.finish(cx, tag);
+                self.finish(now, tag);
             }
         }
     }
@@ -189,18 +187,12 @@ impl TargetSession {
         }
     }
 
-    /// Drops the links that acknowledge nothing.
-    pub(super) fn end_silent_links(&mut self, cx: &mut Cx<'_>) {
-        let silent: SmallVec<[LinkIndex; 4]> = match self.fences.front().map(|fence| &fence.state) {
+    /// Links that are waited for, and acknowledge nothing.
+    pub(super) fn silent_links(&self) -> SmallVec<[LinkIndex; 4]> {
+        match self.fences.front().map(|fence| &fence.state) {
             Some(FenceState::Before(marks, _)) => marks.iter().map(|(index, _)| *index).collect(),
             Some(FenceState::After((index, _), _)) => SmallVec::from_slice(&[*index]),
             Some(FenceState::Waiting | FenceState::Over) | None => SmallVec::new(),
-        };
-        for index in silent {
-            if self.links[index].phase == Phase::Open {
-                self.note(index, Fault::Unacknowledged);
-                self.fail_link(cx, index);
-            }
         }
     }
 }

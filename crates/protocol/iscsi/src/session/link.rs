@@ -1,20 +1,23 @@
 //! One TCP connection of the session: what it is receiving, what it has to send, its clocks.
 
-use super::outgoing::{CommandNumbers, LinkSender};
-use super::params::LinkParams;
+use super::outgoing::{CommandNumbers, LinkSender, OutgoingPdu};
+use super::params::{LinkParams, SessionLimits};
 use super::pings::Pings;
 use super::task::Destination;
 use crate::exchange::TextExchange;
 use crate::framing::{Framing, PduReceiver, ReceiveState};
-use crate::wire::{Cid, Sn};
-use buf::{Cx, SgMut, Time};
-use stream::{Inlet, SendOp, Tag};
+use crate::wire::{Bhs, Cid, DataOut, Itt, NopOut, Pdu, RejectReason, Sn, Ttt};
+use buf::{Cx, Sg, SgMut, Time};
+use stream::{Inlet, SendOp, Tag, earliest};
+
+/// The bit of a NOP-Out's second byte that is always set (RFC 7143 §11.18).
+const FINAL: u8 = 0x80;
 
 #[derive(Debug)]
 pub(super) struct LinkState {
     pub(super) cid: Cid,
     pub(super) framing: Framing,
-    pub(super) phase: Phase,
+    pub(super) phase: LinkPhase,
     pub(super) rx: PduReceiver<Segment>,
     /// Whose buffer is out with a receive.
     pub(super) destination: Option<Destination>,
@@ -39,7 +42,7 @@ pub(super) struct LinkState {
 
 /// The life of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LinkPhase {
     Open,
     /// Its last words are being sent; what comes is swallowed.
     Finishing,
@@ -76,7 +79,7 @@ impl LinkState {
         LinkState {
             cid: params.cid,
             framing: params.framing(),
-            phase: Phase::Open,
+            phase: LinkPhase::Open,
             rx: PduReceiver::new(Inlet::with_bytes(leftover)),
             destination: None,
             tx: LinkSender::new(params.stat_sn),
@@ -93,7 +96,73 @@ impl LinkState {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == LinkPhase::Open
+    }
+
+    /// Whether it is open, or has something to say still.
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(self.phase, LinkPhase::Open | LinkPhase::Finishing)
+    }
+
+    /// Refuses a PDU, with a copy of its header.
+    pub(super) fn reject(&mut self, bhs: &Bhs, reason: RejectReason) {
+        self.tx.push(OutgoingPdu::Reject { reason, bhs: *bhs });
+    }
+
+    /// Takes ExpStatSN, which stands at the same place in every request. Numbers that we have not
+    /// reached are ignored: nothing is kept for retransmission that they could free.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, bhs: &Bhs) {
+        let exp = DataOut::from_bhs(bhs).exp_stat_sn;
+        let acked = exp.sub(1);
+        if self.acked.lt(acked) && exp.le(self.tx.stat_sn) {
+            self.acked = acked;
+        }
+    }
+
+    /// A NOP-Out: what it says of our pings, also if it wants an answer itself (RFC 7143 §11.18). False: it
+    /// is refused.
+    pub(super) fn admit_nop(&mut self, bhs: &Bhs) -> bool {
+        let pdu = NopOut::from_bhs(bhs);
+        let reason = if bhs.flags & FINAL == 0 {
+            RejectReason::INVALID_PDU_FIELD
+        } else if bhs.itt.is_none() && !bhs.is_immediate() {
+            RejectReason::PROTOCOL_ERROR
+        } else if pdu.ttt.is_none() || self.pings.answer(pdu.ttt) {
+            return true;
+        } else {
+            RejectReason::INVALID_PDU_FIELD
+        };
+        self.reject(bhs, reason);
+        false
+    }
+
+    pub(super) fn ping(&mut self, now: Time, ttt: Ttt) {
+        self.pings.send(ttt, now);
+        self.tx.push_nop(Itt::NONE, ttt, Sg::new());
+    }
+
+    /// When the first of its clocks wants to be looked at.
+    pub(super) fn next_deadline(&self, limits: &SessionLimits) -> Option<Time> {
+        let deadlines = [self.owed_deadline(limits), self.idle_deadline(limits), self.retry];
+        deadlines.into_iter().fold(self.stall_deadline(limits), earliest)
+    }
+
+    pub(super) fn stall_deadline(&self, limits: &SessionLimits) -> Option<Time> {
+        self.tx.outbox.unwritten_since().map(|since| since + limits.stall_timeout)
+    }
+
+    pub(super) fn owed_deadline(&self, limits: &SessionLimits) -> Option<Time> {
+        (self.owed > 0).then(|| self.owed_since + limits.data_out_timeout)
+    }
+
+    /// When the next ping is due, or the answer to the last one.
+    pub(super) fn idle_deadline(&self, limits: &SessionLimits) -> Option<Time> {
+        match self.pings.since() {
+            Some(since) => Some(since + limits.nop_timeout),
+            None if self.is_open() => limits.nop_interval.map(|interval| self.heard + interval),
+            None => None,
+        }
     }
 
     /// Makes one batch of all that waits to be sent.

@@ -19,42 +19,40 @@ mod command;
 mod control;
 mod data_out;
 mod fence;
+mod functions;
 mod link;
 mod memory_promise;
 mod outgoing;
 mod params;
 mod pings;
+mod placing;
 mod receive;
 mod request;
 mod respond;
 mod task;
+mod tasks;
 mod text;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
-use abandoned_writes::AbandonedWrites;
 use buf::{Cx, Errno, Pool, Sg, SgMut, Time};
 use closing::NexusEnd;
-use control::{Logout, WaitingFunction};
-use fence::Fence;
-use link::{LinkState, Phase};
-use memory_promise::Demand;
+use control::Logout;
+use functions::WaitingFunctions;
+use link::{LinkPhase, LinkState};
 pub use memory_promise::{MemoryPromise, WINDOW_START};
-use outgoing::CommandNumbers;
 pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
-    Cdb, Fault, LinkFault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
+    Cdb, Fault, LinkFault, Request, Residual, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Close, Connection, Link, Received, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
+use stream::{Close, Connection, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
-use task::Task;
-use window::Window;
+use tasks::{Tasks, links_to_keep};
 
-use crate::links::Links;
 use crate::wire::{Cid, Lun, Sn};
 
 /// Most commands that a session may have in work.
@@ -74,43 +72,20 @@ pub enum AttachError {
 }
 
 /// An iSCSI session in full feature phase, on the target's side.
+///
+/// What receives is each link's `PduReceiver`, what sends its `LinkSender`, what counts
+/// the `CommandWindow`; `Tasks` begins and answers commands on them. The session itself delivers requests in order, and
+/// ends links and itself.
 #[derive(Debug)]
 pub struct TargetSession {
-    params: SessionParams,
-    limits: SessionLimits,
-    promise: MemoryPromise,
-    window: Window,
-    demand: Demand,
-    tasks: Slab<Task>,
-    index: TagIndex,
-    /// Immediate commands in work.
-    immediates: u32,
-    /// One of them has unsolicited data: memory is set aside for one at a time.
-    immediate_burst: bool,
-    links: Links<LinkState>,
-    events: VecDeque<TargetEvent<Request>>,
+    tasks: Tasks,
+    functions: WaitingFunctions,
     shut: VecDeque<Link>,
-    /// Tasks that ended while the peer still owed them data: that data is skipped.
-    abandoned: AbandonedWrites,
-    waiting_functions: Vec<WaitingFunction>,
-    /// Responses that wait for acknowledgments, in order.
-    fences: VecDeque<Fence>,
     violations: Vec<LinkFault>,
-    next_ttt: u32,
     logout: Option<Logout>,
     close_at: Option<Time>,
     /// Logical units whose tasks a lost link took with it.
     cleared: Vec<Lun>,
-    /// Connections that are being reinstated, and how long they are waited for.
-    expected: Vec<(Cid, Time)>,
-    /// Commands wait for one with this number, and since when.
-    cmd_sn_gap: Option<(Sn, Time)>,
-    /// An abort took the next CmdSN as received: its command is not waited for.
-    skip_next: bool,
-    /// The window opened and no answer tells of it.
-    window_opened: bool,
-    /// Something is ending.
-    unsettled: bool,
     closing: bool,
     /// How far the end of its nexus is.
     nexus_end: NexusEnd,
@@ -139,38 +114,17 @@ impl TargetSession {
         assert!(promise.is_for(params.unsolicited()), "memory is set aside for what was negotiated");
         let immediate = limits.immediate.clamp(2, 256);
         let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, COMMANDS_MAX), ..limits };
-        let commands = u32::from(limits.commands);
-        let tasks = commands as usize + usize::from(immediate);
         TargetSession {
-            window: Window::new(params.cmd_sn, promise.commands(commands)),
-            promise,
-            demand: Demand::new(cx.now),
-            tasks: Slab::new(tasks),
-            index: TagIndex::new(tasks),
-            immediates: 0,
-            immediate_burst: false,
-            links: Links::new(),
-            events: VecDeque::new(),
+            tasks: Tasks::new(cx, params, limits, promise),
+            functions: WaitingFunctions::default(),
             shut: VecDeque::new(),
-            abandoned: AbandonedWrites::new(tasks),
-            waiting_functions: Vec::new(),
-            fences: VecDeque::new(),
             violations: Vec::new(),
-            // Tags of different sessions differ, so that a PDU gone astray is noticed.
-            next_ttt: (cx.entropy.next_u64() >> 33) as u32,
             logout: None,
             close_at: None,
             cleared: Vec::new(),
-            expected: Vec::new(),
-            cmd_sn_gap: None,
-            skip_next: false,
-            window_opened: false,
-            unsettled: false,
             closing: false,
             nexus_end: NexusEnd::No,
             closed: false,
-            params,
-            limits,
         }
     }
 
@@ -186,33 +140,33 @@ impl TargetSession {
         if self.is_ending() {
             return Err(AttachError::Closing);
         }
-        let same = |link: &LinkState| link.cid == params.cid && link.phase != Phase::Gone;
-        let reinstated = self.links.position(same);
-        let open = self.links.iter().filter(|link| link.is_open()).count();
-        let most = usize::from(self.params.max_connections.max(1));
+        let same = |link: &LinkState| link.cid == params.cid && link.phase != LinkPhase::Gone;
+        let reinstated = self.tasks.links.position(same);
+        let open = self.tasks.links.iter().filter(|link| link.is_open()).count();
+        let most = usize::from(self.tasks.params.max_connections.max(1));
         if reinstated.is_none() && open >= most {
             return Err(AttachError::TooManyLinks);
         }
         // Links that are ending keep their places for a while.
-        let free = self.links.position(|link| link.phase == Phase::Gone);
-        if free.is_none() && self.links.len() >= 2 * most.min(usize::from(u16::MAX) / 2) {
+        let free = self.tasks.links.position(|link| link.phase == LinkPhase::Gone);
+        if free.is_none() && self.tasks.links.len() >= 2 * most.min(usize::from(u16::MAX) / 2) {
             return Err(AttachError::TooManyLinks);
         }
-        if !self.links.is_empty() && !self.promise.make_room_for_links(open as u32 + 1) {
+        if !self.tasks.links.is_empty() && !self.tasks.window.make_room_for_links(open as u32 + 1) {
             return Err(AttachError::NoMemory);
         }
-        self.expected.retain(|(cid, _)| *cid != params.cid);
+        self.tasks.expected.retain(|(cid, _)| *cid != params.cid);
         let link = LinkState::new(&params, leftover, cx.now);
         let index = match free {
             Some(index) => {
-                self.links[index] = link;
+                self.tasks.links[index] = link;
                 index
             }
-            None => self.links.push(link),
+            None => self.tasks.links.push(link),
         };
         if let Some(old) = reinstated.filter(|old| *old != index) {
-            self.fail_link(cx, old);
-            self.tidy(cx);
+            self.fail_link(cx.now, old);
+            self.tidy(cx.now);
         }
         Ok(index.into())
     }
@@ -220,52 +174,51 @@ impl TargetSession {
     /// Whether a link with this CID is in use.
     #[must_use]
     pub fn has_connection(&self, cid: Cid) -> bool {
-        self.links.iter().any(|link| link.is_open() && link.cid == cid)
+        self.tasks.links.iter().any(|link| link.is_open() && link.cid == cid)
     }
 
     /// A connection with this CID is about to be attached: one that bears the CID already ends now, and
     /// the session waits until `until` for the new one, even if it has no other link (connection
     /// reinstatement, RFC 7143 §6.3.4).
     pub fn reinstate(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
-        let bears =
-            |link: &LinkState| link.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
-        let old = self.links.position(bears);
+        let bears = |link: &LinkState| link.cid == cid && link.is_alive();
+        let old = self.tasks.links.position(bears);
         // Also where none bears it: the last link may die while the new one is on its way.
         if !self.is_ending() {
-            self.expected.retain(|(other, _)| *other != cid);
-            self.expected.push((cid, until));
+            self.tasks.expected.retain(|(other, _)| *other != cid);
+            self.tasks.expected.push((cid, until));
         }
         let Some(index) = old else { return };
-        self.fail_link(cx, index);
-        self.tidy(cx);
+        self.fail_link(cx.now, index);
+        self.tidy(cx.now);
     }
 
     /// Keeps a place for a connection that [`reinstate`](Self::reinstate) expects and whose login is about
     /// to be answered, with memory for a burst of its own; or says why it must be refused.
     pub fn keep_place(&mut self, cid: Cid) -> Result<(), AttachError> {
-        if self.is_ending() || !self.expected.iter().any(|(expected, _)| *expected == cid) {
+        if self.is_ending() || !self.tasks.expected.iter().any(|(expected, _)| *expected == cid) {
             return Err(AttachError::Closing);
         }
-        let most = usize::from(self.params.max_connections.max(1));
-        let kept = links_to_keep(&self.links, &self.expected);
+        let most = usize::from(self.tasks.params.max_connections.max(1));
+        let kept = links_to_keep(&self.tasks.links, &self.tasks.expected);
         // Links that are ending keep their places for a while.
-        let taken = self.links.iter().filter(|link| link.phase != Phase::Gone).count();
+        let taken = self.tasks.links.iter().filter(|link| link.phase != LinkPhase::Gone).count();
         let places = 2 * most.min(usize::from(u16::MAX) / 2);
-        if kept as usize > most || taken + self.expected.len() > places {
+        if kept as usize > most || taken + self.tasks.expected.len() > places {
             return Err(AttachError::TooManyLinks);
         }
-        if self.promise.make_room_for_links(kept) { Ok(()) } else { Err(AttachError::NoMemory) }
+        if self.tasks.window.make_room_for_links(kept) { Ok(()) } else { Err(AttachError::NoMemory) }
     }
 
     /// A connection that was expected does not come.
     pub fn expect_no_more(&mut self, cx: &mut Cx<'_>, cid: Cid) {
-        let before = self.expected.len();
-        self.expected.retain(|(expected, _)| *expected != cid);
-        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
-        if before > 0 && self.expected.is_empty() && !lives {
-            self.fail_session(cx);
+        let before = self.tasks.expected.len();
+        self.tasks.expected.retain(|(expected, _)| *expected != cid);
+        let lives = self.tasks.links.iter().any(|link| link.is_alive());
+        if before > 0 && self.tasks.expected.is_empty() && !lives {
+            self.fail_session(cx.now);
         }
-        self.tidy(cx);
+        self.tidy(cx.now);
     }
 
     /// Whether no link with this CID is in use, nor any task of one left: the login that reinstates it
@@ -273,10 +226,10 @@ impl TargetSession {
     #[must_use]
     pub fn is_clear_of(&self, cid: Cid) -> bool {
         let lives = |link: &LinkState| {
-            let ended = matches!(link.phase, Phase::Dead | Phase::Gone);
+            let ended = matches!(link.phase, LinkPhase::Dead | LinkPhase::Gone);
             link.cid == cid && !(ended && link.tasks == 0)
         };
-        !self.links.iter().any(lives)
+        !self.tasks.links.iter().any(lives)
     }
 
     /// A logical unit of whose tasks some ended with a link that was lost, while the session goes on:
@@ -290,39 +243,40 @@ impl TargetSession {
     /// touched. Gives the links that have some left, for want of memory.
     #[must_use]
     pub fn copy_lent(&mut self, pool: &Pool) -> Vec<Link> {
-        let indices = self.links.indices();
-        indices.filter(|index| !self.links[*index].tx.copy_lent(pool)).map(Link::from).collect()
+        let indices = self.tasks.links.indices();
+        indices.filter(|index| !self.tasks.links[*index].tx.copy_lent(pool)).map(Link::from).collect()
     }
 
     /// Links that are open.
     pub fn open_links(&self) -> impl Iterator<Item = (Link, Cid)> + '_ {
-        let open = self.links.enumerate().filter(|(_, link)| link.is_open());
+        let open = self.tasks.links.enumerate().filter(|(_, link)| link.is_open());
         open.map(|(index, link)| (index.into(), link.cid))
     }
 
     /// What the session was made from.
     #[must_use]
     pub fn params(&self) -> &SessionParams {
-        &self.params
+        &self.tasks.params
     }
 
     /// Commands that may be in work at once now: what memory is set aside for, the configured number at
     /// most.
     #[must_use]
     pub fn command_window(&self) -> u32 {
-        self.window.limit()
+        self.tasks.window.limit()
     }
 
     /// ExpCmdSN and MaxCmdSN as they stand, for the final Login Response of a further link.
     #[must_use]
     pub fn command_numbers(&self) -> (Sn, Sn) {
-        (self.window.exp(), self.window.max())
+        let numbers = self.tasks.window.numbers();
+        (numbers.exp_cmd_sn, numbers.max_cmd_sn)
     }
 
     /// Tasks in work.
     #[must_use]
     pub fn tasks_in_work(&self) -> usize {
-        self.tasks.len()
+        self.tasks.table.len()
     }
 
     /// What a peer did by leaving something undone; other violations are told where they are found.
@@ -330,43 +284,6 @@ impl TargetSession {
     pub fn poll_link_fault(&mut self) -> Option<LinkFault> {
         self.violations.pop()
     }
-
-    /// Sets more memory aside, where less than a session begins with could be.
-    fn secure(&mut self) {
-        let least = least_window(&self.limits, &self.links, &self.expected);
-        if self.window.limit() < least {
-            self.promise.secure(least);
-            self.window.set_limit(self.promise.commands(self.commands_max()));
-        }
-    }
-
-    fn commands_max(&self) -> u32 {
-        u32::from(self.limits.commands)
-    }
-
-    /// The window follows what is used of it.
-    fn note_demand(&mut self, now: Time) {
-        if self.promise.binds() {
-            let commands = self.commands_max();
-            let TargetSession { window, promise, demand, limits, links, expected, .. } = self;
-            let least = || least_window(limits, links, expected);
-            demand.delivered(now, window, promise, commands, least);
-        }
-    }
-
-    fn numbers(&self) -> CommandNumbers {
-        CommandNumbers { exp_cmd_sn: self.window.exp(), max_cmd_sn: self.window.max() }
-    }
-}
-
-/// Commands that the window admits in any case: one for each link at least.
-fn least_window(limits: &SessionLimits, links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
-    links_to_keep(links, expected).max(u32::from(WINDOW_START)).min(u32::from(limits.commands))
-}
-
-/// Links that are open or on their way.
-fn links_to_keep(links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
-    (links.iter().filter(|link| link.is_open()).count() + expected.len()) as u32
 }
 
 impl Connection for TargetSession {
@@ -374,7 +291,7 @@ impl Connection for TargetSession {
     type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
-        self.next_recv(cx, self.links.index_of(link)?)
+        self.next_recv(cx, self.tasks.links.index_of(link)?)
     }
 
     fn handle_recv(
@@ -382,58 +299,58 @@ impl Connection for TargetSession {
         cx: &mut Cx<'_>,
         link: Link,
         op: RecvOp,
-        came: Received,
+        received: Received,
     ) -> Result<(), Self::LinkFault> {
-        let Some(index) = self.links.index_of(link) else { return Ok(()) };
-        let result = self.received(cx, index, op, came);
-        self.tidy(cx);
+        let Some(index) = self.tasks.links.index_of(link) else { return Ok(()) };
+        let result = self.received(cx, index, op, received);
+        self.tidy(cx.now);
         result
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
-        for index in self.links.indices() {
-            let link = &self.links[index];
+        for index in self.tasks.links.indices() {
+            let link = &self.tasks.links[index];
             if !link.rx.inlet.is_empty() && link.retry.is_none_or(|retry| retry <= cx.now) {
-                self.links[index].retry = None;
+                self.tasks.links[index].retry = None;
                 result = result.and(self.parse(cx, index, true));
             }
         }
-        self.tidy(cx);
+        self.tidy(cx.now);
         result
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
-        let numbers = self.numbers();
-        let has_grown = self.window.has_grown();
-        let link = self.links.get_mut(link)?;
+        let numbers = self.tasks.window.numbers();
+        let has_grown = self.tasks.window.has_grown();
+        let link = self.tasks.links.get_mut(link)?;
         if has_grown && link.is_open() && link.tx.is_idle() {
             // The window grew, and no answer is there to tell of it.
             link.tx.push_window_update();
         }
         let op = link.gather(numbers, cx)?;
-        self.window.told();
+        self.tasks.window.told();
         Some(op)
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
-        let Some(index) = self.links.index_of(link) else { return };
-        self.links[index].tx.outbox.written();
+        let Some(index) = self.tasks.links.index_of(link) else { return };
+        self.tasks.links[index].tx.outbox.written();
         if how.is_err() {
-            self.fail_link(cx, index);
+            self.fail_link(cx.now, index);
         }
-        self.tidy(cx);
+        self.tidy(cx.now);
     }
 
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: Link, op: SendOp) {
-        if let Some(link) = self.links.get_mut(link) {
+        if let Some(link) = self.tasks.links.get_mut(link) {
             link.tx.sent(op);
         }
-        self.tidy(cx);
+        self.tidy(cx.now);
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
-        self.events.pop_front()
+        self.tasks.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -441,8 +358,8 @@ impl Connection for TargetSession {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.look_at_clocks(cx);
-        self.tidy(cx);
+        self.look_at_clocks(cx.now);
+        self.tidy(cx.now);
     }
 
     fn poll_shut(&mut self) -> Option<Link> {
@@ -450,8 +367,8 @@ impl Connection for TargetSession {
     }
 
     fn close(&mut self, cx: &mut Cx<'_>, how: Close) {
-        self.begin_close(cx, how);
-        self.tidy(cx);
+        self.begin_close(cx.now, how);
+        self.tidy(cx.now);
     }
 }
 
@@ -459,33 +376,33 @@ impl Target for TargetSession {
     type Command = Request;
     type Response = Response;
 
-    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
-        self.add_place(cx, tag, at, into);
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, offset: u32, into: SgMut) {
+        self.tasks.add_place(cx.now, tag, offset, into);
     }
 
     fn data_at_hand(&self, tag: Tag) -> Option<&[u8]> {
-        self.whole_payload(tag)
+        self.tasks.whole_payload(tag)
     }
 
     fn send_data(&mut self, _cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg) {
-        self.queue_data(tag, offset, data);
+        self.tasks.queue_data(tag, offset, data);
     }
 
     fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
-        self.allow_read(tag, len)
+        self.tasks.allow_read(tag, len)
     }
 
     fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
-        self.allow_write(tag, len)
+        self.tasks.allow_write(tag, len)
     }
 
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
-        self.take_response(cx, tag, response);
-        self.tidy(cx);
+        self.tasks.take_response(cx.now, tag, response);
+        self.tidy(cx.now);
     }
 
     fn retire(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        self.let_go(cx, tag);
-        self.tidy(cx);
+        self.tasks.let_go(cx.now, tag);
+        self.tidy(cx.now);
     }
 }

@@ -3,7 +3,7 @@
 //! StatSN, ExpCmdSN and MaxCmdSN are stamped when a PDU enters a batch: what waits long still carries
 //! fresh numbers, and StatSN follows the order of the wire.
 
-use super::request::ScsiResult;
+use super::request::{Residual, ScsiResult};
 use super::task::Answer;
 use crate::framing::{FRAME_LEN, Framing, PduWriter};
 use crate::wire::{
@@ -27,8 +27,8 @@ const SMALL_MAX: usize = FRAME_LEN + 256;
 /// A PDU, or a run of Data-In PDUs.
 #[derive(Debug)]
 pub(super) enum OutgoingPdu {
-    DataIn(DataIn),
-    Scsi(Box<Scsi>),
+    DataIn(DataInRun),
+    Scsi(Box<FullResponse>),
     /// The common answer of a write, without a box.
     Good {
         itt: Itt,
@@ -38,7 +38,7 @@ pub(super) enum OutgoingPdu {
     R2t {
         itt: Itt,
         lun: Lun,
-        ttt: u32,
+        ttt: Ttt,
         sn: u32,
         offset: u32,
         end: u32,
@@ -77,7 +77,7 @@ pub(super) enum OutgoingPdu {
 
 /// A stretch of read data, cut into PDUs as it is sent.
 #[derive(Debug)]
-pub(super) struct DataIn {
+pub(super) struct DataInRun {
     pub(super) itt: Itt,
     /// Offset of `data` in the command's data.
     pub(super) offset: u32,
@@ -97,7 +97,7 @@ pub(super) struct DataIn {
 
 /// A SCSI Response with all that it can carry.
 #[derive(Debug)]
-pub(super) struct Scsi {
+pub(super) struct FullResponse {
     pub(super) itt: Itt,
     pub(super) answer: Answer,
     pub(super) exp_data_sn: u32,
@@ -107,32 +107,7 @@ pub(super) struct Scsi {
     pub(super) with_qualifier: bool,
 }
 
-/// How the SCSI layer's length compares with what the initiator expected (RFC 7143 §11.4.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Residual {
-    None,
-    Underflow(u32),
-    Overflow(u32),
-}
-
-impl Residual {
-    pub(super) fn of(edtl: u32, transferred: u64) -> Self {
-        match u64::from(edtl).checked_sub(transferred) {
-            Some(0) => Residual::None,
-            Some(less) => Residual::Underflow(less as u32),
-            None => Residual::Overflow(u32::try_from(transferred - u64::from(edtl)).unwrap_or(u32::MAX)),
-        }
-    }
-
-    fn count(self) -> u32 {
-        match self {
-            Residual::None => 0,
-            Residual::Underflow(n) | Residual::Overflow(n) => n,
-        }
-    }
-}
-
-impl DataIn {
+impl DataInRun {
     /// How many PDUs the whole stretch makes.
     pub(super) fn count(len: u32, segment: u32, burst: u32) -> u32 {
         if (1..=segment.min(burst)).contains(&len) {
@@ -282,7 +257,7 @@ impl LinkSender {
 
     /// Queues read data, of which so many bytes were allowed.
     #[inline]
-    pub(super) fn push_data(&mut self, run: DataIn, reserved: u32) {
+    pub(super) fn push_data(&mut self, run: DataInRun, reserved: u32) {
         let len = run.data.len() as u64;
         self.read_bytes = (self.read_bytes + len).saturating_sub(u64::from(reserved));
         self.unasked_bytes += u64::from(run.unasked);
@@ -310,7 +285,7 @@ impl LinkSender {
     }
 
     /// The last of what waits, if it is data of this task without status.
-    pub(super) fn last_data(&mut self, itt: Itt) -> Option<&mut DataIn> {
+    pub(super) fn last_data(&mut self, itt: Itt) -> Option<&mut DataInRun> {
         match self.waiting.back_mut() {
             Some(OutgoingPdu::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
             Some(_) | None => None,
@@ -412,7 +387,7 @@ impl ResponseWriter {
             OutgoingPdu::R2t { itt, lun, ttt, sn, offset, end } => {
                 let mut pdu = wire::R2t::new();
                 stamp!(self, pdu, self.stat_sn);
-                (pdu.itt, pdu.lun, pdu.ttt, pdu.r2t_sn) = (*itt, *lun, Ttt::new(*ttt), Sn::new(*sn));
+                (pdu.itt, pdu.lun, pdu.ttt, pdu.r2t_sn) = (*itt, *lun, *ttt, Sn::new(*sn));
                 pdu.buffer_offset = U32::new(*offset);
                 pdu.desired_len = U32::new(*end - *offset);
                 self.pdus.put(&mut pdu, &[]);
@@ -455,7 +430,7 @@ impl ResponseWriter {
         true
     }
 
-    fn data_in(&mut self, run: &mut DataIn) -> bool {
+    fn data_in(&mut self, run: &mut DataInRun) -> bool {
         let (range, ends_sequence) = run.next();
         let last = range.end == run.data.len();
         let mut pdu = wire::DataIn::new();
@@ -493,7 +468,7 @@ impl ResponseWriter {
         self.pdus.put(&mut pdu, &[]);
     }
 
-    fn scsi(&mut self, response: &Scsi) {
+    fn scsi(&mut self, response: &FullResponse) {
         let mut pdu = wire::ScsiResponse::new();
         stamp!(self, pdu, self.stat_sn.take());
         pdu.itt = response.itt;

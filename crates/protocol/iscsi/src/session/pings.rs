@@ -3,6 +3,7 @@
 //! The clock runs for the last of them, since an answer to it shows that the link lives. The tags of those
 //! before it are kept too: their answers may still come, and are no violation.
 
+use crate::wire::Ttt;
 use buf::Time;
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ const KEPT_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Pings {
-    unanswered: VecDeque<u32>,
+    unanswered: VecDeque<Ttt>,
     /// Some were given up: their answers cannot be told from made-up ones.
     forgot: bool,
     /// When the last was sent that is not answered.
@@ -20,7 +21,7 @@ pub(super) struct Pings {
 
 impl Pings {
     /// One goes out under this transfer tag.
-    pub(super) fn send(&mut self, ttt: u32, now: Time) {
+    pub(super) fn send(&mut self, ttt: Ttt, now: Time) {
         if self.unanswered.len() == KEPT_MAX {
             self.unanswered.pop_front();
             self.forgot = true;
@@ -30,12 +31,12 @@ impl Pings {
     }
 
     /// An answer has come. False: to nothing that was asked.
-    pub(super) fn answer(&mut self, ttt: u32) -> bool {
-        let Some(at) = self.unanswered.iter().position(|asked| *asked == ttt) else { return self.forgot };
-        if at + 1 == self.unanswered.len() {
+    pub(super) fn answer(&mut self, ttt: Ttt) -> bool {
+        let Some(index) = self.unanswered.iter().position(|asked| *asked == ttt) else { return self.forgot };
+        if index + 1 == self.unanswered.len() {
             self.since = None;
         }
-        self.unanswered.remove(at);
+        self.unanswered.remove(index);
         true
     }
 

@@ -4,20 +4,19 @@
 //! where the server wants it. Data that nobody has placed when the server has had its say goes to
 //! memory set aside for it.
 
-use super::link::{Phase, Segment};
+use super::link::{LinkPhase, Segment};
 use super::request::{Fault, LinkFault};
-use super::task::{Destination, Task};
 use super::{RETRY, TargetSession};
 use crate::framing::{PduReceiver, ReceiveState};
 use crate::links::LinkIndex;
 use crate::text::TEXT_LEN_MAX;
-use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len};
+use crate::wire::{BHS_LEN, Bhs, Opcode, RejectReason, pad_len};
 use buf::{Class, Cx, Sg, SgMut};
-use stream::{Direct, Received, RecvOp, Tag};
+use stream::{Received, RecvOp};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Parsing {
+pub(super) enum Parsing {
     Continue,
     /// More bytes, memory or room are needed first.
     Wait,
@@ -26,31 +25,21 @@ enum Parsing {
 impl TargetSession {
     /// What to receive next.
     pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<RecvOp> {
-        let link = &self.links[index];
+        let link = &self.tasks.links[index];
         let phase = link.phase;
-        if !link.rx.may_receive() || matches!(phase, Phase::Dead | Phase::Gone) {
+        if !link.rx.may_receive() || matches!(phase, LinkPhase::Dead | LinkPhase::Gone) {
             return None;
         }
         let direct = match &link.rx.state {
-            _ if phase == Phase::Finishing => None,
+            _ if phase == LinkPhase::Finishing => None,
             ReceiveState::Data { left, segment: Segment::Write { tag, .. }, .. } if *left > 0 => {
                 let (tag, left) = (*tag, *left);
-                self.direct(cx, index, tag, left)?
+                self.tasks.direct(cx, index, tag, left)?
             }
             ReceiveState::Data { .. } => None,
-            ReceiveState::Header => self.links[index].rx.inlet.fill_up(),
+            ReceiveState::Header => self.tasks.links[index].rx.inlet.fill_up(),
         };
-        Some(self.links[index].rx.receive(direct))
-    }
-
-    /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
-    #[expect(clippy::option_option, reason = "no place now, or none needed")]
-    fn direct(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32) -> Option<Option<Direct>> {
-        let destination = self.destination(cx, index, tag, left, true)?;
-        let (Destination::Place(..) | Destination::Hold(_)) = &destination else { return Some(None) };
-        let (data, want) = self.tasks.get_mut(tag)?.transfer()?.lend(&destination)?;
-        self.links[index].destination = Some(destination);
-        Some(Some(Direct { tag, data, want }))
+        Some(self.tasks.links[index].rx.receive(direct))
     }
 
     /// Takes a receive back.
@@ -59,43 +48,18 @@ impl TargetSession {
         cx: &mut Cx<'_>,
         index: LinkIndex,
         op: RecvOp,
-        came: Received,
+        received: Received,
     ) -> Result<(), LinkFault> {
-        let link = &mut self.links[index];
+        let link = &mut self.tasks.links[index];
         link.rx.is_out = false;
-        let bytes = came.bytes();
-        let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
-        let link = &mut self.links[index];
-        if !link.rx.inlet.take(came, op.stage, placed) {
-            self.fail_link(cx, index);
+        let bytes = received.bytes();
+        let placed = op.direct.map_or(0, |direct| self.tasks.take_back(index, direct, bytes));
+        let link = &mut self.tasks.links[index];
+        if !link.rx.inlet.take(received, op.stage, placed) {
+            self.fail_link(cx.now, index);
             return Ok(());
         }
         self.parse(cx, index, false)
-    }
-
-    /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
-    /// how many bytes were for it.
-    fn take_back(&mut self, index: LinkIndex, direct: Direct, bytes: usize) -> usize {
-        let link = &mut self.links[index];
-        if link.rx.inlet.is_filling_up() {
-            return link.rx.inlet.filled_up(direct, bytes);
-        }
-        let Direct { tag, mut data, want } = direct;
-        let n = bytes.min(want.len());
-        let destination = link.destination.take();
-        let ReceiveState::Data { left, .. } = &mut link.rx.state else { return n };
-        *left -= n as u32;
-        if link.framing.data_digest {
-            data.digest(want.start..want.start + n, &mut link.rx.crc);
-        }
-        let Some(task) = self.tasks.get_mut(tag) else { return n };
-        let wanted = task.wants_data();
-        let Some(transfer) = task.transfer() else { return n };
-        if let (Some(destination), true) = (destination, wanted) {
-            transfer.take_back(&destination, data, n as u32);
-            transfer.spill();
-        }
-        n
     }
 
     /// Parses all that is here. `placing`: the server has had its chance to place the data that the
@@ -107,9 +71,9 @@ impl TargetSession {
         index: LinkIndex,
         mut placing: bool,
     ) -> Result<(), LinkFault> {
-        let told = self.events.len();
+        let told = self.tasks.events.len();
         loop {
-            let link = &mut self.links[index];
+            let link = &mut self.tasks.links[index];
             if !link.is_open() {
                 link.rx.inlet.clear();
                 return Ok(());
@@ -122,12 +86,12 @@ impl TargetSession {
             if parsing == Parsing::Wait {
                 return Ok(());
             }
-            placing &= self.events.len() == told;
+            placing &= self.tasks.events.len() == told;
         }
     }
 
     fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, LinkFault> {
-        let link = &mut self.links[index];
+        let link = &mut self.tasks.links[index];
         if link.tx.is_full() {
             return Ok(Parsing::Wait);
         }
@@ -144,65 +108,54 @@ impl TargetSession {
             None => return Ok(Parsing::Wait),
             Some(Ok(ahs)) => ahs,
             Some(Err(_wrong)) => {
-                self.fail_link(cx, index);
+                self.fail_link(cx.now, index);
                 return Err(violation(Fault::HeaderDigest));
             }
         };
         link.heard = cx.now;
         if bhs.data_len() > link.framing.own_mrdsl as usize {
-            self.fail_link(cx, index);
+            self.fail_link(cx.now, index);
             return Err(violation(Fault::SegmentTooLong(bhs.data_len() as u32)));
         }
         if !ahs.is_empty() && bhs.opcode() != Opcode::SCSI_COMMAND {
-            self.fail_session(cx);
+            self.fail_session(cx.now);
             return Err(violation(Fault::UnexpectedAhs));
         }
-        self.acknowledge(index, &bhs);
+        link.acknowledge(&bhs);
         let segment = self.begin(cx, index, &bhs, &ahs);
         if bhs.data_len() == 0 {
             self.end_pdu(cx, index, &bhs, segment, true);
         } else {
-            self.links[index].rx.begin_data(&bhs, segment);
+            self.tasks.links[index].rx.begin_data(&bhs, segment);
         }
         Ok(Parsing::Continue)
-    }
-
-    /// Takes ExpStatSN, which stands at the same place in every request. Numbers that we have not
-    /// reached are ignored: nothing is kept for retransmission that they could free.
-    fn acknowledge(&mut self, index: LinkIndex, bhs: &Bhs) {
-        let link = &mut self.links[index];
-        let exp = DataOut::from_bhs(bhs).exp_stat_sn;
-        let acked = exp.sub(1);
-        if link.acked.lt(acked) && exp.le(link.tx.stat_sn) {
-            link.acked = acked;
-        }
     }
 
     /// Acts on a header; says what its data segment is for.
     fn begin(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, ahs: &[u8]) -> Segment {
         match bhs.opcode() {
-            Opcode::SCSI_COMMAND => self.begin_command(cx, index, bhs, ahs),
-            Opcode::DATA_OUT => self.begin_data_out(cx, index, bhs),
+            Opcode::SCSI_COMMAND => self.begin_command(cx.now, index, bhs, ahs),
+            Opcode::DATA_OUT => self.tasks.begin_data_out(cx.now, index, bhs),
             Opcode::NOP_OUT => {
-                let most = self.links[index].framing.peer_mrdsl as usize;
+                let most = self.tasks.links[index].framing.peer_mrdsl as usize;
                 Segment::gather(bhs.data_len().min(most))
             }
             Opcode::TEXT_REQUEST => Segment::gather(bhs.data_len().min(TEXT_LEN_MAX + 1)),
             Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => Segment::gather(0),
             // A SNACK has no place at ErrorRecoveryLevel 0 (RFC 7143 §11.16), nor a login after login.
             Opcode::SNACK | Opcode::LOGIN_REQUEST => {
-                self.reject(index, bhs, RejectReason::PROTOCOL_ERROR);
+                self.tasks.links[index].reject(bhs, RejectReason::PROTOCOL_ERROR);
                 Segment::Skip
             }
             _unknown => {
-                self.reject(index, bhs, RejectReason::COMMAND_NOT_SUPPORTED);
+                self.tasks.links[index].reject(bhs, RejectReason::COMMAND_NOT_SUPPORTED);
                 Segment::Skip
             }
         }
     }
 
     fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Parsing {
-        let link = &mut self.links[index];
+        let link = &mut self.tasks.links[index];
         let digest = link.framing.data_digest;
         let PduReceiver { inlet, state, crc, .. } = &mut link.rx;
         let ReceiveState::Data { left, segment } = state else { return Parsing::Continue };
@@ -215,7 +168,10 @@ impl TargetSession {
                 if data.is_empty() && *want > 0 {
                     match cx.pool.take_sg(Class::Wire, *want) {
                         Some(memory) => *data = memory,
-                        None => return self.wait_for_memory(cx, index),
+                        None => {
+                            link.retry = Some(cx.now + RETRY);
+                            return Parsing::Wait;
+                        }
                     }
                 }
                 let range = *filled..(*filled + *left as usize).min(*want);
@@ -232,87 +188,14 @@ impl TargetSession {
             }
             Segment::Write { tag, .. } => {
                 let (tag, left) = (*tag, *left);
-                return self.place(cx, index, tag, left, placing);
+                return self.tasks.place(cx, index, tag, left, placing);
             }
         }
         Parsing::Continue
-    }
-
-    /// Moves what is here of a write's data to its place.
-    fn place(&mut self, cx: &mut Cx<'_>, index: LinkIndex, tag: Tag, left: u32, placing: bool) -> Parsing {
-        let task = self.tasks.get_mut(tag);
-        // What was used where it was received, or is of no use, needs no aim.
-        if !task.as_ref().is_some_and(|task| task.wants_data()) {
-            let PduReceiver { inlet, state, .. } = &mut self.links[index].rx;
-            let n = inlet.skip(left as usize) as u32;
-            if let Some(transfer) = task.and_then(Task::transfer) {
-                transfer.got = transfer.got.saturating_add(n);
-            }
-            if let ReceiveState::Data { left, .. } = state {
-                *left -= n;
-            }
-            return Parsing::Continue;
-        }
-        let Some(destination) = self.destination(cx, index, tag, left, placing) else { return Parsing::Wait };
-        let link = &mut self.links[index];
-        let ReceiveState::Data { left, .. } = &mut link.rx.state else { return Parsing::Continue };
-        let transfer = self.tasks.get_mut(tag).and_then(|task| task.transfer());
-        let n = match transfer {
-            Some(transfer) => {
-                let crc = link.framing.data_digest.then_some(&mut link.rx.crc);
-                let Some(n) = transfer.fill(&destination, &mut link.rx.inlet, crc) else {
-                    return Parsing::Wait;
-                };
-                n
-            }
-            None => link.rx.inlet.skip(*left as usize) as u32,
-        };
-        *left -= n;
-        Parsing::Continue
-    }
-
-    /// Where a write's next data goes; takes the hold if it must and `placing` allows. `None`: not
-    /// known yet, or no memory.
-    fn destination(
-        &mut self,
-        cx: &mut Cx<'_>,
-        index: LinkIndex,
-        tag: Tag,
-        left: u32,
-        placing: bool,
-    ) -> Option<Destination> {
-        let Some(task) = self.tasks.get_mut(tag) else { return Some(Destination::Skip(left)) };
-        let wanted = task.wants_data();
-        let Some(transfer) = task.transfer() else { return Some(Destination::Skip(left)) };
-        if !wanted {
-            return Some(Destination::Skip(left));
-        }
-        match transfer.destination(left) {
-            Destination::NeedHold if placing => {
-                let len = transfer.hold_len(left) as usize;
-                match cx.pool.take_sg(Class::Unsolicited, len) {
-                    Some(memory) => {
-                        transfer.set_hold(memory);
-                        Some(transfer.destination(left))
-                    }
-                    None => {
-                        self.wait_for_memory(cx, index);
-                        None
-                    }
-                }
-            }
-            Destination::NeedHold => None,
-            destination => Some(destination),
-        }
-    }
-
-    fn wait_for_memory(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
-        self.links[index].retry = Some(cx.now + RETRY);
-        Parsing::Wait
     }
 
     fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
-        let link = &mut self.links[index];
+        let link = &mut self.tasks.links[index];
         let Some(good) = link.rx.take_trailer(link.framing.data_digest) else { return Parsing::Wait };
         let bhs = link.rx.bhs;
         let ReceiveState::Data { segment, .. } = &mut link.rx.state else { return Parsing::Continue };
@@ -325,14 +208,16 @@ impl TargetSession {
     /// A PDU is whole; `good`: its data digest is right.
     fn end_pdu(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, segment: Segment, good: bool) {
         match segment {
-            Segment::Write { tag, sequence } => self.end_write_pdu(cx, index, bhs, tag, sequence, good),
+            Segment::Write { tag, sequence } => {
+                self.tasks.end_write_pdu(cx.now, index, bhs, tag, sequence, good)
+            }
             Segment::Gather { .. } if bhs.data_len() > 0 && !good && !segment.is_cut(bhs) => {
-                self.reject(index, bhs, RejectReason::DATA_DIGEST_ERROR);
+                self.tasks.links[index].reject(bhs, RejectReason::DATA_DIGEST_ERROR);
             }
             Segment::Gather { mut data, filled, .. } => {
                 data.truncate(filled);
                 let data = if data.is_empty() { Sg::new() } else { data.freeze() };
-                self.request(cx, index, *bhs, data);
+                self.request(cx.now, index, *bhs, data);
             }
             Segment::Skip => {}
         }
@@ -361,9 +246,4 @@ impl Segment {
             Segment::Write { .. } | Segment::Skip => true,
         }
     }
-}
-
-/// CmdSN stands at the same place in every request that has one.
-pub(super) fn cmd_sn_of(bhs: &Bhs) -> Sn {
-    crate::wire::NopOut::from_bhs(bhs).cmd_sn
 }

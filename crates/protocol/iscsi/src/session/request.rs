@@ -54,12 +54,13 @@ pub struct ScsiCommand {
 /// A task management function (RFC 7143 §11.5, RFC 7144).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskManagement {
-    /// What is asked. Functions that the session cannot carry out at ErrorRecoveryLevel 0, or that
-    /// the protocol level excludes, never come up.
+    /// What is asked. On the target's side functions that the session cannot carry out at
+    /// ErrorRecoveryLevel 0, or that the protocol level excludes, never come up.
     pub function: TmfFunction,
     /// Logical unit number, where the function has one.
     pub lun: [u8; 8],
-    /// The task that the function names, if it names one and the task is with the server.
+    /// The task that the function names, for ABORT TASK and QUERY TASK; on the target's side only if the task is
+    /// with the server.
     pub referenced: Option<Tag>,
 }
 
@@ -124,6 +125,34 @@ impl ScsiResult {
     }
 }
 
+/// How the length of SCSI's data compares with what the initiator expected (RFC 7143 §11.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residual {
+    /// As long as expected.
+    None,
+    /// So many bytes of what was expected were not moved.
+    Underflow(u32),
+    /// So many bytes more would have been moved.
+    Overflow(u32),
+}
+
+impl Residual {
+    pub(super) fn of(edtl: u32, transferred: u64) -> Self {
+        match u64::from(edtl).checked_sub(transferred) {
+            Some(0) => Residual::None,
+            Some(less) => Residual::Underflow(less as u32),
+            None => Residual::Overflow(u32::try_from(transferred - u64::from(edtl)).unwrap_or(u32::MAX)),
+        }
+    }
+
+    pub(super) fn count(self) -> u32 {
+        match self {
+            Residual::None => 0,
+            Residual::Underflow(n) | Residual::Overflow(n) => n,
+        }
+    }
+}
+
 /// What a peer did that ends a link or the session. Each is told once, for the log and the counters;
 /// the session itself does what follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +170,7 @@ pub enum Fault {
     HeaderDigest,
     /// A data segment longer than we declared to receive: the link ends.
     SegmentTooLong(u32),
-    /// Additional header segments where none may be (RFC 7143 §7.7): the session ends.
+    /// AdditionalSense header segments where none may be (RFC 7143 §7.7): the session ends.
     UnexpectedAhs,
     /// The peer leaves its answers unread, or does not send data it was asked for: the link ends.
     Stalled,

@@ -1,24 +1,23 @@
 //! Answers: read data and status (RFC 7143 §11.4, §11.7), and how tasks end.
 
-use super::control::ends_many;
-use super::memory_promise::Demand;
-use super::outgoing::{DataIn, OutgoingPdu, Residual, Scsi};
-use super::request::{Response, ScsiResult};
-use super::task::{Answer, Kind, State, Task, Termination, Transfer};
-use super::{TargetSession, links_to_keep};
+use super::functions::ends_many;
+use super::outgoing::{DataInRun, FullResponse, OutgoingPdu};
+use super::request::{Residual, Response, ScsiResult};
+use super::task::{Answer, Task, TaskKind, TaskState, Termination, Transfer};
+use super::tasks::Tasks;
 use crate::links::LinkIndex;
 use crate::wire::{ScsiStatus, TmfFunction, TmfResponseCode};
-use buf::{Cx, Sg};
+use buf::{Sg, Time};
 use stream::{Tag, TargetEvent};
 
-impl TargetSession {
+impl Tasks {
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
-        let Some(task) = self.tasks.get_mut(tag) else { return true };
+        let Some(task) = self.table.get_mut(tag) else { return true };
         self.links[task.link].tx.allow_read(&mut task.read_reserved, len, self.limits.read_bytes)
     }
 
     pub(super) fn allow_write(&mut self, tag: Tag, len: u32) -> bool {
-        let Some(task) = self.tasks.get_mut(tag) else { return true };
+        let Some(task) = self.table.get_mut(tag) else { return true };
         let link = &mut self.links[task.link];
         let outstanding = link.write_bytes;
         let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.write_bytes);
@@ -31,11 +30,11 @@ impl TargetSession {
 
     /// Queues read data of a task. What is beyond the expected length never leaves.
     pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        let live = matches!(task.state, State::Live);
+        let Some(task) = self.table.get_mut(tag) else { return };
+        let live = matches!(task.state, TaskState::Live);
         let (itt, index) = (task.itt, task.link);
         let reserved = task.read_reserved.min(data.len() as u32);
-        let Kind::Scsi(transfer) = &mut task.kind else { return };
+        let TaskKind::Scsi(transfer) = &mut task.kind else { return };
         let room = transfer.edtl.saturating_sub(offset) as usize;
         let len = data.len().min(room);
         if !live || !transfer.read || transfer.write || len == 0 {
@@ -45,40 +44,40 @@ impl TargetSession {
         task.read_reserved -= reserved;
         let (segment, burst) = (link.framing.segment_max(), self.params.max_burst);
         let sn = transfer.data_sn;
-        transfer.data_sn = sn.wrapping_add(DataIn::count(len as u32, segment, burst));
+        transfer.data_sn = sn.wrapping_add(DataInRun::count(len as u32, segment, burst));
         transfer.sent = offset.saturating_add(len as u32);
         let data = if len < data.len() { data.slice(0..len) } else { data };
         let unasked = (len as u32).saturating_sub(reserved);
-        let run = DataIn { itt, offset, data, unasked, done: 0, sn, segment, burst, status: None };
+        let run = DataInRun { itt, offset, data, unasked, done: 0, sn, segment, burst, status: None };
         link.tx.push_data(run, reserved);
     }
 
     /// The server answers.
-    pub(super) fn take_response(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+    pub(super) fn take_response(&mut self, now: Time, tag: Tag, response: Response) {
+        let Some(task) = self.table.get_mut(tag) else { return };
         match (&mut task.state, &task.kind) {
-            (State::Live, Kind::Scsi(transfer))
+            (TaskState::Live, TaskKind::Scsi(transfer))
                 if !transfer.is_owed() && is_good(transfer, &response) && self.fences.is_empty() =>
             {
                 let Response::Scsi(result) = response else { return };
                 let residual = Residual::of(transfer.edtl, result.transferred);
                 let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
                 self.uncount(tag);
-                self.tasks.discard(tag);
+                self.table.discard(tag);
                 self.links[index].tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
             }
-            (State::Live, Kind::Scsi(_)) => {
+            (TaskState::Live, TaskKind::Scsi(_)) => {
                 let answer = Answer::of(response).unwrap_or(Answer::Failure);
                 if task.is_owed() {
-                    task.state = State::Answered(Box::new(answer));
+                    task.state = TaskState::Answered(Box::new(answer));
                     if let Some(transfer) = task.transfer() {
                         transfer.drop_memory();
                     }
                 } else {
-                    self.answer_in_order(cx, tag, answer);
+                    self.answer_in_order(now, tag, answer);
                 }
             }
-            (State::Live, Kind::Tmf(function, referenced)) => {
+            (TaskState::Live, TaskKind::Tmf(function, referenced)) => {
                 let (function, referenced) = (*function, *referenced);
                 let code = match response {
                     Response::Task(code) => code,
@@ -87,35 +86,36 @@ impl TargetSession {
                     }
                 };
                 let code = referenced.map_or(code, |named| self.answer_of_referenced(named, function, code));
-                self.answer_task_management(cx, tag, function, code);
+                self.answer_task_management(now, tag, function, code);
             }
-            (State::Live, Kind::Text) => {
+            (TaskState::Live, TaskKind::Text) => {
                 let records = match response {
                     Response::Targets(records) => records,
                     Response::Scsi(_) | Response::TargetFailure | Response::Task(_) => Box::default(),
                 };
                 if let Some(task) = self.remove(tag) {
-                    self.answer_targets(task.link, records);
+                    let fresh = self.ttts.fresh();
+                    self.links[task.link].answer_targets(records, self.params.discovery, fresh);
                 }
             }
-            (State::Terminating { acked, .. }, _) => {
+            (TaskState::Terminating { acked, .. }, _) => {
                 *acked = true;
-                self.finish(cx, tag);
+                self.finish(now, tag);
             }
-            (State::Held | State::Invalid(_) | State::Answered(_), _) => {}
+            (TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_), _) => {}
         }
     }
 
     /// The server lets go of a task without an answer.
-    pub(super) fn let_go(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+    pub(super) fn let_go(&mut self, now: Time, tag: Tag) {
+        let Some(task) = self.table.get_mut(tag) else { return };
         match &mut task.state {
-            State::Live => self.end_silently(tag),
-            State::Terminating { acked, .. } => {
+            TaskState::Live => self.end_silently(tag),
+            TaskState::Terminating { acked, .. } => {
                 *acked = true;
-                self.finish(cx, tag);
+                self.finish(now, tag);
             }
-            State::Held | State::Invalid(_) | State::Answered(_) => {}
+            TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_) => {}
         }
     }
 
@@ -127,8 +127,8 @@ impl TargetSession {
         function: TmfFunction,
         code: TmfResponseCode,
     ) -> TmfResponseCode {
-        let withheld = |task: &Task| matches!(task.state, State::Answered(_));
-        if !self.tasks.get(named).is_some_and(withheld) {
+        let withheld = |task: &Task| matches!(task.state, TaskState::Answered(_));
+        if !self.table.get(named).is_some_and(withheld) {
             return code;
         }
         if function == TmfFunction::ABORT_TASK {
@@ -141,7 +141,7 @@ impl TargetSession {
 
     fn answer_task_management(
         &mut self,
-        cx: &mut Cx<'_>,
+        now: Time,
         tag: Tag,
         function: TmfFunction,
         response: TmfResponseCode,
@@ -153,74 +153,75 @@ impl TargetSession {
             }
             return;
         }
-        let Some(lun) = self.tasks.get(tag).map(|task| function.uses_lun().then_some(task.lun)) else {
+        let Some(lun) = self.table.get(tag).map(|task| function.uses_lun().then_some(task.lun)) else {
             return;
         };
         // No answer of an affected task may follow (RFC 7143 §4.2.3.3): not even a withheld one.
         let affected = |task: &Task| {
-            let withheld = matches!(task.state, State::Answered(_)) && matches!(task.kind, Kind::Scsi(_));
+            let withheld =
+                matches!(task.state, TaskState::Answered(_)) && matches!(task.kind, TaskKind::Scsi(_));
             withheld && lun.is_none_or(|lun| task.lun == lun)
         };
         let gone: Vec<Tag> =
-            self.tasks.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
+            self.table.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
         gone.into_iter().for_each(|tag| self.end_silently(tag));
-        self.put_fence(cx, tag, answer, lun);
+        self.put_fence(now, tag, answer, lun);
     }
 
     /// Ends a task that waits for nothing more.
-    pub(super) fn finish(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(task) = self.tasks.get(tag) else { return };
+    pub(super) fn finish(&mut self, now: Time, tag: Tag) {
+        let Some(task) = self.table.get(tag) else { return };
         match &task.state {
-            State::Terminating { how: Termination::Silent, acked: true } => self.end_silently(tag),
-            State::Terminating { how: Termination::Sense(sense), acked: true } if !task.is_owed() => {
+            TaskState::Terminating { how: Termination::Silent, acked: true } => self.end_silently(tag),
+            TaskState::Terminating { how: Termination::Sense(sense), acked: true } if !task.is_owed() => {
                 let result = ScsiResult::check_condition(&sense.sense(), 0);
-                self.answer_in_order(cx, tag, Answer::Result(result));
+                self.answer_in_order(now, tag, Answer::Result(result));
             }
-            State::Answered(_) if !task.is_owed() => {
-                let Some(task) = self.tasks.get_mut(tag) else { return };
-                if let State::Answered(answer) = std::mem::replace(&mut task.state, State::Live) {
-                    self.answer_in_order(cx, tag, *answer);
+            TaskState::Answered(_) if !task.is_owed() => {
+                let Some(task) = self.table.get_mut(tag) else { return };
+                if let TaskState::Answered(answer) = std::mem::replace(&mut task.state, TaskState::Live) {
+                    self.answer_in_order(now, tag, *answer);
                 }
             }
-            State::Held
-            | State::Invalid(_)
-            | State::Live
-            | State::Terminating { .. }
-            | State::Answered(_) => {}
+            TaskState::Held
+            | TaskState::Invalid(_)
+            | TaskState::Live
+            | TaskState::Terminating { .. }
+            | TaskState::Answered(_) => {}
         }
     }
 
     /// A task is to end without the server's answer.
-    pub(super) fn terminate(&mut self, cx: &mut Cx<'_>, tag: Tag, how: Termination) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        if let Kind::Scsi(transfer) = &mut task.kind {
+    pub(super) fn terminate(&mut self, now: Time, tag: Tag, how: Termination) {
+        let Some(task) = self.table.get_mut(tag) else { return };
+        if let TaskKind::Scsi(transfer) = &mut task.kind {
             transfer.drop_memory();
         }
         match &mut task.state {
-            State::Live => {
-                task.state = State::Terminating { how, acked: false };
+            TaskState::Live => {
+                task.state = TaskState::Terminating { how, acked: false };
                 self.events.push_back(TargetEvent::Aborted { tag });
             }
-            State::Held | State::Invalid(_) | State::Answered(_) => match how {
+            TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_) => match how {
                 Termination::Silent => self.end_silently(tag),
-                Termination::Sense(sense) if matches!(task.state, State::Held) => {
-                    task.state = State::Invalid(sense)
+                Termination::Sense(sense) if matches!(task.state, TaskState::Held) => {
+                    task.state = TaskState::Invalid(sense)
                 }
                 Termination::Sense(_) => {}
             },
-            State::Terminating { how: before, .. } => {
+            TaskState::Terminating { how: before, .. } => {
                 if how == Termination::Silent {
                     *before = how;
                 }
-                self.finish(cx, tag);
+                self.finish(now, tag);
             }
         }
     }
 
-    pub(super) fn terminate_tasks_of(&mut self, cx: &mut Cx<'_>, index: LinkIndex) {
+    pub(super) fn terminate_tasks_of(&mut self, now: Time, index: LinkIndex) {
         let tags: Vec<Tag> =
-            self.tasks.iter().filter(|(_, task)| task.link == index).map(|(tag, _)| tag).collect();
-        tags.into_iter().for_each(|tag| self.terminate(cx, tag, Termination::Silent));
+            self.table.iter().filter(|(_, task)| task.link == index).map(|(tag, _)| tag).collect();
+        tags.into_iter().for_each(|tag| self.terminate(now, tag, Termination::Silent));
     }
 
     /// Ends a task with no word; data that the peer still sends for it is skipped.
@@ -232,42 +233,15 @@ impl TargetSession {
         }
         if was_closed {
             // Nothing that is sent for this task tells of the open window.
-            self.window_opened = true;
+            self.window.note_opened();
         }
-    }
-
-    /// Takes a task out of every count.
-    pub(super) fn remove(&mut self, tag: Tag) -> Option<Task> {
-        self.uncount(tag);
-        self.tasks.remove(tag)
-    }
-
-    /// Takes a task that is about to go out of every count.
-    fn uncount(&mut self, tag: Tag) {
-        let Some(task) = self.tasks.get(tag) else { return };
-        self.index.remove(task.itt.value());
-        if task.counted {
-            self.window.end();
-            let TargetSession { window, promise, links, expected, .. } = self;
-            Demand::ended(window, promise, || links_to_keep(links, expected));
-        }
-        self.immediates -= u32::from(task.immediate);
-        if task.immediate && task.kind.has_unsolicited() {
-            self.immediate_burst = false;
-        }
-        let link = &mut self.links[task.link];
-        link.tasks -= 1;
-        link.owed -= usize::from(task.owing);
-        link.tx.disallow_read(task.read_reserved);
-        link.write_bytes = link.write_bytes.saturating_sub(u64::from(task.write_reserved));
-        self.unsettled |= !link.is_open();
     }
 
     pub(super) fn send_answer(&mut self, task: Task, answer: Answer) {
         if let Answer::Function(response) = answer {
             return self.links[task.link].tx.push(OutgoingPdu::Tmf { itt: task.itt, response });
         }
-        let Kind::Scsi(transfer) = task.kind else { return };
+        let TaskKind::Scsi(transfer) = task.kind else { return };
         let link = &mut self.links[task.link];
         let (itt, exp_data_sn) = (task.itt, transfer.data_sn);
         let transferred = match &answer {
@@ -284,7 +258,7 @@ impl TargetSession {
             Some(status @ ScsiStatus::CONDITION_MET) if link.tx.last_data(itt).is_some() => {
                 link.tx.push_status(itt, status, exp_data_sn, residual);
             }
-            _other => link.tx.push(OutgoingPdu::Scsi(Box::new(Scsi {
+            _other => link.tx.push(OutgoingPdu::Scsi(Box::new(FullResponse {
                 itt,
                 answer,
                 exp_data_sn,

@@ -7,7 +7,7 @@
 
 use super::request::{Response, ScsiResult};
 use crate::links::LinkIndex;
-use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode};
+use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode, Ttt};
 use buf::SgMut;
 use buf::crc32c::Crc32c;
 use smallvec::SmallVec;
@@ -25,8 +25,8 @@ pub(super) struct Task {
     /// Index of the link that it is allegiant to.
     pub(super) link: LinkIndex,
     pub(super) immediate: bool,
-    pub(super) kind: Kind,
-    pub(super) state: State,
+    pub(super) kind: TaskKind,
+    pub(super) state: TaskState,
     /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
     pub(super) read_reserved: u32,
     /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
@@ -39,7 +39,7 @@ pub(super) struct Task {
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every task is a SCSI command")]
-pub(super) enum Kind {
+pub(super) enum TaskKind {
     Scsi(Transfer),
     /// With the task that it names, if it names one.
     Tmf(TmfFunction, Option<Tag>),
@@ -48,11 +48,11 @@ pub(super) enum Kind {
 
 /// Where a task stands.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum TaskState {
     /// Its turn in the order of commands has not come: the server knows nothing of it.
     Held,
     /// Likewise, and it is to fail when its turn comes: no answer may go before that.
-    Invalid(Additional),
+    Invalid(AdditionalSense),
     /// With the server.
     Live,
     /// It ends without the server's answer. `acked`: the server knows and has let go of it.
@@ -74,16 +74,16 @@ pub(super) enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Termination {
     /// With CHECK CONDITION, ABORTED COMMAND and this additional sense (RFC 7143 §11.4.7.2).
-    Sense(Additional),
+    Sense(AdditionalSense),
     /// With no word.
     Silent,
 }
 
-/// Additional sense code and qualifier.
+/// AdditionalSense sense code and qualifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Additional(pub(super) u8, pub(super) u8);
+pub(super) struct AdditionalSense(pub(super) u8, pub(super) u8);
 
-impl Additional {
+impl AdditionalSense {
     pub(super) const UNEXPECTED_UNSOLICITED: Self = Self(0x0c, 0x0c);
     pub(super) const WRONG_AMOUNT: Self = Self(0x0c, 0x0d);
     pub(super) const CRC: Self = Self(0x47, 0x05);
@@ -126,23 +126,23 @@ pub(super) struct Transfer {
     /// End of what was asked for.
     pub(super) asked: u32,
     /// Transfer tag of the last sequence that ended.
-    pub(super) last_ttt: Option<u32>,
+    pub(super) last_ttt: Option<Ttt>,
     /// The server's buffers that are not full, in order.
     pub(super) places: SmallVec<[Place; 1]>,
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<HeldData>,
 }
 
 /// A sequence that an R2T asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutstandingR2t {
-    pub(super) ttt: u32,
+    pub(super) ttt: Ttt,
     pub(super) offset: u32,
     pub(super) end: u32,
 }
 
 /// Unsolicited data that came before the server said where to.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct HeldData {
     /// Offset of the buffer's first byte in the task's data.
     base: u32,
     /// Offset of the first byte that was not copied on.
@@ -167,12 +167,12 @@ pub(super) enum Destination {
     Skip(u32),
 }
 
-impl Kind {
+impl TaskKind {
     /// Whether data comes for it unasked.
     pub(super) fn has_unsolicited(&self) -> bool {
         match self {
-            Kind::Scsi(transfer) => transfer.unsolicited > 0,
-            Kind::Tmf(..) | Kind::Text => false,
+            TaskKind::Scsi(transfer) => transfer.unsolicited > 0,
+            TaskKind::Tmf(..) | TaskKind::Text => false,
         }
     }
 }
@@ -204,7 +204,7 @@ impl Transfer {
 
     pub(super) fn set_hold(&mut self, data: SgMut) {
         let end = self.got.saturating_add(data.len() as u32);
-        self.hold = Some(Hold { base: self.got, from: self.got, came: self.got, end, data: Some(data) });
+        self.hold = Some(HeldData { base: self.got, from: self.got, came: self.got, end, data: Some(data) });
     }
 
     /// Gives the memory that `destination` names to a receive, with the part of it that is to be filled.
@@ -322,22 +322,22 @@ impl Transfer {
 impl Task {
     pub(super) fn transfer(&mut self) -> Option<&mut Transfer> {
         match &mut self.kind {
-            Kind::Scsi(transfer) => Some(transfer),
-            Kind::Tmf(..) | Kind::Text => None,
+            TaskKind::Scsi(transfer) => Some(transfer),
+            TaskKind::Tmf(..) | TaskKind::Text => None,
         }
     }
 
     /// Whether the peer still owes data.
     pub(super) fn is_owed(&self) -> bool {
         match &self.kind {
-            Kind::Scsi(transfer) => transfer.is_owed(),
-            Kind::Tmf(..) | Kind::Text => false,
+            TaskKind::Scsi(transfer) => transfer.is_owed(),
+            TaskKind::Tmf(..) | TaskKind::Text => false,
         }
     }
 
     /// Whether arriving data has a use.
     pub(super) fn wants_data(&self) -> bool {
-        matches!(self.state, State::Held | State::Live)
+        matches!(self.state, TaskState::Held | TaskState::Live)
     }
 }
 

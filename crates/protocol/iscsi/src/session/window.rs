@@ -1,15 +1,24 @@
-//! The order of commands over all links, and the window that is open for them (RFC 7143 §4.2.2.1).
+//! What counts: the order of commands over all links, the window that is open for them (RFC 7143 §4.2.2.1),
+//! and the memory that is set aside for what they bring unasked.
 //!
 //! Invariant: commands delivered and not yet ended, and those that the open window may still bring,
-//! are never more than `limit`; and MaxCmdSN never moves backwards.
+//! are never more than `limit`, and each of them has its unit of memory; and MaxCmdSN never moves backwards.
+//!
+//! The window follows what is used of it. What was offered cannot be taken back: a smaller window comes about
+//! as commands use up the greater one, and each unit is given back when no command that was offered needs it.
 
+use super::memory_promise::{MemoryPromise, WINDOW_START};
+use super::outgoing::CommandNumbers;
+use super::request::ScsiCommand;
 use crate::links::LinkIndex;
-use crate::wire::{Bhs, Sn};
+use crate::wire::{Bhs, NopOut, Pdu, Sn};
+use buf::{Sg, Time};
 use std::collections::VecDeque;
+use std::time::Duration;
 use stream::Tag;
 
-use super::request::ScsiCommand;
-use buf::Sg;
+/// How long a session must have used less than a quarter of its window before it is halved.
+const REVIEW: Duration = Duration::from_secs(1);
 
 /// A request that came before its turn.
 #[derive(Debug)]
@@ -37,7 +46,7 @@ pub(super) enum CmdSnOrder {
 }
 
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct CommandWindow {
     exp: Sn,
     max: Sn,
     /// The greatest MaxCmdSN that was sent, and how many commands the initiator could have in work by it.
@@ -48,12 +57,40 @@ pub(super) struct Window {
     in_work: u32,
     /// What came early; the first place is that of `exp + 1`.
     held: VecDeque<Option<HeldRequest>>,
+    /// Most commands in work, as configured.
+    most: u32,
+    promise: MemoryPromise,
+    /// Most commands that the initiator had in work since the last review, and when the next is due.
+    peak: u32,
+    review: Time,
+    /// Requests wait for one with this number, and since when.
+    gap: Option<(Sn, Time)>,
+    /// An abort took the next CmdSN as received: its command is not waited for.
+    skips_next: bool,
+    /// It opened and no answer tells of it.
+    opened: bool,
 }
 
-impl Window {
-    pub(super) fn new(exp: Sn, limit: u32) -> Self {
+impl CommandWindow {
+    pub(super) fn new(exp: Sn, most: u32, promise: MemoryPromise, now: Time) -> Self {
+        let limit = promise.commands(most);
         let max = exp.add(limit - 1);
-        Window { exp, max, told: max, offered: limit, limit, in_work: 0, held: VecDeque::new() }
+        CommandWindow {
+            exp,
+            max,
+            told: max,
+            offered: limit,
+            limit,
+            in_work: 0,
+            held: VecDeque::new(),
+            most,
+            promise,
+            peak: 0,
+            review: now + REVIEW,
+            gap: None,
+            skips_next: false,
+            opened: false,
+        }
     }
 
     #[inline]
@@ -61,9 +98,10 @@ impl Window {
         self.exp
     }
 
+    /// What every PDU tells of it.
     #[inline]
-    pub(super) fn max(&self) -> Sn {
-        self.max
+    pub(super) fn numbers(&self) -> CommandNumbers {
+        CommandNumbers { exp_cmd_sn: self.exp, max_cmd_sn: self.max }
     }
 
     #[inline]
@@ -85,13 +123,13 @@ impl Window {
 
     /// Commands that the initiator has in work as far as it knows: with those whose answers are not sent.
     #[inline]
-    pub(super) fn used(&self) -> u32 {
+    fn used(&self) -> u32 {
         let left = if self.told.lt(self.exp) { 0 } else { self.told.since(self.exp) + 1 };
         self.offered.saturating_sub(left)
     }
 
     /// Sets how many commands may be in work from now on.
-    pub(super) fn set_limit(&mut self, limit: u32) {
+    fn set_limit(&mut self, limit: u32) {
         self.limit = limit.max(1);
         self.open();
     }
@@ -102,9 +140,15 @@ impl Window {
     }
 
     /// Commands in work, and all that may come by what was offered.
-    pub(super) fn promised(&self) -> u32 {
+    fn promised(&self) -> u32 {
         let open = if self.is_closed() { 0 } else { self.max.since(self.exp) + 1 };
         self.in_work + open
+    }
+
+    /// When a request is to be delivered; immediate ones at once.
+    #[inline]
+    pub(super) fn order_of(&self, bhs: &Bhs) -> CmdSnOrder {
+        if bhs.is_immediate() { CmdSnOrder::Next } else { self.order(cmd_sn_of(bhs)) }
     }
 
     #[inline]
@@ -132,13 +176,6 @@ impl Window {
         }
     }
 
-    /// Whether requests wait for one before them.
-    #[inline]
-    pub(super) fn has_gap(&self) -> bool {
-        // The last place is never empty.
-        !self.held.is_empty()
-    }
-
     /// Bytes of memory that held requests other than SCSI commands have: those have theirs set aside.
     pub(super) fn held_bytes(&self) -> usize {
         let bytes = |held: &HeldRequest| match held {
@@ -161,11 +198,89 @@ impl Window {
         self.in_work += 1;
     }
 
-    /// A command of this window has ended.
+    /// A command of this window has ended. What no command can need any more goes back, but for one unit for
+    /// each of `links` links.
     #[inline]
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, links: impl FnOnce() -> u32) {
         self.in_work -= 1;
         self.open();
+        if self.promise.exceeds(self.limit) {
+            let commands = self.promised().max(self.limit).max(links());
+            self.promise.shrink(commands);
+        }
+    }
+
+    /// The window follows what is used of it, when a command was delivered.
+    #[inline]
+    pub(super) fn follow_demand(&mut self, now: Time, links: impl FnOnce() -> u32) {
+        if !self.promise.binds() {
+            return;
+        }
+        let (used, limit) = (self.used(), self.limit);
+        self.peak = self.peak.max(used);
+        if used > limit / 2 && limit < self.most {
+            self.promise.grow(self.most.min(limit.saturating_mul(2)));
+            self.set_limit(self.promise.commands(self.most).max(limit));
+        } else if now >= self.review {
+            if self.peak < limit / 4 {
+                self.set_limit((limit / 2).max(self.least(links())).min(limit));
+            }
+            (self.peak, self.review) = (used, now + REVIEW);
+        }
+    }
+
+    /// Commands that the window admits in any case: one for each link at least.
+    fn least(&self, links: u32) -> u32 {
+        links.max(u32::from(WINDOW_START)).min(self.most)
+    }
+
+    /// Sets more memory aside, where less than a session of `links` links begins with could be.
+    pub(super) fn secure(&mut self, links: u32) {
+        let least = self.least(links);
+        if self.limit < least {
+            self.promise.secure(least);
+            self.set_limit(self.promise.commands(self.most));
+        }
+    }
+
+    /// Whether each of `links` links has memory for one whole burst of its own, or can have it.
+    pub(super) fn make_room_for_links(&mut self, links: u32) -> bool {
+        self.promise.make_room_for_links(links)
+    }
+
+    /// Notes since when requests have waited for the one whose turn it is; `others`: also such as are not held here.
+    pub(super) fn note_gap(&mut self, now: Time, others: bool) {
+        self.gap = match self.gap {
+            // The last place is never empty.
+            _ if self.held.is_empty() && !others => None,
+            Some((known, since)) if known == self.exp => Some((known, since)),
+            Some(_) | None => Some((self.exp, now)),
+        };
+    }
+
+    /// Since when requests have waited for one before them.
+    pub(super) fn gap_since(&self) -> Option<Time> {
+        self.gap.map(|(_, since)| since)
+    }
+
+    /// The next CmdSN counts as received: its command was aborted before it came.
+    pub(super) fn skip_next(&mut self) {
+        self.skips_next = true;
+    }
+
+    /// Whether the next CmdSN is to be stepped over, once.
+    pub(super) fn takes_skip(&mut self) -> bool {
+        std::mem::take(&mut self.skips_next)
+    }
+
+    /// The initiator may not know that the window is open.
+    pub(super) fn note_opened(&mut self) {
+        self.opened = true;
+    }
+
+    /// Whether the initiator is to be told that the window is open, once.
+    pub(super) fn takes_opened(&mut self) -> bool {
+        std::mem::take(&mut self.opened) && !self.is_closed()
     }
 
     /// Opens the window as far as the limit allows.
@@ -190,14 +305,26 @@ impl Window {
     }
 }
 
+/// CmdSN stands at the same place in every request that has one.
+pub(super) fn cmd_sn_of(bhs: &Bhs) -> Sn {
+    NopOut::from_bhs(bhs).cmd_sn
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use buf::Pool;
+
+    /// A window without memory set aside.
+    fn free(exp: u32, limit: u32) -> CommandWindow {
+        let promise = MemoryPromise::new(&Pool::new(1 << 20), 0, limit).unwrap();
+        CommandWindow::new(Sn::new(exp), limit, promise, Time(0))
+    }
 
     #[test]
     fn the_window_never_holds_more_than_its_limit() {
-        let mut window = Window::new(Sn::new(u32::MAX), 4);
-        assert_eq!(window.max(), Sn::new(2));
+        let mut window = free(u32::MAX, 4);
+        assert_eq!(window.max, Sn::new(2));
         assert_eq!(window.order(Sn::new(u32::MAX)), CmdSnOrder::Next);
         assert_eq!(window.order(Sn::new(2)), CmdSnOrder::Ahead);
         assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Outside);
@@ -209,26 +336,26 @@ mod tests {
         }
         assert!(window.is_closed());
         assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Outside);
-        window.end();
-        assert_eq!(window.max(), Sn::new(3));
+        window.end(|| 1);
+        assert_eq!(window.max, Sn::new(3));
         assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Next);
     }
 
     #[test]
     fn a_smaller_limit_does_not_take_back_what_was_offered() {
-        let mut window = Window::new(Sn::new(10), 8);
+        let mut window = free(10, 8);
         window.set_limit(2);
-        assert_eq!(window.max(), Sn::new(17));
+        assert_eq!(window.max, Sn::new(17));
         for _ in 0..7 {
             window.advance();
             window.open();
         }
-        assert_eq!((window.exp(), window.max()), (Sn::new(17), Sn::new(18)));
+        assert_eq!((window.exp(), window.max), (Sn::new(17), Sn::new(18)));
     }
 
     #[test]
     fn what_is_held_comes_in_turn_and_once() {
-        let mut window = Window::new(Sn::new(0), 8);
+        let mut window = free(0, 8);
         window.hold(Sn::new(2), HeldRequest::Skipped);
         assert_eq!(window.order(Sn::new(2)), CmdSnOrder::Outside);
         assert_eq!(window.order(Sn::new(1)), CmdSnOrder::Ahead);
@@ -236,5 +363,120 @@ mod tests {
         assert!(matches!(window.advance(), Some(HeldRequest::Skipped)));
         assert_eq!(window.exp(), Sn::new(2));
         assert_eq!(window.held_len(), 0);
+    }
+
+    /// A session's window without the session.
+    #[derive(Debug)]
+    struct Alone {
+        window: CommandWindow,
+        now: Time,
+    }
+
+    impl Alone {
+        fn new(pool: &Pool, commands: u32) -> Self {
+            Self::of(pool, 16_384, commands)
+        }
+
+        fn of(pool: &Pool, burst: u32, commands: u32) -> Self {
+            let promise = MemoryPromise::new(pool, burst, commands).unwrap();
+            let window = CommandWindow::new(Sn::new(u32::MAX - 5), commands, promise, Time(0));
+            Alone { window, now: Time(0) }
+        }
+
+        /// Sends as many commands as the window allows, `most` at most; gives how many.
+        fn begin(&mut self, most: u32) -> u32 {
+            let mut begun = 0;
+            while begun < most && self.knows_more() {
+                self.window.advance();
+                self.window.begin();
+                self.window.follow_demand(self.now, || 1);
+                self.window.open();
+                self.check();
+                begun += 1;
+            }
+            begun
+        }
+
+        /// Whether the initiator knows that it may send one more; it is told if it knows too little.
+        fn knows_more(&mut self) -> bool {
+            if self.window.has_grown() {
+                self.window.told();
+            }
+            !self.window.is_closed()
+        }
+
+        fn end(&mut self, count: u32) {
+            for _ in 0..count {
+                self.window.end(|| 1);
+                self.window.told();
+                self.check();
+            }
+        }
+
+        /// The law: whatever may come has its unit.
+        fn check(&self) {
+            assert!(self.window.promise.exceeds(self.window.promised().saturating_sub(1)), "{self:?}");
+        }
+    }
+
+    #[test]
+    fn a_window_follows_what_is_used_of_it() {
+        let pool = Pool::new(128 << 20);
+        let mut alone = Alone::new(&pool, 128);
+        assert_eq!((alone.window.limit(), pool.usage().reserved), (8, 9 * 16_384));
+        // One command at a time needs no more.
+        for _ in 0..100 {
+            assert_eq!(alone.begin(1), 1);
+            alone.end(1);
+        }
+        assert_eq!(alone.window.limit(), 8);
+        // A host that sends all it may has the whole window by the time that it is closed.
+        assert_eq!(alone.begin(1000), 128);
+        assert_eq!(pool.usage().reserved, 129 * 16_384);
+        alone.end(128);
+        assert_eq!(pool.usage().reserved, 129 * 16_384, "what is offered stays set aside");
+        // One at a time again: it shrinks as the offer is used up.
+        for _ in 0..1000 {
+            alone.now = alone.now + Duration::from_millis(20);
+            assert_eq!(alone.begin(1), 1);
+            alone.end(1);
+        }
+        assert_eq!((alone.window.limit(), pool.usage().reserved), (8, 9 * 16_384));
+        drop(alone);
+        assert_eq!(pool.usage().reserved, 0);
+    }
+
+    #[test]
+    fn a_window_of_2048_has_room_in_256_mebibytes_where_one_segment_rides_on_a_command() {
+        let pool = Pool::new(256 << 20);
+        let mut alone = Alone::of(&pool, 8192, 2048);
+        assert_eq!(alone.window.limit(), 8);
+        assert_eq!(alone.begin(5000), 2048);
+        assert_eq!((alone.window.limit(), pool.usage().reserved), (2048, 2049 * 8192));
+    }
+
+    #[test]
+    fn many_sessions_begin_whole_and_growing_leaves_them_room() {
+        let pool = Pool::new(128 << 20);
+        let mut busy: Vec<Alone> = (0..100)
+            .map(|_| {
+                let mut alone = Alone::new(&pool, 128);
+                alone.begin(1000);
+                alone
+            })
+            .collect();
+        assert!(busy[..20].iter().all(|alone| alone.window.limit() == 128));
+        assert!(busy.iter().all(|alone| alone.window.limit() >= 8), "and all have what they began with");
+        // Who ends gives others room to grow.
+        busy.drain(..10);
+        let last = busy.last_mut().unwrap();
+        let before = last.window.limit();
+        last.end(1);
+        last.begin(1000);
+        assert!(last.window.limit() > before, "{before}");
+        drop(busy);
+        // At rest there is room for many.
+        let quiet: Vec<Alone> = (0..450).map(|_| Alone::new(&pool, 128)).collect();
+        assert!(quiet.iter().all(|alone| alone.window.limit() == 8));
     }
 }

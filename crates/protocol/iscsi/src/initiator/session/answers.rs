@@ -1,12 +1,12 @@
 //! The answers of the target, and what it says unasked (RFC 7143 §11.4, §11.6, §11.9, §11.11, §11.15, §11.17,
 //! §11.19).
 
-use super::command::{Kind, residual};
+use super::command::{RequestKind, residual};
 use super::link::OutgoingPdu;
-use super::request::{Fault, NoAnswer, Notice, Residual, Response};
-use super::{InitiatorSession, State};
+use super::request::{Fault, NoAnswer, Notice, Response};
+use super::{InitiatorSession, SessionState};
 use crate::links::LinkIndex;
-use crate::session::SenseBytes;
+use crate::session::{Residual, SenseBytes};
 use crate::wire::{
     AsyncEvent, AsyncMessage, BHS_LEN, Bhs, LogoutResponse, LogoutResponseCode, Lun, NopIn, Opcode, Pdu,
     Reject, RejectReason, ResponseFlags, ScsiResponse, ScsiResponseCode, ScsiStatus, TextFlags, TextResponse,
@@ -33,7 +33,7 @@ impl InitiatorSession {
         match bhs.opcode() {
             Opcode::SCSI_RESPONSE => return self.scsi_response(index, bhs, data),
             Opcode::TMF_RESPONSE => self.task_response(index, TmfResponse::from_bhs(bhs)),
-            Opcode::TEXT_RESPONSE => self.text_response(TextResponse::from_bhs(bhs)),
+            Opcode::TEXT_RESPONSE => self.text_response(index, TextResponse::from_bhs(bhs)),
             Opcode::NOP_IN => return self.nop_in(index, NopIn::from_bhs(bhs)),
             Opcode::LOGOUT_RESPONSE => return self.logout_response(index, LogoutResponse::from_bhs(bhs)),
             Opcode::REJECT => self.rejected(index, Reject::from_bhs(bhs).reason, data),
@@ -46,39 +46,41 @@ impl InitiatorSession {
 
     fn scsi_response(&mut self, index: LinkIndex, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
         let pdu = ScsiResponse::from_bhs(bhs);
-        let Some(tag) = self.find(index, bhs.itt, bhs.opcode())? else {
-            self.abandoned.retain(|itt| *itt != bhs.itt);
+        let Some(tag) = self.commands.find(index, bhs.itt, bhs.opcode())? else {
+            self.commands.abandoned.retain(|itt| *itt != bhs.itt);
             return Ok(());
         };
         if pdu.response != ScsiResponseCode::COMPLETED {
-            self.complete(tag, Response::TargetFailure);
+            self.commands.complete(tag, Response::TargetFailure);
             return Ok(());
         }
         let sense = sense(data, bhs.data_len())?;
         if pdu.status == ScsiStatus::CHECK_CONDITION && sense.is_empty() {
             return Err(Fault::Sense);
         }
-        let len = self.commands.get(tag).map_or(0, |command| command.len);
+        let len = self.commands.table.get(tag).map_or(0, |command| command.len);
         let over = pdu.flags.contains(ResponseFlags::OVERFLOW);
         let under = pdu.flags.contains(ResponseFlags::UNDERFLOW);
         let residual: Residual = residual((over, under), pdu.residual.get(), len)?;
-        self.finish(tag, pdu.status, sense, residual)
+        self.commands.finish(tag, pdu.status, sense, residual)
     }
 
     /// A task management function is done; so are the commands that it ended (RFC 7143 §11.6.1).
     fn task_response(&mut self, index: LinkIndex, pdu: &TmfResponse) {
-        let Ok(Some(tag)) = self.find(index, pdu.itt, Opcode::TMF_RESPONSE) else { return };
-        let Some(Kind::Task { function, lun, referenced }) = self.commands.get(tag).map(|c| &c.kind) else {
+        let Ok(Some(tag)) = self.commands.find(index, pdu.itt, Opcode::TMF_RESPONSE) else { return };
+        let Some(RequestKind::Task { function, lun, referenced }) =
+            self.commands.table.get(tag).map(|c| &c.kind)
+        else {
             return;
         };
         let (function, lun, referenced) = (*function, *lun, *referenced);
         match (function, pdu.response) {
             (TmfFunction::ABORT_TASK, TmfResponseCode::COMPLETE) => {
-                referenced.into_iter().for_each(|tag| self.lose(tag, NoAnswer::Aborted));
+                referenced.into_iter().for_each(|tag| self.commands.lose(tag, NoAnswer::Aborted));
             }
             // The target has no such task, and answered none.
             (TmfFunction::ABORT_TASK, TmfResponseCode::NO_TASK) => {
-                referenced.into_iter().for_each(|tag| self.lose(tag, NoAnswer::Unknown));
+                referenced.into_iter().for_each(|tag| self.commands.lose(tag, NoAnswer::Unknown));
             }
             (
                 TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET,
@@ -92,42 +94,43 @@ impl InitiatorSession {
             ) => self.lose_of(tag, None),
             _ends_nothing => {}
         }
-        self.complete(tag, Response::Task(pdu.response));
+        self.commands.complete(tag, Response::Task(pdu.response));
     }
 
     /// Ends the commands that were sent before a function, to one logical unit or to all.
     fn lose_of(&mut self, function: Tag, unit: Option<Lun>) {
-        let Some(before) = self.commands.get(function).and_then(|command| command.sent) else { return };
-        let hit = |kind: &Kind| match kind {
-            Kind::Scsi(command) => unit.is_none_or(|lun| lun.0 == command.lun),
-            Kind::Task { .. } | Kind::Text { .. } => false,
+        let Some(before) = self.commands.table.get(function).and_then(|command| command.sent) else { return };
+        let hit = |kind: &RequestKind| match kind {
+            RequestKind::Scsi(command) => unit.is_none_or(|lun| lun.0 == command.lun),
+            RequestKind::Task { .. } | RequestKind::Text { .. } => false,
         };
         let ended: Vec<Tag> = self
             .commands
+            .table
             .iter()
             .filter(|(_, command)| hit(&command.kind) && command.sent.is_some_and(|sn| sn.lt(before)))
             .map(|(tag, _)| tag)
             .collect();
-        ended.into_iter().for_each(|tag| self.lose(tag, NoAnswer::Aborted));
+        ended.into_iter().for_each(|tag| self.commands.lose(tag, NoAnswer::Aborted));
     }
 
-    fn text_response(&mut self, pdu: &TextResponse) {
-        let Some(tag) = self.index.find(pdu.itt.value()) else { return };
-        let Some(command) = self.commands.get_mut(tag) else { return };
-        let Kind::Text { reader, ttt, .. } = &mut command.kind else { return };
+    fn text_response(&mut self, index: LinkIndex, pdu: &TextResponse) {
+        let Ok(Some(tag)) = self.commands.find(index, pdu.itt, Opcode::TEXT_RESPONSE) else { return };
+        let Some(command) = self.commands.table.get_mut(tag) else { return };
+        let RequestKind::Text { reader, ttt, .. } = &mut command.kind else { return };
         let ends = pdu.ttt.is_none() || pdu.flags.contains(TextFlags::FINAL);
         if ends || reader.is_cut() {
             let targets = reader.finish();
-            self.complete(tag, Response::Targets(targets));
+            self.commands.complete(tag, Response::Targets(targets));
         } else {
             *ttt = pdu.ttt;
             let link = command.link;
-            self.links[link].out.push_back(OutgoingPdu::Request(tag));
+            self.commands.links[link].out.push_back(OutgoingPdu::Request(tag));
         }
     }
 
     fn nop_in(&mut self, index: LinkIndex, pdu: &NopIn) -> Result<(), Fault> {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         if !pdu.itt.is_none() {
             let ours = link.ping.take_if(|(itt, _)| *itt == pdu.itt);
             return ours.map(|_| ()).ok_or(Fault::UnknownTask(Opcode::NOP_IN));
@@ -157,8 +160,8 @@ impl InitiatorSession {
         };
         let (opcode, itt) = (bhs.opcode(), bhs.itt);
         let begins = matches!(opcode, Opcode::SCSI_COMMAND | Opcode::TMF_REQUEST | Opcode::TEXT_REQUEST);
-        match self.find(index, itt, opcode) {
-            Ok(Some(tag)) if begins => self.lose(tag, NoAnswer::Rejected(reason)),
+        match self.commands.find(index, itt, opcode) {
+            Ok(Some(tag)) if begins => self.commands.lose(tag, NoAnswer::Rejected(reason)),
             _other => self.notices.push_back(Notice::Rejected(opcode, reason)),
         }
         if self.logout == Some((index, itt)) {
@@ -166,7 +169,7 @@ impl InitiatorSession {
         }
         if opcode == Opcode::NOP_OUT {
             // Refused is an answer too.
-            self.links[index].ping.take_if(|(ping, _)| *ping == itt);
+            self.commands.links[index].ping.take_if(|(ping, _)| *ping == itt);
         }
     }
 
@@ -178,7 +181,7 @@ impl InitiatorSession {
             }
             AsyncEvent::LOGOUT_REQUEST | AsyncEvent::NEGOTIATION_REQUEST => {
                 let within = wait(pdu.parameter3.get()).max(Duration::from_secs(1));
-                if self.state == State::Ready {
+                if self.state == SessionState::Ready {
                     self.begin_close(Close::AfterLogout(cx.now + within));
                 }
                 Notice::LogoutRequested { within }

@@ -1,8 +1,8 @@
 //! How the session ends, and the clocks that end it.
 
-use super::link::{LinkState, OutgoingPdu, Phase};
+use super::link::{LinkPhase, LinkState, OutgoingPdu};
 use super::request::{Fault, LinkFault};
-use super::{InitiatorSession, State};
+use super::{InitiatorSession, SessionState};
 use crate::initiator::Failure;
 use crate::links::LinkIndex;
 use buf::{Cx, Time};
@@ -11,11 +11,11 @@ use stream::{Close, HostEvent, Link, earliest};
 impl InitiatorSession {
     /// A link is gone. If it had logged in, or nothing else has, the session is over.
     pub(super) fn lose_link(&mut self, index: LinkIndex) {
-        let link = &self.links[index];
+        let link = &self.commands.links[index];
         if link.is_over() {
             return;
         }
-        let matters = link.is_open() || self.state == State::Starting;
+        let matters = link.is_open() || self.state == SessionState::Starting;
         self.drop_link(index);
         if matters {
             self.fail();
@@ -23,11 +23,11 @@ impl InitiatorSession {
     }
 
     fn drop_link(&mut self, index: LinkIndex) {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         if link.is_over() {
             return;
         }
-        link.phase = Phase::Dead;
+        link.phase = LinkPhase::Dead;
         link.rx.inlet.clear();
         link.out.clear();
         (link.pongs, link.ping, link.deadline, link.retry) = (0, None, None, None);
@@ -39,53 +39,52 @@ impl InitiatorSession {
         if self.is_over() {
             return;
         }
-        self.state = State::Dead;
-        (self.deadline, self.look_at, self.refused, self.logout) = (None, None, None, None);
-        self.abandoned.clear();
-        for index in self.links.indices() {
+        self.state = SessionState::Dead;
+        (self.deadline, self.look_at, self.commands.refused, self.logout) = (None, None, None, None);
+        for index in self.commands.links.indices() {
             self.drop_link(index);
         }
-        self.lose_all();
+        self.commands.lose_all();
     }
 
     pub(super) fn begin_close(&mut self, how: Close) {
         match (how, self.state) {
-            (Close::Now, _) | (Close::AfterLogout(_), State::Starting) => self.fail(),
-            (Close::AfterLogout(until), State::Ready) => {
-                self.state = State::Draining;
+            (Close::Now, _) | (Close::AfterLogout(_), SessionState::Starting) => self.fail(),
+            (Close::AfterLogout(until), SessionState::Ready) => {
+                self.state = SessionState::Draining;
                 self.deadline = Some(until);
             }
-            (Close::AfterLogout(until), State::Draining | State::LoggingOut) => {
+            (Close::AfterLogout(until), SessionState::Draining | SessionState::LoggingOut) => {
                 self.deadline = self.deadline.map(|deadline| deadline.min(until));
             }
-            (Close::AfterLogout(_), State::Dead | State::Gone) => {}
+            (Close::AfterLogout(_), SessionState::Dead | SessionState::Gone) => {}
         }
     }
 
     /// Brings to an end what is ending.
     pub(super) fn tidy(&mut self) {
-        if self.state == State::Draining && self.commands.is_empty() {
+        if self.state == SessionState::Draining && self.commands.table.is_empty() {
             self.log_out();
         }
-        for link in self.links.iter_mut() {
-            if link.phase == Phase::Dead && link.is_quiet() {
-                link.phase = Phase::Gone;
+        for link in self.commands.links.iter_mut() {
+            if link.phase == LinkPhase::Dead && link.is_quiet() {
+                link.phase = LinkPhase::Gone;
             }
         }
-        let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
-        if self.state == State::Dead && gone && self.commands.is_empty() {
-            self.state = State::Gone;
-            self.events.push_back(HostEvent::Closed);
+        let gone = self.commands.links.iter().all(|link| link.phase == LinkPhase::Gone);
+        if self.state == SessionState::Dead && gone && self.commands.table.is_empty() {
+            self.state = SessionState::Gone;
+            self.commands.events.push_back(HostEvent::Closed);
         }
     }
 
     /// Asks to close the session (RFC 7143 §11.14).
     fn log_out(&mut self) {
-        let Some(index) = self.links.position(LinkState::is_open) else { return self.fail() };
-        self.state = State::LoggingOut;
-        let itt = self.fresh_itt();
+        let Some(index) = self.commands.links.position(LinkState::is_open) else { return self.fail() };
+        self.state = SessionState::LoggingOut;
+        let itt = self.commands.fresh_itt();
         self.logout = Some((index, itt));
-        self.links[index].out.push_back(OutgoingPdu::Logout(itt));
+        self.commands.links[index].out.push_back(OutgoingPdu::Logout(itt));
     }
 
     /// When the clocks want to be looked at.
@@ -94,14 +93,14 @@ impl InitiatorSession {
             return None;
         }
         let session = [self.deadline, self.look_at, self.window_deadline()].into_iter().fold(None, earliest);
-        self.links.iter().filter(|link| !link.is_over()).fold(session, |first, link| {
+        self.commands.links.iter().filter(|link| !link.is_over()).fold(session, |first, link| {
             let (stalled, idle) = (self.stall_deadline(link), self.idle_deadline(link));
             [stalled, idle, link.deadline, link.retry].into_iter().fold(first, earliest)
         })
     }
 
     fn window_deadline(&self) -> Option<Time> {
-        Some(self.refused? + self.limits.command_timeout?)
+        Some(self.commands.refused? + self.limits.command_timeout?)
     }
 
     fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
@@ -131,15 +130,15 @@ impl InitiatorSession {
         {
             return self.give_up(index.into(), Fault::CommandTimeout);
         }
-        for index in self.links.indices() {
-            let link = &mut self.links[index];
+        for index in self.commands.links.indices() {
+            let link = &mut self.commands.links[index];
             if link.is_over() {
                 continue;
             }
             if due(link.retry) {
                 link.retry = None;
             }
-            let link = &self.links[index];
+            let link = &self.commands.links[index];
             if due(self.stall_deadline(link)) {
                 self.give_up(index.into(), Fault::Stalled);
             } else if due(link.deadline) {
@@ -157,10 +156,11 @@ impl InitiatorSession {
     /// The link of a command that has taken too long; else notes when to look again.
     fn overdue(&mut self, now: Time) -> Option<LinkIndex> {
         let timeout = self.limits.command_timeout?;
-        let (_, oldest) = self.commands.iter().min_by_key(|(_, command)| command.since).or_else(|| {
-            self.look_at = None;
-            None
-        })?;
+        let (_, oldest) =
+            self.commands.table.iter().min_by_key(|(_, command)| command.since).or_else(|| {
+                self.look_at = None;
+                None
+            })?;
         let due = oldest.since + timeout;
         if due <= now {
             return Some(oldest.link);
@@ -170,8 +170,8 @@ impl InitiatorSession {
     }
 
     fn ping(&mut self, index: LinkIndex, now: Time) {
-        let itt = self.fresh_itt();
-        let link = &mut self.links[index];
+        let itt = self.commands.fresh_itt();
+        let link = &mut self.commands.links[index];
         link.ping = Some((itt, now));
         link.out.push_back(OutgoingPdu::Ping(itt));
     }

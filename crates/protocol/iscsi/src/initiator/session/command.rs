@@ -1,25 +1,21 @@
-//! One request: from its submission to its end.
+//! One request: what is known of it between its submission and its end.
 
-use super::link::OutgoingPdu;
-use super::request::{Fault, NoAnswer, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement};
+use super::request::{Fault, NoAnswer, ScsiCommand};
 use super::targets::TargetsReader;
-use super::{IMMEDIATE_MAX, InitiatorSession, State};
 use crate::discovery::SendTargets;
 use crate::links::LinkIndex;
-use crate::negotiate::SessionType;
-use crate::session::SenseBytes;
-use crate::wire::ahs::CDB_LEN_MAX;
-use crate::wire::{DataIn, DataInFlags, Itt, Lun, Opcode, R2t, ScsiStatus, Sn, TmfFunction, Ttt};
-use buf::{Payload, Sg, SgMut, Time};
-use stream::{HostEvent, Tag};
+use crate::session::Residual;
+use crate::wire::{DataInFlags, Itt, Lun, Sn, TmfFunction, Ttt};
+use buf::{Sg, SgMut, Time};
+use stream::Tag;
 
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) itt: Itt,
     /// The link that it is allegiant to.
     pub(super) link: LinkIndex,
-    pub(super) kind: Kind,
-    pub(super) data: Data,
+    pub(super) kind: RequestKind,
+    pub(super) data: CommandData,
     /// Bytes of its data.
     pub(super) len: u32,
     /// Offset of the next data of a read, or of the next byte of a write that must be asked for.
@@ -40,7 +36,7 @@ pub(super) struct Command {
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     Scsi(ScsiCommand),
     Task {
         function: TmfFunction,
@@ -58,7 +54,7 @@ pub(super) enum Kind {
 
 /// A command's memory.
 #[derive(Debug)]
-pub(super) enum Data {
+pub(super) enum CommandData {
     None,
     /// To be filled; `None` while it is out with a receive.
     In(Option<SgMut>),
@@ -69,304 +65,8 @@ pub(super) enum Data {
     },
 }
 
-impl InitiatorSession {
-    /// Starts a request; gives it back if it may not be in work now.
-    pub(super) fn start(
-        &mut self,
-        now: Time,
-        request: Request,
-        payload: Payload,
-    ) -> Result<Tag, (Request, Payload)> {
-        if self.state != State::Ready || !self.admits(now, &request, &payload) {
-            return Err((request, payload));
-        }
-        let Some(link) = self.link_for(&request) else { return Err((request, payload)) };
-        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let (immediate, unsolicited) = match &payload {
-            Payload::Out(_) => self.unasked(link, len),
-            Payload::None | Payload::In(_) => (0, 0),
-        };
-        let data = match payload {
-            Payload::In(data) if len > 0 => Data::In(Some(data)),
-            Payload::Out(data) if len > 0 => Data::Out { data, immediate },
-            Payload::None | Payload::In(_) | Payload::Out(_) => Data::None,
-        };
-        let (kind, is_scsi) = match request {
-            Request::Scsi(command) => (Kind::Scsi(command), true),
-            Request::Task(TaskManagement { function, lun, referenced }) => {
-                (Kind::Task { function, lun: Lun(lun), referenced }, false)
-            }
-            Request::SendTargets(question) => {
-                (Kind::Text { question, reader: Box::default(), ttt: Ttt::NONE }, false)
-            }
-        };
-        let itt = self.fresh_itt();
-        let command = Command {
-            itt,
-            link,
-            kind,
-            data,
-            len,
-            next: unsolicited,
-            sn: 0,
-            r2ts: 0,
-            unsent: unsolicited - immediate,
-            sent: None,
-            since: now,
-            digest_failed: false,
-            lost: None,
-        };
-        #[expect(
-            clippy::unreachable,
-            reason = "`admits` has counted, and the table is as long as it lets in"
-        )]
-        let Ok(tag) = self.commands.insert(command) else { unreachable!("counted before") };
-        self.index.insert(itt.value(), tag);
-        self.links[link].commands += 1;
-        if let (None, Some(timeout)) = (self.look_at, self.limits.command_timeout) {
-            self.look_at = Some(now + timeout);
-        }
-        let out = &mut self.links[link].out;
-        out.push_back(OutgoingPdu::Request(tag));
-        if is_scsi {
-            self.scsi += 1;
-            self.waiting += 1;
-            if unsolicited > immediate {
-                out.push_back(OutgoingPdu::Data {
-                    tag,
-                    ttt: Ttt::NONE,
-                    offset: immediate,
-                    end: unsolicited,
-                    sn: 0,
-                });
-            }
-        }
-        Ok(tag)
-    }
-
-    /// Whether the request may be in work now.
-    fn admits(&mut self, now: Time, request: &Request, payload: &Payload) -> bool {
-        let discovery = self.params.session_type == SessionType::Discovery;
-        match request {
-            Request::Scsi(command) => {
-                let fits =
-                    u32::try_from(payload.len()).is_ok() && command.cdb.as_slice().len() <= CDB_LEN_MAX;
-                if discovery || !fits || self.scsi >= usize::from(self.limits.commands) {
-                    return false;
-                }
-                let open = self.window.room() > self.waiting;
-                if !open && self.refused.is_none() {
-                    self.refused = Some(now);
-                }
-                open
-            }
-            Request::Task(_) | Request::SendTargets(_) => {
-                let others = self.commands.len() - self.scsi;
-                let allowed = !discovery || matches!(request, Request::SendTargets(_));
-                allowed && payload.is_empty() && others < IMMEDIATE_MAX
-            }
-        }
-    }
-
-    /// The open link with the fewest commands; for a function that names a command, that of the command
-    /// (RFC 7143 §11.5.1).
-    fn link_for(&self, request: &Request) -> Option<LinkIndex> {
-        if let Request::Task(TaskManagement { referenced: Some(tag), .. }) = request
-            && let Some(command) = self.commands.get(*tag)
-        {
-            return Some(command.link);
-        }
-        let open = self.links.enumerate().filter(|(_, link)| link.is_open());
-        open.min_by_key(|(_, link)| link.commands).map(|(index, _)| index)
-    }
-
-    /// How much of a write goes with its command, and how much with and behind it unasked (RFC 7143 §13.10,
-    /// §13.11, §13.14).
-    fn unasked(&self, link: LinkIndex, len: u32) -> (u32, u32) {
-        let framing = self.links[link].framing;
-        let burst = self.params.first_burst.min(len);
-        let immediate = if self.params.immediate_data { burst.min(framing.segment_max()) } else { 0 };
-        (immediate, if self.params.initial_r2t { immediate } else { burst })
-    }
-
-    pub(super) fn fresh_itt(&mut self) -> Itt {
-        loop {
-            let itt = Itt::new(self.next_itt);
-            self.next_itt = self.next_itt.wrapping_add(1);
-            if !itt.is_none() && self.index.find(itt.value()).is_none() && !self.abandoned.contains(&itt) {
-                return itt;
-            }
-        }
-    }
-
-    /// The command that a PDU names; `None` if it has ended and what comes for it is skipped.
-    pub(super) fn find(&self, index: LinkIndex, itt: Itt, opcode: Opcode) -> Result<Option<Tag>, Fault> {
-        match self.index.find(itt.value()) {
-            Some(tag) => {
-                let mine = |command: &&Command| command.sent.is_some() && command.link == index;
-                let command = self.commands.get(tag).filter(mine);
-                let command = command.ok_or(Fault::UnknownTask(opcode))?;
-                Ok(command.lost.is_none().then_some(tag))
-            }
-            None if self.abandoned.contains(&itt) => Ok(None),
-            None => Err(Fault::UnknownTask(opcode)),
-        }
-    }
-
-    /// Judges a Data-In by its header; gives the command that its data is for.
-    pub(super) fn check_data(&mut self, index: LinkIndex, pdu: &DataIn) -> Result<Option<Tag>, Fault> {
-        let Some(tag) = self.find(index, pdu.itt, Opcode::DATA_IN)? else { return Ok(None) };
-        let Some(command) = self.commands.get_mut(tag) else { return Ok(None) };
-        if !matches!(command.data, Data::In(_)) {
-            return Err(Fault::WrongTask(Opcode::DATA_IN));
-        }
-        let (offset, len) = (pdu.buffer_offset.get(), pdu.data_segment_len.value());
-        let end = offset.checked_add(len).ok_or(Fault::DataBeyond)?;
-        if end > command.len {
-            return Err(Fault::DataBeyond);
-        }
-        if offset != command.next || pdu.data_sn.value() != command.sn {
-            return Err(Fault::DataOrder);
-        }
-        if pdu.flags.contains(DataInFlags::STATUS) {
-            let needs_sense = pdu.status == ScsiStatus::CHECK_CONDITION;
-            if needs_sense || !pdu.flags.contains(DataInFlags::FINAL) {
-                return Err(Fault::Status);
-            }
-            residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
-        }
-        Ok(Some(tag))
-    }
-
-    /// A Data-In is whole; `good`: its data digest is right.
-    pub(super) fn end_data(&mut self, tag: Tag, pdu: &DataIn, good: bool) -> Result<(), Fault> {
-        let Some(command) = self.commands.get_mut(tag) else { return Ok(()) };
-        command.next += pdu.data_segment_len.value();
-        command.sn = command.sn.wrapping_add(1);
-        command.digest_failed |= !good;
-        if pdu.flags.contains(DataInFlags::STATUS) {
-            let residual = residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
-            self.finish(tag, pdu.status, SenseBytes::new(), residual)?;
-        }
-        Ok(())
-    }
-
-    /// A stretch of a write is asked for.
-    pub(super) fn take_r2t(&mut self, index: LinkIndex, pdu: &R2t) -> Result<(), Fault> {
-        let Some(tag) = self.find(index, pdu.itt, Opcode::R2T)? else { return Ok(()) };
-        let (burst, most) = (self.params.max_burst, self.params.max_outstanding_r2t);
-        let Some(command) = self.commands.get_mut(tag) else { return Ok(()) };
-        if !matches!(command.data, Data::Out { .. }) {
-            return Err(Fault::WrongTask(Opcode::R2T));
-        }
-        let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_len.get());
-        let end = offset.checked_add(len).filter(|end| *end <= command.len);
-        let end = end.filter(|_| len > 0 && len <= burst && !pdu.ttt.is_none()).ok_or(Fault::R2tRange)?;
-        if offset != command.next || pdu.r2t_sn.value() != command.sn {
-            return Err(Fault::R2tOrder);
-        }
-        if command.r2ts >= most {
-            return Err(Fault::R2tTooMany);
-        }
-        command.r2ts += 1;
-        command.unsent += len;
-        command.sn = command.sn.wrapping_add(1);
-        command.next = end;
-        self.links[index].out.push_back(OutgoingPdu::Data { tag, ttt: pdu.ttt, offset, end, sn: 0 });
-        Ok(())
-    }
-
-    /// Ends a SCSI command with its status. A write that is answered GOOD before all of its data has left is not
-    /// ended: it may be the answer to another.
-    pub(super) fn finish(
-        &mut self,
-        tag: Tag,
-        status: ScsiStatus,
-        sense: SenseBytes,
-        residual: Residual,
-    ) -> Result<(), Fault> {
-        let Some(command) = self.commands.get(tag) else { return Ok(()) };
-        let missing = match residual {
-            Residual::Underflow(count) => count,
-            Residual::None | Residual::Overflow(_) => 0,
-        };
-        let expected = command.len - missing;
-        let is_read = matches!(command.data, Data::In(_));
-        let transferred = (command.next - command.unsent).min(expected);
-        let is_short = status == ScsiStatus::GOOD && transferred < expected;
-        if is_short && matches!(command.data, Data::Out { .. }) {
-            return Err(Fault::WriteShort);
-        }
-        let response = if is_read && command.digest_failed {
-            Response::Lost(NoAnswer::DataDigest)
-        } else if is_read && is_short {
-            Response::Lost(NoAnswer::Short)
-        } else {
-            Response::Scsi(ScsiAnswer { status, sense, residual, transferred })
-        };
-        self.complete(tag, response);
-        Ok(())
-    }
-
-    /// Ends a request. Its memory must be here.
-    pub(super) fn complete(&mut self, tag: Tag, response: Response) {
-        let Some(command) = self.commands.remove(tag) else { return };
-        self.index.remove(command.itt.value());
-        self.links[command.link].commands -= 1;
-        if matches!(command.kind, Kind::Scsi(_)) {
-            self.scsi -= 1;
-            if command.sent.is_none() {
-                self.waiting -= 1;
-            }
-        }
-        let good = match &response {
-            Response::Scsi(answer) => answer.transferred,
-            _ended_otherwise => command.next.min(command.len),
-        };
-        let payload = match command.data {
-            Data::None => Payload::None,
-            Data::In(data) => {
-                let mut data = data.unwrap_or_default();
-                if good < command.len {
-                    data.zero(good as usize..command.len as usize);
-                }
-                Payload::In(data)
-            }
-            Data::Out { data, .. } => Payload::Out(data),
-        };
-        self.events.push_back(HostEvent::Completed { tag, response, payload });
-    }
-
-    /// Ends a request that gets no answer; later, if its memory is out. What still comes for it is skipped.
-    pub(super) fn lose(&mut self, tag: Tag, why: NoAnswer) {
-        let Some(command) = self.commands.get_mut(tag) else { return };
-        if command.lost.is_none() && command.sent.is_some() && !matches!(self.state, State::Dead) {
-            // No more than commands may be in work.
-            if self.abandoned.len() >= usize::from(self.limits.commands) + IMMEDIATE_MAX {
-                self.abandoned.pop_front();
-            }
-            self.abandoned.push_back(command.itt);
-        }
-        if matches!(command.data, Data::In(None)) {
-            command.lost.get_or_insert(why);
-        } else {
-            let why = command.lost.unwrap_or(why);
-            self.complete(tag, Response::Lost(why));
-        }
-    }
-
-    /// Ends all requests whose memory is here: the session is over.
-    pub(super) fn lose_all(&mut self) {
-        let tags: Vec<Tag> = self.commands.iter().map(|(tag, _)| tag).collect();
-        for tag in tags {
-            let sent = self.commands.get(tag).is_some_and(|command| command.sent.is_some());
-            self.lose(tag, if sent { NoAnswer::Unknown } else { NoAnswer::NotSent });
-        }
-    }
-}
-
 /// O and U of a Data-In.
-fn data_in_flags(flags: DataInFlags) -> (bool, bool) {
+pub(super) fn data_in_flags(flags: DataInFlags) -> (bool, bool) {
     (flags.contains(DataInFlags::OVERFLOW), flags.contains(DataInFlags::UNDERFLOW))
 }
 

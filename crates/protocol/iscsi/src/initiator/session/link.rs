@@ -19,7 +19,7 @@ pub(super) const PONGS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct LinkState {
     pub(super) cid: Cid,
-    pub(super) phase: Phase,
+    pub(super) phase: LinkPhase,
     pub(super) rx: PduReceiver<Segment>,
     /// The beginning of a small data segment.
     pub(super) small: [u8; SMALL_MAX],
@@ -44,7 +44,7 @@ pub(super) struct LinkState {
 
 /// The life of a link.
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum LinkPhase {
     Login(Box<InitiatorLogin>),
     Open,
     /// Closed; operations are still to come back.
@@ -52,7 +52,7 @@ pub(super) enum Phase {
     Gone,
 }
 
-impl PartialEq for Phase {
+impl PartialEq for LinkPhase {
     /// Two phases are equal if they are the same step of a link's life.
     fn eq(&self, other: &Self) -> bool {
         core::mem::discriminant(self) == core::mem::discriminant(other)
@@ -99,7 +99,7 @@ impl LinkState {
         let (login, first) = InitiatorLogin::start(wanted.clone())?;
         Ok(LinkState {
             cid: wanted.cid,
-            phase: Phase::Login(Box::new(login)),
+            phase: LinkPhase::Login(Box::new(login)),
             rx: PduReceiver::new(Inlet::new()),
             small: [0; SMALL_MAX],
             out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
@@ -116,11 +116,11 @@ impl LinkState {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == LinkPhase::Open
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Dead | Phase::Gone)
+        matches!(self.phase, LinkPhase::Dead | LinkPhase::Gone)
     }
 
     /// Whether the world holds nothing of this link.

@@ -1,9 +1,9 @@
 //! The login of a link: whole PDUs between the stream and [`InitiatorLogin`](crate::initiator::InitiatorLogin).
 
-use super::link::{OutgoingPdu, Phase};
+use super::link::{LinkPhase, OutgoingPdu};
 use super::receive::Parsing;
 use super::request::{LoginStep, Notice};
-use super::{InitiatorSession, STEPS_MAX, State};
+use super::{InitiatorSession, STEPS_MAX, SessionState};
 use crate::framing::Framing;
 use crate::initiator::{Failure, LoggedIn, Progress};
 use crate::links::LinkIndex;
@@ -15,7 +15,7 @@ use stream::HostEvent;
 impl InitiatorSession {
     /// Takes one Login Response.
     pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         let Some(bhs) = link.rx.next_bhs() else { return Parsing::Wait };
         if bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() > 0 {
             self.fail_login(index, Failure::Malformed);
@@ -27,8 +27,8 @@ impl InitiatorSession {
         let data = data.to_vec();
         link.rx.inlet.consume(whole);
         self.trace_step(index, true, &bhs, &data);
-        let link = &mut self.links[index];
-        let Phase::Login(login) = &mut link.phase else { return Parsing::Wait };
+        let link = &mut self.commands.links[index];
+        let LinkPhase::Login(login) = &mut link.phase else { return Parsing::Wait };
         // What comes before our request has left answers nothing.
         let early = !link.out.is_empty();
         let progress =
@@ -50,7 +50,7 @@ impl InitiatorSession {
 
     /// Tells a link's first request.
     pub(super) fn trace_first(&mut self, index: LinkIndex) {
-        if let Some(OutgoingPdu::Login(first)) = self.links[index].out.front() {
+        if let Some(OutgoingPdu::Login(first)) = self.commands.links[index].out.front() {
             let (bhs, text) = (first.bhs, if self.limits.trace { first.text.clone() } else { Vec::new() });
             self.trace_step(index, false, &bhs, &text);
         }
@@ -68,7 +68,7 @@ impl InitiatorSession {
         }
         self.steps.push_back(LoginStep {
             link: index.into(),
-            cid: self.links[index].cid,
+            cid: self.commands.links[index].cid,
             is_answer,
             flags: response.flags,
             status: if is_answer { response.status } else { LoginStatus::SUCCESS },
@@ -78,17 +78,17 @@ impl InitiatorSession {
 
     fn established(&mut self, cx: &mut Cx<'_>, index: LinkIndex, logged_in: &LoggedIn) {
         let params = &logged_in.params;
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         link.framing = Framing::of_initiator(params);
-        (link.phase, link.deadline, link.heard) = (Phase::Open, None, cx.now);
+        (link.phase, link.deadline, link.heard) = (LinkPhase::Open, None, cx.now);
         link.exp_stat_sn = logged_in.exp_stat_sn;
-        self.window.take(logged_in.exp_cmd_sn, logged_in.max_cmd_sn);
-        if self.state == State::Starting {
-            self.state = State::Ready;
-            self.params = params.clone();
+        self.commands.window.take(logged_in.exp_cmd_sn, logged_in.max_cmd_sn);
+        if self.state == SessionState::Starting {
+            self.state = SessionState::Ready;
+            self.commands.params = params.clone();
             self.tsih = logged_in.tsih;
             self.portal_group_tag = logged_in.portal_group_tag;
-            self.events.push_back(HostEvent::Ready);
+            self.commands.events.push_back(HostEvent::Ready);
         } else {
             self.notices.push_back(Notice::LinkReady(index.into()));
         }

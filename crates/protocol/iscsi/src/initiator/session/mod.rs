@@ -16,6 +16,7 @@
 mod answers;
 mod closing;
 mod command;
+mod commands;
 mod link;
 mod logging_in;
 mod outgoing;
@@ -27,19 +28,19 @@ mod targets;
 mod tests;
 
 use super::{Failure, LoginConfig};
-use crate::links::{LinkIndex, Links};
+use crate::links::LinkIndex;
 use crate::negotiate::{Params, SessionType, TaskReporting};
-use crate::wire::{Cid, Itt, Sn, Tsih};
+pub use crate::session::{Residual, TaskManagement};
+use crate::wire::{Cid, Itt, Tsih};
 use buf::{Cx, Errno, Payload, Time};
-use command::Command;
-use link::{LinkState, Phase};
+use commands::Commands;
+use link::{LinkPhase, LinkState};
 pub use request::{
-    Fault, LinkFault, LoginStep, NoAnswer, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand,
-    TaskManagement,
+    Fault, LinkFault, LoginStep, NoAnswer, Notice, Request, Response, ScsiAnswer, ScsiCommand,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Slab, Tag, TagIndex};
+use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag};
 pub use targets::{ADDRESSES_MAX, TARGETS_MAX, TargetRecord, Targets};
 
 /// Requests other than SCSI commands that may be in work at once.
@@ -86,7 +87,7 @@ impl Default for InitiatorLimits {
 
 /// The life of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     /// The leading login is not over.
     Starting,
     /// Commands may be submitted.
@@ -99,35 +100,6 @@ enum State {
     Dead,
     /// Nothing is left.
     Gone,
-}
-
-/// The order of commands as the initiator sees it (RFC 7143 §4.2.2.1).
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    /// CmdSN of the next command.
-    next: Sn,
-    exp: Sn,
-    max: Sn,
-}
-
-impl Window {
-    /// How many more commands may be numbered.
-    fn room(&self) -> usize {
-        if self.next.le(self.max) { self.max.since(self.next) as usize + 1 } else { 0 }
-    }
-
-    /// Takes ExpCmdSN and MaxCmdSN; numbers that cannot be are ignored.
-    fn take(&mut self, exp: Sn, max: Sn) {
-        if !exp.sub(1).le(max) {
-            return;
-        }
-        if self.exp.lt(exp) && exp.le(self.next) {
-            self.exp = exp;
-        }
-        if self.max.lt(max) {
-            self.max = max;
-        }
-    }
 }
 
 /// Why a link cannot be added.
@@ -146,22 +118,10 @@ pub enum AddError {
 pub struct InitiatorSession {
     wanted: LoginConfig,
     limits: InitiatorLimits,
-    state: State,
-    params: Params,
+    state: SessionState,
+    commands: Commands,
     tsih: Tsih,
     portal_group_tag: Option<u16>,
-    window: Window,
-    /// Commands that were accepted and have no CmdSN yet.
-    waiting: usize,
-    commands: Slab<Command>,
-    /// SCSI commands among them.
-    scsi: usize,
-    index: TagIndex,
-    next_itt: u32,
-    links: Links<LinkState>,
-    /// Tags of commands that ended before their answer came: what comes for them is skipped.
-    abandoned: VecDeque<Itt>,
-    events: VecDeque<HostEvent<Response>>,
     notices: VecDeque<Notice>,
     shut: VecDeque<Link>,
     violation: Option<LinkFault>,
@@ -171,8 +131,6 @@ pub struct InitiatorSession {
     deadline: Option<Time>,
     /// When the age of the commands is looked at next.
     look_at: Option<Time>,
-    /// Since when a command has waited for the window.
-    refused: Option<Time>,
     /// Logins as they go, if wanted.
     steps: VecDeque<LoginStep>,
 }
@@ -190,32 +148,20 @@ impl InitiatorSession {
         (wanted.limits.data_pdu_in_order, wanted.limits.data_sequence_in_order) = (true, true);
         wanted.limits.task_reporting = vec![TaskReporting::Rfc3720];
         let kind = if wanted.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
-        let most = usize::from(commands) + IMMEDIATE_MAX;
-        let mut links = Links::new();
-        let leading = links.push(LinkState::new(cx, &wanted, &limits)?);
-        let sn = wanted.cmd_sn;
+        let mut commands = Commands::new(kind, wanted.cmd_sn, commands);
+        let leading = commands.links.push(LinkState::new(cx, &wanted, &limits)?);
         let mut session = InitiatorSession {
             limits,
-            state: State::Starting,
-            params: Params::defaults(kind),
+            state: SessionState::Starting,
+            commands,
             tsih: wanted.tsih,
             portal_group_tag: None,
-            window: Window { next: sn, exp: sn, max: sn },
-            waiting: 0,
-            commands: Slab::new(most),
-            scsi: 0,
-            index: TagIndex::new(most),
-            next_itt: 1,
-            links,
-            abandoned: VecDeque::new(),
-            events: VecDeque::new(),
             notices: VecDeque::new(),
             shut: VecDeque::new(),
             violation: None,
             logout: None,
             deadline: None,
             look_at: None,
-            refused: None,
             steps: VecDeque::new(),
             wanted,
         };
@@ -226,25 +172,25 @@ impl InitiatorSession {
     /// Adds a link to the session, on a socket that is connected to a portal of the same group (RFC 7143
     /// §4.2.6). [`Notice::LinkReady`] follows, or [`Notice::LoginFailed`], which leaves the session as it is.
     pub fn add_link(&mut self, cx: &mut Cx<'_>, cid: Cid) -> Result<Link, AddError> {
-        if self.state != State::Ready || self.params.session_type == SessionType::Discovery {
+        if self.state != SessionState::Ready || self.commands.params.session_type == SessionType::Discovery {
             return Err(AddError::NotReady);
         }
-        let used = |link: &&LinkState| link.phase != Phase::Gone;
-        if self.links.iter().filter(used).count() >= self.params.max_connections as usize {
+        let used = |link: &&LinkState| link.phase != LinkPhase::Gone;
+        if self.commands.links.iter().filter(used).count() >= self.commands.params.max_connections as usize {
             return Err(AddError::TooManyLinks);
         }
-        if self.links.iter().filter(used).any(|link| link.cid == cid) {
+        if self.commands.links.iter().filter(used).any(|link| link.cid == cid) {
             return Err(AddError::CidInUse);
         }
-        let cmd_sn = self.window.next;
+        let cmd_sn = self.commands.window.next;
         let wanted = LoginConfig { tsih: self.tsih, cid, cmd_sn, ..self.wanted.clone() };
         let link = LinkState::new(cx, &wanted, &self.limits).map_err(|_| AddError::NotReady)?;
-        let index = match self.links.position(|link| link.phase == Phase::Gone) {
+        let index = match self.commands.links.position(|link| link.phase == LinkPhase::Gone) {
             Some(index) => {
-                self.links[index] = link;
+                self.commands.links[index] = link;
                 index
             }
-            None => self.links.push(link),
+            None => self.commands.links.push(link),
         };
         self.trace_first(index);
         Ok(index.into())
@@ -260,7 +206,7 @@ impl InitiatorSession {
     /// What was negotiated; the defaults before [`HostEvent::Ready`].
     #[must_use]
     pub fn params(&self) -> &Params {
-        &self.params
+        &self.commands.params
     }
 
     /// The session's handle at the target.
@@ -278,7 +224,7 @@ impl InitiatorSession {
     /// Requests in work.
     #[must_use]
     pub fn commands_in_work(&self) -> usize {
-        self.commands.len()
+        self.commands.table.len()
     }
 
     /// What happened that is no answer to a command, oldest first.
@@ -297,19 +243,19 @@ impl InitiatorSession {
     /// as far as there is room for what it tells, so `resume` may bring more as long as this was true before it.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        !self.events.is_empty() || !self.notices.is_empty() || self.violation.is_some()
+        !self.commands.events.is_empty() || !self.notices.is_empty() || self.violation.is_some()
     }
 
     /// Whether nothing can be submitted any more, now or ever. What is in work ends when its memory is back.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Dead | State::Gone)
+        matches!(self.state, SessionState::Dead | SessionState::Gone)
     }
 
     /// Whether everything that was out has come back: [`HostEvent::Closed`] was told, or waits to be.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.state == State::Gone
+        self.state == SessionState::Gone
     }
 }
 
@@ -318,7 +264,7 @@ impl Connection for InitiatorSession {
     type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
-        self.next_recv(self.links.index_of(link)?)
+        self.next_recv(self.commands.links.index_of(link)?)
     }
 
     fn handle_recv(
@@ -326,18 +272,18 @@ impl Connection for InitiatorSession {
         cx: &mut Cx<'_>,
         link: Link,
         op: RecvOp,
-        came: Received,
+        received: Received,
     ) -> Result<(), Self::LinkFault> {
-        let Some(index) = self.links.index_of(link) else { return Ok(()) };
-        let result = self.received(cx, index, op, came);
+        let Some(index) = self.commands.links.index_of(link) else { return Ok(()) };
+        let result = self.received(cx, index, op, received);
         self.tidy();
         result
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
-        for index in self.links.indices() {
-            if !self.links[index].rx.inlet.is_empty() {
+        for index in self.commands.links.indices() {
+            if !self.commands.links[index].rx.inlet.is_empty() {
                 result = result.and(self.parse(cx, index));
             }
         }
@@ -346,12 +292,12 @@ impl Connection for InitiatorSession {
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
-        self.gather(cx, self.links.index_of(link)?)
+        self.gather(cx, self.commands.links.index_of(link)?)
     }
 
     fn handle_written(&mut self, _cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
-        if let Some(index) = self.links.index_of(link) {
-            self.links[index].outbox.written();
+        if let Some(index) = self.commands.links.index_of(link) {
+            self.commands.links[index].outbox.written();
             if how.is_err() {
                 self.lose_link(index);
             }
@@ -360,14 +306,14 @@ impl Connection for InitiatorSession {
     }
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, link: Link, op: SendOp) {
-        if let Some(link) = self.links.get_mut(link) {
+        if let Some(link) = self.commands.links.get_mut(link) {
             link.outbox.sent(op);
         }
         self.tidy();
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
-        self.events.pop_front()
+        self.commands.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -399,6 +345,13 @@ impl Host for InitiatorSession {
         command: Self::Command,
         payload: Payload,
     ) -> Result<Tag, (Self::Command, Payload)> {
-        self.start(cx.now, command, payload)
+        if self.state != SessionState::Ready {
+            return Err((command, payload));
+        }
+        let tag = self.commands.start(cx.now, command, payload)?;
+        if let (None, Some(timeout)) = (self.look_at, self.limits.command_timeout) {
+            self.look_at = Some(cx.now + timeout);
+        }
+        Ok(tag)
     }
 }

@@ -3,10 +3,11 @@
 //! CmdSN and ExpStatSN are stamped when a PDU enters a batch: CmdSN follows the order of the wire, and what
 //! ended before it was sent leaves no gap.
 
-use super::command::{Command, Data, Kind};
+use super::command::{Command, CommandData, RequestKind};
+use super::commands::CommandWindow;
 use super::link::{LinkState, OutgoingPdu};
 use super::request::Response;
-use super::{InitiatorSession, RETRY, Window};
+use super::{InitiatorSession, RETRY};
 use crate::discovery::SendTargets;
 use crate::framing::{FRAME_LEN, Framing, PduWriter};
 use crate::links::LinkIndex;
@@ -39,7 +40,7 @@ fn payload<'a>(
             return None;
         }
     };
-    let Data::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
+    let CommandData::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
     let (offset, end) = range.unwrap_or((0, *immediate));
     let len = (end - offset).min(framing.segment_max());
     (len > 0).then_some((data, offset as usize..(offset + len) as usize))
@@ -57,13 +58,13 @@ fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, framing: Framing) -> 
 impl InitiatorSession {
     /// Makes one batch of all that waits on a link.
     pub(super) fn gather(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<SendOp> {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         let framing = link.framing;
-        let least = head_least(link.out.front()?, &self.commands, framing);
+        let least = head_least(link.out.front()?, &self.commands.table, framing);
         if !link.outbox.is_free() {
             return None;
         }
-        let estimates = link.out.iter().map(|out| head_least(out, &self.commands, framing));
+        let estimates = link.out.iter().map(|out| head_least(out, &self.commands.table, framing));
         let Some(pdus) = PduWriter::open(&mut link.outbox, cx.pool, framing, least, estimates) else {
             link.retry = Some(cx.now + RETRY);
             return None;
@@ -74,27 +75,27 @@ impl InitiatorSession {
             framing,
             exp_stat_sn: *exp_stat_sn,
             cid: *cid,
-            priorities: self.params.protocol_level >= 2,
-            window: &mut self.window,
-            waiting: &mut self.waiting,
+            priorities: self.commands.params.protocol_level >= 2,
+            window: &mut self.commands.window,
+            waiting: &mut self.commands.waiting,
             answered: None,
         };
         let none = Sg::new();
         while let Some(out) = queue.front_mut() {
-            let head = head_least(out, &self.commands, framing);
-            let pieces = payload(out, &self.commands, framing).map_or(&none, |(data, _)| data);
+            let head = head_least(out, &self.commands.table, framing);
+            let pieces = payload(out, &self.commands.table, framing).map_or(&none, |(data, _)| data);
             if writer.answered.is_some() || !writer.pdus.batch.fits(head, pieces) {
                 break;
             }
             *pongs -= usize::from(matches!(out, OutgoingPdu::Pong { .. }));
-            if writer.put(out, &mut self.commands) {
+            if writer.put(out, &mut self.commands.table) {
                 queue.pop_front();
             }
         }
         let (batch, answered) = (writer.pdus.batch, writer.answered);
         let op = link.outbox.close(batch, cx.now);
         if let Some(tag) = answered {
-            self.complete(tag, Response::Task(TmfResponseCode::NO_TASK));
+            self.commands.complete(tag, Response::Task(TmfResponseCode::NO_TASK));
             self.tidy();
         }
         op
@@ -108,7 +109,7 @@ struct RequestWriter<'a> {
     exp_stat_sn: Sn,
     cid: Cid,
     priorities: bool,
-    window: &'a mut Window,
+    window: &'a mut CommandWindow,
     waiting: &'a mut usize,
     /// A function that need not be sent: what it names has ended.
     answered: Option<Tag>,
@@ -129,7 +130,7 @@ impl RequestWriter<'_> {
             &mut OutgoingPdu::Data { tag, ttt, end, .. } => {
                 let (command, carried) = (commands.get(tag), payload(out, commands, self.framing));
                 let (Some(command), Some((data, range))) = (command, carried) else { return true };
-                let Kind::Scsi(scsi) = &command.kind else { return true };
+                let RequestKind::Scsi(scsi) = &command.kind else { return true };
                 let OutgoingPdu::Data { offset, sn, .. } = out else { return true };
                 let to = range.end as u32;
                 let (last, len) = (to == end, to - *offset);
@@ -163,11 +164,11 @@ impl RequestWriter<'_> {
     fn request(&mut self, tag: Tag, commands: &mut Slab<Command>) {
         let Some(command) = commands.get(tag) else { return };
         let sn = match &command.kind {
-            Kind::Scsi(_) => {
+            RequestKind::Scsi(_) => {
                 *self.waiting -= 1;
                 self.scsi(tag, commands)
             }
-            Kind::Task { referenced, .. } => {
+            RequestKind::Task { referenced, .. } => {
                 let named = referenced.map(|tag| commands.get(tag).map(|named| (named.itt, named.sent)));
                 if named == Some(None) {
                     self.answered = Some(tag);
@@ -176,7 +177,7 @@ impl RequestWriter<'_> {
                 self.task(command, named.flatten());
                 self.window.next
             }
-            Kind::Text { question, ttt, .. } => {
+            RequestKind::Text { question, ttt, .. } => {
                 self.text(command.itt, question, *ttt);
                 self.window.next
             }
@@ -188,17 +189,18 @@ impl RequestWriter<'_> {
 
     fn scsi(&mut self, tag: Tag, commands: &Slab<Command>) -> Sn {
         let sn = self.window.next.take();
-        self.window.next = sn.next();
         let Some(command) = commands.get(tag) else { return sn };
-        let Kind::Scsi(scsi) = &command.kind else { return sn };
+        let RequestKind::Scsi(scsi) = &command.kind else { return sn };
         let carried = payload(&OutgoingPdu::Request(tag), commands, self.framing);
         let mut pdu = wire::ScsiCommand::new();
         let mut flags = CommandFlags(0).with_attribute(scsi.attr);
         flags = match &command.data {
-            Data::None => flags.with(CommandFlags::FINAL),
-            Data::In(_) => flags.with(CommandFlags::FINAL).with(CommandFlags::READ),
-            Data::Out { immediate, .. } if command.next > *immediate => flags.with(CommandFlags::WRITE),
-            Data::Out { .. } => flags.with(CommandFlags::FINAL).with(CommandFlags::WRITE),
+            CommandData::None => flags.with(CommandFlags::FINAL),
+            CommandData::In(_) => flags.with(CommandFlags::FINAL).with(CommandFlags::READ),
+            CommandData::Out { immediate, .. } if command.next > *immediate => {
+                flags.with(CommandFlags::WRITE)
+            }
+            CommandData::Out { .. } => flags.with(CommandFlags::FINAL).with(CommandFlags::WRITE),
         };
         pdu.flags = flags;
         if self.priorities {
@@ -225,7 +227,7 @@ impl RequestWriter<'_> {
     }
 
     fn task(&mut self, command: &Command, named: Option<(Itt, Option<Sn>)>) {
-        let Kind::Task { function, lun, .. } = &command.kind else { return };
+        let RequestKind::Task { function, lun, .. } = &command.kind else { return };
         let mut pdu = wire::TmfRequest::new();
         pdu.op = pdu.op.immediate();
         pdu.set_function(*function);

@@ -1,22 +1,18 @@
 //! From received bytes to PDUs of the target.
 
 use super::InitiatorSession;
-use super::command::{Data, Kind};
-use super::link::{LinkState, PONGS_MAX, Phase, SMALL_MAX, Segment};
+use super::command::{CommandData, RequestKind};
+use super::link::{LinkPhase, LinkState, PONGS_MAX, SMALL_MAX, Segment};
 use super::request::{Fault, LinkFault};
 use crate::framing::{PduReceiver, ReceiveState};
 use crate::initiator::Failure;
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataIn, NopIn, Opcode, Pdu, R2t};
-use buf::{Cx, SgMut};
-use stream::{Direct, Inlet, Received, RecvOp, Tag};
+use buf::Cx;
+use stream::{Direct, Inlet, Received, RecvOp};
 
 /// Most notices that wait to be taken: parsing waits for room.
 const NOTICES_MAX: usize = 64;
-
-/// How far StatSN may run ahead. Over TCP no answer is lost, and some targets count what they say unasked, so a
-/// small gap is no harm; a number that is beyond all that can be in work would be acknowledged for ever.
-const STAT_SN_AHEAD_MAX: u32 = 4096;
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,27 +25,20 @@ pub(super) enum Parsing {
 impl InitiatorSession {
     /// What to receive next: the rest of a read's data goes straight to where the caller wants it.
     pub(super) fn next_recv(&mut self, index: LinkIndex) -> Option<RecvOp> {
-        let link = &self.links[index];
+        let link = &self.commands.links[index];
         if !link.rx.may_receive() || link.is_over() {
             return None;
         }
         let direct = match link.rx.state {
             ReceiveState::Data { left, segment: Segment::Read { tag, offset } } if left > 0 => {
-                self.memory(tag).and_then(|memory| {
+                self.commands.memory(tag).and_then(|memory| {
                     let data = memory.take()?;
                     Some(Direct { tag, data, want: offset as usize..(offset + left) as usize })
                 })
             }
             ReceiveState::Data { .. } | ReceiveState::Header => None,
         };
-        Some(self.links[index].rx.receive(direct))
-    }
-
-    fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
-        match &mut self.commands.get_mut(tag)?.data {
-            Data::In(data) => Some(data),
-            Data::None | Data::Out { .. } => None,
-        }
+        Some(self.commands.links[index].rx.receive(direct))
     }
 
     /// Takes a receive back.
@@ -58,19 +47,19 @@ impl InitiatorSession {
         cx: &mut Cx<'_>,
         index: LinkIndex,
         op: RecvOp,
-        came: Received,
+        received: Received,
     ) -> Result<(), LinkFault> {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         link.rx.is_out = false;
-        let bytes = came.bytes();
+        let bytes = received.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(index, direct, bytes));
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         if link.is_over() {
             return Ok(());
         }
-        if !link.rx.inlet.take(came, op.stage, placed) {
+        if !link.rx.inlet.take(received, op.stage, placed) {
             match &link.phase {
-                Phase::Login(login) if login.is_proving() => self.fail_login(index, Failure::CutShort),
+                LinkPhase::Login(login) if login.is_proving() => self.fail_login(index, Failure::CutShort),
                 _ => self.lose_link(index),
             }
             return Ok(());
@@ -82,7 +71,7 @@ impl InitiatorSession {
     fn take_back(&mut self, index: LinkIndex, direct: Direct, bytes: usize) -> usize {
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         if link.framing.data_digest {
             data.digest(want.start..want.start + n, &mut link.rx.crc);
         }
@@ -90,11 +79,11 @@ impl InitiatorSession {
             *offset += n as u32;
             *left -= n as u32;
         }
-        if let Some(memory) = self.memory(tag) {
+        if let Some(memory) = self.commands.memory(tag) {
             *memory = Some(data);
         }
-        if let Some(why) = self.commands.get(tag).and_then(|command| command.lost) {
-            self.lose(tag, why);
+        if let Some(why) = self.commands.table.get(tag).and_then(|command| command.lost) {
+            self.commands.lose(tag, why);
         }
         n
     }
@@ -102,18 +91,18 @@ impl InitiatorSession {
     /// Parses all that is here.
     pub(super) fn parse(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<(), LinkFault> {
         loop {
-            let link = &mut self.links[index];
+            let link = &mut self.commands.links[index];
             let parsing = match (&link.phase, link.rx.state) {
-                (Phase::Dead | Phase::Gone, _) => {
+                (LinkPhase::Dead | LinkPhase::Gone, _) => {
                     link.rx.inlet.clear();
                     return Ok(());
                 }
-                (Phase::Login(_), _) => Ok(self.parse_login(cx, index)),
-                (Phase::Open, ReceiveState::Header) => self.parse_header(cx, index),
-                (Phase::Open, ReceiveState::Data { left: 0, segment }) => {
+                (LinkPhase::Login(_), _) => Ok(self.parse_login(cx, index)),
+                (LinkPhase::Open, ReceiveState::Header) => self.parse_header(cx, index),
+                (LinkPhase::Open, ReceiveState::Data { left: 0, segment }) => {
                     self.parse_trailer(cx, index, segment)
                 }
-                (Phase::Open, ReceiveState::Data { left, segment }) => {
+                (LinkPhase::Open, ReceiveState::Data { left, segment }) => {
                     Ok(self.parse_data(index, left, segment))
                 }
             };
@@ -130,7 +119,7 @@ impl InitiatorSession {
 
     fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, Fault> {
         let full = self.notices.len() >= NOTICES_MAX;
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         if full || link.pongs >= PONGS_MAX {
             return Ok(Parsing::Wait);
         }
@@ -152,7 +141,7 @@ impl InitiatorSession {
         if bhs.data_len() == 0 {
             self.end_pdu(cx, index, &bhs, segment, true)?;
         } else {
-            self.links[index].rx.begin_data(&bhs, segment);
+            self.commands.links[index].rx.begin_data(&bhs, segment);
         }
         Ok(Parsing::Continue)
     }
@@ -162,28 +151,28 @@ impl InitiatorSession {
         let opcode = bhs.opcode();
         let pdu = DataIn::from_bhs(bhs);
         let segment = match opcode {
-            Opcode::DATA_IN => match self.check_data(index, pdu)? {
+            Opcode::DATA_IN => match self.commands.check_data(index, pdu)? {
                 Some(tag) => Segment::Read { tag, offset: pdu.buffer_offset.get() },
                 None => Segment::Skip,
             },
             Opcode::SCSI_RESPONSE => {
-                self.expect(index, bhs, |kind| matches!(kind, Kind::Scsi(_)))?;
+                self.commands.expect(index, bhs, |kind| matches!(kind, RequestKind::Scsi(_)))?;
                 Segment::Small { filled: 0 }
             }
             Opcode::TEXT_RESPONSE => {
-                match self.expect(index, bhs, |kind| matches!(kind, Kind::Text { .. }))? {
+                match self.commands.expect(index, bhs, |kind| matches!(kind, RequestKind::Text { .. }))? {
                     Some(tag) => Segment::Text { tag },
                     None => Segment::Skip,
                 }
             }
             Opcode::TMF_RESPONSE => {
-                self.expect(index, bhs, |kind| matches!(kind, Kind::Task { .. }))?;
+                self.commands.expect(index, bhs, |kind| matches!(kind, RequestKind::Task { .. }))?;
                 Segment::Skip
             }
             Opcode::REJECT | Opcode::ASYNC_MESSAGE => Segment::Small { filled: 0 },
             Opcode::R2T => {
-                self.take_numbers(index, bhs)?;
-                self.take_r2t(index, R2t::from_bhs(bhs))?;
+                self.commands.take_numbers(index, bhs)?;
+                self.commands.take_r2t(index, R2t::from_bhs(bhs))?;
                 return Ok(Segment::Skip);
             }
             Opcode::NOP_IN => {
@@ -197,43 +186,12 @@ impl InitiatorSession {
             Opcode::LOGOUT_RESPONSE => Segment::Skip,
             other => return Err(Fault::Unexpected(other)),
         };
-        self.take_numbers(index, bhs)?;
+        self.commands.take_numbers(index, bhs)?;
         Ok(segment)
     }
 
-    /// The request that an answer is for, which must be of its kind; `None` if it has ended.
-    fn expect(&self, index: LinkIndex, bhs: &Bhs, is: impl Fn(&Kind) -> bool) -> Result<Option<Tag>, Fault> {
-        let Some(tag) = self.find(index, bhs.itt, bhs.opcode())? else { return Ok(None) };
-        let right = self.commands.get(tag).is_some_and(|command| is(&command.kind));
-        if right { Ok(Some(tag)) } else { Err(Fault::WrongTask(bhs.opcode())) }
-    }
-
-    /// Takes the numbers that every PDU of a target carries at the same places. StatSN counts with what
-    /// has a status only; one that is behind is ignored.
-    fn take_numbers(&mut self, index: LinkIndex, bhs: &Bhs) -> Result<(), Fault> {
-        let pdu = DataIn::from_bhs(bhs);
-        let counts = match bhs.opcode() {
-            Opcode::DATA_IN => pdu.flags.contains(crate::wire::DataInFlags::STATUS),
-            Opcode::R2T => false,
-            Opcode::NOP_IN => !bhs.itt.is_none(),
-            _answer => true,
-        };
-        let link = &mut self.links[index];
-        if counts && link.exp_stat_sn.le(pdu.stat_sn) {
-            if pdu.stat_sn.since(link.exp_stat_sn) > STAT_SN_AHEAD_MAX {
-                return Err(Fault::StatSn);
-            }
-            link.exp_stat_sn = pdu.stat_sn.next();
-        }
-        self.window.take(pdu.exp_cmd_sn, pdu.max_cmd_sn);
-        if self.window.room() > self.waiting {
-            self.refused = None;
-        }
-        Ok(())
-    }
-
     fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Parsing {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         let digest = link.framing.data_digest;
         let LinkState { rx: PduReceiver { inlet, state, crc, .. }, small, .. } = link;
         if inlet.is_empty() {
@@ -242,10 +200,10 @@ impl InitiatorSession {
         let len = left as usize;
         let (n, segment) = match segment {
             Segment::Read { tag, offset } => {
-                let command = self.commands.get_mut(tag);
+                let command = self.commands.table.get_mut(tag);
                 let data = command.and_then(|command| match &mut command.data {
-                    Data::In(Some(data)) => Some(data),
-                    Data::In(None) | Data::None | Data::Out { .. } => None,
+                    CommandData::In(Some(data)) => Some(data),
+                    CommandData::In(None) | CommandData::None | CommandData::Out { .. } => None,
                 });
                 match data {
                     Some(data) => {
@@ -268,7 +226,9 @@ impl InitiatorSession {
             Segment::Text { tag } => {
                 let bytes = take_small(inlet, small, len);
                 crc.update(bytes);
-                if let Some(Kind::Text { reader, .. }) = self.commands.get_mut(tag).map(|c| &mut c.kind) {
+                if let Some(RequestKind::Text { reader, .. }) =
+                    self.commands.table.get_mut(tag).map(|c| &mut c.kind)
+                {
                     reader.add(bytes);
                 }
                 (bytes.len(), segment)
@@ -285,7 +245,7 @@ impl InitiatorSession {
         index: LinkIndex,
         segment: Segment,
     ) -> Result<Parsing, Fault> {
-        let link = &mut self.links[index];
+        let link = &mut self.commands.links[index];
         let Some(good) = link.rx.take_trailer(link.framing.data_digest) else { return Ok(Parsing::Wait) };
         link.rx.state = ReceiveState::Header;
         let bhs = link.rx.bhs;
@@ -304,12 +264,12 @@ impl InitiatorSession {
         good: bool,
     ) -> Result<(), Fault> {
         match segment {
-            Segment::Read { tag, .. } => return self.end_data(tag, DataIn::from_bhs(bhs), good),
+            Segment::Read { tag, .. } => return self.commands.end_data(tag, DataIn::from_bhs(bhs), good),
             Segment::Small { .. } | Segment::Text { .. } if !good => {
                 return Err(Fault::DataDigest(bhs.opcode()));
             }
             Segment::Small { filled } => {
-                let small = self.links[index].small;
+                let small = self.commands.links[index].small;
                 return self.answer(cx, index, bhs, small.get(..filled).unwrap_or(&small));
             }
             Segment::Text { .. } | Segment::Skip => {}

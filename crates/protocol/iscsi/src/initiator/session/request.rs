@@ -3,14 +3,13 @@
 use super::targets::Targets;
 use crate::discovery::SendTargets;
 use crate::initiator::Failure;
-use crate::session::{Cdb, SenseBytes};
+use crate::session::{Cdb, Residual, SenseBytes, TaskManagement};
 use crate::wire::{
-    AsyncEvent, Cid, LoginFlags, LoginStatus, LogoutResponseCode, RejectReason, ScsiStatus, TaskAttribute,
-    TmfFunction,
+    AsyncEvent, Cid, LoginFlags, LoginStatus, LogoutResponseCode, Opcode, RejectReason, ScsiStatus,
+    TaskAttribute, TmfResponseCode,
 };
-use crate::wire::{Opcode, TmfResponseCode};
 use std::time::Duration;
-use stream::{Link, Tag};
+use stream::Link;
 
 /// What can be submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +33,6 @@ pub struct ScsiCommand {
     pub attr: TaskAttribute,
     /// Task priority 0 to 15; sent where iSCSIProtocolLevel 2 was agreed.
     pub priority: u8,
-}
-
-/// A task management function (RFC 7143 §11.5, RFC 7144).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskManagement {
-    /// What is asked.
-    pub function: TmfFunction,
-    /// Logical unit number, where the function has one.
-    pub lun: [u8; 8],
-    /// The command that the function names, for ABORT TASK and QUERY TASK.
-    pub referenced: Option<Tag>,
 }
 
 /// How a request ended.
@@ -76,17 +64,6 @@ pub struct ScsiAnswer {
     /// Bytes of the payload that are good: of a read, what came; of a write, what the target took. What
     /// follows in a read's buffer is zero.
     pub transferred: u32,
-}
-
-/// Residual count (RFC 7143 §11.4.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residual {
-    /// As long as expected.
-    None,
-    /// So many bytes of the payload were not moved.
-    Underflow(u32),
-    /// So many bytes more would have been moved.
-    Overflow(u32),
 }
 
 /// Why a request has no answer.

@@ -474,7 +474,7 @@ fn pdus_that_have_no_place_are_refused() {
     let mut again = read(2, 0, 512);
     again.itt = Itt::new(1);
     assert_eq!(rejected(&pair.talk(&pdu(&again, &[]))[0]), RejectReason::TASK_IN_PROGRESS);
-    // Additional header segments end the session.
+    // AdditionalSense header segments end the session.
     let mut bytes = pdu(&nop(2, 5), &[]);
     bytes[4] = 1;
     bytes.extend([0, 1, 9, 0]);

@@ -406,8 +406,8 @@ impl Pair {
     }
 
     pub fn link_state(&self, at: usize) -> &LinkState {
-        let index = self.session.links.index_of(Link(at as u16)).unwrap();
-        &self.session.links[index]
+        let index = self.session.tasks.links.index_of(Link(at as u16)).unwrap();
+        &self.session.tasks.links[index]
     }
 }
 

@@ -8,7 +8,7 @@ use crate::discovery::SendTargets;
 use crate::session::SenseBytes;
 use crate::wire::{
     AsyncEvent, AsyncMessage, BHS_LEN, DataInFlags, Opcode, Pdu, R2t, Reject, RejectReason, ResponseFlags,
-    ScsiStatus, TextResponse, TmfFunction, TmfResponse, Ttt,
+    ScsiStatus, Sn, TextResponse, TmfFunction, TmfResponse, Ttt,
 };
 
 fn answered(status: ScsiStatus, transferred: u32, residual: Residual) -> Response {
@@ -214,8 +214,8 @@ fn attack_86_windows_that_cannot_be() {
         let bytes = liar.framed(&header, &[1; 4]);
         liar.feed(&bytes);
         assert_eq!((liar.fault, liar.ended.len()), (None, 1));
-        assert!(liar.host.window.exp == Sn::new(1), "{exp} is no number that we sent");
-        assert!(liar.host.window.room() >= 62 && liar.submit(scsi(0), Payload::None).is_some());
+        assert!(liar.host.commands.window.exp == Sn::new(1), "{exp} is no number that we sent");
+        assert!(liar.host.commands.window.room() >= 62 && liar.submit(scsi(0), Payload::None).is_some());
     }
 }
 
@@ -459,7 +459,7 @@ fn pings_without_end_wait_for_their_answers_to_leave() {
     let op = liar.end.op.take().unwrap();
     let (op, came) = liar.end.delivery.fill(&liar.pool, op, &mut liar.end.inbox);
     liar.host.handle_recv(cx!(liar), Link(0), op, came).unwrap();
-    assert!(liar.host.links.get_mut(Link(0)).unwrap().out.len() <= link::PONGS_MAX);
+    assert!(liar.host.commands.links.get_mut(Link(0)).unwrap().out.len() <= link::PONGS_MAX);
     liar.turn();
     assert_eq!((liar.sent().len(), liar.fault), (1000 * BHS_LEN, None));
 }

@@ -50,10 +50,10 @@ fn a_write_with_immediate_data_and_what_an_r2t_asks_for() {
 #[test]
 fn unsolicited_data_follows_its_command_in_pieces() {
     let mut liar = Liar::new();
-    let mut params = liar.host.params.clone();
+    let mut params = liar.host.commands.params.clone();
     params.immediate_data = false;
-    liar.host.params = params;
-    liar.host.links.get_mut(Link(0)).unwrap().framing.peer_mrdsl = 512;
+    liar.host.commands.params = params;
+    liar.host.commands.links.get_mut(Link(0)).unwrap().framing.peer_mrdsl = 512;
     let data = memory(&liar.pool, 1022).freeze();
     liar.submit(scsi(0), Payload::Out(data)).unwrap();
     let sent = liar.sent();

@@ -4,7 +4,7 @@ use super::super::*;
 use super::wire::*;
 use crate::initiator::tests::respond;
 use crate::negotiate::Digest;
-use crate::wire::{self, BHS_LEN, Bhs, DataInFlags, Opcode, Pdu, ScsiStatus};
+use crate::wire::{self, BHS_LEN, Bhs, DataInFlags, Opcode, Pdu, ScsiStatus, Sn};
 use buf::crc32c::crc32c;
 use buf::{Entropy, Pool};
 
@@ -72,7 +72,7 @@ impl Liar {
              DataSequenceInOrder=Yes ErrorRecoveryLevel=0 iSCSIProtocolLevel=2"
         );
         liar.login(0x87, 1, &answer);
-        assert!(liar.host.state == State::Ready, "{:?}", liar.notices);
+        assert!(liar.host.state == SessionState::Ready, "{:?}", liar.notices);
         liar.digest = digest;
         liar.sent.clear();
         liar
@@ -188,8 +188,8 @@ impl Liar {
         let mut header = *pdu.as_bhs().bytes();
         header[24..28].copy_from_slice(&self.stat_sn.to_be_bytes());
         if header[32..36] == [0; 4] {
-            header[28..32].copy_from_slice(&self.host.window.next.value().to_be_bytes());
-            header[32..36].copy_from_slice(&self.host.window.next.add(63).value().to_be_bytes());
+            header[28..32].copy_from_slice(&self.host.commands.window.next.value().to_be_bytes());
+            header[32..36].copy_from_slice(&self.host.commands.window.next.add(63).value().to_be_bytes());
         }
         self.framed(&header, data)
     }

@@ -6,7 +6,7 @@ use crate::initiator::Credentials;
 use crate::login::{AuthPolicy, Authorization, Chap, Completion, Login, LoginAction, LoginPdu, LoginPolicy};
 use crate::negotiate::{Digest, Limits};
 use crate::session::{self, Cdb, LinkParams, ScsiResult, SessionLimits, SessionParams, TargetSession};
-use crate::wire::{BHS_LEN, Bhs, Isid, TaskAttribute, TmfResponseCode};
+use crate::wire::{BHS_LEN, Bhs, Isid, Sn, TaskAttribute, TmfResponseCode};
 use buf::{Class, Entropy, Pool, Sg, SgMut};
 use stream::{Target, TargetEvent};
 pub use testkit::delivery::Delivery;

@@ -1,0 +1,216 @@
+//! The tasks of a session from their first PDU to their answer, and what they share: the links that carry them,
+//! the window that counts them, the fences that order their answers.
+//!
+//! It begins and ends tasks, moves their data and sends their answers; see also `data_out.rs`, `placing.rs`,
+//! `respond.rs`, `fence.rs`, `referenced.rs`. In which order requests are delivered, and when links and the
+//! session end, is the business of [`TargetSession`](super::TargetSession).
+
+use super::abandoned_writes::AbandonedWrites;
+use super::fence::ResponseFence;
+use super::link::LinkState;
+use super::memory_promise::MemoryPromise;
+use super::outgoing::OutgoingPdu;
+use super::params::{SessionLimits, SessionParams};
+use super::request::{Request, ScsiCommand, TaskManagement};
+use super::task::{Task, TaskKind, TaskState, Termination};
+use super::window::{CommandWindow, cmd_sn_of};
+use crate::links::{LinkIndex, Links};
+use crate::wire::{Bhs, Cid, Itt, LogoutResponseCode, Ttt};
+use buf::{Cx, Time};
+use std::collections::VecDeque;
+use stream::{Slab, Tag, TagIndex, TargetEvent};
+
+#[derive(Debug)]
+pub(super) struct Tasks {
+    pub(super) params: SessionParams,
+    pub(super) limits: SessionLimits,
+    pub(super) table: Slab<Task>,
+    /// By Initiator Task Tag.
+    pub(super) index: TagIndex,
+    /// Immediate commands in work.
+    immediates: u32,
+    /// One of them has unsolicited data: memory is set aside for one at a time.
+    immediate_burst: bool,
+    /// Tasks that ended while the peer still owed them data: that data is skipped.
+    pub(super) abandoned: AbandonedWrites,
+    pub(super) window: CommandWindow,
+    pub(super) links: Links<LinkState>,
+    /// Connections that are on their way, and how long they are waited for.
+    pub(super) expected: Vec<(Cid, Time)>,
+    /// Responses that wait for acknowledgments, in order.
+    pub(super) fences: VecDeque<ResponseFence>,
+    pub(super) events: VecDeque<TargetEvent<Request>>,
+    pub(super) ttts: TransferTags,
+    /// A link or the session is ending, and something of it has ended.
+    pub(super) unsettled: bool,
+}
+
+impl Tasks {
+    pub(super) fn new(
+        cx: &mut Cx<'_>,
+        params: SessionParams,
+        limits: SessionLimits,
+        promise: MemoryPromise,
+    ) -> Self {
+        let commands = u32::from(limits.commands);
+        let most = commands as usize + usize::from(limits.immediate);
+        Tasks {
+            table: Slab::new(most),
+            index: TagIndex::new(most),
+            immediates: 0,
+            immediate_burst: false,
+            abandoned: AbandonedWrites::new(most),
+            window: CommandWindow::new(params.cmd_sn, commands, promise, cx.now),
+            links: Links::new(),
+            expected: Vec::new(),
+            fences: VecDeque::new(),
+            events: VecDeque::new(),
+            // Tags of different sessions differ, so that a PDU gone astray is noticed.
+            ttts: TransferTags((cx.entropy.next_u64() >> 33) as u32),
+            unsettled: false,
+            params,
+            limits,
+        }
+    }
+
+    /// Enters a task; `None` if too many are in work.
+    pub(super) fn begin(
+        &mut self,
+        index: LinkIndex,
+        bhs: &Bhs,
+        kind: TaskKind,
+        state: TaskState,
+    ) -> Option<Tag> {
+        let immediate = bhs.is_immediate();
+        let bursts = immediate && kind.has_unsolicited();
+        if immediate && self.is_full_of_immediates() || bursts && self.immediate_burst {
+            return None;
+        }
+        let task = Task {
+            itt: bhs.itt,
+            lun: bhs.lun,
+            cmd_sn: cmd_sn_of(bhs),
+            link: index,
+            immediate,
+            kind,
+            state,
+            read_reserved: 0,
+            write_reserved: 0,
+            owing: false,
+            counted: false,
+        };
+        let tag = self.table.insert(task).ok()?;
+        self.index.insert(bhs.itt.value(), tag);
+        self.links[index].tasks += 1;
+        self.immediate_burst |= bursts;
+        if !self.abandoned.is_empty() {
+            // The tag lives again: what comes for it now is meant for this task.
+            self.abandoned.take(bhs.itt, index);
+        }
+        self.immediates += u32::from(immediate);
+        Some(tag)
+    }
+
+    pub(super) fn is_full_of_immediates(&self) -> bool {
+        self.immediates >= u32::from(self.limits.immediate)
+    }
+
+    /// Tells the server of a SCSI command whose turn has come.
+    pub(super) fn deliver_command(&mut self, now: Time, tag: Tag, command: ScsiCommand) {
+        if self.count_in(tag) {
+            let Tasks { window, links, expected, .. } = self;
+            window.follow_demand(now, || links_to_keep(links, expected));
+        }
+        let Some(task) = self.table.get_mut(tag) else { return };
+        match &mut task.state {
+            TaskState::Held => {
+                task.state = TaskState::Live;
+                let data_out = if command.write { command.edtl } else { 0 };
+                let command = Request::Scsi(command);
+                self.events.push_back(TargetEvent::Command { tag, command, data_out });
+            }
+            TaskState::Invalid(sense) => {
+                task.state = TaskState::Terminating { how: Termination::Sense(*sense), acked: true };
+                self.finish(now, tag);
+            }
+            TaskState::Live | TaskState::Terminating { .. } | TaskState::Answered(_) => {}
+        }
+    }
+
+    /// Tells the server of a task management function whose turn has come.
+    pub(super) fn deliver_function(&mut self, tag: Tag, function: TaskManagement) {
+        let Some(task) = self.table.get_mut(tag) else { return };
+        task.state = TaskState::Live;
+        let command = Request::Task(function);
+        self.events.push_back(TargetEvent::Command { tag, command, data_out: 0 });
+    }
+
+    /// Counts a task of the command window as in work. False: it is none, or counted already.
+    #[inline]
+    pub(super) fn count_in(&mut self, tag: Tag) -> bool {
+        let Some(task) = self.table.get_mut(tag) else { return false };
+        if task.immediate || task.counted {
+            return false;
+        }
+        task.counted = true;
+        self.window.begin();
+        true
+    }
+
+    /// Takes a task out of every count.
+    pub(super) fn remove(&mut self, tag: Tag) -> Option<Task> {
+        self.uncount(tag);
+        self.table.remove(tag)
+    }
+
+    /// Takes a task that is about to go out of every count.
+    pub(super) fn uncount(&mut self, tag: Tag) {
+        let Some(task) = self.table.get(tag) else { return };
+        self.index.remove(task.itt.value());
+        if task.counted {
+            let Tasks { window, links, expected, .. } = self;
+            window.end(|| links_to_keep(links, expected));
+        }
+        self.immediates -= u32::from(task.immediate);
+        if task.immediate && task.kind.has_unsolicited() {
+            self.immediate_burst = false;
+        }
+        let link = &mut self.links[task.link];
+        link.tasks -= 1;
+        link.owed -= usize::from(task.owing);
+        link.tx.disallow_read(task.read_reserved);
+        link.write_bytes = link.write_bytes.saturating_sub(u64::from(task.write_reserved));
+        self.unsettled |= !link.is_open();
+    }
+
+    pub(super) fn answer_logout(&mut self, index: LinkIndex, itt: Itt, response: LogoutResponseCode) {
+        let (time2wait, time2retain) = (self.params.time2wait, self.params.time2retain);
+        self.links[index].tx.push(OutgoingPdu::Logout { itt, response, time2wait, time2retain });
+    }
+
+    /// Pings the initiator.
+    pub(super) fn ping(&mut self, now: Time, index: LinkIndex) {
+        let ttt = self.ttts.fresh();
+        self.links[index].ping(now, ttt);
+    }
+}
+
+/// Target Transfer Tags: all values but the reserved one, in turn.
+#[derive(Debug)]
+pub(super) struct TransferTags(u32);
+
+impl TransferTags {
+    pub(super) fn fresh(&mut self) -> Ttt {
+        let ttt = Ttt::new(self.0);
+        self.0 = match self.0.wrapping_add(1) {
+            u32::MAX => 0,
+            next => next,
+        };
+        ttt
+    }
+}
+
+/// Links that are open or on their way.
+pub(super) fn links_to_keep(links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
+    (links.iter().filter(|link| link.is_open()).count() + expected.len()) as u32
+}
