@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::attacks::{rejected, still_serves};
-use super::pair::*;
+use super::scripted_initiator::*;
 use crate::wire::*;
 
 fn tmf(n: u32, itt: u32, function: TmfFunction, referenced: u32) -> TmfRequest {
@@ -15,69 +15,73 @@ fn tmf(n: u32, itt: u32, function: TmfFunction, referenced: u32) -> TmfRequest {
     pdu
 }
 
-fn outcome(got: &[Got]) -> TmfResponseCode {
+fn outcome(got: &[ReceivedPdu]) -> TmfResponseCode {
     got.last().unwrap().as_pdu::<TmfResponse>().response
 }
 
 #[test]
 fn attack_33_aborts_of_what_cannot_be_aborted() {
-    let mut pair = Pair::new();
-    pair.mode = Mode::Keep;
+    let mut peer = ScriptedInitiator::new();
+    peer.mode = ServerMode::Keep;
     let itself = tmf(0, 900, TmfFunction::ABORT_TASK, 900);
-    assert_eq!(outcome(&pair.talk(&pdu(&itself, &[]))), TmfResponseCode::REJECTED);
-    pair.feed(0, &pdu(&tmf(0, 901, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
+    assert_eq!(outcome(&peer.talk(&pdu(&itself, &[]))), TmfResponseCode::REJECTED);
+    peer.feed(0, &pdu(&tmf(0, 901, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
     let of_a_tmf = tmf(0, 902, TmfFunction::ABORT_TASK, 901);
-    assert_eq!(outcome(&pair.talk(&pdu(&of_a_tmf, &[]))), TmfResponseCode::REJECTED);
+    assert_eq!(outcome(&peer.talk(&pdu(&of_a_tmf, &[]))), TmfResponseCode::REJECTED);
     let unknown = tmf(0, 903, TmfFunction::ABORT_TASK, 500);
-    assert_eq!(outcome(&pair.talk(&pdu(&unknown, &[]))), TmfResponseCode::NO_TASK);
+    assert_eq!(outcome(&peer.talk(&pdu(&unknown, &[]))), TmfResponseCode::NO_TASK);
 }
 
 #[test]
 fn attack_33_abort_of_a_write_that_waits_for_data() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     let data = pattern(512);
-    let ttt = pair.talk(&pdu(&write(0, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
+    let ttt = peer.talk(&pdu(&write(0, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
     let abort = pdu(&tmf(1, 900, TmfFunction::ABORT_TASK, 0), &[]);
-    assert_eq!(outcome(&pair.talk(&abort)), TmfResponseCode::COMPLETE);
+    assert_eq!(outcome(&peer.talk(&abort)), TmfResponseCode::COMPLETE);
     // Data that was on its way is dropped without a word, and a second abort finds nothing.
-    assert_eq!(pair.talk(&pdu(&data_out(0, ttt, 0, 0, true), &data)), []);
+    assert_eq!(peer.talk(&pdu(&data_out(0, ttt, 0, 0, true), &data)), []);
     let mut again = tmf(1, 901, TmfFunction::ABORT_TASK, 0);
     again.ref_cmd_sn = sn(0);
-    assert_eq!(outcome(&pair.talk(&pdu(&again, &[]))), TmfResponseCode::NO_TASK);
-    assert_eq!(pair.disk[0], 0);
-    still_serves(&mut pair, 1);
-    assert_eq!(pair.pool.usage().lent, 0);
+    assert_eq!(outcome(&peer.talk(&pdu(&again, &[]))), TmfResponseCode::NO_TASK);
+    assert_eq!(peer.disk[0], 0);
+    still_serves(&mut peer, 1);
+    assert_eq!(peer.pool.usage().lent, 0);
 }
 
 /// One reset may end as many writes as there are commands, each in the middle of its burst; what the peer
 /// still sends for them it sends in good faith (RFC 7143 §4.2.3.3).
 #[test]
 fn late_data_of_many_aborted_writes_is_not_rejected() {
-    let mut pair = Pair::with(session_params(), link_params(0), SessionLimits { commands: 200, ..limits() });
+    let mut peer = ScriptedInitiator::with(
+        session_params(),
+        link_params(0),
+        SessionLimits { commands: 200, ..limits() },
+    );
     let asked: Vec<Ttt> = (0..200)
         .map(|n| {
-            let ttt = pair.talk(&pdu(&write(n, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
+            let ttt = peer.talk(&pdu(&write(n, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
             let abort = pdu(&tmf(n + 1, 900, TmfFunction::ABORT_TASK, n), &[]);
-            assert_eq!(outcome(&pair.talk(&abort)), TmfResponseCode::COMPLETE);
+            assert_eq!(outcome(&peer.talk(&abort)), TmfResponseCode::COMPLETE);
             ttt
         })
         .collect();
     for (n, ttt) in asked.iter().enumerate() {
-        assert_eq!(pair.talk(&pdu(&data_out(n as u32, *ttt, 0, 0, true), &pattern(512))), [], "{n}");
+        assert_eq!(peer.talk(&pdu(&data_out(n as u32, *ttt, 0, 0, true), &pattern(512))), [], "{n}");
     }
-    still_serves(&mut pair, 200);
+    still_serves(&mut peer, 200);
 }
 
 /// What a NOP-Out may say (RFC 7143 §11.18): the final bit, and a transfer tag of a ping of ours or none.
 #[test]
 fn nop_outs_that_answer_nothing_are_refused() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     let immediate = |itt| {
         let mut pong = nop(0, itt);
         pong.op = pong.op.immediate();
         pong
     };
-    let refused = |got: Vec<Got>| {
+    let refused = |got: Vec<ReceivedPdu>| {
         let reasons: Vec<_> = got.iter().map(|got| got.as_pdu::<Reject>().reason).collect();
         reasons == [RejectReason::INVALID_PDU_FIELD]
     };
@@ -85,111 +89,117 @@ fn nop_outs_that_answer_nothing_are_refused() {
     for itt in [u32::MAX, 77] {
         let mut pong = immediate(itt);
         pong.ttt = Ttt::new(12345);
-        assert!(refused(pair.talk(&pdu(&pong, &[]))));
+        assert!(refused(peer.talk(&pdu(&pong, &[]))));
     }
     let mut unfinished = pdu(&immediate(77), &[]);
     unfinished[1] = 0;
-    assert!(refused(pair.talk(&unfinished)));
+    assert!(refused(peer.talk(&unfinished)));
     // An answer, but only one, to each of ours.
-    pair.pass(Duration::from_secs(15));
+    peer.pass(Duration::from_secs(15));
     let mut pong = immediate(u32::MAX);
-    pong.ttt = pair.take(0)[0].as_pdu::<NopIn>().ttt;
-    assert_eq!(pair.talk(&pdu(&pong, b"data of an answer is nobody's")), []);
-    assert!(refused(pair.talk(&pdu(&pong, &[]))));
-    still_serves(&mut pair, 0);
+    pong.ttt = peer.take(0)[0].as_pdu::<NopIn>().ttt;
+    assert_eq!(peer.talk(&pdu(&pong, b"data of an answer is nobody's")), []);
+    assert!(refused(peer.talk(&pdu(&pong, &[]))));
+    still_serves(&mut peer, 0);
 }
 
 /// A NOP-Out may answer our ping and ask for an answer itself (RFC 7143 §11.18).
 #[test]
 fn a_ping_that_answers_ours_is_not_taken_for_silence() {
     for is_immediate in [true, false] {
-        let mut pair = Pair::new();
-        pair.pass(Duration::from_secs(15));
+        let mut peer = ScriptedInitiator::new();
+        peer.pass(Duration::from_secs(15));
         let mut both = nop(0, 77);
         both.op = if is_immediate { both.op.immediate() } else { both.op };
-        both.ttt = pair.take(0)[0].as_pdu::<NopIn>().ttt;
-        let got = pair.talk(&pdu(&both, b"hello"));
+        both.ttt = peer.take(0)[0].as_pdu::<NopIn>().ttt;
+        let got = peer.talk(&pdu(&both, b"hello"));
         assert_eq!((got[0].as_pdu::<NopIn>().itt, &got[0].data[..]), (Itt::new(77), &b"hello"[..]));
-        pair.pass(Duration::from_secs(14));
-        assert!(pair.take(0).is_empty());
-        pair.pass(Duration::from_secs(17));
-        assert!(pair.violations.is_empty() && !pair.ends[0].shut, "the next ping has its own time");
+        peer.pass(Duration::from_secs(14));
+        assert!(peer.take(0).is_empty());
+        peer.pass(Duration::from_secs(17));
+        assert!(peer.violations.is_empty() && !peer.ends[0].shut, "the next ping has its own time");
     }
 }
 
 #[test]
 fn attack_33_abort_of_a_command_that_never_came_plugs_the_hole() {
-    let mut pair = Pair::new();
-    pair.feed(0, &pdu(&read(1, 0, 512), &[]));
-    assert_eq!(pair.take(0), []);
-    let got = pair.talk(&pdu(&tmf(2, 900, TmfFunction::ABORT_TASK, 0), &[]));
-    let ops: Vec<Opcode> = got.iter().map(Got::op).collect();
+    let mut peer = ScriptedInitiator::new();
+    peer.feed(0, &pdu(&read(1, 0, 512), &[]));
+    assert_eq!(peer.take(0), []);
+    let got = peer.talk(&pdu(&tmf(2, 900, TmfFunction::ABORT_TASK, 0), &[]));
+    let ops: Vec<Opcode> = got.iter().map(ReceivedPdu::op).collect();
     assert_eq!(ops, [Opcode::TMF_RESPONSE, Opcode::DATA_IN]);
     assert_eq!(outcome(&got[..1]), TmfResponseCode::COMPLETE);
-    still_serves(&mut pair, 2);
+    still_serves(&mut peer, 2);
 }
 
 #[test]
 fn attack_34_resets_in_a_loop() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     for n in 0..50 {
-        pair.mode = Mode::Keep;
+        peer.mode = ServerMode::Keep;
         let mut bytes = pdu(&write(n, 0, 4096), &[]);
         bytes.extend(pdu(&tmf(n + 1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-        pair.feed(0, &bytes);
-        let (write, reset) = (pair.kept[0].0, pair.kept[1].0);
-        pair.with_cx(|session, cx| session.retire(cx, write));
-        pair.answer(reset, Response::Task(TmfResponseCode::COMPLETE));
-        pair.kept.clear();
-        pair.pump();
-        assert_eq!(outcome(&pair.take(0)), TmfResponseCode::COMPLETE);
+        peer.feed(0, &bytes);
+        let (write, reset) = (peer.kept[0].0, peer.kept[1].0);
+        peer.with_cx(|session, cx| session.retire(cx, write));
+        peer.answer(reset, Response::Task(TmfResponseCode::COMPLETE));
+        peer.kept.clear();
+        peer.pump();
+        assert_eq!(outcome(&peer.take(0)), TmfResponseCode::COMPLETE);
     }
-    pair.mode = Mode::Serve;
-    still_serves(&mut pair, 50);
+    peer.mode = ServerMode::Serve;
+    still_serves(&mut peer, 50);
 }
 
 #[test]
 fn attack_34_a_reset_waits_for_the_commands_before_it() {
-    let mut pair = Pair::new();
-    pair.mode = Mode::Keep;
-    let second = pair.attach(link_params(1));
-    pair.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-    assert_eq!(pair.kept.len(), 0);
-    pair.feed(usize::from(second.0), &pdu(&read(0, 0, 512), &[]));
-    assert!(matches!(pair.kept[0].1, Request::Scsi(_)) && matches!(pair.kept[1].1, Request::Task(_)));
+    let mut peer = ScriptedInitiator::new();
+    peer.mode = ServerMode::Keep;
+    let second = peer.attach(link_params(1));
+    peer.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
+    assert_eq!(peer.kept.len(), 0);
+    peer.feed(usize::from(second.0), &pdu(&read(0, 0, 512), &[]));
+    assert!(matches!(peer.kept[0].1, Request::Scsi(_)) && matches!(peer.kept[1].1, Request::Task(_)));
 }
 
 /// A reset waits for commands that never come, and nothing else does.
 #[test]
 fn attack_31_a_reset_behind_a_hole_does_not_keep_the_session_for_ever() {
-    let mut pair =
-        Pair::with(session_params(), link_params(0), SessionLimits { nop_interval: None, ..limits() });
-    pair.mode = Mode::Keep;
-    pair.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-    pair.pass(Duration::from_secs(40));
+    let mut peer = ScriptedInitiator::with(
+        session_params(),
+        link_params(0),
+        SessionLimits { nop_interval: None, ..limits() },
+    );
+    peer.mode = ServerMode::Keep;
+    peer.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
+    peer.pass(Duration::from_secs(40));
     // The command comes, and the reset is told; another reset waits for another command.
-    pair.feed(0, &pdu(&read(0, 0, 512), &[]));
-    assert_eq!(pair.kept.len(), 2);
-    pair.feed(0, &pdu(&tmf(3, 901, TmfFunction::TARGET_WARM_RESET, u32::MAX), &[]));
-    pair.pass(Duration::from_secs(40));
-    assert!(!pair.closed && pair.violations.is_empty());
-    pair.pass(Duration::from_secs(20));
-    assert_eq!(pair.violations, [Fault::CommandMissing]);
+    peer.feed(0, &pdu(&read(0, 0, 512), &[]));
+    assert_eq!(peer.kept.len(), 2);
+    peer.feed(0, &pdu(&tmf(3, 901, TmfFunction::TARGET_WARM_RESET, u32::MAX), &[]));
+    peer.pass(Duration::from_secs(40));
+    assert!(!peer.closed && peer.violations.is_empty());
+    peer.pass(Duration::from_secs(20));
+    assert_eq!(peer.violations, [Fault::CommandMissing]);
     // One that died with its link is waited for by nobody: the other link goes on.
-    let mut pair =
-        Pair::with(session_params(), link_params(0), SessionLimits { nop_interval: None, ..limits() });
-    pair.mode = Mode::Keep;
-    let second = pair.attach(link_params(1));
-    pair.feed(usize::from(second.0), &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-    pair.hang_up(usize::from(second.0));
-    pair.pass(Duration::from_secs(70));
-    assert!(!pair.closed && pair.violations.is_empty());
+    let mut peer = ScriptedInitiator::with(
+        session_params(),
+        link_params(0),
+        SessionLimits { nop_interval: None, ..limits() },
+    );
+    peer.mode = ServerMode::Keep;
+    let second = peer.attach(link_params(1));
+    peer.feed(usize::from(second.0), &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
+    peer.hang_up(usize::from(second.0));
+    peer.pass(Duration::from_secs(70));
+    assert!(!peer.closed && peer.violations.is_empty());
 }
 
 #[test]
 fn attack_35_task_reassign_and_functions_of_a_higher_level() {
     let params = SessionParams { protocol_level: 1, ..session_params() };
-    let mut pair = Pair::with(params, link_params(0), limits());
+    let mut peer = ScriptedInitiator::with(params, link_params(0), limits());
     for (function, want) in [
         (TmfFunction::TASK_REASSIGN, TmfResponseCode::NO_REASSIGNMENT),
         (TmfFunction::QUERY_TASK, TmfResponseCode::NOT_SUPPORTED),
@@ -197,41 +207,41 @@ fn attack_35_task_reassign_and_functions_of_a_higher_level() {
         (TmfFunction(0), TmfResponseCode::NOT_SUPPORTED),
         (TmfFunction(0x7f), TmfResponseCode::NOT_SUPPORTED),
     ] {
-        assert_eq!(outcome(&pair.talk(&pdu(&tmf(0, 900, function, 0), &[]))), want, "{function:?}");
+        assert_eq!(outcome(&peer.talk(&pdu(&tmf(0, 900, function, 0), &[]))), want, "{function:?}");
     }
 }
 
 #[test]
 fn attack_36_our_ping_is_never_answered() {
-    let mut pair = Pair::new();
-    pair.pass(Duration::from_secs(15));
-    assert_eq!(pair.take(0).len(), 1);
+    let mut peer = ScriptedInitiator::new();
+    peer.pass(Duration::from_secs(15));
+    assert_eq!(peer.take(0).len(), 1);
     // Other PDUs are no answer.
-    pair.feed(0, &pdu(&read(0, 0, 512), &[]));
-    pair.pass(Duration::from_secs(29));
-    assert!(!pair.ends[0].shut);
-    pair.pass(Duration::from_secs(1));
-    assert_eq!(pair.violations, [Fault::PingUnanswered]);
-    assert!(pair.ends[0].shut && pair.closed);
+    peer.feed(0, &pdu(&read(0, 0, 512), &[]));
+    peer.pass(Duration::from_secs(29));
+    assert!(!peer.ends[0].shut);
+    peer.pass(Duration::from_secs(1));
+    assert_eq!(peer.violations, [Fault::PingUnanswered]);
+    assert!(peer.ends[0].shut && peer.closed);
 }
 
 #[test]
 fn attack_37_a_peer_that_never_reads() {
     let limits = SessionLimits { read_bytes: 256 << 10, nop_interval: None, ..limits() };
-    let mut pair = Pair::with(session_params(), link_params(0), limits);
-    pair.mode = Mode::Keep;
-    pair.ends[0].deaf = true;
+    let mut peer = ScriptedInitiator::with(session_params(), link_params(0), limits);
+    peer.mode = ServerMode::Keep;
+    peer.ends[0].deaf = true;
     for n in 0..8 {
-        pair.feed(0, &pdu(&read(n, 0, 128 << 10), &[]));
+        peer.feed(0, &pdu(&read(n, 0, 128 << 10), &[]));
     }
-    let allowed: Vec<bool> = pair
+    let allowed: Vec<bool> = peer
         .kept
         .clone()
         .into_iter()
         .map(|(tag, _)| {
-            let allowed = pair.session.reserve_read(tag, 128 << 10);
+            let allowed = peer.session.reserve_read(tag, 128 << 10);
             if allowed {
-                pair.send_read(tag, 0, 128 << 10);
+                peer.send_read(tag, 0, 128 << 10);
             }
             allowed
         })
@@ -241,70 +251,70 @@ fn attack_37_a_peer_that_never_reads() {
     let mut ping = nop(8, 7000);
     ping.op = ping.op.immediate();
     for _ in 0..10_000 {
-        pair.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
+        peer.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
     }
-    pair.pump();
-    assert!(!pair.ends[0].inbox.is_empty());
-    assert!(pair.pool.usage().lent < 4 << 20, "{:?}", pair.pool.usage());
-    pair.pass(Duration::from_secs(60));
-    pair.pump();
-    assert_eq!(pair.violations, [Fault::Stalled]);
-    assert!(pair.closed);
-    assert_eq!(pair.pool.usage().lent, 0);
+    peer.pump();
+    assert!(!peer.ends[0].inbox.is_empty());
+    assert!(peer.pool.usage().lent < 4 << 20, "{:?}", peer.pool.usage());
+    peer.pass(Duration::from_secs(60));
+    peer.pump();
+    assert_eq!(peer.violations, [Fault::Stalled]);
+    assert!(peer.closed);
+    assert_eq!(peer.pool.usage().lent, 0);
 }
 
 #[test]
 fn attack_37_one_read_is_always_allowed() {
     let limits = SessionLimits { read_bytes: 1000, ..limits() };
-    let mut pair = Pair::with(session_params(), link_params(0), limits);
-    pair.mode = Mode::Keep;
-    pair.feed(0, &[pdu(&read(0, 0, 4096), &[]), pdu(&read(1, 0, 4096), &[])].concat());
-    let (first, second) = (pair.kept[0].0, pair.kept[1].0);
-    assert!(pair.session.reserve_read(first, 4096));
-    assert!(!pair.session.reserve_read(second, 4096));
-    pair.send_read(first, 0, 4096);
-    assert!(!pair.session.reserve_read(second, 4096));
-    pair.pump();
-    assert!(pair.session.reserve_read(second, 4096));
-    pair.with_cx(|session, cx| session.retire(cx, second));
-    assert_eq!(pair.link_state(0).tx.read_bytes, 0);
+    let mut peer = ScriptedInitiator::with(session_params(), link_params(0), limits);
+    peer.mode = ServerMode::Keep;
+    peer.feed(0, &[pdu(&read(0, 0, 4096), &[]), pdu(&read(1, 0, 4096), &[])].concat());
+    let (first, second) = (peer.kept[0].0, peer.kept[1].0);
+    assert!(peer.session.reserve_read(first, 4096));
+    assert!(!peer.session.reserve_read(second, 4096));
+    peer.send_read(first, 0, 4096);
+    assert!(!peer.session.reserve_read(second, 4096));
+    peer.pump();
+    assert!(peer.session.reserve_read(second, 4096));
+    peer.with_cx(|session, cx| session.retire(cx, second));
+    assert_eq!(peer.link_state(0).tx.read_bytes, 0);
 }
 
 #[test]
 fn attack_38_snack_has_no_place() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     for (beg, run) in [(0, 0), (5, 100), (u32::MAX, u32::MAX)] {
         let mut snack = Snack::new();
         (snack.beg_run, snack.run_length) = (beg.into(), run.into());
-        assert_eq!(rejected(&pair.talk(&pdu(&snack, &[]))[0]), RejectReason::PROTOCOL_ERROR);
+        assert_eq!(rejected(&peer.talk(&pdu(&snack, &[]))[0]), RejectReason::PROTOCOL_ERROR);
     }
-    still_serves(&mut pair, 0);
+    still_serves(&mut peer, 0);
 }
 
 #[test]
 fn attack_39_exp_stat_sn_far_off() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     for (n, exp) in [0, 50, 100_000, 1 << 31, u32::MAX].into_iter().enumerate() {
         let mut command = read(n as u32, 0, 512);
         command.exp_stat_sn = Sn::new(exp);
-        assert_eq!(pair.talk(&pdu(&command, &[])).len(), 1);
-        assert_eq!(pair.link_state(0).acked, Sn::new(99));
+        assert_eq!(peer.talk(&pdu(&command, &[])).len(), 1);
+        assert_eq!(peer.link_state(0).acked, Sn::new(99));
     }
     let mut command = read(5, 0, 512);
     command.exp_stat_sn = Sn::new(104);
-    pair.feed(0, &pdu(&command, &[]));
-    assert_eq!(pair.link_state(0).acked, Sn::new(103));
+    peer.feed(0, &pdu(&command, &[]));
+    assert_eq!(peer.link_state(0).acked, Sn::new(103));
 }
 
 #[test]
 fn attack_22_a_list_longer_than_a_segment() {
     let params = SessionParams { discovery: true, ..session_params() };
     let link = LinkParams { initiator_mrdsl: 512, ..link_params(0) };
-    let mut pair = Pair::with(params, link, limits());
+    let mut peer = ScriptedInitiator::with(params, link, limits());
     let mut request = TextRequest::new();
     (request.itt, request.flags, request.cmd_sn) = (Itt::new(5), TextFlags::FINAL, sn(0));
-    pair.records = pair.records.repeat(5000);
-    let mut answer = pair.talk(&pdu(&request, b"SendTargets=All\0"));
+    peer.records = peer.records.repeat(5000);
+    let mut answer = peer.talk(&pdu(&request, b"SendTargets=All\0"));
     let mut n = 1;
     let mut whole = Vec::new();
     loop {
@@ -316,52 +326,53 @@ fn attack_22_a_list_longer_than_a_segment() {
         }
         (request.ttt, request.cmd_sn) = (response.ttt, sn(n));
         n += 1;
-        answer = pair.talk(&pdu(&request, &[]));
+        answer = peer.talk(&pdu(&request, &[]));
     }
-    assert!(whole == pair.records);
+    assert!(whole == peer.records);
     // SCSI has no place in a discovery session.
-    assert_eq!(rejected(&pair.talk(&pdu(&read(n, 0, 512), &[]))[0]), RejectReason::PROTOCOL_ERROR);
+    assert_eq!(rejected(&peer.talk(&pdu(&read(n, 0, 512), &[]))[0]), RejectReason::PROTOCOL_ERROR);
 }
 
 #[test]
 fn attack_23_texts_out_of_step() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     let mut request = TextRequest::new();
     (request.itt, request.cmd_sn) = (Itt::new(5), sn(0));
-    let reason = |pair: &mut Pair, request: &TextRequest| rejected(&pair.talk(&pdu(request, &[]))[0]);
+    let reason =
+        |peer: &mut ScriptedInitiator, request: &TextRequest| rejected(&peer.talk(&pdu(request, &[]))[0]);
     request.flags = TextFlags::FINAL.with(TextFlags::CONTINUE);
-    assert_eq!(reason(&mut pair, &request), RejectReason::PROTOCOL_ERROR);
+    assert_eq!(reason(&mut peer, &request), RejectReason::PROTOCOL_ERROR);
     (request.flags, request.ttt) = (TextFlags::FINAL, Ttt::new(77));
-    assert_eq!(reason(&mut pair, &request), RejectReason::INVALID_PDU_FIELD);
+    assert_eq!(reason(&mut peer, &request), RejectReason::INVALID_PDU_FIELD);
     // One exchange open; another one begun takes its place.
     (request.flags, request.ttt) = (TextFlags::CONTINUE, Ttt::NONE);
-    let open = pair.talk(&pdu(&request, b"SendTar"));
+    let open = peer.talk(&pdu(&request, b"SendTar"));
     let ttt = open[0].as_pdu::<TextResponse>().ttt;
     (request.itt, request.cmd_sn) = (Itt::new(6), sn(1));
-    let open = pair.talk(&pdu(&request, b"SendTar"));
+    let open = peer.talk(&pdu(&request, b"SendTar"));
     assert_ne!(open[0].as_pdu::<TextResponse>().ttt, ttt);
     // The tag of the exchange that was left, then the right one.
     (request.ttt, request.cmd_sn) = (ttt, sn(2));
-    assert_eq!(reason(&mut pair, &request), RejectReason::INVALID_PDU_FIELD);
+    assert_eq!(reason(&mut peer, &request), RejectReason::INVALID_PDU_FIELD);
     (request.ttt, request.flags) = (open[0].as_pdu::<TextResponse>().ttt, TextFlags::FINAL);
-    let got = pair.talk(&pdu(&request, b"gets=\0"));
+    let got = peer.talk(&pdu(&request, b"gets=\0"));
     assert!(got[0].data.starts_with(b"TargetName="));
 }
 
 #[test]
 fn attack_06_a_text_without_end() {
-    let mut pair = Pair::new();
+    let mut peer = ScriptedInitiator::new();
     let mut request = TextRequest::new();
     (request.itt, request.flags) = (Itt::new(5), TextFlags::CONTINUE);
     let mut last = Vec::new();
     for n in 0..4 {
         request.cmd_sn = sn(n);
-        last = pair.talk(&pdu(&request, &[b'K'; 8000]));
+        last = peer.talk(&pdu(&request, &[b'K'; 8000]));
         match last[0].op() {
             Opcode::TEXT_RESPONSE => request.ttt = last[0].as_pdu::<TextResponse>().ttt,
             _other => break,
         }
     }
     assert_eq!(rejected(&last[0]), RejectReason::PROTOCOL_ERROR);
-    assert!(pair.link_state(0).text.is_none());
+    assert!(peer.link_state(0).text.is_none());
 }

@@ -5,6 +5,6 @@ mod attacks_control;
 mod basics;
 mod fence;
 mod links;
-mod pair;
+mod scripted_initiator;
 mod splits;
 mod transfers;

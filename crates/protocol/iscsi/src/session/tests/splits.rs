@@ -1,7 +1,7 @@
 //! However the stream is cut, the same happens; and nothing that may come makes the session panic.
 
 use super::super::*;
-use super::pair::*;
+use super::scripted_initiator::*;
 use crate::wire::*;
 use proptest::prelude::*;
 
@@ -40,15 +40,15 @@ fn script(digest: bool) -> Vec<u8> {
 }
 
 struct Outcome {
-    sent: Vec<Got>,
+    sent: Vec<ReceivedPdu>,
     log: Vec<String>,
     disk: Vec<u8>,
 }
 
 /// One byte stream in, cut by `chunks`; the rest of the world as told.
 fn run(bytes: &[u8], digest: bool, chunks: &[usize], stage_max: usize, loaned: bool, late: bool) -> Outcome {
-    run_with(bytes, digest, chunks, stage_max, |pair| {
-        (pair.delivery.loaned, pair.place_late) = (loaned, late)
+    run_with(bytes, digest, chunks, stage_max, |peer| {
+        (peer.delivery.loaned, peer.place_late) = (loaned, late)
     })
     .0
 }
@@ -58,24 +58,25 @@ fn run_with(
     digest: bool,
     chunks: &[usize],
     stage_max: usize,
-    set: impl FnOnce(&mut Pair),
+    set: impl FnOnce(&mut ScriptedInitiator),
 ) -> (Outcome, usize) {
     let link = LinkParams { header_digest: digest, data_digest: digest, ..link_params(0) };
-    let mut pair = Pair::with(session_params(), link, SessionLimits { commands: 32, ..limits() });
-    pair.delivery.chunks = chunks.to_vec();
-    pair.delivery.stage_max = stage_max;
-    set(&mut pair);
-    let sent = pair.talk(bytes);
-    assert_eq!(pair.violations, []);
-    assert_eq!(pair.session.tasks_in_work(), 0);
-    pair.hang_up(0);
-    assert!(pair.closed);
-    assert_eq!(pair.pool.usage().lent, 0);
-    (Outcome { sent, log: pair.log, disk: pair.disk }, pair.hands)
+    let mut peer =
+        ScriptedInitiator::with(session_params(), link, SessionLimits { commands: 32, ..limits() });
+    peer.delivery.chunks = chunks.to_vec();
+    peer.delivery.stage_max = stage_max;
+    set(&mut peer);
+    let sent = peer.talk(bytes);
+    assert_eq!(peer.violations, []);
+    assert_eq!(peer.session.tasks_in_work(), 0);
+    peer.hang_up(0);
+    assert!(peer.closed);
+    assert_eq!(peer.pool.usage().lent, 0);
+    (Outcome { sent, log: peer.log, disk: peer.disk }, peer.hands)
 }
 
 /// Whether a PDU tells of the window and nothing else.
-fn is_news(got: &Got) -> bool {
+fn is_news(got: &ReceivedPdu) -> bool {
     got.op() == Opcode::NOP_IN && got.bhs.itt.is_none()
 }
 
@@ -92,7 +93,7 @@ fn words(outcome: &Outcome) -> Vec<(u32, Opcode, Vec<u8>)> {
 #[test]
 fn the_script_does_what_it_should() {
     let outcome = run(&script(true), true, &[usize::MAX], usize::MAX, false, false);
-    let ops: Vec<Opcode> = outcome.sent.iter().map(Got::op).collect();
+    let ops: Vec<Opcode> = outcome.sent.iter().map(ReceivedPdu::op).collect();
     for op in [Opcode::SCSI_RESPONSE, Opcode::DATA_IN, Opcode::NOP_IN, Opcode::REJECT, Opcode::TEXT_RESPONSE]
     {
         assert!(ops.contains(&op), "{op:?} in {ops:?}");
@@ -121,7 +122,7 @@ proptest! {
         prop_assert!(plain.disk == late.disk);
         prop_assert_eq!(words(&plain), words(&late));
         // So does one that uses what is whole where it lies.
-        let (at_hand, _) = run_with(&bytes, digest, &chunks, stage_max, |pair| pair.at_hand = true);
+        let (at_hand, _) = run_with(&bytes, digest, &chunks, stage_max, |peer| peer.at_hand = true);
         prop_assert!(plain.disk == at_hand.disk);
         prop_assert_eq!(words(&plain), words(&at_hand));
     }
@@ -195,18 +196,18 @@ proptest! {
 #[test]
 fn a_text_that_breaks_off_gives_its_memory_back() {
     for kind in ["text", "ping"] {
-        let mut pair = Pair::new();
-        let second = usize::from(pair.attach(link_params(1)).0);
+        let mut peer = ScriptedInitiator::new();
+        let second = usize::from(peer.attach(link_params(1)).0);
         let mut text = TextRequest::new();
         (text.itt, text.flags, text.cmd_sn) = (Itt::new(600), TextFlags::FINAL, sn(0));
         let long = vec![b'a'; 2000];
         let bytes =
             if kind == "text" { pdu(&text, &long) } else { digested(&nop(0, 500), &[], &long, false, false) };
-        pair.feed(second, &bytes[..1500]);
-        assert!(pair.pool.usage().lent > 0, "{kind}");
-        pair.hang_up(second);
-        assert!(!pair.closed);
-        assert_eq!(pair.pool.usage().lent, 0, "{kind}");
+        peer.feed(second, &bytes[..1500]);
+        assert!(peer.pool.usage().lent > 0, "{kind}");
+        peer.hang_up(second);
+        assert!(!peer.closed);
+        assert_eq!(peer.pool.usage().lent, 0, "{kind}");
     }
 }
 
@@ -217,17 +218,17 @@ fn survive(bytes: &[u8], digest: bool) {
 /// Feeds the bytes; whatever came of it, a hang-up ends all and gives all memory back.
 fn survive_in(bytes: &[u8], digest: bool, chunks: &[usize]) {
     let link = LinkParams { header_digest: digest, data_digest: digest, ..link_params(0) };
-    let mut pair = Pair::with(session_params(), link, limits());
-    pair.disk = vec![0; (1 << 20) + (16 << 20)];
-    pair.bounded = true;
-    pair.delivery.chunks = chunks.to_vec();
-    let second = usize::from(pair.attach(link_params(1)).0);
-    pair.feed(0, bytes);
-    pair.feed(second, bytes);
-    pair.pass(Duration::from_secs(16));
-    pair.hang_up(0);
-    pair.hang_up(second);
-    assert!(pair.closed, "{:#?}", pair.session);
-    assert_eq!(pair.session.tasks_in_work(), 0);
-    assert_eq!(pair.pool.usage().lent, 0);
+    let mut peer = ScriptedInitiator::with(session_params(), link, limits());
+    peer.disk = vec![0; (1 << 20) + (16 << 20)];
+    peer.bounded = true;
+    peer.delivery.chunks = chunks.to_vec();
+    let second = usize::from(peer.attach(link_params(1)).0);
+    peer.feed(0, bytes);
+    peer.feed(second, bytes);
+    peer.pass(Duration::from_secs(16));
+    peer.hang_up(0);
+    peer.hang_up(second);
+    assert!(peer.closed, "{:#?}", peer.session);
+    assert_eq!(peer.session.tasks_in_work(), 0);
+    assert_eq!(peer.pool.usage().lent, 0);
 }

@@ -1,7 +1,7 @@
 //! The bytes of every PDU that the session sends.
 
 use super::super::*;
-use super::liar::*;
+use super::scripted_target::*;
 use super::wire::*;
 use crate::discovery::SendTargets;
 use crate::session::Cdb;
@@ -22,26 +22,26 @@ fn assert_bytes(sent: &[u8], want: &str) {
 
 #[test]
 fn a_read() {
-    let mut liar = Liar::reading(0x1234);
+    let mut peer = ScriptedTarget::reading(0x1234);
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "01c10000000000000000000000000000 00000001000012340000000100000002 00000000000000000000000000000000",
     );
 }
 
 #[test]
 fn a_write_with_immediate_data_and_what_an_r2t_asks_for() {
-    let mut liar = Liar::writing(4100);
-    let sent = liar.sent();
+    let mut peer = ScriptedTarget::writing(4100);
+    let sent = peer.sent();
     assert_bytes(
         &sent[..64],
         "01a10000000010000000000000000000 00000001000010040000000100000002 00000000000000000000000000000000
          00070e151c232a31383f464d545b6269",
     );
     assert_eq!((sent.len(), &sent[48..]), (48 + 4096, &pattern(4096, 0)[..]));
-    liar.say(r2t(0, 4096, 4), &[]);
+    peer.say(r2t(0, 4096, 4), &[]);
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "05800000000000040000000000000000 00000001000000090000000000000002 00000000000000000000100000000000
          10171e25",
     );
@@ -49,14 +49,14 @@ fn a_write_with_immediate_data_and_what_an_r2t_asks_for() {
 
 #[test]
 fn unsolicited_data_follows_its_command_in_pieces() {
-    let mut liar = Liar::new();
-    let mut params = liar.host.commands.params.clone();
+    let mut peer = ScriptedTarget::new();
+    let mut params = peer.host.commands.params.clone();
     params.immediate_data = false;
-    liar.host.commands.params = params;
-    liar.host.commands.links.get_mut(Link(0)).unwrap().framing.peer_mrdsl = 512;
-    let data = memory(&liar.pool, 1022).freeze();
-    liar.submit(scsi(0), Payload::Out(data)).unwrap();
-    let sent = liar.sent();
+    peer.host.commands.params = params;
+    peer.host.commands.links.get_mut(Link(0)).unwrap().framing.peer_mrdsl = 512;
+    let data = memory(&peer.pool, 1022).freeze();
+    peer.submit(scsi(0), Payload::Out(data)).unwrap();
+    let sent = peer.sent();
     assert_eq!(sent.len(), 48 + 48 + 512 + 48 + 512);
     assert_bytes(&sent[..16], "01210000000000000000000000000000");
     assert_bytes(
@@ -71,7 +71,7 @@ fn unsolicited_data_follows_its_command_in_pieces() {
 
 #[test]
 fn a_long_cdb_with_digests() {
-    let mut liar = Liar::with(true, |_| ());
+    let mut peer = ScriptedTarget::with(true, |_| ());
     let mut cdb = [0; 32];
     (cdb[0], cdb[7], cdb[9], cdb[31]) = (0x7f, 24, 9, 0xee);
     let command = ScsiCommand {
@@ -80,8 +80,8 @@ fn a_long_cdb_with_digests() {
         attr: TaskAttribute::ORDERED,
         priority: 3,
     };
-    liar.submit(Request::Scsi(command), Payload::None).unwrap();
-    let sent = liar.sent();
+    peer.submit(Request::Scsi(command), Payload::None).unwrap();
+    let sent = peer.sent();
     assert_bytes(
         &sent[..68],
         "01823000050000000005000000000000 00000001000000000000000100000002 7f000000000000180009000000000000
@@ -92,57 +92,57 @@ fn a_long_cdb_with_digests() {
 
 #[test]
 fn task_management_and_logout() {
-    let mut liar = Liar::new();
-    let tag = liar.submit(scsi(0), Payload::None);
-    liar.sent();
+    let mut peer = ScriptedTarget::new();
+    let tag = peer.submit(scsi(0), Payload::None);
+    peer.sent();
     let abort =
         TaskManagement { function: TmfFunction::ABORT_TASK, lun: [0, 5, 0, 0, 0, 0, 0, 0], referenced: tag };
-    liar.submit(Request::Task(abort), Payload::None).unwrap();
+    peer.submit(Request::Task(abort), Payload::None).unwrap();
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "42810000000000000005000000000000 00000002000000010000000200000002 00000001000000000000000000000000",
     );
-    let mut liar = Liar::new();
-    let until = liar.now + Duration::from_secs(1);
-    liar.host.close(cx!(liar), Close::AfterLogout(until));
-    liar.turn();
+    let mut peer = ScriptedTarget::new();
+    let until = peer.now + Duration::from_secs(1);
+    peer.host.close(cx!(peer), Close::AfterLogout(until));
+    peer.turn();
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "46800000000000000000000000000000 00000001000000000000000100000002 00000000000000000000000000000000",
     );
 }
 
 #[test]
 fn pings_of_both_sides() {
-    let mut liar = Liar::new();
+    let mut peer = ScriptedTarget::new();
     let mut ping = NopIn::new();
     (ping.ttt, ping.lun) = (Ttt::new(0x77), crate::wire::Lun([0, 1, 0, 0, 0, 0, 0, 0]));
-    liar.say(ping, &[]);
+    peer.say(ping, &[]);
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "40800000000000000001000000000000 ffffffff000000770000000100000002 00000000000000000000000000000000",
     );
-    liar.pass(Duration::from_secs(10));
+    peer.pass(Duration::from_secs(10));
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "40800000000000000000000000000000 00000001ffffffff0000000100000002 00000000000000000000000000000000",
     );
 }
 
 #[test]
 fn a_question_for_targets_and_for_more_of_the_answer() {
-    let mut liar = Liar::new();
-    liar.submit(Request::SendTargets(SendTargets::Own), Payload::None).unwrap();
+    let mut peer = ScriptedTarget::new();
+    peer.submit(Request::SendTargets(SendTargets::Own), Payload::None).unwrap();
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "448000000000000d0000000000000000 00000001ffffffff0000000100000002 00000000000000000000000000000000
          53656e64546172676574733d00000000",
     );
     let mut text = TextResponse::new();
     (text.itt, text.ttt, text.flags) = (Itt::new(ITT), Ttt::new(0x99), TextFlags::CONTINUE);
-    liar.say(text, b"TargetName=iqn.2026-11.io.exam");
+    peer.say(text, b"TargetName=iqn.2026-11.io.exam");
     assert_bytes(
-        &liar.sent(),
+        &peer.sent(),
         "44800000000000000000000000000000 00000001000000990000000100000003 00000000000000000000000000000000",
     );
 }

@@ -1,34 +1,34 @@
 //! Whatever comes, the session neither panics nor keeps a command or its memory.
 
 use super::super::*;
-use super::liar::*;
+use super::scripted_target::*;
 use super::wire::*;
 use crate::discovery::SendTargets;
 use crate::wire::{BHS_LEN, ScsiStatus, TmfFunction};
 use proptest::prelude::*;
 
 /// A session with a read, a write, a function and a question in work.
-fn busy(digest: bool) -> Liar {
-    let mut liar = Liar::with(digest, |_| ()).reads(64);
-    let data = memory(&liar.pool, 9000).freeze();
-    let write = liar.submit(scsi(0), Payload::Out(data));
+fn busy(digest: bool) -> ScriptedTarget {
+    let mut peer = ScriptedTarget::with(digest, |_| ()).reads(64);
+    let data = memory(&peer.pool, 9000).freeze();
+    let write = peer.submit(scsi(0), Payload::Out(data));
     let abort = TaskManagement { function: TmfFunction::ABORT_TASK, lun: [0; 8], referenced: write };
-    liar.submit(Request::Task(abort), Payload::None).unwrap();
-    liar.submit(Request::SendTargets(SendTargets::Own), Payload::None).unwrap();
-    liar
+    peer.submit(Request::Task(abort), Payload::None).unwrap();
+    peer.submit(Request::SendTargets(SendTargets::Own), Payload::None).unwrap();
+    peer
 }
 
 /// Feeds the bytes; whatever came of it, a hang-up ends all and gives all memory back.
-fn survive(mut liar: Liar, bytes: &[u8], chunks: &[usize]) {
-    liar.end.delivery.chunks = chunks.to_vec();
-    liar.feed(bytes);
-    liar.pass(Duration::from_secs(10));
-    liar.host.close(cx!(liar), Close::Now);
-    liar.turn();
-    assert!(liar.closed && liar.host.commands_in_work() == 0);
-    assert_eq!(liar.ended.len(), 4, "each ends once");
-    liar.ended.clear();
-    assert_eq!(liar.pool.usage().lent, 0);
+fn survive(mut peer: ScriptedTarget, bytes: &[u8], chunks: &[usize]) {
+    peer.end.delivery.chunks = chunks.to_vec();
+    peer.feed(bytes);
+    peer.pass(Duration::from_secs(10));
+    peer.host.close(cx!(peer), Close::Now);
+    peer.turn();
+    assert!(peer.closed && peer.host.commands_in_work() == 0);
+    assert_eq!(peer.ended.len(), 4, "each ends once");
+    peer.ended.clear();
+    assert_eq!(peer.pool.usage().lent, 0);
 }
 
 proptest! {
@@ -44,23 +44,23 @@ proptest! {
         hits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         chunks in proptest::collection::vec(1usize..300, 1..20),
     ) {
-        let mut liar = busy(false);
+        let mut peer = busy(false);
         let mut good = status(ScsiStatus::GOOD);
         good.itt = Itt::new(2);
         let mut asks = r2t(0, 4096, 4904);
         asks.itt = Itt::new(2);
         let mut bytes = [
-            liar.pdu(data_in(0, 0, false), &[1; 60]),
-            liar.pdu(asks, &[]),
-            liar.pdu(good, &[]),
-            liar.pdu(data_in(1, 60, true), &[1; 4]),
+            peer.pdu(data_in(0, 0, false), &[1; 60]),
+            peer.pdu(asks, &[]),
+            peer.pdu(good, &[]),
+            peer.pdu(data_in(1, 60, true), &[1; 4]),
         ]
         .concat();
         for (at, value) in hits {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        survive(liar, &bytes, &chunks);
+        survive(peer, &bytes, &chunks);
     }
 
     #[test]

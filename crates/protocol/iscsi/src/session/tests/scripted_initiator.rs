@@ -13,7 +13,7 @@ pub const CMD_SN: u32 = 0xffff_fffe;
 
 /// What the server does with SCSI commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
+pub enum ServerMode {
     /// Serves the disk: the CDB's bytes 2 to 5 are the offset.
     Serve,
     /// Keeps them: the test answers.
@@ -22,12 +22,12 @@ pub enum Mode {
 
 /// A received PDU of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Got {
+pub struct ReceivedPdu {
     pub bhs: Bhs,
     pub data: Vec<u8>,
 }
 
-impl Got {
+impl ReceivedPdu {
     pub fn op(&self) -> Opcode {
         self.bhs.opcode()
     }
@@ -51,13 +51,13 @@ pub struct WireEnd {
     stuck: Vec<SendOp>,
 }
 
-pub struct Pair {
+pub struct ScriptedInitiator {
     pub pool: Pool,
     pub entropy: Entropy,
     pub now: Time,
     pub session: TargetSession,
     pub ends: Vec<WireEnd>,
-    pub mode: Mode,
+    pub mode: ServerMode,
     pub disk: Vec<u8>,
     /// Everything that was told, in order, for comparing runs.
     pub log: Vec<String>,
@@ -121,7 +121,7 @@ pub fn limits() -> SessionLimits {
     SessionLimits { commands: 8, immediate: 4, ..SessionLimits::default() }
 }
 
-impl Pair {
+impl ScriptedInitiator {
     pub fn new() -> Self {
         Self::with(session_params(), link_params(0), limits())
     }
@@ -133,13 +133,13 @@ impl Pair {
         let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
         let mut session = TargetSession::new(&mut cx, params, limits).unwrap();
         session.attach(&mut cx, link, &[]).unwrap();
-        Pair {
+        ScriptedInitiator {
             pool,
             entropy,
             now,
             session,
             ends: vec![WireEnd::default()],
-            mode: Mode::Serve,
+            mode: ServerMode::Serve,
             disk: (0..DISK_LEN).map(|i| (i / 512 + i) as u8).collect(),
             log: Vec::new(),
             kept: Vec::new(),
@@ -181,7 +181,7 @@ impl Pair {
     }
 
     /// Sends PDUs of the initiator on link 0 and gives what came back.
-    pub fn talk(&mut self, bytes: &[u8]) -> Vec<Got> {
+    pub fn talk(&mut self, bytes: &[u8]) -> Vec<ReceivedPdu> {
         self.feed(0, bytes);
         self.take(0)
     }
@@ -333,7 +333,7 @@ impl Pair {
     fn command(&mut self, tag: Tag, command: Request, data_out: u32) {
         self.log.push(format!("{command:?} {data_out}"));
         match (&command, self.mode) {
-            (Request::Scsi(scsi), Mode::Serve) => {
+            (Request::Scsi(scsi), ServerMode::Serve) => {
                 let offset = u32::from_be_bytes(scsi.cdb.as_slice()[2..6].try_into().unwrap());
                 let end = u64::from(offset) + u64::from(scsi.edtl);
                 if self.bounded && (end > DISK_LEN as u64 || (scsi.read && scsi.write)) {
@@ -361,8 +361,8 @@ impl Pair {
                 let records = self.records.clone().into();
                 self.answer(tag, Response::Targets(records));
             }
-            (Request::Scsi(_) | Request::Task(_), Mode::Keep) => self.kept.push((tag, command)),
-            (Request::Task(task), Mode::Serve) => {
+            (Request::Scsi(_) | Request::Task(_), ServerMode::Keep) => self.kept.push((tag, command)),
+            (Request::Task(task), ServerMode::Serve) => {
                 if let Some(referenced) = task.referenced {
                     self.with_cx(|session, cx| session.retire(cx, referenced));
                 }
@@ -399,7 +399,7 @@ impl Pair {
     }
 
     /// Takes what the session sent on a link, as PDUs; digests are checked.
-    pub fn take(&mut self, at: usize) -> Vec<Got> {
+    pub fn take(&mut self, at: usize) -> Vec<ReceivedPdu> {
         let bytes = std::mem::take(&mut self.ends[at].sent);
         let framing = self.link_state(at).framing;
         parse(&bytes, framing.header_digest, framing.data_digest)
@@ -411,7 +411,7 @@ impl Pair {
     }
 }
 
-pub fn parse(mut bytes: &[u8], header_digest: bool, data_digest: bool) -> Vec<Got> {
+pub fn parse(mut bytes: &[u8], header_digest: bool, data_digest: bool) -> Vec<ReceivedPdu> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let bhs = *Bhs::from_prefix(bytes).expect("whole headers");
@@ -429,7 +429,7 @@ pub fn parse(mut bytes: &[u8], header_digest: bool, data_digest: bool) -> Vec<Go
             assert_eq!(bytes[..4], crc32c(data).to_le_bytes(), "data digest");
             bytes = &bytes[4..];
         }
-        all.push(Got { bhs, data: data[..bhs.data_len()].to_vec() });
+        all.push(ReceivedPdu { bhs, data: data[..bhs.data_len()].to_vec() });
     }
     all
 }

@@ -11,7 +11,7 @@ use buf::{Entropy, Pool};
 /// The first task tag of a session.
 pub const ITT: u32 = 1;
 
-pub struct Liar {
+pub struct ScriptedTarget {
     pub pool: Pool,
     pub entropy: Entropy,
     pub now: Time,
@@ -26,9 +26,9 @@ pub struct Liar {
     sent: Vec<u8>,
 }
 
-impl Liar {
+impl ScriptedTarget {
     pub fn new() -> Self {
-        Liar::with(false, |_| ())
+        ScriptedTarget::with(false, |_| ())
     }
 
     /// A session that is logged in.
@@ -48,7 +48,7 @@ impl Liar {
         let now = Time(1_000_000_000);
         let host = InitiatorSession::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, wanted, limits)
             .unwrap();
-        let mut liar = Liar {
+        let mut peer = ScriptedTarget {
             pool,
             entropy,
             now,
@@ -62,8 +62,8 @@ impl Liar {
             closed: false,
             sent: Vec::new(),
         };
-        liar.turn();
-        liar.login(0x81, 0, "AuthMethod=None");
+        peer.turn();
+        peer.login(0x81, 0, "AuthMethod=None");
         let word = if digest { "CRC32C" } else { "None" };
         let answer = format!(
             "HeaderDigest={word} DataDigest={word} MaxRecvDataSegmentLength=8192 TaskReporting=RFC3720 \
@@ -71,11 +71,11 @@ impl Liar {
              DefaultTime2Wait=2 DefaultTime2Retain=0 MaxOutstandingR2T=2 DataPDUInOrder=Yes \
              DataSequenceInOrder=Yes ErrorRecoveryLevel=0 iSCSIProtocolLevel=2"
         );
-        liar.login(0x87, 1, &answer);
-        assert!(liar.host.state == SessionState::Ready, "{:?}", liar.notices);
-        liar.digest = digest;
-        liar.sent.clear();
-        liar
+        peer.login(0x87, 1, &answer);
+        assert!(peer.host.state == SessionState::Ready, "{:?}", peer.notices);
+        peer.digest = digest;
+        peer.sent.clear();
+        peer
     }
 
     fn login(&mut self, flags: u8, tsih: u16, text: &str) {
@@ -97,7 +97,7 @@ impl Liar {
 
     /// A read of so many bytes, its command sent.
     pub fn reading(len: usize) -> Self {
-        Liar::new().reads(len)
+        ScriptedTarget::new().reads(len)
     }
 
     pub fn reads(mut self, len: usize) -> Self {
@@ -109,11 +109,11 @@ impl Liar {
 
     /// A write of so many bytes, with all that is sent unasked sent.
     pub fn writing(len: usize) -> Self {
-        let mut liar = Liar::new();
-        let mut data = memory(&liar.pool, len);
+        let mut peer = ScriptedTarget::new();
+        let mut data = memory(&peer.pool, len);
         data.copy_from(0, &pattern(len, 0));
-        liar.submit(scsi(0), Payload::Out(data.freeze())).unwrap();
-        liar
+        peer.submit(scsi(0), Payload::Out(data.freeze())).unwrap();
+        peer
     }
 
     /// Gives the session bytes; `None` once it has ended.
