@@ -6,12 +6,16 @@ use crate::wire::{self, BHS_LEN, Bhs, Pdu, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Pool, Sg};
 use std::ops::Range;
+use std::time::Duration;
 use stream::{Batch, Direct, HEAD_MAX, Inlet, Outbox, RecvOp};
 
 /// Longest data segment with a digest: memory that others may write is copied, and must fit a batch.
 const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 /// Bytes of a PDU beside its additional and data segments, at most: header and digest, padding and digest.
 pub(crate) const FRAME_LEN: usize = BHS_LEN + 4 + 3 + 4;
+
+/// How long a link waits before it asks for memory again.
+pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
 /// What the login of a link settled for its PDUs.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,14 @@ pub(crate) enum ReceiveState<S> {
         left: u32,
         segment: S,
     },
+}
+
+/// Whether parsing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parsing {
+    Continue,
+    /// More bytes, memory or room are needed first.
+    Wait,
 }
 
 /// The receiving half of a link. `S` says what a data segment is for.

@@ -100,7 +100,7 @@ impl TargetSession {
         self.shut.push_back(index.into());
         self.tasks.unsettled = true;
         self.tasks.abandoned.forget(index);
-        self.tasks.unfence(index);
+        self.tasks.fences.forget_link(index);
         self.note_cleared(index);
         self.tasks.terminate_tasks_of(now, index);
         if self.logout.as_ref().is_some_and(|logout| logout.index == index) {
@@ -234,7 +234,7 @@ impl TargetSession {
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let links = self.tasks.links.iter().filter(|link| link.is_alive());
         let expected = self.tasks.expected.iter().map(|(_, until)| *until).min();
-        let first = earliest(earliest(self.close_at, expected), self.tasks.fence_deadline());
+        let first = earliest(earliest(self.close_at, expected), self.tasks.fences.deadline());
         let first = earliest(earliest(first, self.nexus_end.deadline()), self.gap_deadline());
         links.fold(first, |first, link| earliest(first, link.next_deadline(&self.tasks.limits)))
     }
@@ -264,8 +264,8 @@ impl TargetSession {
         if self.tasks.expected.is_empty() && before > 0 && !lives {
             return self.fail_session(now);
         }
-        if due(self.tasks.fence_deadline()) {
-            for index in self.tasks.silent_links() {
+        if due(self.tasks.fences.deadline()) {
+            for index in self.tasks.fences.silent_links() {
                 if self.tasks.links[index].is_open() {
                     self.report(index, Fault::Unacknowledged);
                     self.fail_link(now, index);

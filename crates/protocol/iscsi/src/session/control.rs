@@ -92,7 +92,7 @@ impl TargetSession {
         for leaving in self.tasks.links.indices().filter(|link| scope.is_none_or(|scope| scope == *link)) {
             if self.tasks.links[leaving].is_open() {
                 self.tasks.links[leaving].phase = LinkPhase::Finishing;
-                self.tasks.unfence(leaving);
+                self.tasks.fences.forget_link(leaving);
                 self.tasks.terminate_tasks_of(now, leaving);
             }
         }

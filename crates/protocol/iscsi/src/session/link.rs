@@ -5,7 +5,7 @@ use super::params::{LinkParams, SessionLimits};
 use super::pings::Pings;
 use super::task::Destination;
 use crate::exchange::TextExchange;
-use crate::framing::{Framing, PduReceiver, ReceiveState};
+use crate::framing::{Framing, PduReceiver, RETRY, ReceiveState};
 use crate::wire::{Bhs, Cid, DataOut, Itt, NopOut, Pdu, RejectReason, Sn, Ttt};
 use buf::{Cx, Sg, SgMut, Time};
 use stream::{Inlet, SendOp, Tag, earliest};
@@ -169,7 +169,7 @@ impl LinkState {
     pub(super) fn gather(&mut self, numbers: CommandNumbers, cx: &mut Cx<'_>) -> Option<SendOp> {
         let op = self.tx.gather(self.framing, numbers, cx);
         if op.is_err() {
-            self.retry = Some(cx.now + super::RETRY);
+            self.retry = Some(cx.now + RETRY);
         }
         op.ok().flatten()
     }

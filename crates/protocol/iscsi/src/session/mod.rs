@@ -48,7 +48,6 @@ pub use request::{
     Cdb, Fault, LinkFault, Request, Residual, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
 };
 use std::collections::VecDeque;
-use std::time::Duration;
 use stream::{Close, Connection, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
 use tasks::{Tasks, links_to_keep};
@@ -57,8 +56,6 @@ use crate::wire::{Cid, Lun, Sn};
 
 /// Most commands that a session may have in work.
 const COMMANDS_MAX: u16 = 4096;
-/// How long a link waits before it asks for memory again.
-const RETRY: Duration = Duration::from_millis(1);
 
 /// Why a session or a link cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,12 +242,6 @@ impl TargetSession {
     pub fn copy_lent(&mut self, pool: &Pool) -> Vec<Link> {
         let indices = self.tasks.links.indices();
         indices.filter(|index| !self.tasks.links[*index].tx.copy_lent(pool)).map(Link::from).collect()
-    }
-
-    /// Links that are open.
-    pub fn open_links(&self) -> impl Iterator<Item = (Link, Cid)> + '_ {
-        let open = self.tasks.links.enumerate().filter(|(_, link)| link.is_open());
-        open.map(|(index, link)| (index.into(), link.cid))
     }
 
     /// What the session was made from.

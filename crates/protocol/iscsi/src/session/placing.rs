@@ -1,10 +1,8 @@
 //! Where the data of writes goes: to the server's buffers, to memory that was set aside, or nowhere.
 
-use super::RETRY;
-use super::receive::Parsing;
 use super::task::{Destination, Task};
 use super::tasks::Tasks;
-use crate::framing::{PduReceiver, ReceiveState};
+use crate::framing::{Parsing, PduReceiver, RETRY, ReceiveState};
 use crate::links::LinkIndex;
 use buf::{Class, Cx};
 use stream::{Direct, Tag};

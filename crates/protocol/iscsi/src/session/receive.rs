@@ -4,23 +4,15 @@
 //! where the server wants it. Data that nobody has placed when the server has had its say goes to
 //! memory set aside for it.
 
+use super::TargetSession;
 use super::link::{LinkPhase, Segment};
 use super::request::{Fault, LinkFault};
-use super::{RETRY, TargetSession};
-use crate::framing::{PduReceiver, ReceiveState};
+use crate::framing::{Parsing, PduReceiver, RETRY, ReceiveState};
 use crate::links::LinkIndex;
 use crate::text::TEXT_LEN_MAX;
 use crate::wire::{BHS_LEN, Bhs, Opcode, RejectReason, pad_len};
 use buf::{Class, Cx, Sg, SgMut};
 use stream::{Received, RecvOp};
-
-/// Whether parsing goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parsing {
-    Continue,
-    /// More bytes, memory or room are needed first.
-    Wait,
-}
 
 impl TargetSession {
     /// What to receive next.

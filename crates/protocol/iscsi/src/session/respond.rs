@@ -1,13 +1,15 @@
 //! Answers: read data and status (RFC 7143 §11.4, §11.7), and how tasks end.
 
+use super::fence::{Acknowledgment, FenceState, ResponseFence};
 use super::functions::ends_many;
 use super::outgoing::{DataInRun, FullResponse, OutgoingPdu};
 use super::request::{Residual, Response, ScsiResult};
 use super::task::{Answer, Task, TaskKind, TaskState, Termination, Transfer};
 use super::tasks::Tasks;
 use crate::links::LinkIndex;
-use crate::wire::{ScsiStatus, TmfFunction, TmfResponseCode};
+use crate::wire::{Lun, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Sg, Time};
+use smallvec::SmallVec;
 use stream::{Tag, TargetEvent};
 
 impl Tasks {
@@ -266,6 +268,120 @@ impl Tasks {
                 bidi_residual: transfer.bidi_read_len,
                 with_qualifier: self.params.protocol_level >= 2,
             }))),
+        }
+    }
+
+    /// Sends a task's answer, or keeps it with the task while a fence stands, or until it is through its
+    /// own. Nothing is owed for the task any more.
+    pub(super) fn answer_in_order(&mut self, now: Time, tag: Tag, answer: Answer) {
+        let Some(task) = self.table.get_mut(tag) else { return };
+        let lun = task.lun;
+        let fences = matches!(&answer, Answer::Result(result) if result.fence);
+        if self.fences.holds(lun) {
+            self.keep(tag, answer);
+        } else if fences && self.needs_fence() {
+            self.put_fence(now, tag, answer, Some(lun));
+        } else if let Some(task) = self.remove(tag) {
+            self.send_answer(task, answer);
+        }
+    }
+
+    /// Keeps a task's answer until it is through the fence; `lun`: the unit whose responses it orders.
+    pub(super) fn put_fence(&mut self, now: Time, tag: Tag, answer: Answer, lun: Option<Lun>) {
+        self.keep(tag, answer);
+        self.fences.push(tag, lun);
+        self.step_fences(now);
+    }
+
+    fn keep(&mut self, tag: Tag, answer: Answer) {
+        let Some(task) = self.table.get_mut(tag) else { return };
+        task.state = TaskState::Answered(Box::new(answer));
+        if let Some(transfer) = task.transfer() {
+            transfer.drop_memory();
+        }
+    }
+
+    /// Whether responses can overtake each other.
+    fn needs_fence(&self) -> bool {
+        self.links.iter().filter(|link| link.is_open()).count() > 1
+    }
+
+    /// Brings fences forward; ends when the first waits for an acknowledgment.
+    pub(super) fn step_fences(&mut self, now: Time) {
+        while let Some(mut fence) = self.fences.take_first() {
+            self.step_fence(now, &mut fence);
+            if !matches!(fence.state, FenceState::Over) {
+                self.fences.put_first(fence);
+                return;
+            }
+            self.release(now);
+        }
+    }
+
+    fn step_fence(&mut self, now: Time, fence: &mut ResponseFence) {
+        let until = now + self.limits.nop_timeout;
+        let kept = |task: &Task| matches!(task.state, TaskState::Answered(_));
+        let wanted = self.table.get(fence.tag).is_some_and(kept);
+        if !wanted && !matches!(fence.state, FenceState::After(..)) {
+            // It was aborted, or went with its link.
+            fence.state = FenceState::Over;
+        }
+        if matches!(fence.state, FenceState::Waiting) {
+            let mut marks = SmallVec::new();
+            if self.needs_fence() {
+                for index in self.links.indices() {
+                    let mark = (index, self.links[index].tx.all_sent());
+                    if self.links[index].is_open() && !self.is_acknowledged(mark) {
+                        marks.push(mark);
+                        self.ping(now, index);
+                    }
+                }
+            }
+            fence.state = FenceState::Before(marks, until);
+        }
+        if let FenceState::Before(marks, _) = &mut fence.state {
+            marks.retain(|mark| !self.is_acknowledged(*mark));
+            if marks.is_empty() {
+                let sent = self.send_fenced(fence.tag).filter(|_| self.needs_fence());
+                fence.state = match sent {
+                    Some(index) => {
+                        let mark = (index, self.links[index].tx.all_sent());
+                        self.ping(now, index);
+                        FenceState::After(mark, until)
+                    }
+                    None => FenceState::Over,
+                };
+            }
+        }
+        if let FenceState::After(mark, _) = fence.state
+            && self.is_acknowledged(mark)
+        {
+            fence.state = FenceState::Over;
+        }
+    }
+
+    fn is_acknowledged(&self, (index, exp_stat_sn): Acknowledgment) -> bool {
+        !self.links[index].acked.next().lt(exp_stat_sn)
+    }
+
+    /// Queues the response that a task keeps, and says where.
+    fn send_fenced(&mut self, tag: Tag) -> Option<LinkIndex> {
+        let mut task = self.remove(tag)?;
+        let index = task.link;
+        if let TaskState::Answered(answer) = std::mem::replace(&mut task.state, TaskState::Live) {
+            self.send_answer(task, *answer);
+        }
+        Some(index)
+    }
+
+    /// Sends what waited behind a fence that is down, or begins the next.
+    fn release(&mut self, now: Time) {
+        let kept = |task: &Task| matches!(task.state, TaskState::Answered(_)) && !task.is_owed();
+        let tags: Vec<Tag> = self.table.iter().filter(|(_, task)| kept(task)).map(|(tag, _)| tag).collect();
+        for tag in tags {
+            if !self.fences.has(tag) {
+                self.finish(now, tag);
+            }
         }
     }
 }

@@ -2,11 +2,11 @@
 //! the window that counts them, the fences that order their answers.
 //!
 //! It begins and ends tasks, moves their data and sends their answers; see also `data_out.rs`, `placing.rs`,
-//! `respond.rs`, `fence.rs`, `referenced.rs`. In which order requests are delivered, and when links and the
+//! `respond.rs`, `functions.rs`. In which order requests are delivered, and when links and the
 //! session end, is the business of [`TargetSession`](super::TargetSession).
 
 use super::abandoned_writes::AbandonedWrites;
-use super::fence::ResponseFence;
+use super::fence::Fences;
 use super::link::LinkState;
 use super::memory_promise::MemoryPromise;
 use super::outgoing::OutgoingPdu;
@@ -38,7 +38,7 @@ pub(super) struct Tasks {
     /// Connections that are on their way, and how long they are waited for.
     pub(super) expected: Vec<(Cid, Time)>,
     /// Responses that wait for acknowledgments, in order.
-    pub(super) fences: VecDeque<ResponseFence>,
+    pub(super) fences: Fences,
     pub(super) events: VecDeque<TargetEvent<Request>>,
     pub(super) ttts: TransferTags,
     /// A link or the session is ending, and something of it has ended.
@@ -63,7 +63,7 @@ impl Tasks {
             window: CommandWindow::new(params.cmd_sn, commands, promise, cx.now),
             links: Links::new(),
             expected: Vec::new(),
-            fences: VecDeque::new(),
+            fences: Fences::default(),
             events: VecDeque::new(),
             // Tags of different sessions differ, so that a PDU gone astray is noticed.
             ttts: TransferTags((cx.entropy.next_u64() >> 33) as u32),

@@ -14,16 +14,14 @@ pdu! {
     1..4 {
         /// Bit 7 is always 1.
         pub flags: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
         pub lun: Lun,
         /// Always FFFFFFFFh.
         pub itt: Itt,
-        /// Reserved.
-        pub reserved_20: [u8; 4],
+        reserved_20: [u8; 4],
     }
     response 36..48 {
         /// What happened.
@@ -36,7 +34,6 @@ pdu! {
         pub parameter2: U16,
         /// Time2Retain, or the time until the logout or negotiation is due, in seconds.
         pub parameter3: U16,
-        /// Reserved.
-        pub reserved_44: [u8; 4],
+        reserved_44: [u8; 4],
     }
 }

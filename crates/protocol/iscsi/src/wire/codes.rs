@@ -224,20 +224,6 @@ codes! {
     }
 }
 
-codes! {
-    /// SNACK type, bits 3:0 of byte 1 (RFC 7143 §11.16.1).
-    pub struct SnackType {
-        /// Data or R2T.
-        DATA_R2T = 0,
-        /// Status.
-        STATUS = 1,
-        /// DataACK.
-        DATA_ACK = 2,
-        /// R-Data.
-        R_DATA = 3,
-    }
-}
-
 /// Status-Class and Status-Detail of a Login Response (RFC 7143 §11.13.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

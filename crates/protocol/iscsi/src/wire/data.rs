@@ -1,7 +1,7 @@
-//! The PDUs that move data: Data-Out, Data-In, R2T, and SNACK (RFC 7143 §11.7, §11.8, §11.16).
+//! The PDUs that move data: Data-Out, Data-In and R2T (RFC 7143 §11.7, §11.8).
 
 use super::bhs::{Opcode, flags, pdu};
-use super::codes::{ScsiStatus, SnackType};
+use super::codes::ScsiStatus;
 use super::numbers::{Itt, Lun, Sn, Ttt};
 use zerocopy::byteorder::big_endian::U32;
 
@@ -35,8 +35,7 @@ pdu! {
     1..4 {
         /// Final bit.
         pub flags: DataOutFlags,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
@@ -47,18 +46,15 @@ pdu! {
         pub ttt: Ttt,
     }
     24..48 {
-        /// Reserved.
-        pub reserved_24: [u8; 4],
+        reserved_24: [u8; 4],
         /// ExpStatSN: acknowledges every lower StatSN.
         pub exp_stat_sn: Sn,
-        /// Reserved.
-        pub reserved_32: [u8; 4],
+        reserved_32: [u8; 4],
         /// DataSN, from 0 in each sequence.
         pub data_sn: Sn,
         /// Offset of the payload in the command's data, in bytes.
         pub buffer_offset: U32,
-        /// Reserved.
-        pub reserved_44: [u8; 4],
+        reserved_44: [u8; 4],
     }
 }
 
@@ -68,8 +64,7 @@ pdu! {
     1..4 {
         /// Final, status, residual and acknowledge bits.
         pub flags: DataInFlags,
-        /// Reserved.
-        pub reserved_2: u8,
+        reserved_2: u8,
         /// SCSI status, valid with STATUS.
         pub status: ScsiStatus,
     }
@@ -97,8 +92,7 @@ pdu! {
     1..4 {
         /// Bit 7 is always 1.
         pub flags: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
@@ -115,44 +109,5 @@ pdu! {
         pub buffer_offset: U32,
         /// Desired Data Transfer Length, 1 to MaxBurstLength bytes.
         pub desired_len: U32,
-    }
-}
-
-pdu! {
-    /// SNACK Request (RFC 7143 §11.16).
-    pub struct Snack: Opcode::SNACK, |p| p.type_byte = 0x80;
-    1..4 {
-        /// Bit 7 is 1, bits 3:0 are the type.
-        pub type_byte: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
-    }
-    8..24 {
-        /// Logical unit number.
-        pub lun: Lun,
-        /// Initiator Task Tag.
-        pub itt: Itt,
-        /// Target Transfer Tag or SNACK Tag.
-        pub tag: U32,
-    }
-    24..48 {
-        /// Reserved.
-        pub reserved_24: [u8; 4],
-        /// ExpStatSN: acknowledges every lower StatSN.
-        pub exp_stat_sn: Sn,
-        /// Reserved.
-        pub reserved_32: [u8; 8],
-        /// First number asked for.
-        pub beg_run: U32,
-        /// How many; 0 means to the end.
-        pub run_length: U32,
-    }
-}
-
-impl Snack {
-    /// The type in bits 3:0.
-    #[must_use]
-    pub const fn snack_type(&self) -> SnackType {
-        SnackType(self.type_byte & 0x0f)
     }
 }

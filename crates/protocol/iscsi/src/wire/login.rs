@@ -66,12 +66,10 @@ pdu! {
         pub itt: Itt,
         /// Connection ID.
         pub cid: Cid,
-        /// Reserved.
-        pub reserved_22: [u8; 2],
+        reserved_22: [u8; 2],
     }
     request 32..48 {
-        /// Reserved.
-        pub reserved_32: [u8; 16],
+        reserved_32: [u8; 16],
     }
 }
 
@@ -93,13 +91,11 @@ pdu! {
         pub tsih: Tsih,
         /// Initiator Task Tag.
         pub itt: Itt,
-        /// Reserved.
-        pub reserved_20: [u8; 4],
+        reserved_20: [u8; 4],
     }
     response 36..48 {
         /// Class and detail.
         pub status: LoginStatus,
-        /// Reserved.
-        pub reserved_38: [u8; 10],
+        reserved_38: [u8; 10],
     }
 }

@@ -11,22 +11,18 @@ pdu! {
     1..4 {
         /// Bit 7 is 1, bits 6:0 are the reason.
         pub reason_byte: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
-        /// Reserved.
-        pub reserved_8: [u8; 8],
+        reserved_8: [u8; 8],
         /// Initiator Task Tag.
         pub itt: Itt,
         /// The connection to close, unless the whole session is closed.
         pub cid: Cid,
-        /// Reserved.
-        pub reserved_22: [u8; 2],
+        reserved_22: [u8; 2],
     }
     request 32..48 {
-        /// Reserved.
-        pub reserved_32: [u8; 16],
+        reserved_32: [u8; 16],
     }
 }
 
@@ -51,25 +47,20 @@ pdu! {
         pub flags: u8,
         /// Outcome.
         pub response: LogoutResponseCode,
-        /// Reserved.
-        pub reserved_3: u8,
+        reserved_3: u8,
     }
     8..24 {
-        /// Reserved.
-        pub reserved_8: [u8; 8],
+        reserved_8: [u8; 8],
         /// Initiator Task Tag.
         pub itt: Itt,
-        /// Reserved.
-        pub reserved_20: [u8; 4],
+        reserved_20: [u8; 4],
     }
     response 36..48 {
-        /// Reserved.
-        pub reserved_36: [u8; 4],
+        reserved_36: [u8; 4],
         /// Seconds to wait before a reconnect.
         pub time2wait: U16,
         /// Seconds that tasks survive after Time2Wait.
         pub time2retain: U16,
-        /// Reserved.
-        pub reserved_44: [u8; 4],
+        reserved_44: [u8; 4],
     }
 }

@@ -25,9 +25,9 @@ pub use async_message::AsyncMessage;
 pub use bhs::{BHS_LEN, Bhs, Len24, OpByte, Opcode, Pdu, SEGMENT_LEN_MAX, pad_len, padded_len, padding};
 pub use codes::{
     AsyncEvent, LoginStatus, LogoutReason, LogoutResponseCode, RejectReason, ScsiResponseCode, ScsiStatus,
-    SnackType, TaskAttribute, TmfFunction, TmfResponseCode,
+    TaskAttribute, TmfFunction, TmfResponseCode,
 };
-pub use data::{DataIn, DataInFlags, DataOut, DataOutFlags, R2t, Snack};
+pub use data::{DataIn, DataInFlags, DataOut, DataOutFlags, R2t};
 pub use login::{LoginFlags, LoginRequest, LoginResponse, Stage};
 pub use logout::{LogoutRequest, LogoutResponse};
 pub use nop::{NopIn, NopOut};

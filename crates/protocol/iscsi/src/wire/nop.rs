@@ -13,8 +13,7 @@ pdu! {
     1..4 {
         /// Bit 7 is always 1.
         pub flags: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
@@ -25,8 +24,7 @@ pdu! {
         pub ttt: Ttt,
     }
     request 32..48 {
-        /// Reserved.
-        pub reserved_32: [u8; 16],
+        reserved_32: [u8; 16],
     }
 }
 
@@ -40,8 +38,7 @@ pdu! {
     1..4 {
         /// Bit 7 is always 1.
         pub flags: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// To be copied into the answer when TTT is valid.
@@ -52,7 +49,6 @@ pdu! {
         pub ttt: Ttt,
     }
     response 36..48 {
-        /// Reserved.
-        pub reserved_36: [u8; 12],
+        reserved_36: [u8; 12],
     }
 }

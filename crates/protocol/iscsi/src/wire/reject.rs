@@ -15,21 +15,17 @@ pdu! {
         pub flags: u8,
         /// Why.
         pub reason: RejectReason,
-        /// Reserved.
-        pub reserved_3: u8,
+        reserved_3: u8,
     }
     8..24 {
-        /// Reserved.
-        pub reserved_8: [u8; 8],
+        reserved_8: [u8; 8],
         /// Always FFFFFFFFh.
         pub itt: Itt,
-        /// Reserved.
-        pub reserved_20: [u8; 4],
+        reserved_20: [u8; 4],
     }
     response 36..48 {
         /// DataSN or R2TSN, for a rejected DataACK.
         pub data_sn: Sn,
-        /// Reserved.
-        pub reserved_40: [u8; 8],
+        reserved_40: [u8; 8],
     }
 }

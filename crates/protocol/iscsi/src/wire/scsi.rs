@@ -55,8 +55,7 @@ pdu! {
         pub flags: CommandFlags,
         /// Task priority in bits 7:4, valid at iSCSIProtocolLevel 2 only.
         pub priority: u8,
-        /// Reserved.
-        pub reserved_3: u8,
+        reserved_3: u8,
     }
     8..24 {
         /// Logical unit number.
@@ -94,8 +93,7 @@ pdu! {
     8..24 {
         /// Status qualifier, at iSCSIProtocolLevel 2 only.
         pub status_qualifier: U16,
-        /// Reserved.
-        pub reserved_10: [u8; 6],
+        reserved_10: [u8; 6],
         /// Initiator Task Tag.
         pub itt: Itt,
         /// SNACK Tag.

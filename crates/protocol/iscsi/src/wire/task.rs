@@ -13,8 +13,7 @@ pdu! {
     1..4 {
         /// Bit 7 is 1, bits 6:0 are the function.
         pub function_byte: u8,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
@@ -29,8 +28,7 @@ pdu! {
         pub ref_cmd_sn: Sn,
         /// ExpDataSN, for TASK REASSIGN.
         pub exp_data_sn: Sn,
-        /// Reserved.
-        pub reserved_40: [u8; 8],
+        reserved_40: [u8; 8],
     }
 }
 
@@ -55,21 +53,17 @@ pdu! {
         pub flags: u8,
         /// Outcome.
         pub response: TmfResponseCode,
-        /// Reserved.
-        pub reserved_3: u8,
+        reserved_3: u8,
     }
     8..24 {
         /// Additional Response Information, at iSCSIProtocolLevel 2 only (RFC 7144).
         pub additional: [u8; 3],
-        /// Reserved.
-        pub reserved_11: [u8; 5],
+        reserved_11: [u8; 5],
         /// Initiator Task Tag.
         pub itt: Itt,
-        /// Reserved.
-        pub reserved_20: [u8; 4],
+        reserved_20: [u8; 4],
     }
     response 36..48 {
-        /// Reserved.
-        pub reserved_36: [u8; 12],
+        reserved_36: [u8; 12],
     }
 }

@@ -19,8 +19,7 @@ pdu! {
     1..4 {
         /// Final and continue bits.
         pub flags: TextFlags,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
@@ -31,8 +30,7 @@ pdu! {
         pub ttt: Ttt,
     }
     request 32..48 {
-        /// Reserved.
-        pub reserved_32: [u8; 16],
+        reserved_32: [u8; 16],
     }
 }
 
@@ -42,8 +40,7 @@ pdu! {
     1..4 {
         /// Final and continue bits.
         pub flags: TextFlags,
-        /// Reserved.
-        pub reserved_2: [u8; 2],
+        reserved_2: [u8; 2],
     }
     8..24 {
         /// Logical unit number.
@@ -54,7 +51,6 @@ pdu! {
         pub ttt: Ttt,
     }
     response 36..48 {
-        /// Reserved.
-        pub reserved_36: [u8; 12],
+        reserved_36: [u8; 12],
     }
 }

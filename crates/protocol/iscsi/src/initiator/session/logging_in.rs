@@ -1,10 +1,9 @@
 //! The login of a link: whole PDUs between the stream and [`InitiatorLogin`](crate::initiator::InitiatorLogin).
 
 use super::link::{LinkPhase, OutgoingPdu};
-use super::receive::Parsing;
 use super::request::{LoginStep, Notice};
 use super::{InitiatorSession, STEPS_MAX, SessionState};
-use crate::framing::Framing;
+use crate::framing::{Framing, Parsing};
 use crate::initiator::{Failure, LoggedIn, Progress};
 use crate::links::LinkIndex;
 use crate::login::LOGIN_SEGMENT_LEN_MAX;

@@ -45,8 +45,6 @@ pub use targets::{ADDRESSES_MAX, TARGETS_MAX, TargetRecord, Targets};
 
 /// Requests other than SCSI commands that may be in work at once.
 const IMMEDIATE_MAX: usize = 16;
-/// How long a link waits before it asks for memory again.
-const RETRY: Duration = Duration::from_millis(1);
 
 /// Most PDUs of logins that are kept for who wants them told.
 pub const STEPS_MAX: usize = 128;

@@ -3,13 +3,13 @@
 //! CmdSN and ExpStatSN are stamped when a PDU enters a batch: CmdSN follows the order of the wire, and what
 //! ended before it was sent leaves no gap.
 
+use super::InitiatorSession;
 use super::command::{Command, CommandData, RequestKind};
 use super::commands::CommandWindow;
 use super::link::{LinkState, OutgoingPdu};
 use super::request::Response;
-use super::{InitiatorSession, RETRY};
 use crate::discovery::SendTargets;
-use crate::framing::{FRAME_LEN, Framing, PduWriter};
+use crate::framing::{FRAME_LEN, Framing, PduWriter, RETRY};
 use crate::links::LinkIndex;
 use crate::wire::{
     self, BHS_LEN, Cid, CommandFlags, DataOutFlags, Itt, LogoutReason, Lun, Pdu, Sn, TextFlags,

@@ -4,7 +4,7 @@ use super::InitiatorSession;
 use super::command::{CommandData, RequestKind};
 use super::link::{LinkPhase, LinkState, PONGS_MAX, SMALL_MAX, Segment};
 use super::request::{Fault, LinkFault};
-use crate::framing::{PduReceiver, ReceiveState};
+use crate::framing::{Parsing, PduReceiver, ReceiveState};
 use crate::initiator::Failure;
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataIn, NopIn, Opcode, Pdu, R2t};
@@ -13,14 +13,6 @@ use stream::{Direct, Inlet, Received, RecvOp};
 
 /// Most notices that wait to be taken: parsing waits for room.
 const NOTICES_MAX: usize = 64;
-
-/// Whether parsing goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parsing {
-    Continue,
-    /// More bytes, or room, are needed first.
-    Wait,
-}
 
 impl InitiatorSession {
     /// What to receive next: the rest of a read's data goes straight to where the caller wants it.

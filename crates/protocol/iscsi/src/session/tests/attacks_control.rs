@@ -284,8 +284,9 @@ fn attack_37_one_read_is_always_allowed() {
 fn attack_38_snack_has_no_place() {
     let mut peer = ScriptedInitiator::new();
     for (beg, run) in [(0, 0), (5, 100), (u32::MAX, u32::MAX)] {
-        let mut snack = Snack::new();
-        (snack.beg_run, snack.run_length) = (beg.into(), run.into());
+        let mut snack = DataOut::new();
+        (snack.op, snack.data_sn) = (OpByte::new(Opcode::SNACK), Sn::new(run));
+        snack.buffer_offset = beg.into();
         assert_eq!(rejected(&peer.talk(&pdu(&snack, &[]))[0]), RejectReason::PROTOCOL_ERROR);
     }
     still_serves(&mut peer, 0);

@@ -52,7 +52,7 @@ fn one_link_needs_no_fence() {
     peer.mode = ServerMode::Keep;
     reset_done(&mut peer, 0, 900);
     assert_eq!(ops(&peer.take(0)), [Opcode::TMF_RESPONSE]);
-    assert_eq!(peer.session.tasks.fence_deadline(), None);
+    assert_eq!(peer.session.tasks.fences.deadline(), None);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_end_of_a_reset_follows_every_acknowledgment_and_goes_before_what_follows(
     peer.feed(0, &pong(&got, 102));
     assert_eq!(peer.take(second)[0].bhs.itt, Itt::new(2));
     assert_eq!((peer.session.tasks_in_work(), peer.violations.len()), (0, 0));
-    assert_eq!(peer.session.tasks.fence_deadline(), None);
+    assert_eq!(peer.session.tasks.fences.deadline(), None);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_link_that_acknowledges_nothing_is_dropped() {
         assert!(peer.ends[second].shut && !peer.ends[0].shut);
         let got = peer.take(0);
         assert!(ops(&got).contains(&Opcode::TMF_RESPONSE), "{got:?}");
-        assert_eq!(peer.session.tasks.fence_deadline(), None, "one link is left");
+        assert_eq!(peer.session.tasks.fences.deadline(), None, "one link is left");
     }
 }
 
@@ -204,7 +204,7 @@ fn functions_go_through_one_after_the_other() {
     let got = peer.take(0);
     assert_eq!(ops(&got), [Opcode::TMF_RESPONSE, Opcode::NOP_IN], "all else is acknowledged");
     peer.feed(0, &pong(&got, 103));
-    assert_eq!((peer.session.tasks.fence_deadline(), peer.session.tasks_in_work()), (None, 0));
+    assert_eq!((peer.session.tasks.fences.deadline(), peer.session.tasks_in_work()), (None, 0));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::wire::{
 };
 use buf::crc32c::crc32c;
 use buf::{Class, Entropy, Pool};
+pub use std::time::Duration;
 use testkit::delivery::Delivery;
 
 pub const DISK_LEN: usize = 1 << 20;
