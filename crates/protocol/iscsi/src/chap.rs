@@ -3,7 +3,7 @@
 //! A response is H(identifier ‖ secret ‖ challenge). Lengths are checked before anything is compared, the
 //! comparison takes constant time, and a user that does not exist costs and looks the same as a wrong secret.
 
-use crate::text::{self, Pair, TextBuf};
+use crate::text::{self, KeyValue, TextBuf};
 use core::fmt;
 use stream::Entropy;
 use subtle::ConstantTimeEq;
@@ -252,7 +252,7 @@ fn decode(value: &str, len_max: usize) -> Result<Vec<u8>, Denied> {
 }
 
 /// The value of a key among pairs.
-pub(crate) fn value_of<'a>(pairs: &[Pair<'a>], key: &str) -> Option<&'a str> {
+pub(crate) fn value_of<'a>(pairs: &[KeyValue<'a>], key: &str) -> Option<&'a str> {
     pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value)
 }
 

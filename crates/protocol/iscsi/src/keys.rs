@@ -79,7 +79,7 @@ impl KeySet {
 
 /// Where a text is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum TextPhase {
     /// SecurityNegotiation of the login.
     Security,
     /// LoginOperationalNegotiation.
@@ -90,7 +90,7 @@ pub enum Phase {
 
 /// Which of two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Role {
     /// The initiator.
     Initiator,
     /// The target.
@@ -99,7 +99,7 @@ pub enum Side {
 
 /// In which phases a key may appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum Phases {
     /// SecurityNegotiation only.
     Security,
     /// Either stage of the login.
@@ -114,24 +114,26 @@ pub enum When {
     Always,
 }
 
-impl When {
+impl Phases {
     /// Whether the phase is one of them.
     #[must_use]
-    pub const fn allows(self, phase: Phase) -> bool {
+    pub const fn allows(self, phase: TextPhase) -> bool {
         match self {
-            When::Security => matches!(phase, Phase::Security),
-            When::AnyStage => matches!(phase, Phase::Security | Phase::Operational),
-            When::Operational => matches!(phase, Phase::Operational),
-            When::FullFeature => matches!(phase, Phase::FullFeature),
-            When::OperationalOrFullFeature => matches!(phase, Phase::Operational | Phase::FullFeature),
-            When::Always => true,
+            Phases::Security => matches!(phase, TextPhase::Security),
+            Phases::AnyStage => matches!(phase, TextPhase::Security | TextPhase::Operational),
+            Phases::Operational => matches!(phase, TextPhase::Operational),
+            Phases::FullFeature => matches!(phase, TextPhase::FullFeature),
+            Phases::OperationalOrFullFeature => {
+                matches!(phase, TextPhase::Operational | TextPhase::FullFeature)
+            }
+            Phases::Always => true,
         }
     }
 }
 
 /// How the two ends' values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combine {
+pub enum ResultFunction {
     /// The smaller number; for booleans: Yes if both say Yes.
     Min,
     /// The larger number; for booleans: Yes if either says Yes.
@@ -140,7 +142,7 @@ pub enum Combine {
 
 /// The form of a key's value and what becomes of it.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum KeyForm {
     /// Authentication: handled by the login itself.
     Auth,
     /// Says a fact, expects no answer; handled by the login or the text exchange.
@@ -152,13 +154,13 @@ pub enum Kind {
     Number {
         low: u32,
         high: u32,
-        combine: Combine,
+        combine: ResultFunction,
         param: fn(&mut Params) -> &mut u32,
         limit: fn(&Limits) -> u32,
     },
     /// A negotiated boolean.
     #[expect(missing_docs, reason = "rule, place in Params, place in Limits")]
-    Boolean { combine: Combine, param: fn(&mut Params) -> &mut bool, limit: fn(&Limits) -> bool },
+    Boolean { combine: ResultFunction, param: fn(&mut Params) -> &mut bool, limit: fn(&Limits) -> bool },
     /// A digest: the first of the offer that the responder allows.
     #[expect(missing_docs, reason = "place in Params, place in Limits")]
     Digest { param: fn(&mut Params) -> &mut Digest, limit: fn(&Limits) -> &[Digest] },
@@ -172,45 +174,53 @@ pub enum Kind {
 
 /// One row of the table.
 #[derive(Debug)]
-pub struct Rule {
+pub struct KeyRule {
     /// The key.
     pub key: Key,
     /// Its name on the wire.
     pub name: &'static str,
     /// The phases that it may appear in.
-    pub when: When,
+    pub when: Phases,
     /// The only end that may send it, or `None` for both.
-    pub sender: Option<Side>,
+    pub sender: Option<Role>,
     /// Whether only the leading connection's login may carry it (use "LO").
     pub leading_only: bool,
     /// Whether it is irrelevant in discovery sessions.
     pub normal_only: bool,
     /// Form and outcome.
-    pub kind: Kind,
+    pub kind: KeyForm,
 }
 
 const LEN_MAX: u32 = crate::wire::SEGMENT_LEN_MAX;
 
-const fn rule(key: Key, name: &'static str, when: When, sender: Option<Side>, kind: Kind) -> Rule {
-    Rule { key, name, when, sender, leading_only: false, normal_only: false, kind }
+const fn rule(key: Key, name: &'static str, when: Phases, sender: Option<Role>, kind: KeyForm) -> KeyRule {
+    KeyRule { key, name, when, sender, leading_only: false, normal_only: false, kind }
 }
 
 /// A session-wide operational key: leading login only.
-const fn session(key: Key, name: &'static str, kind: Kind) -> Rule {
-    Rule { key, name, when: When::Operational, sender: None, leading_only: true, normal_only: false, kind }
+const fn session(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
+    KeyRule {
+        key,
+        name,
+        when: Phases::Operational,
+        sender: None,
+        leading_only: true,
+        normal_only: false,
+        kind,
+    }
 }
 
 /// The same, irrelevant in discovery sessions.
-const fn normal(key: Key, name: &'static str, kind: Kind) -> Rule {
-    Rule { normal_only: true, ..session(key, name, kind) }
+const fn normal(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
+    KeyRule { normal_only: true, ..session(key, name, kind) }
 }
 
 macro_rules! number {
     ($low:literal..=$high:expr, $combine:ident, $field:ident) => {
-        Kind::Number {
+        KeyForm::Number {
             low: $low,
             high: $high,
-            combine: Combine::$combine,
+            combine: ResultFunction::$combine,
             param: |p| &mut p.$field,
             limit: |l| l.$field,
         }
@@ -219,54 +229,60 @@ macro_rules! number {
 
 macro_rules! boolean {
     ($combine:ident, $field:ident) => {
-        Kind::Boolean { combine: Combine::$combine, param: |p| &mut p.$field, limit: |l| l.$field }
+        KeyForm::Boolean { combine: ResultFunction::$combine, param: |p| &mut p.$field, limit: |l| l.$field }
     };
 }
 
-use Side::{Initiator, Target};
+use Role::{Initiator, Target};
 
 /// All keys. The order is that in which we propose; FirstBurstLength stands behind what it depends on.
-pub static RULES: [Rule; 35] = [
-    rule(Key::AuthMethod, "AuthMethod", When::Security, None, Kind::Auth),
-    rule(Key::ChapA, "CHAP_A", When::Security, None, Kind::Auth),
-    rule(Key::ChapI, "CHAP_I", When::Security, None, Kind::Auth),
-    rule(Key::ChapC, "CHAP_C", When::Security, None, Kind::Auth),
-    rule(Key::ChapN, "CHAP_N", When::Security, None, Kind::Auth),
-    rule(Key::ChapR, "CHAP_R", When::Security, None, Kind::Auth),
-    rule(Key::InitiatorName, "InitiatorName", When::AnyStage, Some(Initiator), Kind::Declared),
-    rule(Key::TargetName, "TargetName", When::AnyStage, Some(Initiator), Kind::Declared),
-    rule(Key::SessionType, "SessionType", When::AnyStage, Some(Initiator), Kind::Declared),
-    rule(Key::InitiatorAlias, "InitiatorAlias", When::Always, Some(Initiator), Kind::Declared),
-    rule(Key::TargetAlias, "TargetAlias", When::Always, Some(Target), Kind::Declared),
-    rule(Key::TargetAddress, "TargetAddress", When::Always, Some(Target), Kind::Declared),
-    rule(Key::TargetPortalGroupTag, "TargetPortalGroupTag", When::AnyStage, Some(Target), Kind::Declared),
-    rule(Key::NodeArchitecture, "X#NodeArchitecture", When::Always, None, Kind::Declared),
-    rule(Key::SendTargets, "SendTargets", When::FullFeature, Some(Initiator), Kind::Declared),
+pub static RULES: [KeyRule; 35] = [
+    rule(Key::AuthMethod, "AuthMethod", Phases::Security, None, KeyForm::Auth),
+    rule(Key::ChapA, "CHAP_A", Phases::Security, None, KeyForm::Auth),
+    rule(Key::ChapI, "CHAP_I", Phases::Security, None, KeyForm::Auth),
+    rule(Key::ChapC, "CHAP_C", Phases::Security, None, KeyForm::Auth),
+    rule(Key::ChapN, "CHAP_N", Phases::Security, None, KeyForm::Auth),
+    rule(Key::ChapR, "CHAP_R", Phases::Security, None, KeyForm::Auth),
+    rule(Key::InitiatorName, "InitiatorName", Phases::AnyStage, Some(Initiator), KeyForm::Declared),
+    rule(Key::TargetName, "TargetName", Phases::AnyStage, Some(Initiator), KeyForm::Declared),
+    rule(Key::SessionType, "SessionType", Phases::AnyStage, Some(Initiator), KeyForm::Declared),
+    rule(Key::InitiatorAlias, "InitiatorAlias", Phases::Always, Some(Initiator), KeyForm::Declared),
+    rule(Key::TargetAlias, "TargetAlias", Phases::Always, Some(Target), KeyForm::Declared),
+    rule(Key::TargetAddress, "TargetAddress", Phases::Always, Some(Target), KeyForm::Declared),
+    rule(
+        Key::TargetPortalGroupTag,
+        "TargetPortalGroupTag",
+        Phases::AnyStage,
+        Some(Target),
+        KeyForm::Declared,
+    ),
+    rule(Key::NodeArchitecture, "X#NodeArchitecture", Phases::Always, None, KeyForm::Declared),
+    rule(Key::SendTargets, "SendTargets", Phases::FullFeature, Some(Initiator), KeyForm::Declared),
     rule(
         Key::HeaderDigest,
         "HeaderDigest",
-        When::Operational,
+        Phases::Operational,
         None,
-        Kind::Digest { param: |p| &mut p.header_digest, limit: |l| &l.header_digest },
+        KeyForm::Digest { param: |p| &mut p.header_digest, limit: |l| &l.header_digest },
     ),
     rule(
         Key::DataDigest,
         "DataDigest",
-        When::Operational,
+        Phases::Operational,
         None,
-        Kind::Digest { param: |p| &mut p.data_digest, limit: |l| &l.data_digest },
+        KeyForm::Digest { param: |p| &mut p.data_digest, limit: |l| &l.data_digest },
     ),
     normal(
         Key::TaskReporting,
         "TaskReporting",
-        Kind::Reporting { param: |p| &mut p.task_reporting, limit: |l| &l.task_reporting },
+        KeyForm::Reporting { param: |p| &mut p.task_reporting, limit: |l| &l.task_reporting },
     ),
     rule(
         Key::MaxRecvDataSegmentLength,
         "MaxRecvDataSegmentLength",
-        When::OperationalOrFullFeature,
+        Phases::OperationalOrFullFeature,
         None,
-        Kind::SegmentLength,
+        KeyForm::SegmentLength,
     ),
     normal(Key::MaxConnections, "MaxConnections", number!(1..=65535, Min, max_connections)),
     normal(Key::InitialR2T, "InitialR2T", boolean!(Max, initial_r2t)),
@@ -280,10 +296,10 @@ pub static RULES: [Rule; 35] = [
     normal(Key::DataSequenceInOrder, "DataSequenceInOrder", boolean!(Max, data_sequence_in_order)),
     session(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", number!(0..=2, Min, erl)),
     normal(Key::ProtocolLevel, "iSCSIProtocolLevel", number!(0..=31, Min, protocol_level)),
-    rule(Key::IfMarker, "IFMarker", When::Operational, None, Kind::Obsolete("No")),
-    rule(Key::OfMarker, "OFMarker", When::Operational, None, Kind::Obsolete("No")),
-    rule(Key::IfMarkInt, "IFMarkInt", When::Operational, None, Kind::Obsolete("Reject")),
-    rule(Key::OfMarkInt, "OFMarkInt", When::Operational, None, Kind::Obsolete("Reject")),
+    rule(Key::IfMarker, "IFMarker", Phases::Operational, None, KeyForm::Obsolete("No")),
+    rule(Key::OfMarker, "OFMarker", Phases::Operational, None, KeyForm::Obsolete("No")),
+    rule(Key::IfMarkInt, "IFMarkInt", Phases::Operational, None, KeyForm::Obsolete("Reject")),
+    rule(Key::OfMarkInt, "OFMarkInt", Phases::Operational, None, KeyForm::Obsolete("Reject")),
 ];
 
 impl Key {
@@ -296,7 +312,7 @@ impl Key {
 
 /// The row of a key's name, which is case sensitive.
 #[must_use]
-pub fn rule_of(name: &str) -> Option<&'static Rule> {
+pub fn rule_of(name: &str) -> Option<&'static KeyRule> {
     RULES.iter().find(|rule| rule.name == name)
 }
 

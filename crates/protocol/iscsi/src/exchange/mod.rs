@@ -7,7 +7,7 @@
 
 use crate::chap::value_of;
 use crate::discovery::SendTargets;
-use crate::keys::{Phase, Side};
+use crate::keys::{Role, TextPhase};
 use crate::negotiate::{Limits, Negotiation, Params};
 use crate::text::{self, Reassembly, TextBuf};
 use crate::wire::{Itt, Pdu, RejectReason, TextFlags, TextRequest, TextResponse, Ttt};
@@ -33,16 +33,16 @@ enum State {
     /// A first request.
     Idle,
     /// The rest of the initiator's text, or its final request.
-    AwaitText { open: Open, ttt: Ttt },
+    AwaitText { open: OpenExchange, ttt: Ttt },
     /// The list of targets, from above.
-    AwaitTargets { open: Open, out: TextBuf, closing: bool },
+    AwaitTargets { open: OpenExchange, out: TextBuf, closing: bool },
     /// An empty request that fetches the next piece.
-    AwaitFetch { open: Open, ttt: Ttt, text: Arc<[u8]>, offset: usize },
+    AwaitFetch { open: OpenExchange, ttt: Ttt, text: Arc<[u8]>, offset: usize },
 }
 
 /// An exchange that began.
 #[derive(Debug)]
-struct Open {
+struct OpenExchange {
     itt: Itt,
     incoming: Reassembly,
     keys: Negotiation,
@@ -122,11 +122,11 @@ impl TextExchange {
         fresh: Ttt,
     ) -> Result<TextStep, RejectReason> {
         Self::admit(Some(self), request)?;
-        let terms = &Terms { params, fresh };
+        let terms = &RequestTerms { params, fresh };
         let closing = request.flags.contains(TextFlags::FINAL);
         let more = request.flags.contains(TextFlags::CONTINUE);
         let mut open = match core::mem::replace(&mut self.state, State::Idle) {
-            _ if request.ttt.is_none() => Open::new(request.itt, params, &self.limits),
+            _ if request.ttt.is_none() => OpenExchange::new(request.itt, params, &self.limits),
             State::AwaitFetch { open, text, offset, .. } => {
                 if !data.is_empty() || more {
                     return Err(RejectReason::PROTOCOL_ERROR);
@@ -145,14 +145,14 @@ impl TextExchange {
 
     fn negotiate(
         &mut self,
-        mut open: Open,
+        mut open: OpenExchange,
         closing: bool,
-        terms: &Terms<'_>,
+        terms: &RequestTerms<'_>,
     ) -> Result<TextStep, RejectReason> {
         let text = open.incoming.take();
         let pairs = text::parse(&text).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         let mut out = TextBuf::new();
-        let outcome = open.keys.handle(&pairs, Phase::FullFeature, &mut out);
+        let outcome = open.keys.handle(&pairs, TextPhase::FullFeature, &mut out);
         outcome.map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         if let Some(value) = value_of(&pairs, "SendTargets") {
             if let Some(question) = SendTargets::parse(value, terms.params.session_type) {
@@ -180,17 +180,17 @@ impl TextExchange {
             }
         };
         let text = if out.is_empty() { list.into() } else { [out.as_bytes(), &list].concat().into() };
-        Some(self.send(open, text, 0, closing, &Terms { params, fresh }))
+        Some(self.send(open, text, 0, closing, &RequestTerms { params, fresh }))
     }
 
     /// Sends the next piece of `text` from `offset` on. The last one is final if the request was.
     fn send(
         &mut self,
-        open: Open,
+        open: OpenExchange,
         text: Arc<[u8]>,
         offset: usize,
         closing: bool,
-        terms: &Terms<'_>,
+        terms: &RequestTerms<'_>,
     ) -> Box<TextAnswer> {
         let params = terms.params;
         let limit = PIECE_LEN_MAX.min(params.initiator_mrdsl as usize);
@@ -221,14 +221,14 @@ impl TextExchange {
 }
 
 /// What holds while one request is worked through.
-struct Terms<'a> {
+struct RequestTerms<'a> {
     params: &'a Params,
     fresh: Ttt,
 }
 
-impl Open {
+impl OpenExchange {
     fn new(itt: Itt, params: &Params, limits: &Limits) -> Self {
-        let keys = Negotiation::resume(Side::Target, params.clone(), limits.clone());
+        let keys = Negotiation::resume(Role::Target, params.clone(), limits.clone());
         Self { itt, incoming: Reassembly::default(), keys }
     }
 }

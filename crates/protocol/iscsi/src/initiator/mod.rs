@@ -20,15 +20,15 @@ pub use session::{
 mod tests;
 
 use crate::chap::{Account, Algorithm, value_of};
-use crate::keys::{Phase, Side};
+use crate::keys::{Role, TextPhase};
 use crate::login::{LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX, LoginPdu};
 use crate::name::TargetAddress;
-use crate::negotiate::{Connection, Limits, Negotiation, Params, SessionType};
+use crate::negotiate::{Limits, LoginKind, Negotiation, Params, SessionType};
 use crate::text::{self, Reassembly, TextBuf};
 use crate::wire::{
     Bhs, Cid, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, LoginStatus, Opcode, Pdu, Sn, Stage, Tsih,
 };
-use security::Security;
+use security::SecurityState;
 use stream::Entropy;
 
 /// What the initiator wants of a login.
@@ -98,7 +98,7 @@ pub struct LoggedIn {
 pub struct InitiatorLogin {
     wanted: LoginConfig,
     stage: Stage,
-    security: Security,
+    security: SecurityState,
     keys: Negotiation,
     /// Whether our operational keys were proposed.
     proposed: bool,
@@ -116,15 +116,15 @@ const ITT: Itt = Itt::new(0);
 impl InitiatorLogin {
     /// Begins a login: gives the first request.
     pub fn start(wanted: LoginConfig) -> Result<(Self, LoginPdu), Failure> {
-        let connection = if wanted.tsih.is_none() { Connection::Leading } else { Connection::Added };
+        let connection = if wanted.tsih.is_none() { LoginKind::Leading } else { LoginKind::Added };
         let session_type = match wanted.target_name {
             Some(_) => SessionType::Normal,
             None => SessionType::Discovery,
         };
-        let keys = Negotiation::new(Side::Initiator, connection, session_type, wanted.limits.clone());
+        let keys = Negotiation::new(Role::Initiator, connection, session_type, wanted.limits.clone());
         let mut login = Self {
             stage: Stage::SECURITY,
-            security: Security::new(),
+            security: SecurityState::new(),
             keys,
             proposed: false,
             incoming: Reassembly::default(),
@@ -236,7 +236,7 @@ impl InitiatorLogin {
     ) -> Result<Progress, Failure> {
         let pairs = text::parse(text)?;
         let security = self.stage == Stage::SECURITY;
-        let phase = if security { Phase::Security } else { Phase::Operational };
+        let phase = if security { TextPhase::Security } else { TextPhase::Operational };
         let mut out = TextBuf::new();
         self.keys.handle(&pairs, phase, &mut out)?;
         if let Some(tag) = value_of(&pairs, "TargetPortalGroupTag") {

@@ -2,13 +2,13 @@
 
 use super::{Credentials, Failure};
 use crate::chap::{Algorithm, Challenge, Denied, answer_text, value_of};
-use crate::text::{self, Pair, TextBuf};
+use crate::text::{self, KeyValue, TextBuf};
 use crate::wire::Stage;
 use stream::Entropy;
 
 /// What is awaited of the target.
 #[derive(Debug)]
-pub(super) enum Security {
+pub(super) enum SecurityState {
     /// AuthMethod.
     AwaitMethod,
     /// CHAP_A, CHAP_I and CHAP_C.
@@ -19,18 +19,18 @@ pub(super) enum Security {
     Done,
 }
 
-impl Security {
+impl SecurityState {
     pub(super) fn new() -> Self {
-        Security::AwaitMethod
+        SecurityState::AwaitMethod
     }
 
     /// Whether the target has agreed to a method.
     pub(super) fn has_begun(&self) -> bool {
-        !matches!(self, Security::AwaitMethod)
+        !matches!(self, SecurityState::AwaitMethod)
     }
 
     pub(super) fn is_done(&self) -> bool {
-        matches!(self, Security::Done)
+        matches!(self, SecurityState::Done)
     }
 
     /// Offers exactly what is wanted; gives the transition to ask for.
@@ -55,54 +55,54 @@ impl Security {
     pub(super) fn handle(
         &mut self,
         wanted: Option<&Credentials>,
-        pairs: &[Pair<'_>],
+        pairs: &[KeyValue<'_>],
         entropy: &mut Entropy,
         out: &mut TextBuf,
     ) -> Result<Option<Stage>, Failure> {
         let next = match (&self, wanted) {
-            (Security::AwaitMethod, None) => {
+            (SecurityState::AwaitMethod, None) => {
                 // A target that asks nobody may leave the key unanswered.
                 if value_of(pairs, "AuthMethod").is_some_and(|method| method != "None") {
                     return Err(Failure::Authentication);
                 }
-                Security::Done
+                SecurityState::Done
             }
-            (Security::AwaitMethod, Some(credentials)) => {
+            (SecurityState::AwaitMethod, Some(credentials)) => {
                 if value_of(pairs, "AuthMethod") != Some("CHAP") {
                     return Err(Failure::Authentication);
                 }
                 let algorithms: Vec<_> = credentials.algorithms.iter().map(|a| a.0.to_string()).collect();
                 out.push("CHAP_A", &algorithms.join(","))?;
-                Security::AwaitChallenge
+                SecurityState::AwaitChallenge
             }
-            (Security::AwaitChallenge, Some(credentials)) => {
+            (SecurityState::AwaitChallenge, Some(credentials)) => {
                 answer_challenge(credentials, pairs, entropy, out)?
             }
-            (Security::AwaitProof(challenge), Some(credentials)) => {
+            (SecurityState::AwaitProof(challenge), Some(credentials)) => {
                 let (name, proof) = (value_of(pairs, "CHAP_N"), value_of(pairs, "CHAP_R"));
                 let target = credentials.target.as_ref().filter(|target| Some(target.name.as_str()) == name);
                 challenge.verify(target, Some(&credentials.ours), proof.ok_or(Denied)?)?;
-                Security::Done
+                SecurityState::Done
             }
-            (Security::Done, _) => Security::Done,
-            (Security::AwaitChallenge | Security::AwaitProof(_), None) => {
+            (SecurityState::Done, _) => SecurityState::Done,
+            (SecurityState::AwaitChallenge | SecurityState::AwaitProof(_), None) => {
                 return Err(Failure::Authentication);
             }
         };
         *self = next;
         Ok(match self {
-            Security::AwaitMethod | Security::AwaitChallenge => None,
-            Security::AwaitProof(_) | Security::Done => Some(Stage::OPERATIONAL),
+            SecurityState::AwaitMethod | SecurityState::AwaitChallenge => None,
+            SecurityState::AwaitProof(_) | SecurityState::Done => Some(Stage::OPERATIONAL),
         })
     }
 }
 
 fn answer_challenge(
     credentials: &Credentials,
-    pairs: &[Pair<'_>],
+    pairs: &[KeyValue<'_>],
     entropy: &mut Entropy,
     out: &mut TextBuf,
-) -> Result<Security, Failure> {
+) -> Result<SecurityState, Failure> {
     let algorithm = value_of(pairs, "CHAP_A").and_then(|a| text::number(a).ok()).ok_or(Denied)?;
     let algorithm = u8::try_from(algorithm).map(Algorithm).map_err(|_| Denied)?;
     if !credentials.algorithms.contains(&algorithm) {
@@ -112,9 +112,9 @@ fn answer_challenge(
     let challenge = value_of(pairs, "CHAP_C").ok_or(Denied)?;
     answer_text(algorithm, &credentials.ours, identifier, challenge, out)?;
     if credentials.target.is_none() {
-        return Ok(Security::Done);
+        return Ok(SecurityState::Done);
     }
     let ours = Challenge::new(algorithm, entropy)?;
     ours.encode(out)?;
-    Ok(Security::AwaitProof(ours))
+    Ok(SecurityState::AwaitProof(ours))
 }

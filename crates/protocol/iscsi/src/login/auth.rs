@@ -4,12 +4,12 @@
 
 use super::{AuthPolicy, Cause, Chap};
 use crate::chap::{Algorithm, Challenge, Denied, value_of};
-use crate::text::{self, Pair, TextBuf};
+use crate::text::{self, KeyValue, TextBuf};
 use stream::Entropy;
 
 /// What the authentication waits for.
 #[derive(Debug)]
-pub(super) enum Auth {
+pub(super) enum AuthState {
     /// AuthMethod, or the initiator's step past it.
     AwaitMethod,
     /// CHAP_A.
@@ -17,12 +17,12 @@ pub(super) enum Auth {
     /// CHAP_N and CHAP_R.
     AwaitResponse(Challenge),
     /// Nothing: what was proved, if anything.
-    Done(Option<Proved>),
+    Done(Option<AuthenticatedUser>),
 }
 
 /// What an initiator has proved.
 #[derive(Debug)]
-pub(super) struct Proved {
+pub(super) struct AuthenticatedUser {
     /// That it is the one of this CHAP name.
     pub(super) user: String,
     /// How.
@@ -30,7 +30,7 @@ pub(super) struct Proved {
 }
 
 /// The keys of the stage in one text.
-struct Offered<'a> {
+struct SecurityKeys<'a> {
     method: Option<&'a str>,
     algorithms: Option<&'a str>,
     identifier: Option<&'a str>,
@@ -39,8 +39,8 @@ struct Offered<'a> {
     response: Option<&'a str>,
 }
 
-impl<'a> Offered<'a> {
-    fn find(pairs: &[Pair<'a>]) -> Self {
+impl<'a> SecurityKeys<'a> {
+    fn find(pairs: &[KeyValue<'a>]) -> Self {
         Self {
             method: value_of(pairs, "AuthMethod"),
             algorithms: value_of(pairs, "CHAP_A"),
@@ -59,20 +59,23 @@ impl<'a> Offered<'a> {
     }
 }
 
-impl Auth {
+impl AuthState {
     /// Whether the initiator is who the policy wants.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self, Auth::Done(_))
+        matches!(self, AuthState::Done(_))
     }
 
     /// The initiator steps on: without a method, only a policy that asks nobody lets it pass.
     pub(super) fn end_security_stage(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
         match (&self, policy) {
-            (Auth::AwaitMethod, AuthPolicy::None | AuthPolicy::Optional(_) | AuthPolicy::Dispensable(_)) => {
-                *self = Auth::Done(None);
+            (
+                AuthState::AwaitMethod,
+                AuthPolicy::None | AuthPolicy::Optional(_) | AuthPolicy::Dispensable(_),
+            ) => {
+                *self = AuthState::Done(None);
             }
-            (Auth::AwaitMethod, AuthPolicy::Required(_)) => return Err(Denied),
-            (Auth::AwaitAlgorithm | Auth::AwaitResponse(_) | Auth::Done(_), _) => {}
+            (AuthState::AwaitMethod, AuthPolicy::Required(_)) => return Err(Denied),
+            (AuthState::AwaitAlgorithm | AuthState::AwaitResponse(_) | AuthState::Done(_), _) => {}
         }
         Ok(())
     }
@@ -81,34 +84,34 @@ impl Auth {
     pub(super) fn handle(
         &mut self,
         policy: &AuthPolicy,
-        pairs: &[Pair<'_>],
+        pairs: &[KeyValue<'_>],
         entropy: &mut Entropy,
         out: &mut TextBuf,
     ) -> Result<(), Cause> {
-        let offered = Offered::find(pairs);
+        let offered = SecurityKeys::find(pairs);
         let next = match self {
-            Auth::AwaitMethod => {
+            AuthState::AwaitMethod => {
                 if offered.algorithms.is_some() || offered.has_exchange() {
                     return Err(Denied.into());
                 }
                 let Some(methods) = offered.method else { return Ok(()) };
                 choose_method(policy, methods, out)?
             }
-            Auth::AwaitAlgorithm => {
+            AuthState::AwaitAlgorithm => {
                 if offered.has_exchange() {
                     return Err(Denied.into());
                 }
                 choose_algorithm(chap_of(policy)?, offered.algorithms.ok_or(Denied)?, entropy, out)?
             }
-            Auth::AwaitResponse(challenge) => {
-                Auth::Done(Some(check_response(chap_of(policy)?, challenge, &offered, out)?))
+            AuthState::AwaitResponse(challenge) => {
+                AuthState::Done(Some(check_response(chap_of(policy)?, challenge, &offered, out)?))
             }
-            Auth::Done(_)
+            AuthState::Done(_)
                 if offered.method.is_some() || offered.algorithms.is_some() || offered.has_exchange() =>
             {
                 return Err(Denied.into());
             }
-            Auth::Done(_) => return Ok(()),
+            AuthState::Done(_) => return Ok(()),
         };
         *self = next;
         Ok(())
@@ -122,7 +125,7 @@ fn chap_of(policy: &AuthPolicy) -> Result<&Chap, Denied> {
     }
 }
 
-fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Result<Auth, Cause> {
+fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Result<AuthState, Cause> {
     let allowed: &[&str] = match policy {
         AuthPolicy::None => &["None"],
         AuthPolicy::Optional(_) => &["CHAP", "None"],
@@ -132,7 +135,7 @@ fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Resul
     let offers = |method: &&str| text::list(methods).any(|offered| offered == *method);
     let chosen = allowed.iter().copied().find(offers).ok_or(Denied)?;
     out.push("AuthMethod", chosen)?;
-    Ok(if chosen == "CHAP" { Auth::AwaitAlgorithm } else { Auth::Done(None) })
+    Ok(if chosen == "CHAP" { AuthState::AwaitAlgorithm } else { AuthState::Done(None) })
 }
 
 /// Our order decides, so that the strongest algorithm that both have is taken.
@@ -141,21 +144,21 @@ fn choose_algorithm(
     offer: &str,
     entropy: &mut Entropy,
     out: &mut TextBuf,
-) -> Result<Auth, Cause> {
+) -> Result<AuthState, Cause> {
     let offers = |algorithm: &Algorithm| text::list(offer).any(|a| text::number(a) == Ok(algorithm.0.into()));
     let algorithm = chap.algorithms.iter().copied().find(offers).ok_or(Denied)?;
     let challenge = Challenge::new(algorithm, entropy)?;
     out.push_number("CHAP_A", algorithm.0.into())?;
     challenge.encode(out)?;
-    Ok(Auth::AwaitResponse(challenge))
+    Ok(AuthState::AwaitResponse(challenge))
 }
 
 fn check_response(
     chap: &Chap,
     challenge: &Challenge,
-    offered: &Offered<'_>,
+    offered: &SecurityKeys<'_>,
     out: &mut TextBuf,
-) -> Result<Proved, Cause> {
+) -> Result<AuthenticatedUser, Cause> {
     if offered.algorithms.is_some() {
         return Err(Denied.into());
     }
@@ -170,5 +173,5 @@ fn check_response(
         }
         (Some(_), None) | (None, Some(_)) => return Err(Denied.into()),
     }
-    Ok(Proved { user: name.to_owned(), algorithm: challenge.algorithm() })
+    Ok(AuthenticatedUser { user: name.to_owned(), algorithm: challenge.algorithm() })
 }

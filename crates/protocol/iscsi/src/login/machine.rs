@@ -1,15 +1,15 @@
 //! The states of a login and what leads from one to the next.
 
-use super::auth::Auth;
+use super::auth::AuthState;
 use super::{
     Authorization, Cause, Complete, Completion, Established, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX,
     LoginAction, LoginIdentity, LoginPdu, LoginPolicy,
 };
 use crate::chap::value_of;
-use crate::keys::{Key, Phase, Side};
+use crate::keys::{Key, Role, TextPhase};
 use crate::name::{IscsiName, TargetAddress};
-use crate::negotiate::{Connection, Negotiation, SessionType, Violation};
-use crate::text::{self, Pair, Reassembly, TextBuf};
+use crate::negotiate::{LoginKind, Negotiation, SessionType, Violation};
+use crate::text::{self, KeyValue, Reassembly, TextBuf};
 use crate::wire::{
     Bhs, Cid, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, LoginStatus, Opcode, Pdu, Sn, Stage, Tsih,
 };
@@ -20,7 +20,7 @@ use stream::Entropy;
 pub struct Login {
     state: State,
     /// What the first request fixed; every later one must repeat it.
-    fixed: Option<Fixed>,
+    fixed: Option<FixedFields>,
     stage: Stage,
     requests: u32,
     incoming: Reassembly,
@@ -37,7 +37,7 @@ enum State {
     /// A request; `text` may have come in part.
     AwaitRequest,
     /// An empty request that fetches the rest of our answer.
-    AwaitFetch(Outgoing),
+    AwaitFetch(OutgoingText),
     /// The answer whether a first request is authorized, which is kept whole.
     AwaitAuthorization { identity: LoginIdentity, flags: LoginFlags, text: Vec<u8> },
     /// The session, for the final response.
@@ -47,7 +47,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fixed {
+struct FixedFields {
     itt: Itt,
     isid: Isid,
     tsih: Tsih,
@@ -60,7 +60,7 @@ struct Fixed {
 struct Negotiating {
     identity: LoginIdentity,
     policy: LoginPolicy,
-    auth: Auth,
+    auth: AuthState,
     keys: Negotiation,
     initiator_alias: Option<String>,
     /// Whether TargetPortalGroupTag and TargetAlias were said.
@@ -69,13 +69,13 @@ struct Negotiating {
 
 /// An answer that goes out in pieces, and what its last piece means.
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingText {
     text: TextBuf,
-    after: After,
+    after: NextStep,
 }
 
 #[derive(Debug)]
-enum After {
+enum NextStep {
     Stay,
     Enter(Stage),
     Establish(Box<Established>),
@@ -135,12 +135,12 @@ impl Login {
             Authorization::MovedTemporarily(to) => return self.redirect(LoginStatus::MOVED_TEMPORARILY, to),
             Authorization::MovedPermanently(to) => return self.redirect(LoginStatus::MOVED_PERMANENTLY, to),
         };
-        let connection = if identity.tsih.is_none() { Connection::Leading } else { Connection::Added };
-        let keys = Negotiation::new(Side::Target, connection, identity.session_type, policy.limits.clone());
+        let connection = if identity.tsih.is_none() { LoginKind::Leading } else { LoginKind::Added };
+        let keys = Negotiation::new(Role::Target, connection, identity.session_type, policy.limits.clone());
         self.negotiating = Some(Box::new(Negotiating {
             identity,
             policy: *policy,
-            auth: Auth::AwaitMethod,
+            auth: AuthState::AwaitMethod,
             keys,
             initiator_alias: None,
             introduced: false,
@@ -157,7 +157,7 @@ impl Login {
         let (State::AwaitCompletion(text), Some(n), Some(fixed)) = asked else {
             return self.end(None, Cause::OutOfTurn);
         };
-        let Auth::Done(proved) = n.auth else { return self.end(None, Cause::OutOfTurn) };
+        let AuthState::Done(proved) = n.auth else { return self.end(None, Cause::OutOfTurn) };
         let tsih = match completion {
             Completion::Refused(status) => return self.end(None, Cause::Refused(status)),
             Completion::NewSession { tsih, window } => {
@@ -184,7 +184,7 @@ impl Login {
             // Set when the last piece goes out.
             stat_sn: self.stat_sn,
         };
-        self.send(Outgoing { text, after: After::Establish(Box::new(established)) })
+        self.send(OutgoingText { text, after: NextStep::Establish(Box::new(established)) })
     }
 
     fn take_state(&mut self) -> State {
@@ -226,7 +226,7 @@ impl Login {
         }
         self.incoming.add(data)?;
         if request.flags.contains(LoginFlags::CONTINUE) {
-            return Ok(self.send(Outgoing { text: TextBuf::new(), after: After::Stay }));
+            return Ok(self.send(OutgoingText { text: TextBuf::new(), after: NextStep::Stay }));
         }
         let text = self.incoming.take();
         if self.negotiating.is_some() {
@@ -239,7 +239,7 @@ impl Login {
 
     /// The first request fixes the identity and opens the stage; the others repeat it.
     fn check_fixed(&mut self, request: &LoginRequest) -> Result<(), Cause> {
-        let fixed = Fixed {
+        let fixed = FixedFields {
             itt: request.itt,
             isid: request.isid,
             tsih: request.tsih,
@@ -290,7 +290,7 @@ impl Login {
         n.check_identity(&pairs)?;
         n.introduce(&mut out)?;
         let security = self.stage == Stage::SECURITY;
-        let phase = if security { Phase::Security } else { Phase::Operational };
+        let phase = if security { TextPhase::Security } else { TextPhase::Operational };
         n.keys.handle(&pairs, phase, &mut out)?;
         if let Some(alias) = value_of(&pairs, "InitiatorAlias") {
             n.initiator_alias = Some(alias.to_owned());
@@ -308,13 +308,13 @@ impl Login {
                 self.state = State::AwaitCompletion(out);
                 Ok(LoginAction::Complete(Box::new(question)))
             }
-            Some(stage) => Ok(self.send(Outgoing { text: out, after: After::Enter(stage) })),
-            None => Ok(self.send(Outgoing { text: out, after: After::Stay })),
+            Some(stage) => Ok(self.send(OutgoingText { text: out, after: NextStep::Enter(stage) })),
+            None => Ok(self.send(OutgoingText { text: out, after: NextStep::Stay })),
         }
     }
 
     /// Sends the next piece of an answer; only the last carries T.
-    fn send(&mut self, mut outgoing: Outgoing) -> LoginAction {
+    fn send(&mut self, mut outgoing: OutgoingText) -> LoginAction {
         let text = outgoing.text.split_piece(LOGIN_SEGMENT_LEN_MAX);
         let mut response = self.response(LoginStatus::SUCCESS);
         if !outgoing.text.is_empty() {
@@ -323,18 +323,18 @@ impl Login {
             return LoginAction::Send(pdu(response, text));
         }
         match outgoing.after {
-            After::Stay => {
+            NextStep::Stay => {
                 response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
                 self.state = State::AwaitRequest;
                 LoginAction::Send(pdu(response, text))
             }
-            After::Enter(next) => {
+            NextStep::Enter(next) => {
                 response.flags = LoginFlags::TRANSIT.with_stages(self.stage, next);
                 self.stage = next;
                 self.state = State::AwaitRequest;
                 LoginAction::Send(pdu(response, text))
             }
-            After::Establish(mut established) => {
+            NextStep::Establish(mut established) => {
                 response.flags = LoginFlags::TRANSIT.with_stages(self.stage, Stage::FULL_FEATURE);
                 response.tsih = established.tsih;
                 established.stat_sn = self.stat_sn;
@@ -390,7 +390,7 @@ impl Login {
 
 impl Negotiating {
     /// Names and session type stand in the first text or nowhere.
-    fn check_identity(&self, pairs: &[Pair<'_>]) -> Result<(), Cause> {
+    fn check_identity(&self, pairs: &[KeyValue<'_>]) -> Result<(), Cause> {
         let keys = [
             (Key::InitiatorName, "InitiatorName"),
             (Key::TargetName, "TargetName"),
@@ -422,7 +422,7 @@ impl Negotiating {
         &mut self,
         stage: Stage,
         wanted: Option<Stage>,
-        pairs: &[Pair<'_>],
+        pairs: &[KeyValue<'_>],
         out: &mut TextBuf,
     ) -> Result<Option<Stage>, Cause> {
         let Some(next) = wanted else { return Ok(None) };
@@ -454,7 +454,7 @@ impl Negotiating {
     }
 
     fn question(&self, cmd_sn: Sn) -> Result<Complete, Cause> {
-        let Auth::Done(proved) = &self.auth else { return Err(Cause::OutOfTurn) };
+        let AuthState::Done(proved) = &self.auth else { return Err(Cause::OutOfTurn) };
         Ok(Complete {
             identity: self.identity.clone(),
             user: proved.as_ref().map(|proved| proved.user.clone()),
@@ -470,7 +470,7 @@ fn pdu(mut response: LoginResponse, text: Vec<u8>) -> LoginPdu {
 }
 
 /// Who logs in to what, from the first text (RFC 7143 §6.3).
-fn identify(pairs: &[Pair<'_>], request: &LoginRequest) -> Result<LoginIdentity, Cause> {
+fn identify(pairs: &[KeyValue<'_>], request: &LoginRequest) -> Result<LoginIdentity, Cause> {
     let session_type = match value_of(pairs, "SessionType") {
         None | Some("Normal") => SessionType::Normal,
         Some("Discovery") => SessionType::Discovery,

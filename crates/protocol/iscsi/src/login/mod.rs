@@ -20,7 +20,7 @@ use crate::chap::{Account, Algorithm};
 use crate::keys::Key;
 use crate::name::{IscsiName, TargetAddress};
 use crate::negotiate::{Limits, Params, SessionType, Violation};
-use crate::text::{CHAP_VALUE_LEN_MAX, PAIRS_MAX, Pair, TEXT_LEN_MAX, TextError};
+use crate::text::{CHAP_VALUE_LEN_MAX, KeyValue, PAIRS_MAX, TEXT_LEN_MAX, TextError};
 use crate::wire::{Bhs, Cid, Isid, LoginStatus, Opcode, Sn, Tsih};
 
 /// Largest data segment in either direction during the login, in bytes (RFC 7143 §6.3).
@@ -33,7 +33,7 @@ pub const LOGIN_REQUESTS_MAX: u32 = 32;
 /// Most bytes that a login holds at once, the caller's receive buffer aside: a text being joined, the same
 /// parsed, an answer to it and one PDU cut from that; and a decoded challenge with its encoding.
 pub const LOGIN_MEMORY_MAX: usize = TEXT_LEN_MAX
-    + PAIRS_MAX * size_of::<Pair<'static>>() * 2
+    + PAIRS_MAX * size_of::<KeyValue<'static>>() * 2
     + TEXT_LEN_MAX
     + LOGIN_SEGMENT_LEN_MAX
     + 2 * CHAP_VALUE_LEN_MAX

@@ -4,9 +4,9 @@
 //! answers. No outcome lies outside our [`Limits`]: what a default would give away is proposed, and an end that
 //! does not agree ends the login.
 
-use crate::keys::{Combine, Key, KeySet, Kind, Phase, RULES, Rule, Side, rule_of};
+use crate::keys::{Key, KeyForm, KeyRule, KeySet, RULES, ResultFunction, Role, TextPhase, rule_of};
 pub use crate::params::{Digest, Limits, Params, SessionType, TaskReporting};
-use crate::text::{self, Pair, TextBuf, TextError};
+use crate::text::{self, KeyValue, TextBuf, TextError};
 use crate::wire::SEGMENT_LEN_MAX;
 
 #[cfg(test)]
@@ -14,7 +14,7 @@ mod tests;
 
 /// Whether this login creates the session or adds a connection to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connection {
+pub enum LoginKind {
     /// The first: session-wide keys are negotiated.
     Leading,
     /// Another: session-wide keys are errors.
@@ -68,11 +68,11 @@ impl From<TextError> for Violation {
     }
 }
 
-/// The negotiation of one connection, from its first key to the end of the login; or of one text exchange.
+/// The negotiation of one login, from its first key to the end of the login; or of one text exchange.
 #[derive(Clone, Debug)]
 pub struct Negotiation {
-    side: Side,
-    connection: Connection,
+    role: Role,
+    login: LoginKind,
     limits: Limits,
     params: Params,
     /// Keys that the peer has sent.
@@ -84,19 +84,19 @@ pub struct Negotiation {
 }
 
 impl Negotiation {
-    /// Begins with the default values. `side` is our own.
+    /// Begins with the default values. `role` is our own.
     #[must_use]
-    pub fn new(side: Side, connection: Connection, session_type: SessionType, limits: Limits) -> Self {
+    pub fn new(role: Role, login: LoginKind, session_type: SessionType, limits: Limits) -> Self {
         let params = Params::defaults(session_type);
         let (seen, proposed) = (KeySet::default(), KeySet::default());
-        Self { side, connection, limits, params, seen, proposed, declared: false }
+        Self { role, login, limits, params, seen, proposed, declared: false }
     }
 
     /// Begins with values in force, for a text exchange of the full feature phase.
     #[must_use]
-    pub fn resume(side: Side, params: Params, limits: Limits) -> Self {
+    pub fn resume(role: Role, params: Params, limits: Limits) -> Self {
         let (seen, proposed) = (KeySet::default(), KeySet::default());
-        Self { side, connection: Connection::Leading, limits, params, seen, proposed, declared: true }
+        Self { role, login: LoginKind::Leading, limits, params, seen, proposed, declared: true }
     }
 
     /// The values as they stand.
@@ -107,14 +107,24 @@ impl Negotiation {
 
     /// Takes a text of the peer, appends our answers. Authentication and declared keys pass through the same
     /// checks of sender, phase and repetition; their values are the caller's affair.
-    pub fn handle(&mut self, pairs: &[Pair<'_>], phase: Phase, out: &mut TextBuf) -> Result<(), Violation> {
+    pub fn handle(
+        &mut self,
+        pairs: &[KeyValue<'_>],
+        phase: TextPhase,
+        out: &mut TextBuf,
+    ) -> Result<(), Violation> {
         // FirstBurstLength is bounded by MaxBurstLength, in whatever order they come.
-        let is_first_burst = |pair: &&Pair<'_>| pair.key == "FirstBurstLength";
+        let is_first_burst = |pair: &&KeyValue<'_>| pair.key == "FirstBurstLength";
         let (last, first): (Vec<_>, Vec<_>) = pairs.iter().partition(is_first_burst);
         first.into_iter().chain(last).try_for_each(|pair| self.handle_pair(pair, phase, out))
     }
 
-    fn handle_pair(&mut self, pair: &Pair<'_>, phase: Phase, out: &mut TextBuf) -> Result<(), Violation> {
+    fn handle_pair(
+        &mut self,
+        pair: &KeyValue<'_>,
+        phase: TextPhase,
+        out: &mut TextBuf,
+    ) -> Result<(), Violation> {
         let Some(rule) = rule_of(pair.key) else {
             // An answer is not answered, or two ends would never stop.
             if pair.value != text::NOT_UNDERSTOOD {
@@ -122,13 +132,13 @@ impl Negotiation {
             }
             return Ok(());
         };
-        if rule.sender == Some(self.side) {
+        if rule.sender == Some(self.role) {
             return Err(Violation::Sender(rule.key));
         }
         if !rule.when.allows(phase) {
             return Err(Violation::Phase(rule.key));
         }
-        if rule.leading_only && self.connection == Connection::Added {
+        if rule.leading_only && self.login == LoginKind::Added {
             return Err(Violation::LeadingOnly(rule.key));
         }
         // TargetAddress may stand several times in one text (RFC 7143 §13.8).
@@ -142,37 +152,41 @@ impl Negotiation {
     }
 
     /// Answers an offer. The value in force changes only with an answer that agrees.
-    fn answer(&mut self, rule: &Rule, value: &str, out: &mut TextBuf) -> Result<(), Violation> {
+    fn answer(&mut self, rule: &KeyRule, value: &str, out: &mut TextBuf) -> Result<(), Violation> {
         if rule.normal_only && self.params.session_type == SessionType::Discovery {
             return Ok(out.push(rule.name, text::IRRELEVANT)?);
         }
         let agreed = match rule.kind {
-            Kind::Auth | Kind::Declared => return Ok(()),
-            Kind::SegmentLength => return self.take_segment_length(value),
-            Kind::Number { low, high, combine, param, .. } => number_within(value, low, high).map(|offer| {
-                let ours = self.number_limit(rule);
-                let agreed = if combine == Combine::Min { offer.min(ours) } else { offer.max(ours) };
-                *param(&mut self.params) = agreed;
-                agreed.to_string()
-            }),
-            Kind::Boolean { combine, param, limit } => text::boolean(value).ok().map(|offer| {
+            KeyForm::Auth | KeyForm::Declared => return Ok(()),
+            KeyForm::SegmentLength => return self.take_segment_length(value),
+            KeyForm::Number { low, high, combine, param, .. } => {
+                number_within(value, low, high).map(|offer| {
+                    let ours = self.number_limit(rule);
+                    let agreed =
+                        if combine == ResultFunction::Min { offer.min(ours) } else { offer.max(ours) };
+                    *param(&mut self.params) = agreed;
+                    agreed.to_string()
+                })
+            }
+            KeyForm::Boolean { combine, param, limit } => text::boolean(value).ok().map(|offer| {
                 let ours = limit(&self.limits);
-                let agreed = if combine == Combine::Min { offer && ours } else { offer || ours };
+                let agreed = if combine == ResultFunction::Min { offer && ours } else { offer || ours };
                 *param(&mut self.params) = agreed;
                 text::yes_no(agreed).to_owned()
             }),
-            Kind::Digest { param, limit } => {
+            KeyForm::Digest { param, limit } => {
                 first_common(value, limit(&self.limits), Digest::name).map(|digest| {
                     *param(&mut self.params) = digest;
                     digest.name().to_owned()
                 })
             }
-            Kind::Reporting { param, limit } => first_common(value, limit(&self.limits), TaskReporting::name)
-                .map(|reporting| {
+            KeyForm::Reporting { param, limit } => {
+                first_common(value, limit(&self.limits), TaskReporting::name).map(|reporting| {
                     *param(&mut self.params) = reporting;
                     reporting.name().to_owned()
-                }),
-            Kind::Obsolete(word) => Some(word.to_owned()),
+                })
+            }
+            KeyForm::Obsolete(word) => Some(word.to_owned()),
         };
         Ok(out.push(rule.name, agreed.as_deref().unwrap_or(text::REJECT))?)
     }
@@ -180,34 +194,34 @@ impl Negotiation {
     fn take_segment_length(&mut self, value: &str) -> Result<(), Violation> {
         let len = number_within(value, 512, SEGMENT_LEN_MAX);
         let len = len.ok_or(Violation::Value(Key::MaxRecvDataSegmentLength))?;
-        match self.side {
-            Side::Initiator => self.params.target_mrdsl = len,
-            Side::Target => self.params.initiator_mrdsl = len,
+        match self.role {
+            Role::Initiator => self.params.target_mrdsl = len,
+            Role::Target => self.params.initiator_mrdsl = len,
         }
         Ok(())
     }
 
     /// Our bound of a number, which for FirstBurstLength is also MaxBurstLength.
-    fn number_limit(&self, rule: &Rule) -> u32 {
+    fn number_limit(&self, rule: &KeyRule) -> u32 {
         match rule.kind {
-            Kind::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
+            KeyForm::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
                 limit(&self.limits).min(self.params.max_burst)
             }
-            Kind::Number { limit, .. } => limit(&self.limits),
-            Kind::Auth
-            | Kind::Declared
-            | Kind::SegmentLength
-            | Kind::Boolean { .. }
-            | Kind::Digest { .. }
-            | Kind::Reporting { .. }
-            | Kind::Obsolete(_) => 0,
+            KeyForm::Number { limit, .. } => limit(&self.limits),
+            KeyForm::Auth
+            | KeyForm::Declared
+            | KeyForm::SegmentLength
+            | KeyForm::Boolean { .. }
+            | KeyForm::Digest { .. }
+            | KeyForm::Reporting { .. }
+            | KeyForm::Obsolete(_) => 0,
         }
     }
 
     /// Takes the peer's answer to our proposal; it must lie within the proposal. A refusal leaves the default,
     /// and so does a peer that does not know the key: TaskReporting and iSCSIProtocolLevel are younger than
     /// many a peer.
-    fn accept(&mut self, rule: &Rule, value: &str) -> Result<(), Violation> {
+    fn accept(&mut self, rule: &KeyRule, value: &str) -> Result<(), Violation> {
         if [text::REJECT, text::IRRELEVANT, text::NOT_UNDERSTOOD].contains(&value) {
             // Who does not know of levels has none: that is no reason against the one that we offered.
             if rule.key == Key::ProtocolLevel {
@@ -219,26 +233,28 @@ impl Negotiation {
         let wrong = Violation::Value(rule.key);
         match rule.kind {
             // We never propose these: a declaration of the peer is no answer.
-            Kind::Auth | Kind::Declared | Kind::Obsolete(_) | Kind::SegmentLength => return Err(wrong),
-            Kind::Number { low, high, combine, param, .. } => {
+            KeyForm::Auth | KeyForm::Declared | KeyForm::Obsolete(_) | KeyForm::SegmentLength => {
+                return Err(wrong);
+            }
+            KeyForm::Number { low, high, combine, param, .. } => {
                 let ours = self.number_limit(rule);
-                let (low, high) = if combine == Combine::Min { (low, ours) } else { (ours, high) };
+                let (low, high) = if combine == ResultFunction::Min { (low, ours) } else { (ours, high) };
                 *param(&mut self.params) = number_within(value, low, high).ok_or(wrong)?;
             }
-            Kind::Boolean { combine, param, limit } => {
+            KeyForm::Boolean { combine, param, limit } => {
                 let answer = text::boolean(value).map_err(|_| wrong)?;
                 let ours = limit(&self.limits);
                 // The result function already decides when we said the word that wins.
-                if ours == (combine == Combine::Max) && answer != ours {
+                if ours == (combine == ResultFunction::Max) && answer != ours {
                     return Err(wrong);
                 }
                 *param(&mut self.params) = answer;
             }
-            Kind::Digest { param, limit } => {
+            KeyForm::Digest { param, limit } => {
                 let allowed = limit(&self.limits).iter().find(|d| d.name() == value);
                 *param(&mut self.params) = *allowed.ok_or(wrong)?;
             }
-            Kind::Reporting { param, limit } => {
+            KeyForm::Reporting { param, limit } => {
                 let allowed = limit(&self.limits).iter().find(|r| r.name() == value);
                 *param(&mut self.params) = *allowed.ok_or(wrong)?;
             }
@@ -251,9 +267,9 @@ impl Negotiation {
         if !self.declared {
             self.declared = true;
             out.push_number("MaxRecvDataSegmentLength", self.limits.mrdsl.into())?;
-            match self.side {
-                Side::Initiator => self.params.initiator_mrdsl = self.limits.mrdsl,
-                Side::Target => self.params.target_mrdsl = self.limits.mrdsl,
+            match self.role {
+                Role::Initiator => self.params.initiator_mrdsl = self.limits.mrdsl,
+                Role::Target => self.params.target_mrdsl = self.limits.mrdsl,
             }
         }
         Ok(())
@@ -308,10 +324,10 @@ impl Negotiation {
 
     /// Whether our offer left only one result, so that its answer is optional: No to an AND, Yes to an OR
     /// (RFC 7143 §6.2.2). That result is put in force.
-    fn is_settled_by_offer(&mut self, rule: &Rule) -> bool {
-        let Kind::Boolean { combine, param, limit } = rule.kind else { return false };
+    fn is_settled_by_offer(&mut self, rule: &KeyRule) -> bool {
+        let KeyForm::Boolean { combine, param, limit } = rule.kind else { return false };
         let offer = limit(&self.limits);
-        let settled = offer == (combine == Combine::Max);
+        let settled = offer == (combine == ResultFunction::Max);
         if settled {
             *param(&mut self.params) = offer;
         }
@@ -319,57 +335,60 @@ impl Negotiation {
     }
 
     /// The negotiated keys that mean something in this session and on this connection.
-    fn proposable(&self) -> impl Iterator<Item = &'static Rule> + use<> {
-        let (session_type, connection) = (self.params.session_type, self.connection);
+    fn proposable(&self) -> impl Iterator<Item = &'static KeyRule> + use<> {
+        let (session_type, login) = (self.params.session_type, self.login);
         RULES.iter().filter(move |rule| {
             let relevant = !rule.normal_only || session_type == SessionType::Normal;
-            let allowed = !rule.leading_only || connection == Connection::Leading;
+            let allowed = !rule.leading_only || login == LoginKind::Leading;
             let negotiated = match rule.kind {
-                Kind::Number { .. } | Kind::Boolean { .. } | Kind::Digest { .. } | Kind::Reporting { .. } => {
-                    true
-                }
-                Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete(_) => false,
+                KeyForm::Number { .. }
+                | KeyForm::Boolean { .. }
+                | KeyForm::Digest { .. }
+                | KeyForm::Reporting { .. } => true,
+                KeyForm::Auth | KeyForm::Declared | KeyForm::SegmentLength | KeyForm::Obsolete(_) => false,
             };
             relevant && allowed && negotiated
         })
     }
 
-    fn propose(&mut self, rule: &Rule, out: &mut TextBuf) -> Result<(), Violation> {
+    fn propose(&mut self, rule: &KeyRule, out: &mut TextBuf) -> Result<(), Violation> {
         let value = match rule.kind {
-            Kind::Number { .. } => self.number_limit(rule).to_string(),
-            Kind::Boolean { limit, .. } => text::yes_no(limit(&self.limits)).to_owned(),
-            Kind::Digest { limit, .. } => join(limit(&self.limits), Digest::name),
-            Kind::Reporting { limit, .. } => join(limit(&self.limits), TaskReporting::name),
-            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete(_) => return Ok(()),
+            KeyForm::Number { .. } => self.number_limit(rule).to_string(),
+            KeyForm::Boolean { limit, .. } => text::yes_no(limit(&self.limits)).to_owned(),
+            KeyForm::Digest { limit, .. } => join(limit(&self.limits), Digest::name),
+            KeyForm::Reporting { limit, .. } => join(limit(&self.limits), TaskReporting::name),
+            KeyForm::Auth | KeyForm::Declared | KeyForm::SegmentLength | KeyForm::Obsolete(_) => {
+                return Ok(());
+            }
         };
         self.proposed.insert(rule.key);
         Ok(out.push(rule.name, &value)?)
     }
 
     /// Whether the value in force is one that our limits allow.
-    fn is_within_limits(&self, rule: &Rule) -> bool {
+    fn is_within_limits(&self, rule: &KeyRule) -> bool {
         let mut params = self.params.clone();
         match rule.kind {
             // The default in force is never above MaxBurstLength: only our own limit needs a proposal.
-            Kind::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
+            KeyForm::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
                 let burst = params.first_burst.min(params.max_burst);
                 !self.takes_unsolicited() || burst <= limit(&self.limits)
             }
             // Advice on reconnecting binds no memory of ours: not worth a round trip, or a refusal.
-            Kind::Number { .. } if matches!(rule.key, Key::DefaultTime2Wait | Key::DefaultTime2Retain) => {
+            KeyForm::Number { .. } if matches!(rule.key, Key::DefaultTime2Wait | Key::DefaultTime2Retain) => {
                 true
             }
-            Kind::Number { combine, param, .. } => match combine {
-                Combine::Min => *param(&mut params) <= self.number_limit(rule),
-                Combine::Max => *param(&mut params) >= self.number_limit(rule),
+            KeyForm::Number { combine, param, .. } => match combine {
+                ResultFunction::Min => *param(&mut params) <= self.number_limit(rule),
+                ResultFunction::Max => *param(&mut params) >= self.number_limit(rule),
             },
-            Kind::Boolean { combine, param, limit } => {
+            KeyForm::Boolean { combine, param, limit } => {
                 let ours = limit(&self.limits);
-                ours != (combine == Combine::Max) || *param(&mut params) == ours
+                ours != (combine == ResultFunction::Max) || *param(&mut params) == ours
             }
-            Kind::Digest { param, limit } => limit(&self.limits).contains(param(&mut params)),
-            Kind::Reporting { param, limit } => limit(&self.limits).contains(param(&mut params)),
-            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete(_) => true,
+            KeyForm::Digest { param, limit } => limit(&self.limits).contains(param(&mut params)),
+            KeyForm::Reporting { param, limit } => limit(&self.limits).contains(param(&mut params)),
+            KeyForm::Auth | KeyForm::Declared | KeyForm::SegmentLength | KeyForm::Obsolete(_) => true,
         }
     }
 

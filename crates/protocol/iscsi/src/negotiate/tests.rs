@@ -5,13 +5,13 @@ use crate::text::parse;
 use proptest::prelude::*;
 
 fn target(limits: Limits) -> Negotiation {
-    Negotiation::new(Side::Target, Connection::Leading, SessionType::Normal, limits)
+    Negotiation::new(Role::Target, LoginKind::Leading, SessionType::Normal, limits)
 }
 
 fn say(n: &mut Negotiation, text: &str) -> Result<String, Violation> {
     let bytes = text.replace(' ', "\0") + "\0";
     let mut out = TextBuf::new();
-    n.handle(&parse(bytes.as_bytes()).unwrap(), Phase::Operational, &mut out)?;
+    n.handle(&parse(bytes.as_bytes()).unwrap(), TextPhase::Operational, &mut out)?;
     Ok(String::from_utf8(out.as_bytes().to_vec()).unwrap().trim_end_matches('\0').replace('\0', " "))
 }
 
@@ -69,12 +69,12 @@ fn violations_are_named() {
     for (offer, violation) in rows {
         assert_eq!(say(&mut target(Limits::default()), offer), Err(violation), "{offer}");
     }
-    let mut added = Negotiation::new(Side::Target, Connection::Added, SessionType::Normal, Limits::default());
+    let mut added = Negotiation::new(Role::Target, LoginKind::Added, SessionType::Normal, Limits::default());
     assert_eq!(say(&mut added, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=None"));
     assert_eq!(say(&mut added, "MaxBurstLength=512"), Err(Violation::LeadingOnly(Key::MaxBurstLength)));
     let mut out = TextBuf::new();
-    let operational = [Pair { key: "MaxBurstLength", value: "512" }];
-    let refused = target(Limits::default()).handle(&operational, Phase::Security, &mut out);
+    let operational = [KeyValue { key: "MaxBurstLength", value: "512" }];
+    let refused = target(Limits::default()).handle(&operational, TextPhase::Security, &mut out);
     assert_eq!(refused, Err(Violation::Phase(Key::MaxBurstLength)));
 }
 
@@ -92,8 +92,7 @@ fn attack_20_segment_lengths_out_of_range() {
 
 #[test]
 fn discovery_makes_data_keys_irrelevant() {
-    let mut n =
-        Negotiation::new(Side::Target, Connection::Leading, SessionType::Discovery, Limits::default());
+    let mut n = Negotiation::new(Role::Target, LoginKind::Leading, SessionType::Discovery, Limits::default());
     let offer = "MaxBurstLength=512 ErrorRecoveryLevel=1 DefaultTime2Wait=2 InitialR2T=No HeaderDigest=None";
     let answer = "MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 DefaultTime2Wait=2 InitialR2T=Irrelevant HeaderDigest=None";
     assert_eq!(say(&mut n, offer).as_deref(), Ok(answer));
@@ -169,7 +168,7 @@ fn a_rejected_digest_that_we_require_ends_the_login() {
 #[test]
 fn a_peer_that_does_not_know_a_key_gets_its_default() {
     let limits = Limits { task_reporting: vec![TaskReporting::Rfc3720], ..Limits::default() };
-    let mut n = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, limits);
+    let mut n = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, limits);
     n.propose_all(&mut TextBuf::new()).unwrap();
     n.proposed = KeySet::default();
     n.proposed.insert(Key::TaskReporting);
@@ -186,7 +185,7 @@ fn a_peer_that_does_not_know_a_key_gets_its_default() {
 #[test]
 fn who_knows_no_levels_has_none() {
     let limits = Limits { protocol_level: 0, ..Limits::default() };
-    let mut n = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, limits);
+    let mut n = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, limits);
     n.proposed.insert(Key::ProtocolLevel);
     assert_eq!(say(&mut n, "iSCSIProtocolLevel=NotUnderstood").as_deref(), Ok(""));
     assert_eq!(n.finish(), Ok(()));
@@ -205,7 +204,7 @@ fn an_offer_with_one_result_needs_no_answer() {
     };
     let all = [Key::InitialR2T, Key::ImmediateData, Key::DataPduInOrder, Key::DataSequenceInOrder];
     let unanswered = |limits: Limits| {
-        let mut n = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, limits);
+        let mut n = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, limits);
         n.propose_all(&mut TextBuf::new()).unwrap();
         n.proposed = KeySet::default();
         all.into_iter().for_each(|key| {
@@ -275,13 +274,13 @@ proptest! {
     #[test]
     fn both_ends_agree(ours in any_limits(), theirs in any_limits()) {
         let mut t = target(ours);
-        let mut i = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, theirs);
+        let mut i = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, theirs);
         let (mut offer, mut answer, mut rest) = (TextBuf::new(), TextBuf::new(), TextBuf::new());
         i.propose_all(&mut offer).unwrap();
-        t.handle(&parse(offer.as_bytes()).unwrap(), Phase::Operational, &mut answer).unwrap();
+        t.handle(&parse(offer.as_bytes()).unwrap(), TextPhase::Operational, &mut answer).unwrap();
         t.declare(&mut answer).unwrap();
         t.propose_needed(&mut answer).unwrap();
-        i.handle(&parse(answer.as_bytes()).unwrap(), Phase::Operational, &mut rest).unwrap();
+        i.handle(&parse(answer.as_bytes()).unwrap(), TextPhase::Operational, &mut rest).unwrap();
         prop_assert!(rest.is_empty());
         prop_assert_eq!(t.finish(), Ok(()));
         prop_assert_eq!(i.finish(), Ok(()));
@@ -293,9 +292,9 @@ proptest! {
     fn any_value_is_answered_or_refused(row in 0..RULES.len(), value in "[ -~]{0,20}") {
         let mut n = target(Limits::default());
         let before = n.params().clone();
-        let pair = [Pair { key: RULES[row].name, value: &value }];
+        let pair = [KeyValue { key: RULES[row].name, value: &value }];
         let mut out = TextBuf::new();
-        if n.handle(&pair, Phase::Operational, &mut out).is_err() {
+        if n.handle(&pair, TextPhase::Operational, &mut out).is_err() {
             prop_assert_eq!(n.params(), &before);
         }
     }

@@ -32,7 +32,7 @@ pub const REJECT: &str = "Reject";
 
 /// One `key=value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair<'a> {
+pub struct KeyValue<'a> {
     /// The key: 1 to 63 letters, digits and `.-+@_#`.
     pub key: &'a str,
     /// The value, without the delimiter.
@@ -74,7 +74,7 @@ impl core::fmt::Display for TextError {
 }
 
 /// Parses a whole text. Zero bytes behind the last pair are tolerated: some initiators count their padding.
-pub fn parse(bytes: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
+pub fn parse(bytes: &[u8]) -> Result<Vec<KeyValue<'_>>, TextError> {
     if bytes.len() > TEXT_LEN_MAX {
         return Err(TextError::TooLong);
     }
@@ -96,7 +96,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
     Ok(pairs)
 }
 
-fn parse_pair(item: &str) -> Result<Pair<'_>, TextError> {
+fn parse_pair(item: &str) -> Result<KeyValue<'_>, TextError> {
     let (key, value) = item.split_once('=').ok_or(TextError::NoEquals)?;
     let first = key.bytes().next().ok_or(TextError::Key)?;
     let well_formed = key.bytes().all(|b| b.is_ascii_alphanumeric() || b".-+@_#".contains(&b));
@@ -110,7 +110,7 @@ fn parse_pair(item: &str) -> Result<Pair<'_>, TextError> {
     if value.len() > value_len_max {
         return Err(TextError::ValueTooLong);
     }
-    Ok(Pair { key, value })
+    Ok(KeyValue { key, value })
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
             ("iSCSIProtocolLevel", "2"),
         ];
         assert_eq!(got, want);
-        assert_eq!(parse(b"A=\0\0\0").unwrap(), [Pair { key: "A", value: "" }]);
+        assert_eq!(parse(b"A=\0\0\0").unwrap(), [KeyValue { key: "A", value: "" }]);
         assert_eq!(parse(b"").unwrap(), []);
         assert_eq!(parse(b"\0\0").unwrap(), []);
     }
