@@ -10,14 +10,14 @@ use crate::wire::Itt;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Task tag and link.
-type Name = (u32, LinkIndex);
+type TaskKey = (u32, LinkIndex);
 
 #[derive(Debug)]
 pub(super) struct AbandonedWrites {
     /// With the number under which it was put.
-    known: BTreeMap<Name, u64>,
+    known: BTreeMap<TaskKey, u64>,
     /// In the order in which they came; what is not known by the same number was taken out.
-    order: VecDeque<(Name, u64)>,
+    order: VecDeque<(TaskKey, u64)>,
     count: u64,
     most: usize,
 }
@@ -37,14 +37,14 @@ impl AbandonedWrites {
     }
 
     pub(super) fn put(&mut self, itt: Itt, link: LinkIndex) {
-        let name = (itt.value(), link);
+        let key = (itt.value(), link);
         let AbandonedWrites { known, order, count, most } = self;
         if order.len() >= 2 * *most {
-            order.retain(|(name, number)| known.get(name) == Some(number));
+            order.retain(|(key, number)| known.get(key) == Some(number));
         }
         *count += 1;
-        known.insert(name, *count);
-        order.push_back((name, *count));
+        known.insert(key, *count);
+        order.push_back((key, *count));
         while known.len() > *most {
             let Some((oldest, number)) = order.pop_front() else { return };
             if known.get(&oldest) == Some(&number) {

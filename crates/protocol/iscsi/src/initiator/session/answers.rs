@@ -47,7 +47,7 @@ impl InitiatorSession {
     fn scsi_response(&mut self, index: LinkIndex, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
         let pdu = ScsiResponse::from_bhs(bhs);
         let Some(tag) = self.commands.find(index, bhs.itt, bhs.opcode())? else {
-            self.commands.abandoned.retain(|itt| *itt != bhs.itt);
+            self.commands.forget_abandoned(bhs.itt);
             return Ok(());
         };
         if pdu.response != ScsiResponseCode::COMPLETED {
@@ -132,8 +132,9 @@ impl InitiatorSession {
     fn nop_in(&mut self, index: LinkIndex, pdu: &NopIn) -> Result<(), Fault> {
         let link = &mut self.commands.links[index];
         if !pdu.itt.is_none() {
-            let ours = link.ping.take_if(|(itt, _)| *itt == pdu.itt);
-            return ours.map(|_| ()).ok_or(Fault::UnknownTask(Opcode::NOP_IN));
+            let ours = link.ping.take_if(|(itt, _)| *itt == pdu.itt).is_some()
+                || self.commands.forget_abandoned(pdu.itt);
+            return if ours { Ok(()) } else { Err(Fault::UnknownTask(Opcode::NOP_IN)) };
         }
         if !pdu.ttt.is_none() {
             link.pongs += 1;
@@ -161,7 +162,7 @@ impl InitiatorSession {
         let (opcode, itt) = (bhs.opcode(), bhs.itt);
         let begins = matches!(opcode, Opcode::SCSI_COMMAND | Opcode::TMF_REQUEST | Opcode::TEXT_REQUEST);
         match self.commands.find(index, itt, opcode) {
-            Ok(Some(tag)) if begins => self.commands.lose(tag, NoAnswer::Rejected(reason)),
+            Ok(Some(tag)) if begins => self.commands.end_refused(index, tag, reason),
             _other => self.notices.push_back(Notice::Rejected(opcode, reason)),
         }
         if self.logout == Some((index, itt)) {

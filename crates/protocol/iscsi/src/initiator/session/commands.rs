@@ -9,7 +9,7 @@ use crate::links::{LinkIndex, Links};
 use crate::negotiate::{Params, SessionType};
 use crate::session::{Residual, SenseBytes, TaskManagement};
 use crate::wire::ahs::CDB_LEN_MAX;
-use crate::wire::{Bhs, DataIn, DataInFlags, Itt, Lun, Opcode, Pdu, R2t, ScsiStatus, Sn, Ttt};
+use crate::wire::{Bhs, DataIn, DataInFlags, Itt, Lun, Opcode, Pdu, R2t, RejectReason, ScsiStatus, Sn, Ttt};
 use buf::{Payload, SgMut, Time};
 use std::collections::VecDeque;
 use stream::{HostEvent, Slab, Tag, TagIndex};
@@ -356,18 +356,45 @@ impl Commands {
     pub(super) fn lose(&mut self, tag: Tag, why: NoAnswer) {
         let Some(command) = self.table.get_mut(tag) else { return };
         if command.lost.is_none() && command.sent.is_some() {
-            // No more than commands may be in work.
-            if self.abandoned.len() >= self.scsi_max + IMMEDIATE_MAX {
-                self.abandoned.pop_front();
-            }
-            self.abandoned.push_back(command.itt);
+            let itt = command.itt;
+            self.abandon(itt);
         }
+        let Some(command) = self.table.get_mut(tag) else { return };
         if matches!(command.data, CommandData::In(None)) {
             command.lost.get_or_insert(why);
         } else {
             let why = command.lost.unwrap_or(why);
             self.complete(tag, Response::Lost(why));
         }
+    }
+
+    /// Skips what comes for this tag.
+    fn abandon(&mut self, itt: Itt) {
+        // No more than commands may be in work.
+        if self.abandoned.len() >= self.scsi_max + IMMEDIATE_MAX {
+            self.abandoned.pop_front();
+        }
+        self.abandoned.push_back(itt);
+    }
+
+    /// Whether this tag was abandoned: its answer is here, and nothing else comes for it.
+    pub(super) fn forget_abandoned(&mut self, itt: Itt) -> bool {
+        let before = self.abandoned.len();
+        self.abandoned.retain(|abandoned| *abandoned != itt);
+        self.abandoned.len() < before
+    }
+
+    /// Ends a request that the target refused. The number of a command counts as not received (RFC 7143 §7.3), unless
+    /// the target says otherwise: a NOP-Out takes it, since all that are numbered behind it wait for it.
+    pub(super) fn end_refused(&mut self, index: LinkIndex, tag: Tag, reason: RejectReason) {
+        let command = self.table.get(tag).filter(|command| matches!(command.kind, RequestKind::Scsi(_)));
+        let missing = command.and_then(|command| command.sent).filter(|sn| self.window.exp.le(*sn));
+        if let Some(cmd_sn) = missing {
+            let itt = self.fresh_itt();
+            self.abandon(itt);
+            self.links[index].out.push_back(OutgoingPdu::GapFiller { itt, cmd_sn });
+        }
+        self.lose(tag, NoAnswer::Rejected(reason));
     }
 
     /// Ends all requests whose memory is here: the session is over.

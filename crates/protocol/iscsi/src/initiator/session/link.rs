@@ -91,6 +91,11 @@ pub(super) enum OutgoingPdu {
         lun: Lun,
     },
     Logout(Itt),
+    /// A NOP-Out with the number of a command that the target refused.
+    GapFiller {
+        itt: Itt,
+        cmd_sn: Sn,
+    },
 }
 
 impl LinkState {

@@ -36,9 +36,11 @@ fn payload<'a>(
     let (tag, range) = match out {
         OutgoingPdu::Request(tag) => (tag, None),
         OutgoingPdu::Data { tag, offset, end, .. } => (tag, Some((*offset, *end))),
-        OutgoingPdu::Login(_) | OutgoingPdu::Ping(_) | OutgoingPdu::Pong { .. } | OutgoingPdu::Logout(_) => {
-            return None;
-        }
+        OutgoingPdu::Login(_)
+        | OutgoingPdu::Ping(_)
+        | OutgoingPdu::Pong { .. }
+        | OutgoingPdu::Logout(_)
+        | OutgoingPdu::GapFiller { .. } => return None,
     };
     let CommandData::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
     let (offset, end) = range.unwrap_or((0, *immediate));
@@ -149,6 +151,11 @@ impl RequestWriter<'_> {
             }
             OutgoingPdu::Ping(itt) => self.nop(*itt, Ttt::NONE, Lun::default()),
             OutgoingPdu::Pong { ttt, lun } => self.nop(Itt::NONE, *ttt, *lun),
+            OutgoingPdu::GapFiller { itt, cmd_sn } => {
+                let mut pdu = wire::NopOut::new();
+                (pdu.itt, pdu.cmd_sn, pdu.exp_stat_sn) = (*itt, *cmd_sn, self.exp_stat_sn);
+                self.pdus.put(&mut pdu, &[]);
+            }
             OutgoingPdu::Logout(itt) => {
                 let mut pdu = wire::LogoutRequest::new();
                 pdu.op = pdu.op.immediate();

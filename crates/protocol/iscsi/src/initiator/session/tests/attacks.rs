@@ -7,8 +7,8 @@ use super::wire::*;
 use crate::discovery::SendTargets;
 use crate::session::SenseBytes;
 use crate::wire::{
-    AsyncEvent, AsyncMessage, BHS_LEN, DataInFlags, Opcode, Pdu, R2t, Reject, RejectReason, ResponseFlags,
-    ScsiStatus, Sn, TextResponse, TmfFunction, TmfResponse, Ttt,
+    AsyncEvent, AsyncMessage, BHS_LEN, Bhs, DataInFlags, NopIn, NopOut, OpByte, Opcode, Pdu, R2t, Reject,
+    RejectReason, ResponseFlags, ScsiStatus, Sn, TextResponse, TmfFunction, TmfResponse, Ttt,
 };
 
 fn answered(status: ScsiStatus, transferred: u32, residual: Residual) -> Response {
@@ -447,6 +447,28 @@ fn a_refused_command_comes_back_and_what_follows_for_it_is_skipped() {
     // Twice is once too often.
     peer.say(status(ScsiStatus::GOOD), &[]);
     assert_eq!(peer.fault, Some(Fault::UnknownTask(Opcode::SCSI_RESPONSE)));
+}
+
+/// The number of a refused command is missing at the target (RFC 7143 §7.3).
+#[test]
+fn the_number_of_a_refused_command_is_taken_by_a_nop_out() {
+    let mut peer = ScriptedTarget::writing(512);
+    let sent = peer.sent();
+    let mut reject = Reject::new();
+    reject.reason = RejectReason::INVALID_PDU_FIELD;
+    (reject.exp_cmd_sn, reject.max_cmd_sn) = (Sn::new(1), Sn::new(64));
+    peer.say(reject, &sent[..BHS_LEN]);
+    assert_eq!(peer.outcome().0, Response::Lost(NoAnswer::Rejected(RejectReason::INVALID_PDU_FIELD)));
+    let sent = peer.sent();
+    let nop = *NopOut::from_bhs(Bhs::from_prefix(&sent).unwrap());
+    assert_eq!((sent.len(), nop.op, nop.cmd_sn), (BHS_LEN, OpByte::new(Opcode::NOP_OUT), Sn::new(1)));
+    let mut answer = NopIn::new();
+    answer.itt = nop.itt;
+    peer.say(answer, &[]);
+    assert_eq!(peer.fault, None);
+    // Once is enough.
+    peer.say(answer, &[]);
+    assert_eq!(peer.fault, Some(Fault::UnknownTask(Opcode::NOP_IN)));
 }
 
 #[test]

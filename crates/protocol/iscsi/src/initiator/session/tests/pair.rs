@@ -6,7 +6,7 @@ use crate::chap::Algorithm;
 use crate::discovery::SendTargets;
 use crate::initiator::Failure;
 use crate::negotiate::Digest;
-use crate::wire::{LoginStatus, ScsiStatus, TmfFunction, TmfResponseCode};
+use crate::wire::{LoginStatus, RejectReason, ScsiStatus, TmfFunction, TmfResponseCode};
 use proptest::prelude::*;
 
 fn good(len: u32) -> Response {
@@ -95,6 +95,24 @@ proptest! {
         prop_assert!(wire.disk == disk);
         wire.finish();
     }
+}
+
+#[test]
+fn commands_behind_a_refused_one_are_carried_out() {
+    let mut wire = Wire::open(wanted(), access());
+    // A variable-length CDB that says to be longer than it is.
+    let mut cdb = [0; 32];
+    (cdb[0], cdb[7]) = (0x7f, 200);
+    let Request::Scsi(command) = scsi(0) else { panic!() };
+    let refused = Request::Scsi(ScsiCommand { cdb: crate::session::Cdb::Long(cdb.into()), ..command });
+    wire.submit(refused, Payload::None).unwrap();
+    let room = wire.room(512);
+    wire.submit(scsi(0), room).unwrap();
+    wire.run();
+    let ended: Vec<Response> = wire.ended.drain(..).map(|(_, response, _)| response).collect();
+    let rejected = Response::Lost(NoAnswer::Rejected(RejectReason::INVALID_PDU_FIELD));
+    assert_eq!(ended, [rejected, good(512)]);
+    wire.finish();
 }
 
 #[test]
