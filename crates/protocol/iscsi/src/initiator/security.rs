@@ -61,7 +61,7 @@ impl SecurityState {
     ) -> Result<Option<Stage>, Failure> {
         let next = match (&self, wanted) {
             (SecurityState::AwaitMethod, None) => {
-                // A target that asks nobody may leave the key unanswered.
+                // A target without authentication may leave the key unanswered.
                 if value_of(pairs, "AuthMethod").is_some_and(|method| method != "None") {
                     return Err(Failure::Authentication);
                 }

@@ -65,7 +65,7 @@ impl AuthState {
         matches!(self, AuthState::Done(_))
     }
 
-    /// The initiator steps on: without a method, only a policy that asks nobody lets it pass.
+    /// The initiator steps on: without a method, only a policy without authentication lets it pass.
     pub(super) fn end_security_stage(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
         match (&self, policy) {
             (

@@ -112,7 +112,7 @@ pub struct LoginPolicy {
 /// (RFC 7143 §6.2.1); where both are, what it offers decides which one that is.
 #[derive(Clone, Debug)]
 pub enum AuthPolicy {
-    /// Nobody is asked.
+    /// No authentication is asked for.
     None,
     /// CHAP if the initiator offers it, else nothing at all.
     Optional(Chap),

@@ -75,7 +75,7 @@ impl TargetSession {
         self.closing || logs_out || self.nexus_end != NexusEnd::No
     }
 
-    /// Whether nothing is left of the nexus; asks those above, at first.
+    /// Whether nothing is left of the nexus; asks the server first.
     fn is_nexus_ended(&mut self, now: Time) -> bool {
         match self.nexus_end {
             // A discovery session has no nexus.
@@ -215,7 +215,7 @@ impl TargetSession {
         match how {
             Close::Now => self.fail_session(now),
             Close::AfterLogout(until) => {
-                // Who asks again gives no more time.
+                // A second request gives no more time.
                 let until = self.close_at.map_or(until, |first| first.min(until));
                 let left = until.since(now).as_secs().min(u64::from(u16::MAX)) as u16;
                 self.close_at = Some(until);

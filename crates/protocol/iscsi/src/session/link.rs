@@ -44,7 +44,7 @@ pub(super) struct LinkState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkPhase {
     Open,
-    /// Its last words are being sent; what comes is swallowed.
+    /// Its last PDUs are being sent; what comes is dropped.
     Finishing,
     /// Closed; operations or tasks are still to come back.
     Dead,

@@ -25,14 +25,14 @@ const SHARE: usize = 4;
 #[derive(Debug)]
 pub struct MemoryPromise {
     pool: Pool,
-    /// Bytes of one unit; 0 if no data comes unasked.
+    /// Bytes of one unit; 0 if no unsolicited data may come.
     unit: usize,
     units: u32,
 }
 
 impl MemoryPromise {
     /// Sets aside as much as can be had for as many of `commands` as a session begins with, where one may
-    /// bring `burst` bytes unasked ([`SessionParams::unsolicited`](super::SessionParams::unsolicited));
+    /// bring `burst` bytes of unsolicited data ([`SessionParams::unsolicited`](super::SessionParams::unsolicited));
     /// `None` if not even for one.
     #[must_use]
     pub fn new(pool: &Pool, burst: u32, commands: u32) -> Option<Self> {
@@ -58,7 +58,7 @@ impl MemoryPromise {
         self.unit > 0
     }
 
-    /// Tries to come nearer to a unit for each of `commands`, at whosever cost.
+    /// Tries to come nearer to a unit for each of `commands`, whatever that leaves for others.
     pub(super) fn secure(&mut self, commands: u32) {
         let want = commands + 1;
         let mut step = want.saturating_sub(self.units);

@@ -5,7 +5,7 @@
 //! transfers; what a CDB means it does not know. It starts where login ends, from plain data.
 //!
 //! Invariants:
-//! - A command is announced before its data is received; the data waits for nobody: what the server
+//! - A command is announced before its data is received; it does not wait for the server: what that
 //!   has not placed goes to memory that was set aside before. For each command that the window admits
 //!   one whole unsolicited burst is set aside, and one more for immediate commands.
 //!   So parsing never waits for memory whose holder waits for parsing.

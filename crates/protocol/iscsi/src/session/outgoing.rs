@@ -19,8 +19,8 @@ use zerocopy::byteorder::big_endian::{U16, U32};
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
 /// peer sends without a window (pings, refused PDUs) stay bounded.
 const WAITING_MAX: usize = 512;
-/// Likewise for bytes that nobody asked leave for: those of pings, and of answers such as INQUIRY's.
-const UNASKED_MAX: u64 = 128 << 10;
+/// Likewise for bytes without a reservation: those of pings, and of answers such as INQUIRY's.
+const UNRESERVED_MAX: u64 = 128 << 10;
 /// A PDU that is all head is at most so long: a response with 252 bytes of sense.
 const SMALL_MAX: usize = FRAME_LEN + 256;
 
@@ -82,8 +82,8 @@ pub(super) struct DataInRun {
     /// Offset of `data` in the command's data.
     pub(super) offset: u32,
     pub(super) data: Sg,
-    /// How many bytes of it nobody asked leave for.
-    pub(super) unasked: u32,
+    /// How many bytes of it were not reserved.
+    pub(super) unreserved: u32,
     /// How much of it is in batches already.
     pub(super) done: u32,
     /// DataSN of the next PDU.
@@ -203,14 +203,14 @@ pub(super) struct LinkSender {
     pub(super) read_bytes: u64,
     /// Bytes in batches that the kernel still holds.
     kernel_bytes: u64,
-    /// Bytes that wait to be sent and nobody asked leave for.
-    unasked_bytes: u64,
+    /// Bytes that wait to be sent and were not reserved.
+    unreserved_bytes: u64,
 }
 
 impl LinkSender {
     pub(super) fn new(stat_sn: Sn) -> Self {
         let (waiting, outbox) = (VecDeque::new(), Outbox::new());
-        LinkSender { waiting, outbox, stat_sn, read_bytes: 0, kernel_bytes: 0, unasked_bytes: 0 }
+        LinkSender { waiting, outbox, stat_sn, read_bytes: 0, kernel_bytes: 0, unreserved_bytes: 0 }
     }
 
     #[inline]
@@ -231,14 +231,14 @@ impl LinkSender {
     /// Whether so much waits that no more is parsed.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX || self.unasked_bytes >= UNASKED_MAX
+        self.waiting.len() >= WAITING_MAX || self.unreserved_bytes >= UNRESERVED_MAX
     }
 
     /// Allows `len` bytes of a read, of which `reserved` were allowed before, where no more than `most` are on their
     /// way: one I/O always.
     #[inline]
     pub(super) fn allow_read(&mut self, reserved: &mut u32, len: u32, most: u32) -> bool {
-        // Who asks again keeps what it was allowed, and that counts once.
+        // A task that asks again keeps what it was allowed, which counts once.
         let more = len.saturating_sub(*reserved);
         let outstanding = self.read_bytes + self.kernel_bytes;
         let allowed = outstanding == u64::from(*reserved) || outstanding + u64::from(more) <= u64::from(most);
@@ -260,13 +260,13 @@ impl LinkSender {
     pub(super) fn push_data(&mut self, run: DataInRun, reserved: u32) {
         let len = run.data.len() as u64;
         self.read_bytes = (self.read_bytes + len).saturating_sub(u64::from(reserved));
-        self.unasked_bytes += u64::from(run.unasked);
+        self.unreserved_bytes += u64::from(run.unreserved);
         self.waiting.push_back(OutgoingPdu::DataIn(run));
     }
 
     /// Queues a NOP-In, with the data of the NOP-Out that it answers.
     pub(super) fn push_nop(&mut self, itt: Itt, ttt: Ttt, data: Sg) {
-        self.unasked_bytes += data.len() as u64;
+        self.unreserved_bytes += data.len() as u64;
         self.waiting.push_back(OutgoingPdu::NopIn { itt, ttt, data });
     }
 
@@ -327,7 +327,7 @@ impl LinkSender {
         let estimates = self.waiting.iter().map(|pdu| pdu.head_estimate(digest));
         let pdus = PduWriter::open(&mut self.outbox, cx.pool, framing, least, estimates).ok_or(NoMemory)?;
         let mut writer =
-            ResponseWriter { pdus, numbers, stat_sn: self.stat_sn, read_bytes: 0, unasked_bytes: 0 };
+            ResponseWriter { pdus, numbers, stat_sn: self.stat_sn, read_bytes: 0, unreserved_bytes: 0 };
         while let Some(pdu) = self.waiting.front_mut() {
             if !writer.pdus.batch.fits(pdu.head_least(digest), pdu.data().unwrap_or(&Sg::new())) {
                 break;
@@ -335,12 +335,12 @@ impl LinkSender {
             if writer.put(pdu)
                 && let Some(OutgoingPdu::DataIn(run)) = self.waiting.pop_front()
             {
-                writer.unasked_bytes += u64::from(run.unasked);
+                writer.unreserved_bytes += u64::from(run.unreserved);
             }
         }
         self.stat_sn = writer.stat_sn;
         self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
-        self.unasked_bytes = self.unasked_bytes.saturating_sub(writer.unasked_bytes);
+        self.unreserved_bytes = self.unreserved_bytes.saturating_sub(writer.unreserved_bytes);
         let op = self.outbox.close(writer.pdus.batch, cx.now);
         self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
         Ok(op)
@@ -364,8 +364,8 @@ struct ResponseWriter {
     stat_sn: Sn,
     /// Read payload that entered the batch.
     read_bytes: u64,
-    /// Payload that nobody asked leave for, and that entered the batch.
-    unasked_bytes: u64,
+    /// Payload that was not reserved, and that entered the batch.
+    unreserved_bytes: u64,
 }
 
 /// Sets the three numbers that every PDU of the target carries.
@@ -505,7 +505,7 @@ impl ResponseWriter {
         let stat_sn = if itt.is_none() { self.stat_sn } else { self.stat_sn.take() };
         stamp!(self, pdu, stat_sn);
         (pdu.itt, pdu.ttt) = (itt, ttt);
-        self.unasked_bytes += data.len() as u64;
+        self.unreserved_bytes += data.len() as u64;
         self.pdus.put_payload(&mut pdu, &[], data, 0..data.len());
     }
 }

@@ -1,8 +1,8 @@
 //! From received bytes to PDUs: headers, data segments, digests.
 //!
 //! A header is acted on as soon as it is whole, before its data: a write's data then goes straight to
-//! where the server wants it. Data that nobody has placed when the server has had its say goes to
-//! memory set aside for it.
+//! where the server wants it. Data that the server has not placed by then goes to memory
+//! that was set aside for it.
 
 use super::TargetSession;
 use super::link::{LinkPhase, Segment};

@@ -49,8 +49,8 @@ impl Tasks {
         transfer.data_sn = sn.wrapping_add(DataInRun::count(len as u32, segment, burst));
         transfer.sent = offset.saturating_add(len as u32);
         let data = if len < data.len() { data.slice(0..len) } else { data };
-        let unasked = (len as u32).saturating_sub(reserved);
-        let run = DataInRun { itt, offset, data, unasked, done: 0, sn, segment, burst, status: None };
+        let unreserved = (len as u32).saturating_sub(reserved);
+        let run = DataInRun { itt, offset, data, unreserved, done: 0, sn, segment, burst, status: None };
         link.tx.push_data(run, reserved);
     }
 

@@ -3,7 +3,7 @@
 //! Write data comes strictly in order of its offsets (DataPDUInOrder and DataSequenceInOrder are
 //! Yes): immediate, then unsolicited, then one R2T's sequence after the other. So one number, `got`,
 //! says how far it has come, and every byte has exactly one place: a buffer that the server gave, the
-//! hold (memory set aside for unsolicited data), or nowhere, when nobody wants it any more.
+//! hold (memory set aside for unsolicited data), or nowhere, when it is not wanted any more.
 
 use super::request::{Response, ScsiResult};
 use crate::links::LinkIndex;
@@ -27,7 +27,7 @@ pub(super) struct Task {
     pub(super) immediate: bool,
     pub(super) kind: TaskKind,
     pub(super) state: TaskState,
-    /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
+    /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and that are not sent yet.
     pub(super) read_reserved: u32,
     /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
     pub(super) write_reserved: u32,
@@ -168,7 +168,7 @@ pub(super) enum Destination {
 }
 
 impl TaskKind {
-    /// Whether data comes for it unasked.
+    /// Whether unsolicited data comes for it.
     pub(super) fn has_unsolicited(&self) -> bool {
         match self {
             TaskKind::Scsi(transfer) => transfer.unsolicited > 0,
@@ -312,7 +312,7 @@ impl Transfer {
         self.unsolicited_open || !self.r2ts.is_empty()
     }
 
-    /// Drops all memory: nobody wants the data any more.
+    /// Drops all memory: the data is not wanted any more.
     pub(super) fn drop_memory(&mut self) {
         self.places.clear();
         self.hold = None;

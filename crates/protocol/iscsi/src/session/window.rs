@@ -1,5 +1,5 @@
 //! What counts: the order of commands over all links, the window that is open for them (RFC 7143 §4.2.2.1),
-//! and the memory that is set aside for what they bring unasked.
+//! and the memory that is set aside for their unsolicited data.
 //!
 //! Invariant: commands delivered and not yet ended, and those that the open window may still bring,
 //! are never more than `limit`, and each of them has its unit of memory; and MaxCmdSN never moves backwards.

@@ -14,7 +14,7 @@ use buf::{Payload, SgMut, Time};
 use std::collections::VecDeque;
 use stream::{HostEvent, Slab, Tag, TagIndex};
 
-/// How far StatSN may run ahead. Over TCP no answer is lost, and some targets count what they say unasked, so a
+/// How far StatSN may run ahead. Over TCP no answer is lost, and some targets count what they send unprompted, so a
 /// small gap is no harm; a number that is beyond all that can be in work would be acknowledged for ever.
 const STAT_SN_AHEAD_MAX: u32 = 4096;
 
@@ -101,7 +101,7 @@ impl Commands {
         let Some(link) = self.link_for(&request) else { return Err((request, payload)) };
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let (immediate, unsolicited) = match &payload {
-            Payload::Out(_) => self.unasked(link, len),
+            Payload::Out(_) => self.unsolicited(link, len),
             Payload::None | Payload::In(_) => (0, 0),
         };
         let data = match payload {
@@ -195,9 +195,9 @@ impl Commands {
         open.min_by_key(|(_, link)| link.commands).map(|(index, _)| index)
     }
 
-    /// How much of a write goes with its command, and how much with and behind it unasked (RFC 7143 §13.10,
+    /// How much of a write goes with its command, and how much unsolicited with and behind it (RFC 7143 §13.10,
     /// §13.11, §13.14).
-    fn unasked(&self, link: LinkIndex, len: u32) -> (u32, u32) {
+    fn unsolicited(&self, link: LinkIndex, len: u32) -> (u32, u32) {
         let framing = self.links[link].framing;
         let burst = self.params.first_burst.min(len);
         let immediate = if self.params.immediate_data { burst.min(framing.segment_max()) } else { 0 };

@@ -77,7 +77,7 @@ pub(super) enum Segment {
 pub(super) enum OutgoingPdu {
     Login(Box<LoginPdu>),
     Request(Tag),
-    /// A stretch of a write from `offset` on, unasked or as an R2T asked; `sn` is the next DataSN.
+    /// A stretch of a write from `offset` on, unsolicited or as an R2T asks; `sn` is the next DataSN.
     Data {
         tag: Tag,
         ttt: Ttt,
