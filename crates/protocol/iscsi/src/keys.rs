@@ -199,15 +199,7 @@ const fn rule(key: Key, name: &'static str, when: Phases, sender: Option<Role>, 
 
 /// A session-wide operational key: leading login only.
 const fn session(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
-    KeyRule {
-        key,
-        name,
-        when: Phases::Operational,
-        sender: None,
-        leading_only: true,
-        normal_only: false,
-        kind,
-    }
+    KeyRule { leading_only: true, ..rule(key, name, Phases::Operational, None, kind) }
 }
 
 /// The same, irrelevant in discovery sessions.
@@ -233,31 +225,26 @@ macro_rules! boolean {
     };
 }
 
+use KeyForm::{Auth, Declared, Obsolete};
 use Role::{Initiator, Target};
 
 /// All keys. The order is that in which we propose; FirstBurstLength stands behind what it depends on.
 pub static RULES: [KeyRule; 35] = [
-    rule(Key::AuthMethod, "AuthMethod", Phases::Security, None, KeyForm::Auth),
-    rule(Key::ChapA, "CHAP_A", Phases::Security, None, KeyForm::Auth),
-    rule(Key::ChapI, "CHAP_I", Phases::Security, None, KeyForm::Auth),
-    rule(Key::ChapC, "CHAP_C", Phases::Security, None, KeyForm::Auth),
-    rule(Key::ChapN, "CHAP_N", Phases::Security, None, KeyForm::Auth),
-    rule(Key::ChapR, "CHAP_R", Phases::Security, None, KeyForm::Auth),
-    rule(Key::InitiatorName, "InitiatorName", Phases::AnyStage, Some(Initiator), KeyForm::Declared),
-    rule(Key::TargetName, "TargetName", Phases::AnyStage, Some(Initiator), KeyForm::Declared),
-    rule(Key::SessionType, "SessionType", Phases::AnyStage, Some(Initiator), KeyForm::Declared),
-    rule(Key::InitiatorAlias, "InitiatorAlias", Phases::Always, Some(Initiator), KeyForm::Declared),
-    rule(Key::TargetAlias, "TargetAlias", Phases::Always, Some(Target), KeyForm::Declared),
-    rule(Key::TargetAddress, "TargetAddress", Phases::Always, Some(Target), KeyForm::Declared),
-    rule(
-        Key::TargetPortalGroupTag,
-        "TargetPortalGroupTag",
-        Phases::AnyStage,
-        Some(Target),
-        KeyForm::Declared,
-    ),
-    rule(Key::NodeArchitecture, "X#NodeArchitecture", Phases::Always, None, KeyForm::Declared),
-    rule(Key::SendTargets, "SendTargets", Phases::FullFeature, Some(Initiator), KeyForm::Declared),
+    rule(Key::AuthMethod, "AuthMethod", Phases::Security, None, Auth),
+    rule(Key::ChapA, "CHAP_A", Phases::Security, None, Auth),
+    rule(Key::ChapI, "CHAP_I", Phases::Security, None, Auth),
+    rule(Key::ChapC, "CHAP_C", Phases::Security, None, Auth),
+    rule(Key::ChapN, "CHAP_N", Phases::Security, None, Auth),
+    rule(Key::ChapR, "CHAP_R", Phases::Security, None, Auth),
+    rule(Key::InitiatorName, "InitiatorName", Phases::AnyStage, Some(Initiator), Declared),
+    rule(Key::TargetName, "TargetName", Phases::AnyStage, Some(Initiator), Declared),
+    rule(Key::SessionType, "SessionType", Phases::AnyStage, Some(Initiator), Declared),
+    rule(Key::InitiatorAlias, "InitiatorAlias", Phases::Always, Some(Initiator), Declared),
+    rule(Key::TargetAlias, "TargetAlias", Phases::Always, Some(Target), Declared),
+    rule(Key::TargetAddress, "TargetAddress", Phases::Always, Some(Target), Declared),
+    rule(Key::TargetPortalGroupTag, "TargetPortalGroupTag", Phases::AnyStage, Some(Target), Declared),
+    rule(Key::NodeArchitecture, "X#NodeArchitecture", Phases::Always, None, Declared),
+    rule(Key::SendTargets, "SendTargets", Phases::FullFeature, Some(Initiator), Declared),
     rule(
         Key::HeaderDigest,
         "HeaderDigest",
@@ -296,10 +283,10 @@ pub static RULES: [KeyRule; 35] = [
     normal(Key::DataSequenceInOrder, "DataSequenceInOrder", boolean!(Max, data_sequence_in_order)),
     session(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", number!(0..=2, Min, erl)),
     normal(Key::ProtocolLevel, "iSCSIProtocolLevel", number!(0..=31, Min, protocol_level)),
-    rule(Key::IfMarker, "IFMarker", Phases::Operational, None, KeyForm::Obsolete("No")),
-    rule(Key::OfMarker, "OFMarker", Phases::Operational, None, KeyForm::Obsolete("No")),
-    rule(Key::IfMarkInt, "IFMarkInt", Phases::Operational, None, KeyForm::Obsolete("Reject")),
-    rule(Key::OfMarkInt, "OFMarkInt", Phases::Operational, None, KeyForm::Obsolete("Reject")),
+    rule(Key::IfMarker, "IFMarker", Phases::Operational, None, Obsolete("No")),
+    rule(Key::OfMarker, "OFMarker", Phases::Operational, None, Obsolete("No")),
+    rule(Key::IfMarkInt, "IFMarkInt", Phases::Operational, None, Obsolete("Reject")),
+    rule(Key::OfMarkInt, "OFMarkInt", Phases::Operational, None, Obsolete("Reject")),
 ];
 
 impl Key {

@@ -110,7 +110,7 @@ impl TargetSession {
             }
         }
         // What was told of the window may have died with the link.
-        self.tasks.window.note_opened();
+        self.tasks.window.opened = true;
         let lives = self.tasks.links.iter().any(LinkState::is_alive);
         if !lives && self.tasks.expected.is_empty() {
             self.end_session();

@@ -64,7 +64,7 @@ impl TargetSession {
 
     /// Goes on behind a CmdSN whose command was aborted before it came.
     pub(super) fn skip_aborted_cmd_sn(&mut self, now: Time) {
-        if self.tasks.window.takes_skip() {
+        if std::mem::take(&mut self.tasks.window.skips_next) {
             self.deliver_in_order(now, HeldRequest::Skipped);
         }
     }

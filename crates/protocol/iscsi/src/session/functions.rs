@@ -142,7 +142,7 @@ impl Tasks {
                 TmfResponseCode::COMPLETE
             }
             CmdSnOrder::Next if abort && before => {
-                self.window.skip_next();
+                self.window.skips_next = true;
                 TmfResponseCode::COMPLETE
             }
             CmdSnOrder::Next | CmdSnOrder::Ahead | CmdSnOrder::Outside => TmfResponseCode::NO_TASK,

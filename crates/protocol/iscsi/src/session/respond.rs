@@ -235,7 +235,7 @@ impl Tasks {
         }
         if was_closed {
             // Nothing that is sent for this task tells of the open window.
-            self.window.note_opened();
+            self.window.opened = true;
         }
     }
 

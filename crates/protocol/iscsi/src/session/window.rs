@@ -66,9 +66,9 @@ pub(super) struct CommandWindow {
     /// Requests wait for one with this number, and since when.
     gap: Option<(Sn, Time)>,
     /// An abort took the next CmdSN as received: its command is not waited for.
-    skips_next: bool,
+    pub(super) skips_next: bool,
     /// It opened and no answer tells of it.
-    opened: bool,
+    pub(super) opened: bool,
 }
 
 impl CommandWindow {
@@ -261,21 +261,6 @@ impl CommandWindow {
     /// Since when requests have waited for one before them.
     pub(super) fn gap_since(&self) -> Option<Time> {
         self.gap.map(|(_, since)| since)
-    }
-
-    /// The next CmdSN counts as received: its command was aborted before it came.
-    pub(super) fn skip_next(&mut self) {
-        self.skips_next = true;
-    }
-
-    /// Whether the next CmdSN is to be stepped over, once.
-    pub(super) fn takes_skip(&mut self) -> bool {
-        std::mem::take(&mut self.skips_next)
-    }
-
-    /// The initiator may not know that the window is open.
-    pub(super) fn note_opened(&mut self) {
-        self.opened = true;
     }
 
     /// Whether the initiator is to be told that the window is open, once.

@@ -113,11 +113,7 @@ fn attack_27_more_or_less_data_than_asked() {
 
 #[test]
 fn attack_27_a_little_data_now_and_then_is_no_progress() {
-    let mut peer = ScriptedInitiator::with(
-        session_params(),
-        link_params(0),
-        SessionLimits { nop_interval: None, ..limits() },
-    );
+    let mut peer = ScriptedInitiator::limited(SessionLimits { nop_interval: None, ..limits() });
     let ttt = peer.talk(&pdu(&write(0, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
     for n in 0..6 {
         assert!(peer.violations.is_empty());
@@ -131,7 +127,7 @@ fn attack_27_a_little_data_now_and_then_is_no_progress() {
 #[test]
 fn attack_27_what_is_asked_for_and_does_not_come_is_bounded() {
     let limits = SessionLimits { write_bytes: 1000, ..limits() };
-    let mut peer = ScriptedInitiator::with(session_params(), link_params(0), limits);
+    let mut peer = ScriptedInitiator::limited(limits);
     peer.mode = ServerMode::Keep;
     peer.feed(0, &[0, 1, 2].map(|n| pdu(&write(n, 0, 4096), &[])).concat());
     let (first, second, third) = (peer.kept[0].0, peer.kept[1].0, peer.kept[2].0);
@@ -151,8 +147,7 @@ fn attack_27_what_is_asked_for_and_does_not_come_is_bounded() {
 
 #[test]
 fn attack_27_data_after_the_last_of_a_sequence() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let data = pattern(8192);
     peer.feed(0, &pdu(&write(0, 0, 32768), &[]));
     let (tag, _) = peer.kept[0];
@@ -242,8 +237,7 @@ fn attack_29_unsolicited_data_that_was_not_agreed() {
 
 #[test]
 fn attack_30_numbers_outside_the_window_and_duplicates() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let mut bytes = Vec::new();
     for far in [8, 9, 1 << 31, u32::MAX] {
         bytes.extend(pdu(&read(far, 0, 512), &[]));
@@ -302,11 +296,7 @@ fn attack_31_a_hole_kept_open() {
 
 #[test]
 fn attack_31_a_hole_kept_open_for_ever_ends_the_session() {
-    let mut peer = ScriptedInitiator::with(
-        session_params(),
-        link_params(0),
-        SessionLimits { nop_interval: None, ..limits() },
-    );
+    let mut peer = ScriptedInitiator::limited(SessionLimits { nop_interval: None, ..limits() });
     peer.mode = ServerMode::Keep;
     peer.feed(0, &[pdu(&read(0, 0, 512), &[]), pdu(&read(2, 0, 512), &[])].concat());
     peer.pass(Duration::from_secs(40));
@@ -346,8 +336,7 @@ fn attack_31_pings_behind_a_hole_hold_no_memory_to_speak_of() {
 
 #[test]
 fn attack_32_immediate_commands_without_end() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let mut bytes = Vec::new();
     for n in 0..1000 {
         let mut command = read(0, 0, 512);
@@ -371,8 +360,7 @@ fn digests() -> LinkParams {
 
 #[test]
 fn attack_32_immediate_commands_with_unsolicited_data_share_one_burst() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let mut bytes = Vec::new();
     for n in 0..3 {
         let mut command = write(0, 0, 8192);

@@ -21,8 +21,7 @@ fn outcome(got: &[ReceivedPdu]) -> TmfResponseCode {
 
 #[test]
 fn attack_33_aborts_of_what_cannot_be_aborted() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let itself = tmf(0, 900, TmfFunction::ABORT_TASK, 900);
     assert_eq!(outcome(&peer.talk(&pdu(&itself, &[]))), TmfResponseCode::REJECTED);
     peer.feed(0, &pdu(&tmf(0, 901, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
@@ -53,11 +52,7 @@ fn attack_33_abort_of_a_write_that_waits_for_data() {
 /// still sends for them it sends in good faith (RFC 7143 §4.2.3.3).
 #[test]
 fn late_data_of_many_aborted_writes_is_not_rejected() {
-    let mut peer = ScriptedInitiator::with(
-        session_params(),
-        link_params(0),
-        SessionLimits { commands: 200, ..limits() },
-    );
+    let mut peer = ScriptedInitiator::limited(SessionLimits { commands: 200, ..limits() });
     let asked: Vec<Ttt> = (0..200)
         .map(|n| {
             let ttt = peer.talk(&pdu(&write(n, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
@@ -154,8 +149,7 @@ fn attack_34_resets_in_a_loop() {
 
 #[test]
 fn attack_34_a_reset_waits_for_the_commands_before_it() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let second = peer.attach(link_params(1));
     peer.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
     assert_eq!(peer.kept.len(), 0);
@@ -166,11 +160,7 @@ fn attack_34_a_reset_waits_for_the_commands_before_it() {
 /// A reset waits for commands that never come, and nothing else does.
 #[test]
 fn attack_31_a_reset_behind_a_hole_does_not_keep_the_session_for_ever() {
-    let mut peer = ScriptedInitiator::with(
-        session_params(),
-        link_params(0),
-        SessionLimits { nop_interval: None, ..limits() },
-    );
+    let mut peer = ScriptedInitiator::limited(SessionLimits { nop_interval: None, ..limits() });
     peer.mode = ServerMode::Keep;
     peer.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
     peer.pass(Duration::from_secs(40));
@@ -183,11 +173,7 @@ fn attack_31_a_reset_behind_a_hole_does_not_keep_the_session_for_ever() {
     peer.pass(Duration::from_secs(20));
     assert_eq!(peer.violations, [Fault::CommandMissing]);
     // One that died with its link is waited for by nobody: the other link goes on.
-    let mut peer = ScriptedInitiator::with(
-        session_params(),
-        link_params(0),
-        SessionLimits { nop_interval: None, ..limits() },
-    );
+    let mut peer = ScriptedInitiator::limited(SessionLimits { nop_interval: None, ..limits() });
     peer.mode = ServerMode::Keep;
     let second = peer.attach(link_params(1));
     peer.feed(usize::from(second.0), &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
@@ -228,7 +214,7 @@ fn attack_36_our_ping_is_never_answered() {
 #[test]
 fn attack_37_a_peer_that_never_reads() {
     let limits = SessionLimits { read_bytes: 256 << 10, nop_interval: None, ..limits() };
-    let mut peer = ScriptedInitiator::with(session_params(), link_params(0), limits);
+    let mut peer = ScriptedInitiator::limited(limits);
     peer.mode = ServerMode::Keep;
     peer.ends[0].deaf = true;
     for n in 0..8 {
@@ -266,7 +252,7 @@ fn attack_37_a_peer_that_never_reads() {
 #[test]
 fn attack_37_one_read_is_always_allowed() {
     let limits = SessionLimits { read_bytes: 1000, ..limits() };
-    let mut peer = ScriptedInitiator::with(session_params(), link_params(0), limits);
+    let mut peer = ScriptedInitiator::limited(limits);
     peer.mode = ServerMode::Keep;
     peer.feed(0, &[pdu(&read(0, 0, 4096), &[]), pdu(&read(1, 0, 4096), &[])].concat());
     let (first, second) = (peer.kept[0].0, peer.kept[1].0);

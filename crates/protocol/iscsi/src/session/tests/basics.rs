@@ -97,8 +97,7 @@ fn unsolicited_data_out_needs_no_r2t() {
 
 #[test]
 fn residuals_compare_the_scsi_length_with_the_expected_one() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let mut answers = Vec::new();
     for (n, transferred) in [(0, 600), (1, 512), (2, 100)] {
         peer.feed(0, &pdu(&read(n, 0, 512), &[]));
@@ -119,8 +118,7 @@ fn residuals_compare_the_scsi_length_with_the_expected_one() {
 
 #[test]
 fn check_condition_carries_sense_and_qualifier() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&read(0, 0, 512), &[]));
     let (tag, _) = peer.kept.pop().unwrap();
     let result = ScsiResult { qualifier: 0x1234, ..ScsiResult::check_condition(&[0x70, 0, 5], 0) };
@@ -135,8 +133,7 @@ fn check_condition_carries_sense_and_qualifier() {
 
 #[test]
 fn target_failure_has_no_status() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&read(0, 0, 512), &[]));
     let (tag, _) = peer.kept.pop().unwrap();
     peer.answer(tag, Response::TargetFailure);
@@ -147,8 +144,7 @@ fn target_failure_has_no_status() {
 
 #[test]
 fn a_long_cdb_and_a_bidirectional_command_are_delivered() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let mut command = write(0, 0, 512);
     command.flags = command.flags.with(CommandFlags::READ);
     command.cdb = [0x7f; 16];
@@ -193,8 +189,7 @@ fn pings_are_echoed_and_ours_are_answered() {
 
 #[test]
 fn logout_ends_the_session_when_its_tasks_are_gone() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&read(0, 0, 512), &[]));
     let mut logout = LogoutRequest::new();
     logout.set_reason(LogoutReason::CLOSE_SESSION);

@@ -48,8 +48,7 @@ fn pong(got: &[ReceivedPdu], exp: u32) -> Vec<u8> {
 
 #[test]
 fn one_link_needs_no_fence() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     reset_done(&mut peer, 0, 900);
     assert_eq!(ops(&peer.take(0)), [Opcode::TMF_RESPONSE]);
     assert_eq!(peer.session.tasks.fences.deadline(), None);

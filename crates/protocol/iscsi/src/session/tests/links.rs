@@ -18,8 +18,7 @@ fn order(peer: &ScriptedInitiator) -> Vec<usize> {
 
 #[test]
 fn commands_are_delivered_in_one_order_over_all_links() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let second = usize::from(peer.attach(link_params(1)).0);
     peer.feed(second, &[pdu(&read(1, 1, 8), &[]), pdu(&read(3, 3, 8), &[])].concat());
     assert_eq!(order(&peer), []);
@@ -59,8 +58,7 @@ fn nop_immediate(n: u32, itt: u32) -> NopOut {
 
 #[test]
 fn a_lost_link_takes_its_own_tasks_with_it() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let second = usize::from(peer.attach(link_params(1)).0);
     peer.feed(0, &pdu(&read(0, 0, 8), &[]));
     peer.feed(second, &pdu(&read(1, 1, 8), &[]));
@@ -81,8 +79,7 @@ fn a_lost_link_takes_its_own_tasks_with_it() {
 
 #[test]
 fn attack_18_connection_reinstatement_during_io() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&write(0, 0, 4096), &[]));
     let tag = peer.kept[0].0;
     let memory = peer.pool.take_sg(buf::Class::Solicited, 4096).unwrap();
@@ -161,8 +158,7 @@ fn a_session_ends_when_its_only_connection_does_not_come() {
 
 #[test]
 fn one_link_can_log_another_out() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let second = usize::from(peer.attach(link_params(1)).0);
     peer.feed(second, &pdu(&read(0, 0, 8), &[]));
     let mut logout = LogoutRequest::new();
@@ -208,8 +204,7 @@ fn windows_are_small_when_memory_is_short() {
 
 #[test]
 fn a_window_that_grows_is_told_when_the_initiator_has_used_up_what_it_knows() {
-    let mut peer =
-        ScriptedInitiator::with(session_params(), link_params(0), SessionLimits { commands: 64, ..limits() });
+    let mut peer = ScriptedInitiator::limited(SessionLimits { commands: 64, ..limits() });
     peer.mode = ServerMode::Keep;
     let reserved = peer.pool.usage().reserved;
     for n in 0..8 {
@@ -233,8 +228,7 @@ fn a_window_that_grows_is_told_when_the_initiator_has_used_up_what_it_knows() {
 
 #[test]
 fn a_closed_window_that_opens_without_an_answer_is_told() {
-    let mut peer =
-        ScriptedInitiator::with(session_params(), link_params(0), SessionLimits { commands: 1, ..limits() });
+    let mut peer = ScriptedInitiator::limited(SessionLimits { commands: 1, ..limits() });
     peer.mode = ServerMode::Keep;
     peer.feed(0, &pdu(&read(0, 0, 8), &[]));
     let tag = peer.kept[0].0;
@@ -260,8 +254,7 @@ fn a_command_that_failed_before_its_turn_ends_with_its_link() {
 
 #[test]
 fn a_lost_link_tells_which_units_lost_commands_and_where_the_window_stands() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let second = usize::from(peer.attach(link_params(1)).0);
     peer.feed(second, &[pdu(&read(0, 0, 8), &[]), pdu(&read(1, 1, 8), &[])].concat());
     assert_eq!(peer.session.poll_cleared(), None);
@@ -285,8 +278,7 @@ fn a_lost_link_tells_which_units_lost_commands_and_where_the_window_stands() {
 
 #[test]
 fn a_connection_is_reinstated_when_its_old_tasks_have_ended() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&read(0, 0, 8), &[]));
     let tag = peer.kept[0].0;
     // The server is slow to let go.

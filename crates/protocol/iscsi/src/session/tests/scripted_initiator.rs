@@ -127,6 +127,15 @@ impl ScriptedInitiator {
         Self::with(session_params(), link_params(0), limits())
     }
 
+    pub fn limited(limits: SessionLimits) -> Self {
+        Self::with(session_params(), link_params(0), limits)
+    }
+
+    /// Its server keeps commands.
+    pub fn keeping() -> Self {
+        ScriptedInitiator { mode: ServerMode::Keep, ..Self::new() }
+    }
+
     pub fn with(params: SessionParams, link: LinkParams, limits: SessionLimits) -> Self {
         let pool = Pool::poisoned(32 << 20);
         let mut entropy = Entropy::new([7; 32]);

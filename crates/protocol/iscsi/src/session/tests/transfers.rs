@@ -95,8 +95,7 @@ fn payload_is_at_hand_if_it_is_whole_and_undamaged() {
 
 #[test]
 fn data_that_nobody_placed_in_time_waits_in_memory_set_aside() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let data = pattern(8192);
     let mut bytes = pdu(&write(0, 0, 20_000), &data[..8192]);
     bytes.extend(pdu(&read(1, 0, 512), &[]));
@@ -128,8 +127,7 @@ fn data_that_nobody_placed_in_time_waits_in_memory_set_aside() {
 
 #[test]
 fn an_early_answer_waits_for_the_data_that_is_owed() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let mut command = write(0, 0, 8192);
     command.flags = command.flags.without(CommandFlags::FINAL);
     peer.feed(0, &pdu(&command, &pattern(1000)));
@@ -146,8 +144,7 @@ fn an_early_answer_waits_for_the_data_that_is_owed() {
 
 #[test]
 fn a_refused_write_with_all_its_data_is_answered_at_once() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let whole = pdu(&write(0, 0, 4096), &pattern(4096));
     peer.feed(0, &whole[..1000]);
     assert!(peer.kept.is_empty(), "the command may be whole in a moment");
@@ -164,11 +161,7 @@ fn a_refused_write_with_all_its_data_is_answered_at_once() {
 
 #[test]
 fn data_that_is_owed_and_never_comes_ends_the_link() {
-    let mut peer = ScriptedInitiator::with(
-        session_params(),
-        link_params(0),
-        SessionLimits { nop_interval: None, ..limits() },
-    );
+    let mut peer = ScriptedInitiator::limited(SessionLimits { nop_interval: None, ..limits() });
     peer.feed(0, &pdu(&write(0, 0, 4096), &[]));
     assert_eq!(peer.session.poll_timeout(), Some(peer.now + Duration::from_secs(60)));
     peer.pass(Duration::from_secs(59));
@@ -180,8 +173,7 @@ fn data_that_is_owed_and_never_comes_ends_the_link() {
 
 #[test]
 fn a_task_that_dies_while_its_buffer_is_out_gets_it_back_later() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&write(0, 0, 8192), &[]));
     let tag = peer.kept[0].0;
     let memory = peer.pool.take_sg(Class::Solicited, 8192).unwrap();
@@ -204,8 +196,7 @@ fn a_task_that_dies_while_its_buffer_is_out_gets_it_back_later() {
 
 #[test]
 fn a_place_given_while_the_hold_is_out_gets_what_came() {
-    let mut peer = ScriptedInitiator::new();
-    peer.mode = ServerMode::Keep;
+    let mut peer = ScriptedInitiator::keeping();
     let data = pattern(8192);
     let bytes = pdu(&write(0, 0, 8192), &data);
     peer.feed(0, &bytes[..500]);
