@@ -356,10 +356,10 @@ mod tests {
     use super::*;
     use buf::{Class, Pool};
 
-    fn write(edtl: u32, at: u32, len: usize) -> Transfer {
+    fn write(edtl: u32, offset: u32, len: usize) -> Transfer {
         let pool = Pool::poisoned(1 << 20);
         let mut transfer = Transfer { write: true, edtl, asked: edtl, ..Transfer::default() };
-        transfer.places.extend(Place::new(at, pool.take_sg(Class::Solicited, len).unwrap(), edtl));
+        transfer.places.extend(Place::new(offset, pool.take_sg(Class::Solicited, len).unwrap(), edtl));
         transfer
     }
 

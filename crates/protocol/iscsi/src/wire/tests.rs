@@ -12,8 +12,8 @@ fn ramp() -> Bhs {
     *Bhs::from_prefix(&bytes).unwrap()
 }
 
-fn be32(at: u8) -> u32 {
-    u32::from_be_bytes([at, at + 1, at + 2, at + 3])
+fn be32(first: u8) -> u32 {
+    u32::from_be_bytes([first, first + 1, first + 2, first + 3])
 }
 
 #[test]

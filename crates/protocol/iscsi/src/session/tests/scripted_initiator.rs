@@ -171,11 +171,11 @@ impl ScriptedInitiator {
 
     pub fn attach(&mut self, params: LinkParams) -> Link {
         let link = self.with_cx(|session, cx| session.attach(cx, params, &[]).unwrap());
-        let at = usize::from(link.0);
-        if at == self.ends.len() {
+        let index = usize::from(link.0);
+        if index == self.ends.len() {
             self.ends.push(WireEnd::default());
         } else {
-            self.ends[at] = WireEnd::default();
+            self.ends[index] = WireEnd::default();
         }
         link
     }
@@ -200,17 +200,17 @@ impl ScriptedInitiator {
     pub fn pump(&mut self) {
         loop {
             let mut moved = false;
-            for at in 0..self.ends.len() {
-                moved |= self.receive(at);
+            for index in 0..self.ends.len() {
+                moved |= self.receive(index);
                 moved |= self.serve();
                 let result = self.with_cx(|session, cx| session.resume(cx));
                 self.note(result);
                 moved |= self.serve();
-                moved |= self.send(at);
+                moved |= self.send(index);
                 self.take_shut();
             }
             // Parsing on may have made room for the next receive, and told nothing.
-            if !moved && !(0..self.ends.len()).any(|at| self.receive(at)) {
+            if !moved && !(0..self.ends.len()).any(|index| self.receive(index)) {
                 return;
             }
         }
@@ -233,31 +233,31 @@ impl ScriptedInitiator {
         }
     }
 
-    fn receive(&mut self, at: usize) -> bool {
-        let link = Link(at as u16);
-        if self.ends[at].op.is_none() {
-            self.ends[at].op = self.with_cx(|session, cx| session.poll_recv(cx, link));
+    fn receive(&mut self, index: usize) -> bool {
+        let link = Link(index as u16);
+        if self.ends[index].op.is_none() {
+            self.ends[index].op = self.with_cx(|session, cx| session.poll_recv(cx, link));
         }
-        if self.ends[at].inbox.is_empty() {
+        if self.ends[index].inbox.is_empty() {
             return false;
         }
-        let Some(op) = self.ends[at].op.take() else { return false };
-        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.ends[at].inbox);
+        let Some(op) = self.ends[index].op.take() else { return false };
+        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.ends[index].inbox);
         let result = self.with_cx(|session, cx| session.handle_recv(cx, link, op, came));
         self.note(result);
         true
     }
 
-    fn send(&mut self, at: usize) -> bool {
-        let link = Link(at as u16);
+    fn send(&mut self, index: usize) -> bool {
+        let link = Link(index as u16);
         let Some(op) = self.with_cx(|session, cx| session.poll_send(cx, link)) else { return false };
-        if self.ends[at].deaf {
-            self.ends[at].stuck.push(op);
+        if self.ends[index].deaf {
+            self.ends[index].stuck.push(op);
             return true;
         }
         let bytes = testkit::delivery::sent(&op);
         assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
-        self.ends[at].sent.extend(bytes);
+        self.ends[index].sent.extend(bytes);
         self.with_cx(|session, cx| {
             session.handle_written(cx, link, Ok(()));
             session.handle_sent(cx, link, op);
@@ -286,9 +286,10 @@ impl ScriptedInitiator {
     }
 
     /// The peer's TCP connection is gone.
-    pub fn hang_up(&mut self, at: usize) {
-        let link = Link(at as u16);
-        let op = self.ends[at].op.take().or_else(|| self.with_cx(|session, cx| session.poll_recv(cx, link)));
+    pub fn hang_up(&mut self, index: usize) {
+        let link = Link(index as u16);
+        let op =
+            self.ends[index].op.take().or_else(|| self.with_cx(|session, cx| session.poll_recv(cx, link)));
         if let Some(op) = op {
             let result = self.with_cx(|session, cx| session.handle_recv(cx, link, op, Received::End));
             self.note(result);
@@ -381,14 +382,14 @@ impl ScriptedInitiator {
         }
     }
 
-    fn data_received(&mut self, tag: Tag, at: u32, data: &Sg) {
+    fn data_received(&mut self, tag: Tag, within: u32, data: &Sg) {
         let write = self.writes.iter().position(|(write, ..)| *write == tag).expect("a write of ours");
         let (_, offset, _) = self.writes.swap_remove(write);
-        let from = (offset + at) as usize;
+        let from = (offset + within) as usize;
         let len = data.len();
         data.copy_to(0, &mut self.disk[from..from + len]);
         assert_eq!(buf::poison::find(&self.disk[from..from + len]), None, "memory that nobody has filled");
-        self.log.push(format!("data {at} {len}"));
+        self.log.push(format!("data {within} {len}"));
         self.answer(tag, Response::Scsi(ScsiResult::good(len as u64)));
     }
 
@@ -409,14 +410,14 @@ impl ScriptedInitiator {
     }
 
     /// Takes what the session sent on a link, as PDUs; digests are checked.
-    pub fn take(&mut self, at: usize) -> Vec<ReceivedPdu> {
-        let bytes = std::mem::take(&mut self.ends[at].sent);
-        let framing = self.link_state(at).framing;
+    pub fn take(&mut self, index: usize) -> Vec<ReceivedPdu> {
+        let bytes = std::mem::take(&mut self.ends[index].sent);
+        let framing = self.link_state(index).framing;
         parse(&bytes, framing.header_digest, framing.data_digest)
     }
 
-    pub fn link_state(&self, at: usize) -> &LinkState {
-        let index = self.session.tasks.links.index_of(Link(at as u16)).unwrap();
+    pub fn link_state(&self, index: usize) -> &LinkState {
+        let index = self.session.tasks.links.index_of(Link(index as u16)).unwrap();
         &self.session.tasks.links[index]
     }
 }

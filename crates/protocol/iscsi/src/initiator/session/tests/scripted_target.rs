@@ -242,19 +242,19 @@ fn counts(bhs: &Bhs) -> bool {
     }
 }
 
-pub fn data_in(sn: u32, at: u32, last: bool) -> wire::DataIn {
+pub fn data_in(sn: u32, offset: u32, last: bool) -> wire::DataIn {
     let mut pdu = wire::DataIn::new();
-    (pdu.itt, pdu.data_sn, pdu.buffer_offset) = (Itt::new(ITT), Sn::new(sn), at.into());
+    (pdu.itt, pdu.data_sn, pdu.buffer_offset) = (Itt::new(ITT), Sn::new(sn), offset.into());
     if last {
         pdu.flags = DataInFlags::FINAL.with(DataInFlags::STATUS);
     }
     pdu
 }
 
-pub fn r2t(sn: u32, at: u32, len: u32) -> wire::R2t {
+pub fn r2t(sn: u32, offset: u32, len: u32) -> wire::R2t {
     let mut pdu = wire::R2t::new();
     (pdu.itt, pdu.ttt, pdu.r2t_sn) = (Itt::new(ITT), wire::Ttt::new(9), Sn::new(sn));
-    (pdu.buffer_offset, pdu.desired_len) = (at.into(), len.into());
+    (pdu.buffer_offset, pdu.desired_len) = (offset.into(), len.into());
     pdu
 }
 

@@ -191,9 +191,9 @@ impl Wire {
         self.targets.push(TargetEnd { end: End::new(), login: Some(Login::new()), link: None });
     }
 
-    pub fn deliver(&mut self, at: usize, to_host: &Delivery, to_target: &Delivery) {
-        self.ends[at].delivery = to_host.clone();
-        self.targets[at].end.delivery = to_target.clone();
+    pub fn deliver(&mut self, index: usize, to_host: &Delivery, to_target: &Delivery) {
+        self.ends[index].delivery = to_host.clone();
+        self.targets[index].end.delivery = to_target.clone();
     }
 
     pub fn out(&self, bytes: &[u8]) -> Payload {
@@ -216,12 +216,12 @@ impl Wire {
     pub fn run(&mut self) {
         loop {
             let mut moved = false;
-            for at in 0..self.ends.len() {
-                let (bytes, any) = self.ends[at].turn(&mut self.host, Link(at as u16), cx!(self));
-                self.targets[at].end.inbox.extend(bytes);
+            for index in 0..self.ends.len() {
+                let (bytes, any) = self.ends[index].turn(&mut self.host, Link(index as u16), cx!(self));
+                self.targets[index].end.inbox.extend(bytes);
                 moved |= any;
                 moved |= self.take_events();
-                moved |= self.target_turn(at);
+                moved |= self.target_turn(index);
                 moved |= self.serve();
             }
             if !moved {
@@ -245,8 +245,8 @@ impl Wire {
     pub fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(link) = self.host.poll_shut() {
-            let at = usize::from(link.0);
-            self.ends[at].shut(&mut self.host, link, cx!(self), Received::Cancelled);
+            let index = usize::from(link.0);
+            self.ends[index].shut(&mut self.host, link, cx!(self), Received::Cancelled);
             any = true;
         }
         while let Some(event) = self.host.poll_event() {
@@ -266,32 +266,32 @@ impl Wire {
         any
     }
 
-    fn target_turn(&mut self, at: usize) -> bool {
-        if self.targets[at].login.is_some() {
-            return self.log_in(at);
+    fn target_turn(&mut self, index: usize) -> bool {
+        if self.targets[index].login.is_some() {
+            return self.log_in(index);
         }
-        let (Some(target), Some(link)) = (&mut self.target, self.targets[at].link) else { return false };
-        let (bytes, moved) = self.targets[at].end.turn(target, link, cx!(self));
-        if !self.ends[at].shut {
-            self.ends[at].inbox.extend(bytes);
+        let (Some(target), Some(link)) = (&mut self.target, self.targets[index].link) else { return false };
+        let (bytes, moved) = self.targets[index].end.turn(target, link, cx!(self));
+        if !self.ends[index].shut {
+            self.ends[index].inbox.extend(bytes);
         }
         while let Some(link) = target.poll_shut() {
             let of = |end: &TargetEnd| end.link == Some(link);
-            let at = self.targets.iter().position(of).unwrap();
-            self.targets[at].end.shut(target, link, cx!(self), Received::Cancelled);
+            let index = self.targets.iter().position(of).unwrap();
+            self.targets[index].end.shut(target, link, cx!(self), Received::Cancelled);
         }
         moved
     }
 
     /// One Login Request of the host.
-    fn log_in(&mut self, at: usize) -> bool {
-        let inbox = &mut self.targets[at].end.inbox;
+    fn log_in(&mut self, index: usize) -> bool {
+        let inbox = &mut self.targets[index].end.inbox;
         let bytes: &[u8] = inbox.make_contiguous();
         let Some(bhs) = bytes.get(..BHS_LEN).and_then(Bhs::from_prefix).copied() else { return false };
         let Some(data) = bytes.get(BHS_LEN..BHS_LEN + bhs.padded_data_len()) else { return false };
         let data = data[..bhs.data_len()].to_vec();
         inbox.drain(..BHS_LEN + bhs.padded_data_len());
-        let mut login = self.targets[at].login.take().unwrap();
+        let mut login = self.targets[index].login.take().unwrap();
         login.handle_header(&bhs).unwrap();
         let mut step = login.handle_request(&bhs, &data, &mut self.entropy);
         let mut over = false;
@@ -318,18 +318,18 @@ impl Wire {
                 }
                 LoginAction::Established(pdu, end) => {
                     over = true;
-                    self.attach(at, &end);
+                    self.attach(index, &end);
                     break pdu;
                 }
                 LoginAction::Drop(cause) => panic!("{cause:?}"),
             }
         };
-        self.targets[at].login = (!over).then_some(login);
-        self.ends[at].inbox.extend(login_bytes(&response));
+        self.targets[index].login = (!over).then_some(login);
+        self.ends[index].inbox.extend(login_bytes(&response));
         true
     }
 
-    fn attach(&mut self, at: usize, end: &crate::login::Established) {
+    fn attach(&mut self, index: usize, end: &crate::login::Established) {
         let (isid, cid) = (end.identity.isid, end.identity.cid);
         if self.target.is_none() {
             let params = SessionParams::negotiated(&end.params, isid, end.tsih, end.exp_cmd_sn);
@@ -338,7 +338,7 @@ impl Wire {
         }
         let link = LinkParams::negotiated(&end.params, cid, end.stat_sn);
         let target = self.target.as_mut().unwrap();
-        self.targets[at].link = Some(target.attach(cx!(self), link, &[]).unwrap());
+        self.targets[index].link = Some(target.attach(cx!(self), link, &[]).unwrap());
     }
 
     fn serve(&mut self) -> bool {
@@ -397,19 +397,19 @@ impl Wire {
         }
     }
 
-    fn written(&mut self, tag: Tag, at: u32, data: &Sg) {
+    fn written(&mut self, tag: Tag, within: u32, data: &Sg) {
         let write = self.writes.iter().position(|(write, _)| *write == tag).unwrap();
         let (_, offset) = self.writes.swap_remove(write);
-        let from = (offset + at) as usize;
+        let from = (offset + within) as usize;
         data.copy_to(0, &mut self.disk[from..from + data.len()]);
         let good = session::Response::Scsi(ScsiResult::good(data.len() as u64));
         self.target.as_mut().unwrap().respond(cx!(self), tag, good);
     }
 
     /// The TCP connection of a link is gone.
-    pub fn hang_up(&mut self, at: usize) {
-        let link = Link(at as u16);
-        let end = &mut self.ends[at];
+    pub fn hang_up(&mut self, index: usize) {
+        let link = Link(index as u16);
+        let end = &mut self.ends[index];
         if let Some(op) = end.op.take().or_else(|| self.host.poll_recv(cx!(self), link)) {
             self.host.handle_recv(cx!(self), link, op, Received::End).unwrap();
         }
