@@ -110,6 +110,18 @@ pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io:
     }
 }
 
+/// Waits, after a front has failed, until nothing that it submitted is at the disk any more, or `stop` is asked. The
+/// next front of the same disk is asked all of it again: an operation that ended later would be taken for one of that
+/// front's, and an old write could land behind a newer one.
+pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &Stop) {
+    while requests.in_flight() > 0 && stop.times() == 0 && disk.drive(Some(Duration::ZERO)).is_ok() {
+        while let Some(done) = disk.poll_done() {
+            requests.handle_done(disk, done);
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
 /// While it lives, the kernel does not make this thread wait for dirty pages when memory is short: those may be
 /// pages of a file system on the very disk that this thread serves, and then neither would ever go on.
 struct Flusher {

@@ -39,7 +39,6 @@ use wire::{DeviceInfo, Parameters};
 
 use crate::disk::Disk;
 use crate::statistics::Statistics;
-use crate::turn;
 use crate::wait::Stop;
 
 const SECTOR: u32 = 512;
@@ -251,7 +250,8 @@ impl Front {
     /// # Errors
     /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error, and the
     /// device is taken away. Of the driver or the system: a device that is in use stays, and its users wait until
-    /// it is recovered ([`Front::recover`]) or taken away ([`delete_left`]): who called this sees to that.
+    /// it is recovered ([`Front::recover`]) or taken away ([`delete_left`]): who called this sees to that. Nothing that
+    /// was submitted to the disk is out any more then, unless `stop` was asked.
     pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
         let mut settled = !self.recovers;
         let mut tell = |device: &Path| {
@@ -262,7 +262,7 @@ impl Front {
         let driver = Kernel::new(&self.info, self.recovers)?;
         let (result, is_done_with) = {
             let mut server = server::Server::new(&self, driver, disk, &mut tell);
-            let result = turn::run(&mut server, disk, stop);
+            let result = server.run(disk, stop);
             (result, server.is_done_with())
         };
         let mut device = self.device;

@@ -11,9 +11,9 @@ use super::wire::{self, Descriptor, op};
 use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
 use crate::disk::Disk;
 use crate::requests::{Ended, Parts, Request, RequestKind, Requests};
-use crate::turn::{Face, Leave};
+use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
-use crate::wait::{Key, Ready, Waiter, now};
+use crate::wait::{Key, Ready, Stop, Waiter, now};
 
 const QUEUE: Key = Key(0);
 const CONTROL: Key = Key(1);
@@ -85,6 +85,15 @@ impl<'a, D: Driver> Server<'a, D> {
             self.told = true;
         }
         Ok(())
+    }
+
+    /// Serves until the end. After an error nothing of it is at the disk any more if somebody may recover the device.
+    pub(super) fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
+        let result = turn::run(self, disk, stop);
+        if result.is_err() && !self.is_done_with() {
+            turn::drain(&mut self.requests, disk, stop);
+        }
+        result
     }
 
     /// Whether the device was told to end, or never came to be used: then nobody is to recover it.

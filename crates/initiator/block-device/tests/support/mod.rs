@@ -66,6 +66,12 @@ impl RamVolume {
             flushes: 0,
         }
     }
+
+    /// How many operations have not been taken back.
+    #[allow(dead_code, reason = "not every test leaves some")]
+    pub fn out(&self) -> usize {
+        self.late.len() + self.done.len()
+    }
 }
 
 impl Disk for RamVolume {

@@ -175,7 +175,7 @@ fn a_polite_stop_never_waits_for_a_look_at_the_device() {
     };
     let mut server = Server::new(&front, Played::new(&heard, looks, &flushed), &disk, &mut ready);
     let begun = std::time::Instant::now();
-    crate::turn::run(&mut server, &mut disk, &stop).unwrap();
+    server.run(&mut disk, &stop).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(4), "it waited for what only itself could do");
     assert!(server.is_done_with());
     assert_eq!(heard.borrow().results, [(3, 0)]);
@@ -194,9 +194,39 @@ fn an_error_of_the_driver_does_not_take_a_device_in_use_away() {
         };
         let driver = Played::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
         let mut server = Server::new(&front, driver, &disk, &mut ready);
-        assert!(crate::turn::run(&mut server, &mut disk, &stop).is_err());
+        assert!(server.run(&mut disk, &stop).is_err());
         assert_eq!(!server.is_done_with(), is_left);
     }
+}
+
+/// The next front of the same disk is asked all of it again, and names its operations alike.
+#[test]
+fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
+    let heard = Rc::new(RefCell::new(Heard::default()));
+    let mood = Mood { shuffle: Some(1), ..Mood::default() };
+    let (stuck, taken) = (mood.stuck.clone(), mood.taken.clone());
+    stuck.store(true, Ordering::Relaxed);
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
+    let (front, stop) = (front(), Stop::new().unwrap());
+    let its_heard = heard.clone();
+    let mut ready = move |_: &std::path::Path| {
+        let mut heard = its_heard.borrow_mut();
+        for tag in 0..DEPTH {
+            heard.to_come.push_back(Ok(Came::Request(tag, request(op::WRITE.into(), tag.into(), 8))));
+        }
+        heard.to_come.push_back(Err(io::Error::from_raw_os_error(libc::EIO)));
+        Ok(())
+    };
+    let driver = Played::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
+    let mut server = Server::new(&front, driver, &disk, &mut ready);
+    let freed = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        stuck.store(false, Ordering::Relaxed);
+    });
+    assert!(server.run(&mut disk, &stop).is_err() && !server.is_done_with());
+    freed.join().unwrap();
+    assert!(taken.load(Ordering::Relaxed) > 0);
+    assert_eq!((server.requests.in_flight(), disk.out()), (0, 0));
 }
 
 /// Whatever a driver asks: each slot is answered once, nothing is read that was never written, and what is asked
@@ -228,7 +258,7 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
         let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
         let mut server = Server::new(&front, driver, &disk, &mut ready);
-        crate::turn::run(&mut server, &mut disk, &stop).unwrap();
+        server.run(&mut disk, &stop).unwrap();
         let heard = heard.borrow();
         assert_eq!((heard.results.len(), heard.out.len()), (asked + 1, 0), "seed {seed}");
         assert!(heard.results.contains(&(DEPTH - 1, 4096)), "seed {seed}: {:?}", heard.results);
@@ -250,7 +280,7 @@ fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
         let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
         let mut server = Server::new(&front, driver, &disk, &mut ready);
-        let ran = crate::turn::run(&mut server, &mut disk, &stop);
+        let ran = server.run(&mut disk, &stop);
         assert_eq!(ran.is_err(), fails);
         assert_eq!(heard.borrow().results.len(), usize::from(!fails));
         assert_eq!(heard.borrow().commands.first(), (!fails).then_some(&Command::Start));
@@ -290,7 +320,7 @@ fn what_the_system_has_no_memory_for_is_handed_over_again() {
     let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
     driver.stop = Some(stop.clone());
     let mut server = Server::new(&front, driver, &disk, &mut ready);
-    crate::turn::run(&mut server, &mut disk, &stop).unwrap();
+    server.run(&mut disk, &stop).unwrap();
     assert!(!server.is_short());
     assert_eq!((heard.borrow().unsent_for, heard.borrow().results.len()), (0, 1));
     // It is no error of the ring, while others are.
