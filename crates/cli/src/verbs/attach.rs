@@ -21,7 +21,8 @@ use control::called::Called;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
 use process::paths::Paths;
-use recovery::record::{self, AttachRecord, AttachState, Found, millis};
+use recovery::list::{AttachState, Found};
+use recovery::record::{self, AttachRecord, millis};
 use recovery::users;
 use recovery::{AttachOptions, Attachment, End, Opened, TIMEOUT_MAX, Wanted};
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use block_device::Via;
 
-use super::record::{self, AttachState, Found};
+use super::list::{self, AttachState, Found};
 use super::{AttachOptions, fronts, guardian, via};
 use process::exit::{Exit, Failure};
 use process::owned;
 
 /// The attachment that waits at the wished place, or of the wished volume.
 pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<Found>, Failure> {
-    let all = record::all(&options.dir)?;
+    let all = list::all(&options.dir)?;
     let at = options.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
     if let Some(found) = at {
         return match (found.state, options.recover) {
@@ -124,7 +124,7 @@ fn delete_stranded(found: &Found) -> Result<(), Failure> {
     if found.dir.owner() != owned::user() {
         return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
     }
-    if record::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
+    if list::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
         std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
     } else {
         let number = fronts::ublk_number(Path::new(found.place()))?;
@@ -138,7 +138,7 @@ fn delete_stranded(found: &Found) -> Result<(), Failure> {
 /// # Errors
 /// A directory whose records cannot be believed.
 pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
-    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| record::all(dir)).collect::<Result<_, _>>()?;
+    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| list::all(dir)).collect::<Result<_, _>>()?;
     Ok(found.into_iter().flatten().collect())
 }
 

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::record::{self, AttachState, Found};
+use super::list::{self, AttachState, Found};
+use super::record;
 use super::{AttachOptions, Attachment, End, Opened, Wanted};
 use config::spec;
 use control::AttachRequest;
@@ -287,7 +288,7 @@ impl Attachments {
 
 /// What waits of what a daemon with this control socket held.
 fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
-    let mut all = record::all(dir).unwrap_or_else(|why| {
+    let mut all = list::all(dir).unwrap_or_else(|why| {
         tracing::warn!(%why, "what the last daemon held is not gone on with");
         Vec::new()
     });

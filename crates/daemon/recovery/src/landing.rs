@@ -8,11 +8,10 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Handle, Initiator, PathIdentity, Protocol};
-use serde::{Deserialize, Serialize};
+use client::{Handle, Initiator, Protocol, PathIdentity};
 
 use super::Wanted;
-use super::record::millis;
+use super::record::{RecordedPath, millis};
 use process::exit::{Exit, Failure};
 
 /// Between two looks at the paths, and at whether who waits has given up.
@@ -22,24 +21,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const MEETING: Duration = Duration::from_secs(1);
 /// The longest Command Quiesce Time that a controller can tell (NVMe Base, Identify Controller, CQT).
 const QUIESCE_MAX: Duration = Duration::from_millis(u16::MAX as u64);
-
-/// A path of a holder, as its record says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordedPath {
-    /// Where it leads, and as whom.
-    pub place: String,
-    /// What told its nexus apart from those of the holder's other paths.
-    pub number: u16,
-    /// Whether a login as the same nexus ends its session.
-    pub reinstates: bool,
-    /// The target portal group that it reached, if that was told.
-    pub group: Option<String>,
-    /// How long after its loss commands may still be carried out, in milliseconds.
-    pub lands_for_ms: u64,
-    /// It had never been up: what its target tells was not known, and is taken for the longest that may be.
-    #[serde(default)]
-    pub is_new: bool,
-}
 
 /// The paths of a volume as they are now, and whether each has been up in this process.
 pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)> {

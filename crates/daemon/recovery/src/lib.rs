@@ -26,6 +26,7 @@ mod guardian;
 pub mod held;
 mod keep;
 pub mod landing;
+pub mod list;
 pub mod record;
 pub mod running_process;
 pub mod same;
@@ -46,7 +47,8 @@ use client::{Initiator, Nexus, PathIdentity, Settings};
 use self::disk::RemoteDisk;
 use self::found::{left_behind, refuse_unknown_device, way};
 use self::guardian::{Lifeline, NotHeld, TakeoverResult};
-use self::record::{AttachRecord, AttachState, Found, Process, RecordFile, SharedRecord, millis};
+use self::list::{AttachState, Found};
+use self::record::{AttachRecord, Process, RecordFile, RecordedPath, SharedRecord, millis};
 use self::wire::RecoveryState;
 use control::called::Called;
 use process::exit::Failure;
@@ -203,7 +205,7 @@ struct Records {
     uuid: Option<String>,
     serial: Option<String>,
     block: Option<u32>,
-    paths: Vec<landing::RecordedPath>,
+    paths: Vec<RecordedPath>,
     nexus: [u8; 3],
     legacy: Option<OrphanedAttachment>,
     lifeline: Option<Lifeline>,
@@ -270,8 +272,7 @@ impl Attachment {
         let (_, shown) = client::urls_of(&options.url)?;
         let nexus = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.record.nexus));
         let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();
-        let identity =
-            |path: &landing::RecordedPath| PathIdentity { place: path.place.clone(), number: path.number };
+        let identity = |path: &RecordedPath| PathIdentity { place: path.place.clone(), number: path.number };
         let inherited = before.iter().map(identity).collect();
         let settings = Settings { memory: MEMORY, nexus, inherited, ..Settings::default() };
         let mut initiator = Initiator::new(settings)?;

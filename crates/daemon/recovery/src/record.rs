@@ -1,27 +1,23 @@
-//! What is attached on this machine: a file for each attachment, so that every process finds all of them.
+//! The record of an attachment: a file that names its volume, its device, its holder and its guardian, so that
+//! every process finds it.
 //!
-//! Invariants: a record whose holder and guardian are both gone is no attachment, unless its device or socket is still there,
-//! and is removed by who sees it; what cannot be told from here (no descriptor, another PID namespace) is not gone. A record is believed only if it stands in a directory that its owner alone can change, and no further
-//! than its owner could act: the processes that it names must be this user's.
+//! Invariant: a record is written whole or not at all, and goes with its attachment unless it is left behind.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use super::running_process::Process;
-use super::{guardian, running_process};
 use process::exit::Failure;
 use process::owned::Dir;
 use process::paths::Paths;
 
 /// The longest record, in bytes; a stripe's name has those of its legs.
-const RECORD_MAX: u64 = 256 << 10;
+pub(super) const RECORD_MAX: u64 = 256 << 10;
 
 /// Who holds on if the holder is killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +26,24 @@ pub struct Kept {
     pub process: Process,
     /// Where it listens.
     pub socket: PathBuf,
+}
+
+/// A path of a holder, as its record says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedPath {
+    /// Where it leads, and as whom.
+    pub place: String,
+    /// What told its nexus apart from those of the holder's other paths.
+    pub number: u16,
+    /// Whether a login as the same nexus ends its session.
+    pub reinstates: bool,
+    /// The target portal group that it reached, if that was told.
+    pub group: Option<String>,
+    /// How long after its loss commands may still be carried out, in milliseconds.
+    pub lands_for_ms: u64,
+    /// It had never been up: what its target tells was not known, and is taken for the longest that may be.
+    #[serde(default)]
+    pub is_new: bool,
 }
 
 /// An attachment, as its file says.
@@ -64,7 +78,7 @@ pub struct AttachRecord {
     pub block: Option<u32>,
     /// The holder's paths; none: it did not write them down.
     #[serde(default)]
-    pub paths: Vec<super::landing::RecordedPath>,
+    pub paths: Vec<RecordedPath>,
     /// The qualifier of the holder's iSCSI sessions.
     #[serde(default)]
     pub nexus: [u8; 3],
@@ -73,215 +87,11 @@ pub struct AttachRecord {
     pub space: Option<u64>,
 }
 
-/// How an attachment stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
-pub enum AttachState {
-    /// Its holder serves it.
-    Serving,
-    /// Its holder is gone; I/O waits to be recovered.
-    Waiting {
-        /// For so long yet.
-        left_ms: u64,
-    },
-    /// Nobody recovered it in time: I/O fails.
-    Failing,
-    /// Holder and guardian are gone, and its device or socket is still there: I/O waits to be recovered, as long as
-    /// its users do.
-    Stranded,
-    /// It cannot be told from here. It counts as served.
-    Unknown,
-}
-
-/// A record, where it was found, and how the attachment stands.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The record.
-    pub record: AttachRecord,
-    /// Where it stands.
-    pub dir: Arc<Dir>,
-    /// Its file there.
-    pub file: OsString,
-    /// As it stands.
-    pub state: AttachState,
-}
-
-impl Found {
-    /// Whether a user's word names it: one of its ways, the directory of one, or the number of a process
-    /// that holds nothing else.
-    pub fn is(&self, name: &Path) -> bool {
-        let record = &self.record;
-        let is_pid = record.control.is_none() && name == Path::new(&record.holder.pid.to_string());
-        let is_way = |way: &String| {
-            let way = Path::new(way);
-            // Of a FUSE file the directory names it too; of a device or socket it would name others.
-            way == name || (record.via == "fuse" && way.parent() == Some(name) && !way.starts_with("/dev"))
-        };
-        is_pid || record.ways.iter().any(is_way)
-    }
-
-    /// Whether its holder serves it, or may.
-    pub fn is_held(&self) -> bool {
-        matches!(self.state, AttachState::Serving | AttachState::Unknown)
-    }
-
-    /// What `--at` names of it.
-    pub fn place(&self) -> &str {
-        self.record.ways.first().map_or("", String::as_str)
-    }
-
-    /// Its ways, for people.
-    pub fn ways(&self) -> String {
-        self.record.ways.join(" ")
-    }
-}
-
 /// Where records are, and sockets and directories that nobody named: beside the control socket.
 pub fn dir(control: Option<&Path>) -> PathBuf {
     let usual = Paths::of_process().control;
     let control = control.unwrap_or(&usual);
     control.parent().unwrap_or(Path::new("/run/blockwire")).join("attached")
-}
-
-/// All that is attached; what is dead is forgotten.
-///
-/// # Errors
-/// A directory whose records cannot be believed, and why.
-pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
-    let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.display()));
-    let Some(dir) = Dir::find(dir)?.map(Arc::new) else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    for file in dir.names().map_err(failed)? {
-        let is_record = Path::new(&file).extension().is_some_and(|extension| extension == "json");
-        // What begins with a dot is being written, and seen next time.
-        if !is_record || file.as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        let text = match dir.read(&file, RECORD_MAX) {
-            Ok(text) => text,
-            // What is no record, or has just gone, is nobody's business; what cannot be read now is.
-            Err(why) if is_no_record(&why) => continue,
-            Err(why) => return Err(failed(why)),
-        };
-        let Ok(record) = serde_json::from_slice::<AttachRecord>(&text) else { continue };
-        match state(&record, dir.owner()) {
-            Some(state) => found.push(Found { record, dir: dir.clone(), file, state }),
-            None => drop(dir.remove(&file)),
-        }
-    }
-    // A number that was given again is the one's who serves it.
-    let served: Vec<String> = found
-        .iter()
-        .filter(|one| !matches!(one.state, AttachState::Stranded | AttachState::Unknown))
-        .flat_map(|one| one.record.ways.clone())
-        .collect();
-    found.retain(|one| {
-        let is_gone =
-            one.state == AttachState::Stranded && one.record.ways.iter().any(|way| served.contains(way));
-        if is_gone {
-            let _ = one.dir.remove(&one.file);
-        }
-        !is_gone
-    });
-    hide_doubles(&mut found);
-    found.sort_by(|a, b| (a.record.holder.pid, &a.file).cmp(&(b.record.holder.pid, &b.file)));
-    Ok(found)
-}
-
-/// Of records with one guardian one counts: that whose holder lives, if there is one. A recovery that was killed before
-/// its guardian had heard of it leaves its own beside the other.
-fn hide_doubles(found: &mut Vec<Found>) {
-    found.sort_by_key(|one| !one.is_held());
-    let mut seen = Vec::new();
-    found.retain(|one| {
-        let Some(guardian) = &one.record.guardian else { return true };
-        let is_first = !seen.contains(guardian);
-        seen.push(guardian.clone());
-        is_first
-    });
-}
-
-/// Whether what keeps a file from being read is that it is no record of the directory's owner, or none any more.
-fn is_no_record(why: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
-    let is_link = why.raw_os_error() == Some(Errno::LOOP.raw_os_error());
-    is_link || matches!(why.kind(), NotFound | PermissionDenied | InvalidData)
-}
-
-/// `None`: it is shown to be gone.
-fn state(record: &AttachRecord, owner: u32) -> Option<AttachState> {
-    let look = || -> io::Result<Option<AttachState>> {
-        let here = running_process::space()?;
-        if record.space.is_some_and(|space| space != here) {
-            // Of its processes nothing can be told; but a guardian outlives its holder, and answers in any space.
-            let is_gone = record.guardian.as_ref().map(|kept| has_ceased(kept, owner)).transpose()?;
-            return Ok((is_gone != Some(true)).then_some(AttachState::Unknown));
-        }
-        if record.holder.is_of(owner)? {
-            return Ok(Some(AttachState::Serving));
-        }
-        let Some(kept) = &record.guardian else { return Ok(None) };
-        Ok(kept.process.is_of(owner)?.then(|| waiting(kept, owner)))
-    };
-    let stranded = || Ok(is_stranded(record, owner)?.then_some(AttachState::Stranded));
-    let found = look().and_then(|found| found.map_or_else(stranded, |state| Ok(Some(state))));
-    found.unwrap_or(Some(AttachState::Unknown))
-}
-
-/// Whether nobody listens any more where a guardian did. Without the socket it is not told: it may have another path
-/// here.
-fn has_ceased(kept: &Kept, owner: u32) -> io::Result<bool> {
-    let Some(socket) = kept.socket.to_str() else { return Ok(false) };
-    is_stale_socket(socket, owner)
-}
-
-/// As the guardian says it.
-fn waiting(kept: &Kept, owner: u32) -> AttachState {
-    match guardian::ask(kept, owner) {
-        Ok(Some(left)) => AttachState::Waiting { left_ms: millis(left) },
-        Ok(None) => AttachState::Failing,
-        // It is just going, or just taken over: its process says that somebody is there.
-        Err(_) => AttachState::Waiting { left_ms: 0 },
-    }
-}
-
-/// Whether what nobody holds is there all the same: a ublk device stays until it is taken away; and who was at a
-/// socket comes again when somebody listens there, and asks again what was in flight.
-fn is_stranded(record: &AttachRecord, owner: u32) -> io::Result<bool> {
-    let Some(way) = record.ways.first() else { return Ok(false) };
-    match &*record.via {
-        "ublk" => Ok(facts_of(way)?.is_some_and(|facts| facts.file_type().is_block_device())),
-        "nbd" | "vhost-user" => is_stale_socket(way, owner),
-        _ => Ok(false),
-    }
-}
-
-/// `None`: nothing is there.
-fn facts_of(path: &str) -> io::Result<Option<std::fs::Metadata>> {
-    match std::fs::symlink_metadata(path) {
-        Ok(facts) => Ok(Some(facts)),
-        Err(why) if matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(why) => Err(why),
-    }
-}
-
-/// Whether a path is a socket of this owner that nobody listens on.
-///
-/// # Errors
-/// What keeps us from knowing.
-pub(super) fn is_stale_socket(path: &str, owner: u32) -> io::Result<bool> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-    if !facts_of(path)?.is_some_and(|facts| facts.file_type().is_socket() && facts.uid() == owner) {
-        return Ok(false);
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match connect(&probe, &SocketAddrUnix::new(path)?) {
-        Err(Errno::CONNREFUSED) => Ok(true),
-        // Somebody listens, who has no room now or speaks otherwise; or it has just gone.
-        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE | Errno::NOENT) => Ok(false),
-        Err(why) => Err(why.into()),
-    }
 }
 
 /// A record that goes away with the attachment.
@@ -310,7 +120,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn set_paths(&mut self, paths: Vec<super::landing::RecordedPath>) -> io::Result<()> {
+    pub fn set_paths(&mut self, paths: Vec<RecordedPath>) -> io::Result<()> {
         if self.record.paths == paths {
             return Ok(());
         }
@@ -358,70 +168,13 @@ pub fn millis(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use std::fs;
 
-    fn left_by_the_dead(via: &str, way: &Path) -> String {
+    pub(in super::super) fn left_by_the_dead(via: &str, way: &Path) -> String {
         // No process began before the kernel.
         let way = serde_json::json!([way]);
         format!(r#"{{"pid":1,"started":0,"url":"u","via":"{via}","ways":{way},"uuid":"x","nexus":[1,2,3]}}"#)
-    }
-
-    #[test]
-    fn whose_clients_come_again_and_ask_again_is_not_forgotten_while_its_socket_stands() {
-        use std::os::unix::net::UnixListener;
-        let root = tempfile::tempdir().unwrap();
-        let (records, stale, served) =
-            (root.path().join("attached"), root.path().join("stale"), root.path().join("served"));
-        let dir = Dir::make(&records).unwrap();
-        drop(UnixListener::bind(&stale).unwrap());
-        let listener = UnixListener::bind(&served).unwrap();
-        for (name, via, way) in [
-            ("1.json", "nbd", &stale),
-            ("2.json", "vhost-user", &served),
-            ("3.json", "vhost-user", &root.path().join("gone")),
-            ("4.json", "fuse", &stale),
-        ] {
-            dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
-        }
-        let found = all(&records).unwrap();
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].state, found[0].record.nexus), (AttachState::Stranded, [1, 2, 3]));
-        // Who gives it up takes the socket away, and no other.
-        super::super::give_up(&found[0]).unwrap();
-        assert!(!stale.exists() && served.exists());
-        assert!(all(&records).unwrap().is_empty() && dir.names().unwrap().is_empty());
-        drop(listener);
-    }
-
-    #[test]
-    fn what_another_process_number_space_or_a_missing_descriptor_hides_is_not_taken_for_dead() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("fuse", Path::new("/a"))).unwrap();
-        assert_eq!(state(&record, dir.owner()), None, "it is shown to be gone");
-        let elsewhere = AttachRecord { space: Some(running_process::space().unwrap() + 1), ..record };
-        let text = serde_json::to_vec(&elsewhere).unwrap();
-        dir.make_file(OsStr::new("1.json"), &text).unwrap();
-        let found = all(dir.path()).unwrap();
-        assert_eq!((found.len(), found[0].state), (1, AttachState::Unknown));
-        assert!(found[0].is_held() && super::super::give_up(&found[0]).is_err());
-        assert_eq!(dir.names().unwrap(), ["1.json"], "its record was removed");
-        // All of a space may have ended; its guardian's socket tells.
-        let socket = root.path().join("guardian");
-        let kept = Kept { process: elsewhere.holder, socket: socket.clone() };
-        let kept = AttachRecord { guardian: Some(kept), ..elsewhere };
-        assert_eq!(state(&kept, dir.owner()), Some(AttachState::Unknown), "no socket tells nothing");
-        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert_eq!(state(&kept, dir.owner()), Some(AttachState::Unknown));
-        drop(listener);
-        assert_eq!(state(&kept, dir.owner()), None, "nobody holds it any more");
-        // What cannot be read for now is no less there.
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
-            assert!(!is_no_record(&errno.into()), "{errno:?}");
-        }
-        assert!(is_no_record(&Errno::NOENT.into()) && is_no_record(&Errno::LOOP.into()));
     }
 
     /// A path has connected again, to a controller that lets writes land for longer.
@@ -431,7 +184,7 @@ mod tests {
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
         let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
         let mut noted = RecordFile::write(dir.clone(), OsStr::new("1.json"), &record).unwrap();
-        let path = |lands_for_ms| super::super::landing::RecordedPath {
+        let path = |lands_for_ms| RecordedPath {
             place: "a".to_owned(),
             number: 0,
             reinstates: false,
@@ -447,73 +200,5 @@ mod tests {
         }
         drop(noted);
         assert!(dir.names().unwrap().is_empty());
-    }
-
-    #[test]
-    fn what_a_front_that_failed_has_left_behind_is_not_taken_for_served_while_its_process_lives() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
-        let record = AttachRecord { holder: Process::own().unwrap(), ..record };
-        let noted = RecordFile::write(dir.clone(), OsStr::new("1.json"), &record).unwrap();
-        assert_eq!(all(dir.path()).unwrap()[0].state, AttachState::Serving);
-        noted.leave_behind();
-        let left: AttachRecord =
-            serde_json::from_slice(&dir.read(OsStr::new("1.json"), RECORD_MAX).unwrap()).unwrap();
-        assert!(!left.holder.is_of(dir.owner()).unwrap() && left.url == record.url);
-        drop(RecordFile::write(dir.clone(), OsStr::new("2.json"), &record).unwrap());
-        assert_eq!(dir.names().unwrap(), ["1.json"]);
-    }
-
-    #[test]
-    fn a_recovery_that_was_killed_half_way_leaves_no_second_attachment() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
-        let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
-        let of = |file: &str, socket: Option<&str>, state| {
-            let guardian = socket.map(|socket| Kept { process: record.holder, socket: socket.into() });
-            Found {
-                record: AttachRecord { guardian, ..record.clone() },
-                dir: dir.clone(),
-                file: file.into(),
-                state,
-            }
-        };
-        let waits = AttachState::Waiting { left_ms: 1 };
-        let mut found = vec![
-            of("1", Some("/k"), waits),
-            of("2", Some("/k"), AttachState::Serving),
-            of("3", Some("/l"), waits),
-            of("4", Some("/l"), waits),
-            of("5", None, AttachState::Stranded),
-            of("6", None, AttachState::Stranded),
-        ];
-        hide_doubles(&mut found);
-        let files: Vec<_> = found.iter().map(|one| one.file.to_str().unwrap()).collect();
-        assert_eq!(files, ["2", "3", "5", "6"]);
-    }
-
-    #[test]
-    fn a_ublk_device_that_outlives_holder_and_guardian_is_not_forgotten() {
-        let block = |path: &PathBuf| {
-            fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
-        };
-        let device = fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path()).find(block);
-        let Some(device) = device else { return };
-        let root = tempfile::tempdir().unwrap();
-        let records = root.path().join("attached");
-        let dir = Dir::make(&records).unwrap();
-        for (name, via, way) in [
-            ("1.json", "ublk", device.as_path()),
-            ("2.json", "ublk", Path::new("/dev/ublkb4294967295")),
-            ("3.json", "nbd", device.as_path()),
-        ] {
-            dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
-        }
-        let found = all(&records).unwrap();
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].state, found[0].record.uuid.as_deref()), (AttachState::Stranded, Some("x")));
-        assert_eq!(found[0].record.nexus, [1, 2, 3]);
-        assert_eq!(dir.names().unwrap(), ["1.json"], "what is gone is forgotten");
     }
 }

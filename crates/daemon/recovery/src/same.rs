@@ -5,7 +5,8 @@
 use client::{Handle, Initiator, VolumeInfo};
 use multipath::is_same_serial;
 
-use super::record::{AttachRecord, Found};
+use super::list::Found;
+use super::record::AttachRecord;
 use process::exit::Failure;
 
 /// What is written down of a volume, to know it again: UUID, serial number, and the bytes of its blocks.
@@ -77,7 +78,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::record::AttachState;
+    use super::super::list::AttachState;
     use super::*;
     use process::owned::Dir;
 

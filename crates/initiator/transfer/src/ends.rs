@@ -16,7 +16,7 @@ use volume::Epoch;
 use crate::claims::{type_word, who};
 use crate::place::{self, Key, Place};
 use process::exit::Failure;
-use recovery::{record, same};
+use recovery::{list, record, same};
 
 /// Most bytes that are moved at a time.
 const STRETCH: u64 = 1 << 20;
@@ -85,8 +85,8 @@ fn stretch_of(geometry: &Geometry) -> u64 {
 /// machine. Every verb that writes comes through here, unless it is forced.
 pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
     let (volume_info, (_, shown)) = (initiator.volume_info(volume), client::urls_of(name)?);
-    let is_it = |found: &&record::Found| same::is_of(&found.record, volume_info.as_deref(), &shown);
-    if let Some(found) = record::all(&record::dir(None))?.iter().find(is_it) {
+    let is_it = |found: &&list::Found| same::is_of(&found.record, volume_info.as_deref(), &shown);
+    if let Some(found) = list::all(&record::dir(None))?.iter().find(is_it) {
         let why =
             format!("the destination is attached here ({}): detach it first, or give --force", found.ways());
         return Err(Failure::usage(why));
