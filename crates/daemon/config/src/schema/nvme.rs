@@ -1,81 +1,46 @@
 //! Sections that only NVMe/TCP has.
 
-use super::{Section, key};
+use super::Section;
 
 /// `[[subsystem]]`
 pub const SUBSYSTEM: Section = Section {
     title: "[[subsystem]]",
     about: "An NVMe subsystem and its namespaces. A volume that no target and no subsystem names is namespace 1 of a subsystem of its own, `nqn.2026-11.io.blockwire:NAME` (with `node`: `nqn.2026-11.io.blockwire:NODE:NAME`).",
-    keys: &[
-        key("nqn", "NVMe qualified name", "needed", "`nqn.YYYY-MM.reversed.domain:anything`; unique."),
-        key("portals", "list of tags", "all", "Portal groups through which the subsystem is reached."),
-        key("namespaces", "list of {volume, nsid, ro, ana_group}", "needed", "Its namespaces."),
-        key("ana_group", "1 to 128", "1", "ANA group of namespaces that name none."),
-        key(
-            "hosts",
-            "list of names of [[host]]",
-            "none",
-            "Hosts that may reach all of it, beside those with a grant.",
-        ),
-        key(
-            "open",
-            "true or false",
-            "true if there is no [[host]]",
-            "Every host may reach it, not only hosts with a grant.",
-        ),
-        key(
-            "serial",
-            "text",
-            "made of the UUID of its first volume",
-            "Serial number, at most 20 ASCII characters. Hosts take subsystems with the same one for the same.",
-        ),
-        key("model", "text", "\"Blockwire\"", "Model number, at most 40 ASCII characters."),
-        key("controllers", "1 to 65519", "1024", "Controllers (associations of hosts) at one time."),
-        key("queues", "1 to 128", "128", "I/O queues that one controller may have."),
-        key(
-            "queue_depth",
-            "2 to 1024",
-            "1024",
-            "Entries that one I/O queue may have; fewer while memory is short.",
-        ),
-        key(
-            "in_capsule",
-            "size, 0 to 16K, a multiple of 16",
-            "8K",
-            "Data that may ride in a command's capsule; larger writes are asked for.",
-        ),
-        key(
-            "max_transfer",
-            "size, 8K to 1M, a power of two",
-            "1M",
-            "Largest transfer of one command (MDTS). With 8K a subsystem has at most 1,020 namespaces, so that hosts can read the states of all of them at once.",
-        ),
-    ],
+    keys: keys! {
+        "nqn": "NVMe qualified name", "needed", "`nqn.YYYY-MM.reversed.domain:anything`; unique.";
+        "portals": "list of tags", "all", "Portal groups through which the subsystem is reached.";
+        "namespaces": "list of {volume, nsid, ro, ana_group}", "needed", "Its namespaces.";
+        "ana_group": "1 to 128", "1", "ANA group of namespaces that name none.";
+        "hosts": "list of names of [[host]]", "none", "Hosts that may reach all of it, beside those with a grant.";
+        "open": "true or false", "true if there is no [[host]]", "Every host may reach it, not only hosts with a grant.";
+        "serial": "text", "made of the UUID of its first volume", "Serial number, at most 20 ASCII characters. Hosts take subsystems with the same one for the same.";
+        "model": "text", "\"Blockwire\"", "Model number, at most 40 ASCII characters.";
+        "controllers": "1 to 65519", "1024", "Controllers (associations of hosts) at one time.";
+        "queues": "1 to 128", "128", "I/O queues that one controller may have.";
+        "queue_depth": "2 to 1024", "1024", "Entries that one I/O queue may have; fewer while memory is short.";
+        "in_capsule": "size, 0 to 16K, a multiple of 16", "8K", "Data that may ride in a command's capsule; larger writes are asked for.";
+        "max_transfer": "size, 8K to 1M, a power of two", "1M", "Largest transfer of one command (MDTS). With 8K a subsystem has at most 1,020 namespaces, so that hosts can read the states of all of them at once.";
+    },
 };
 
 /// An element of `namespaces`.
 pub const NAMESPACE: Section = Section {
     title: "namespaces of [[subsystem]]",
     about: "One namespace.",
-    keys: &[
-        key("volume", "name", "needed", "The volume behind it."),
-        key("nsid", "1 to 1024", "the next number", "Its number, unique in the subsystem."),
-        key("ro", "true or false", "false", "Nobody writes through this namespace."),
-        key(
-            "ana_group",
-            "1 to 128",
-            "that of the subsystem",
-            "Its ANA group. A volume is in one group, whatever subsystem shows it.",
-        ),
-    ],
+    keys: keys! {
+        "volume": "name", "needed", "The volume behind it.";
+        "nsid": "1 to 1024", "the next number", "Its number, unique in the subsystem.";
+        "ro": "true or false", "false", "Nobody writes through this namespace.";
+        "ana_group": "1 to 128", "that of the subsystem", "Its ANA group. A volume is in one group, whatever subsystem shows it.";
+    },
 };
 
 /// `[[referral]]`
 pub const REFERRAL: Section = Section {
     title: "[[referral]]",
     about: "Another NVMe discovery service. Hosts that ask ours are told of it.",
-    keys: &[
-        key("address", "address", "needed", "`IP` or `IP:PORT`; the port is 8009 unless given."),
-        key("nqn", "NVMe qualified name", "the well-known name", "Its name, if it has one of its own."),
-    ],
+    keys: keys! {
+        "address": "address", "needed", "`IP` or `IP:PORT`; the port is 8009 unless given.";
+        "nqn": "NVMe qualified name", "the well-known name", "Its name, if it has one of its own.";
+    },
 };
