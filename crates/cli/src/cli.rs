@@ -8,7 +8,9 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
+    daemon_args::DaemonArgs,
     iscsictl::{self, IscsictlArgs},
+    key::KeyHash,
     verbs::RemoteVerb,
 };
 use config::size;
@@ -146,7 +148,7 @@ pub enum Verb {
     #[command(after_help = iscsictl::HELP)]
     Iscsictl(Box<IscsictlArgs>),
     /// Show whether a daemon runs, and what it serves
-    Status(Daemon),
+    Status(DaemonArgs),
     /// Stop the running daemon, and wait until it has ended
     Stop(StopArgs),
     /// Print a completion script for a shell
@@ -166,29 +168,18 @@ pub enum Verb {
     Other(Vec<OsString>),
 }
 
-/// Which daemon to ask, and how to show the answer.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Daemon {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Control socket of the daemon [default: /run/blockwire/control.sock]
-    #[arg(long, value_name = "PATH")]
-    pub control: Option<PathBuf>,
-}
-
 /// Verbs of `volume`.
 #[derive(Debug, Subcommand)]
 pub enum VolumeVerb {
     /// List the volumes
-    List(Daemon),
+    List(DaemonArgs),
     /// Show one volume
     Show {
         /// The volume
         name: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Create a volume and serve it at once; it comes back when the daemon is restarted
     #[command(after_help = "SPEC is as for `blockwire serve --volume`.\n\nExamples:\n  \
@@ -200,7 +191,7 @@ pub enum VolumeVerb {
         volume: NamedSpec,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Stop serving a volume; its file or device is not touched
     Delete {
@@ -211,7 +202,7 @@ pub enum VolumeVerb {
         force: bool,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Try to serve a volume again that has failed, once what is wrong with it was put right; of one that was served,
     /// acknowledge that what was written before a failed sync may be lost
@@ -220,7 +211,7 @@ pub enum VolumeVerb {
         name: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Change a setting of a volume in use; hosts of both protocols are told
     Set {
@@ -231,7 +222,7 @@ pub enum VolumeVerb {
         read_only: Switch,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Change the size of a volume in use; initiators are told
     #[command(
@@ -249,7 +240,7 @@ pub enum VolumeVerb {
         shrink: bool,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
 }
 
@@ -257,14 +248,14 @@ pub enum VolumeVerb {
 #[derive(Debug, Subcommand)]
 pub enum SubsystemVerb {
     /// List the subsystems
-    List(Daemon),
+    List(DaemonArgs),
     /// Show one subsystem
     Show {
         /// Its NQN, or the end of it
         name: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
 }
 
@@ -289,14 +280,14 @@ pub enum HostVerb {
         file: PathBuf,
     },
     /// List the configured hosts
-    List(Daemon),
+    List(DaemonArgs),
     /// Show one host
     Show {
         /// Its name in the configuration
         name: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
 }
 
@@ -304,14 +295,14 @@ pub enum HostVerb {
 #[derive(Debug, Subcommand)]
 pub enum ReservationVerb {
     /// List the reservations of all volumes
-    List(Daemon),
+    List(DaemonArgs),
     /// Show the reservation of a volume and its registrants, with keys
     Show {
         /// The volume
         volume: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
 }
 
@@ -324,7 +315,7 @@ pub enum PathVerb {
         volume: Option<String>,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Set the state of paths to a volume; hosts of both protocols are told
     #[command(
@@ -346,22 +337,8 @@ pub enum PathVerb {
         state: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
-}
-
-/// Hashes of DH-HMAC-CHAP secrets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum KeyHash {
-    /// None: 32 bytes.
-    None,
-    /// SHA-256: 32 bytes.
-    #[default]
-    Sha256,
-    /// SHA-384: 48 bytes.
-    Sha384,
-    /// SHA-512: 64 bytes.
-    Sha512,
 }
 
 fn path_state(text: &str) -> Result<String, String> {
@@ -385,14 +362,14 @@ pub enum Switch {
 #[derive(Debug, Subcommand)]
 pub enum TargetVerb {
     /// List the targets
-    List(Daemon),
+    List(DaemonArgs),
     /// Show one target
     Show {
         /// Its iSCSI name, or the end of it
         name: String,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
 }
 
@@ -400,21 +377,21 @@ pub enum TargetVerb {
 #[derive(Debug, Subcommand)]
 pub enum ListVerb {
     /// List them
-    List(Daemon),
+    List(DaemonArgs),
 }
 
 /// Verbs of `connection`.
 #[derive(Debug, Subcommand)]
 pub enum ConnectionVerb {
     /// List the connections
-    List(Daemon),
+    List(DaemonArgs),
     /// Show one connection
     Show {
         /// Its number, as listed
         id: u64,
         /// Which daemon.
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
 }
 
@@ -429,7 +406,7 @@ pub struct StopArgs {
     pub no_wait: bool,
     /// Which daemon.
     #[command(flatten)]
-    pub daemon: Daemon,
+    pub daemon: DaemonArgs,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{cli::Daemon, output};
+use crate::{daemon_args::DaemonArgs, output};
 use control::{
     Answer, Request, client,
     report::{SessionReport, SettingsReport, line},
@@ -81,7 +81,7 @@ pub struct IscsictlArgs {
     pub words: Vec<String>,
     /// Which daemon.
     #[command(flatten)]
-    pub daemon: Daemon,
+    pub daemon: DaemonArgs,
 }
 
 fn handle(text: &str) -> Result<u64, String> {

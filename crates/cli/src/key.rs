@@ -10,8 +10,21 @@ use std::{
 
 use nvme::auth::{Hash, Secret};
 
-use crate::cli::KeyHash;
 use process::{exit::Failure, random};
+
+/// Hashes of DH-HMAC-CHAP secrets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum KeyHash {
+    /// None: 32 bytes.
+    None,
+    /// SHA-256: 32 bytes.
+    #[default]
+    Sha256,
+    /// SHA-384: 48 bytes.
+    Sha384,
+    /// SHA-512: 64 bytes.
+    Sha512,
+}
 
 /// Draws a secret into a new file.
 pub fn draw(hash: KeyHash, path: &Path) -> Result<(), Failure> {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod daemon_args;
 pub mod iscsictl;
 pub mod key;
 pub mod output;

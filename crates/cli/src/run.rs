@@ -17,9 +17,10 @@ use signal_hook::{
 
 use crate::{
     cli::{
-        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
+        Cli, ConnectionVerb, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
         Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
+    daemon_args::DaemonArgs,
     iscsictl, key, output, verbs,
 };
 use control::{Answer, Request, client};
@@ -125,14 +126,14 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
     ask(&daemon, &paths, request)
 }
 
-fn reservation(verb: ReservationVerb) -> (Daemon, Request) {
+fn reservation(verb: ReservationVerb) -> (DaemonArgs, Request) {
     match verb {
         ReservationVerb::List(daemon) => (daemon, Request::ReservationList),
         ReservationVerb::Show { volume, daemon } => (daemon, Request::ReservationShow { name: volume }),
     }
 }
 
-fn path(verb: PathVerb) -> (Daemon, Request) {
+fn path(verb: PathVerb) -> (DaemonArgs, Request) {
     match verb {
         PathVerb::List { volume, daemon } => (daemon, Request::PathList { name: volume }),
         PathVerb::Set { volume, port, group, state, daemon } => {
@@ -141,7 +142,7 @@ fn path(verb: PathVerb) -> (Daemon, Request) {
     }
 }
 
-fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
+fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
     Ok(match verb {
         VolumeVerb::List(daemon) => (daemon, Request::VolumeList),
         VolumeVerb::Show { name, daemon } => (daemon, Request::VolumeShow { name }),
@@ -169,7 +170,7 @@ fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
     })
 }
 
-fn ask(daemon: &Daemon, paths: &Paths, request: Request) -> Result<Exit, Failure> {
+fn ask(daemon: &DaemonArgs, paths: &Paths, request: Request) -> Result<Exit, Failure> {
     let socket = daemon.control.as_deref().unwrap_or(&paths.control);
     let answer = client::ask(socket, request)?;
     let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };

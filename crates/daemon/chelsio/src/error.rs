@@ -4,6 +4,9 @@ use std::fmt;
 
 use config::{name::NameError, network::AddressError};
 
+/// The form of `PortalGroup`.
+pub const PORTAL_FORM: &str = "is TAG@ADDRESS[:PORT], for example 1@192.0.2.10:3260";
+
 /// Why a value is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ValueError {
@@ -94,7 +97,7 @@ impl fmt::Display for ValueError {
             ValueError::TooMany(most, what) => write!(f, "names more than {most} {what}"),
             ValueError::TooOften(most) => write!(f, "stands more than {most} times in one block"),
             ValueError::Name(why) => why.fmt(f),
-            ValueError::Portal(why) => write!(f, "{}: {why}", crate::portal::FORM),
+            ValueError::Portal(why) => write!(f, "{}: {why}", PORTAL_FORM),
             ValueError::SameAddress(address) => write!(f, "names {address} twice"),
             ValueError::Address(text) => write!(f, "\"{text}\" is not an IP address"),
             ValueError::NoAclKey(part) => {

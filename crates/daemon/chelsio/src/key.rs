@@ -1,6 +1,15 @@
 //! The keys of a `chiscsi.conf`.
 
-use super::{error::KeyError, text::Kind, value};
+use super::{error::KeyError, value};
+
+/// Which kind of block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// `global:`
+    Global,
+    /// `target:`
+    Target,
+}
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +113,10 @@ const TARGET: [(&str, Key); 32] = [
     ("RegisteriSNS", RegisterIsns),
 ];
 
-fn of(kind: Kind) -> &'static [(&'static str, Key)] {
+fn of(kind: BlockKind) -> &'static [(&'static str, Key)] {
     match kind {
-        Kind::Global => &GLOBAL,
-        Kind::Target => &TARGET,
+        BlockKind::Global => &GLOBAL,
+        BlockKind::Target => &TARGET,
     }
 }
 
@@ -140,14 +149,14 @@ impl Key {
 }
 
 /// The key of that name in a block of that kind, or what is wrong with it.
-pub fn find(name: &str, kind: Kind) -> Result<Key, KeyError> {
+pub fn find(name: &str, kind: BlockKind) -> Result<Key, KeyError> {
     let found = |kind| of(kind).iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
     if let Some(key) = found(kind) {
         return Ok(key);
     }
     let (block, other, elsewhere) = match kind {
-        Kind::Global => ("global:", Kind::Target, "target:"),
-        Kind::Target => ("target:", Kind::Global, "global:"),
+        BlockKind::Global => ("global:", BlockKind::Target, "target:"),
+        BlockKind::Target => ("target:", BlockKind::Global, "global:"),
     };
     if found(other).is_some() {
         return Err(KeyError::OtherBlock { name: name.to_owned(), block, other: elsewhere });
@@ -162,19 +171,19 @@ mod tests {
 
     #[test]
     fn keys_are_known_by_their_block_and_slips_have_a_neighbour() {
-        for kind in [Kind::Global, Kind::Target] {
+        for kind in [BlockKind::Global, BlockKind::Target] {
             for (name, key) in of(kind) {
                 assert_eq!(find(name, kind), Ok(*key));
                 assert_eq!(key.name(), *name);
             }
         }
         for (name, kind, why) in [
-            ("targetname", Kind::Target, "did you mean \"TargetName\"?"),
-            ("InitalR2T", Kind::Target, "did you mean \"InitialR2T\"?"),
-            ("TargetName", Kind::Global, "not belong into \"global:\" but into \"target:\""),
-            ("iscsi_auth_order", Kind::Target, "not belong into \"target:\" but into \"global:\""),
-            ("iscsi_auth_oder", Kind::Global, "did you mean \"iscsi_auth_order\"?"),
-            ("qqqqqqqq", Kind::Target, "unknown key \"qqqqqqqq\" in \"target:\""),
+            ("targetname", BlockKind::Target, "did you mean \"TargetName\"?"),
+            ("InitalR2T", BlockKind::Target, "did you mean \"InitialR2T\"?"),
+            ("TargetName", BlockKind::Global, "not belong into \"global:\" but into \"target:\""),
+            ("iscsi_auth_order", BlockKind::Target, "not belong into \"target:\" but into \"global:\""),
+            ("iscsi_auth_oder", BlockKind::Global, "did you mean \"iscsi_auth_order\"?"),
+            ("qqqqqqqq", BlockKind::Target, "unknown key \"qqqqqqqq\" in \"target:\""),
         ] {
             let said = find(name, kind).unwrap_err().to_string();
             assert!(said.contains(why), "{name}: {said}");

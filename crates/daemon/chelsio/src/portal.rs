@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{error::ValueError, value};
+use super::{
+    error::{PORTAL_FORM, ValueError},
+    value,
+};
 use config::network;
 
 /// Most addresses of one line.
@@ -21,12 +24,9 @@ pub struct Group {
     pub sent_to: Vec<u16>,
 }
 
-/// The form of the value.
-pub const FORM: &str = "is TAG@ADDRESS[:PORT], for example 1@192.0.2.10:3260";
-
 /// Reads the value.
 pub fn parse(text: &str) -> Result<Group, ValueError> {
-    let (tag, rest) = text.split_once('@').ok_or(FORM)?;
+    let (tag, rest) = text.split_once('@').ok_or(PORTAL_FORM)?;
     let mut group =
         Group { tag: tag_of(tag.trim())?, addresses: Vec::new(), timeout: None, sent_to: Vec::new() };
     for part in split(rest) {
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<Group, ValueError> {
         }
     }
     match group.addresses.len() {
-        0 => Err(FORM.into()),
+        0 => Err(PORTAL_FORM.into()),
         1..=ADDRESSES_MAX => Ok(group),
         _ => Err(ValueError::TooMany(ADDRESSES_MAX, "addresses")),
     }

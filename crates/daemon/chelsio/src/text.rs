@@ -2,26 +2,17 @@
 //!
 //! A line that begins with `#` is a comment; a `#` elsewhere belongs to the value.
 
-use crate::key::{self, Key};
+use crate::key::{self, BlockKind, Key};
 use config::diagnostic::{Located, Place, Sink, Text};
 
 /// Most blocks of a file.
 const BLOCKS_MAX: usize = 1024;
 
-/// Which kind of block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// `global:`
-    Global,
-    /// `target:`
-    Target,
-}
-
 /// A block.
 #[derive(Debug)]
 pub struct Block {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: BlockKind,
     /// Where it begins.
     pub at: Place,
     /// What stands in it, in order.
@@ -78,23 +69,23 @@ pub fn blocks(text: &Text, sink: &Sink) -> Vec<Block> {
             Err(why) => sink.error(&at, why),
         }
     }
-    if !blocks.iter().any(|block| block.kind == Kind::Target) && sink.is_clean() {
+    if !blocks.iter().any(|block| block.kind == BlockKind::Target) && sink.is_clean() {
         sink.error(&text.place(0..0), "there is no \"target:\" in it, so nothing to serve");
     }
     blocks
 }
 
-fn heading(written: &str) -> Option<Kind> {
+fn heading(written: &str) -> Option<BlockKind> {
     match written.strip_suffix(':')?.trim_end() {
-        "global" => Some(Kind::Global),
-        "target" => Some(Kind::Target),
+        "global" => Some(BlockKind::Global),
+        "target" => Some(BlockKind::Target),
         _ => None,
     }
 }
 
-fn begin_block(blocks: &mut Vec<Block>, kind: Kind, at: Place, sink: &Sink) {
-    if kind == Kind::Global
-        && let Some(first) = blocks.iter().find(|block| block.kind == Kind::Global)
+fn begin_block(blocks: &mut Vec<Block>, kind: BlockKind, at: Place, sink: &Sink) {
+    if kind == BlockKind::Global
+        && let Some(first) = blocks.iter().find(|block| block.kind == BlockKind::Global)
     {
         sink.error(&at, format!("there can be only one \"global:\"; the first stands at {}", first.at));
     }

@@ -5,10 +5,10 @@ use std::{collections::HashSet, net::SocketAddr, path::Path, time::Duration};
 use super::{
     access::Luns,
     device::{Device, Mode},
-    key::Key,
+    key::{BlockKind, Key},
     proof,
     target::{DISCOVERY_METHODS, Global, METHODS, Target},
-    text::{self, Block, Entry, Kind},
+    text::{self, Block, Entry},
 };
 use config::{
     check,
@@ -44,8 +44,8 @@ pub fn read(
     let mut targets = Vec::new();
     for block in &blocks {
         match block.kind {
-            Kind::Global => global = Global::read(block, sink),
-            Kind::Target => targets.push((block, Target::read(block, sink))),
+            BlockKind::Global => global = Global::read(block, sink),
+            BlockKind::Target => targets.push((block, Target::read(block, sink))),
         }
     }
     if !sink.is_clean() {
@@ -64,7 +64,7 @@ pub fn read(
     draft.auth = Some(Located::new(discovery(&global, sink), at.clone()));
     draft.limits = Some(Located::new(limits(&global, &targets), at));
     let mut lines = Vec::new();
-    for block in blocks.iter().filter(|block| block.kind == Kind::Global) {
+    for block in blocks.iter().filter(|block| block.kind == BlockKind::Global) {
         lines.extend(
             block.entries.iter().map(|entry| line(text, "global", entry, treat_global(entry, &global))),
         );

@@ -1,11 +1,9 @@
 //! Which way of attaching a volume is best on this machine.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::path::Path;
 
-use crate::{fuse, ublk};
+use crate::{device_node, fuse, ublk};
 
 /// A way of attaching a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,18 +87,7 @@ fn choose(ublk: io::Result<()>, fuse: io::Result<()>, loops: io::Result<()>) -> 
 }
 
 fn loop_available() -> io::Result<()> {
-    open("/dev/loop-control", "the kernel has no loop devices, or this container is not given them")
-}
-
-/// Whether a device can be opened; if it is not there, what that means.
-pub(crate) fn open(path: &str, if_missing: &str) -> io::Result<()> {
-    match File::options().read(true).write(true).open(Path::new(path)) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(io::Error::new(error.kind(), format!("{path} is not there: {if_missing}")))
-        }
-        Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
-    }
+    device_node::open("/dev/loop-control", "the kernel has no loop devices, or this container is not given them")
 }
 
 #[cfg(test)]

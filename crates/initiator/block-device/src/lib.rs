@@ -41,6 +41,7 @@
 //! ```
 
 mod choice;
+mod device_node;
 mod disk;
 mod failing;
 pub mod fuse;

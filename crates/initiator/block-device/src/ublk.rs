@@ -107,7 +107,7 @@ pub type Ready<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
 /// # Errors
 /// What is in the way.
 pub fn available() -> io::Result<()> {
-    crate::choice::open(control::PATH, "load the module ublk_drv, if this kernel has it")?;
+    crate::device_node::open(control::PATH, "load the module ublk_drv, if this kernel has it")?;
     let features = Channel::open()?.features()?;
     let needed = wire::flag::USER_COPY | wire::flag::USER_RECOVERY | wire::flag::CMD_IOCTL_ENCODE;
     if features & needed != needed {

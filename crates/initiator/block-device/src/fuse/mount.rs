@@ -442,7 +442,7 @@ fn described(line: &str) -> Option<(&str, &str, &str)> {
 /// # Errors
 /// What is in the way.
 pub fn available() -> io::Result<()> {
-    crate::choice::open("/dev/fuse", "the kernel has no FUSE, or this container is not given it")?;
+    crate::device_node::open("/dev/fuse", "the kernel has no FUSE, or this container is not given it")?;
     let program = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).exists()));
     if program || may_mount()? {

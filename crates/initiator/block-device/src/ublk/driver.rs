@@ -13,17 +13,9 @@ use rustix::fs::{Mode, OFlags};
 
 use super::block_path;
 use super::control::Channel;
-use super::queue::Queue;
-use super::wire::{self, Descriptor, DeviceInfo};
+use super::queue::{Queue, SlotEvent};
+use super::wire::{self, DeviceInfo};
 use crate::vectors::Vectors;
-
-/// What a slot brought.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Came {
-    Request(u16, Descriptor),
-    /// The slot is gone, with the device.
-    Aborted,
-}
 
 /// What is said to the driver, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +33,7 @@ pub(super) trait Driver {
     /// Readable when a slot brought something, a command has ended, or somebody has looked.
     fn events(&self) -> [BorrowedFd<'_>; 3];
     /// What a slot brought. An error means that the driver does not work with us.
-    fn poll(&mut self) -> Option<io::Result<Came>>;
+    fn poll(&mut self) -> Option<io::Result<SlotEvent>>;
     /// Gives a result back: bytes, or a negative error number. It goes with the next [`Driver::submit`].
     fn commit(&mut self, tag: u16, result: i32);
     /// Hands over what waits for it, commands too.
@@ -94,7 +86,7 @@ impl Driver for Kernel {
         [self.queue.event(), self.control.event(), self.look.event()]
     }
 
-    fn poll(&mut self) -> Option<io::Result<Came>> {
+    fn poll(&mut self) -> Option<io::Result<SlotEvent>> {
         self.queue.poll()
     }
 

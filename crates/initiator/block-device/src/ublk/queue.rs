@@ -11,9 +11,16 @@ use std::ptr::NonNull;
 use buf::Sg;
 use io_uring::{IoUring, opcode, types};
 
-use super::driver::Came;
 use super::wire::{self, Descriptor, IoCommand};
 use crate::vectors::{Vectors, read_at, write_at};
+
+/// What a slot brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SlotEvent {
+    Request(u16, Descriptor),
+    /// The slot is gone, with the device.
+    Aborted,
+}
 
 /// The descriptors of requests, which the driver writes.
 struct Descriptors {
@@ -134,12 +141,12 @@ impl Queue {
     }
 
     /// What a slot brought. An error means that the driver does not work with us.
-    pub(super) fn poll(&mut self) -> Option<io::Result<Came>> {
+    pub(super) fn poll(&mut self) -> Option<io::Result<SlotEvent>> {
         let entry = self.ring.completion().next()?;
         let tag = entry.user_data() as u16;
         Some(match entry.result() {
-            0 => Ok(Came::Request(tag, self.descriptors.of(tag))),
-            wire::RESULT_ABORT => Ok(Came::Aborted),
+            0 => Ok(SlotEvent::Request(tag, self.descriptors.of(tag))),
+            wire::RESULT_ABORT => Ok(SlotEvent::Aborted),
             error => Err(io::Error::from_raw_os_error(-error)),
         })
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use buf::Time;
 use volume::Geometry;
 
-use super::driver::{Came, Command, Driver};
+use super::driver::{Command, Driver};
+use super::queue::SlotEvent;
 use super::wire::{self, Descriptor, op};
 use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
 use crate::disk::Disk;
@@ -211,10 +212,10 @@ impl<D: Driver> Face for Server<'_, D> {
         if ready.key == CONTROL {
             return self.handle_control();
         }
-        while let Some(came) = self.driver.poll() {
-            match came? {
-                Came::Request(tag, descriptor) => self.take(disk, tag, descriptor),
-                Came::Aborted => self.aborted += 1,
+        while let Some(event) = self.driver.poll() {
+            match event? {
+                SlotEvent::Request(tag, descriptor) => self.take(disk, tag, descriptor),
+                SlotEvent::Aborted => self.aborted += 1,
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ const DEPTH: u16 = 8;
 /// What the kernel has said and heard.
 #[derive(Default)]
 struct Heard {
-    to_come: VecDeque<io::Result<Came>>,
+    to_come: VecDeque<io::Result<SlotEvent>>,
     commands: Vec<Command>,
     ended: VecDeque<io::Result<()>>,
     /// Results by slot, in order.
@@ -33,7 +33,7 @@ struct Heard {
     /// How often the system has no memory for what is handed over.
     unsent_for: u32,
     /// What comes when somebody looks.
-    behind_look: VecDeque<io::Result<Came>>,
+    behind_look: VecDeque<io::Result<SlotEvent>>,
 }
 
 type LookAt = Box<dyn Fn() -> Box<dyn FnOnce() -> bool + Send>>;
@@ -66,14 +66,14 @@ impl Driver for Played {
         [self.ready[0].as_fd(), self.ready[1].as_fd(), self.look.event()]
     }
 
-    fn poll(&mut self) -> Option<io::Result<Came>> {
+    fn poll(&mut self) -> Option<io::Result<SlotEvent>> {
         let mut heard = self.heard.borrow_mut();
-        let came = heard.to_come.pop_front()?;
-        if let Ok(Came::Request(tag, _)) = came {
+        let event = heard.to_come.pop_front()?;
+        if let Ok(SlotEvent::Request(tag, _)) = event {
             assert!(!heard.out.contains(&tag), "slot {tag} has a request already");
             heard.out.push(tag);
         }
-        Some(came)
+        Some(event)
     }
 
     fn commit(&mut self, tag: u16, result: i32) {
@@ -113,7 +113,7 @@ impl Driver for Played {
         heard.commands.push(command);
         heard.ended.push_back(Ok(()));
         if command == Command::Stop {
-            heard.to_come.extend((0..DEPTH).map(|_| Ok(Came::Aborted)));
+            heard.to_come.extend((0..DEPTH).map(|_| Ok(SlotEvent::Aborted)));
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ fn a_polite_stop_never_waits_for_a_look_at_the_device() {
     });
     let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
     let flush = request(op::FLUSH.into(), u64::MAX, 0);
-    heard.borrow_mut().behind_look.push_back(Ok(Came::Request(3, flush)));
+    heard.borrow_mut().behind_look.push_back(Ok(SlotEvent::Request(3, flush)));
     let mut ready = |_: &std::path::Path| {
         stop.stop();
         Ok(())
@@ -212,7 +212,7 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
     let mut ready = move |_: &std::path::Path| {
         let mut heard = its_heard.borrow_mut();
         for tag in 0..DEPTH {
-            heard.to_come.push_back(Ok(Came::Request(tag, request(op::WRITE.into(), tag.into(), 8))));
+            heard.to_come.push_back(Ok(SlotEvent::Request(tag, request(op::WRITE.into(), tag.into(), 8))));
         }
         heard.to_come.push_back(Err(io::Error::from_raw_os_error(libc::EIO)));
         Ok(())
@@ -249,11 +249,11 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
             let sector = [draw(2048), 2048, draw(u64::MAX), u64::MAX, u64::MAX / 512][draw(5) as usize];
             let sectors = [draw(9), draw(4096), draw(1 << 32), u64::from(u32::MAX)][draw(4) as usize];
             let descriptor = request(kind | flags << 8, sector, sectors as u32);
-            heard.borrow_mut().to_come.push_back(Ok(Came::Request(tag, descriptor)));
+            heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(tag, descriptor)));
             asked += 1;
         }
         let honest = request(op::READ.into(), 5, 8);
-        heard.borrow_mut().to_come.push_back(Ok(Came::Request(DEPTH - 1, honest)));
+        heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(DEPTH - 1, honest)));
         let mut ready = |_: &std::path::Path| Ok(());
         let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
@@ -271,7 +271,7 @@ fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
     for fails in [true, false] {
         let heard = Rc::new(RefCell::new(Heard::default()));
         let (front, mut disk, stop) = (Front { recovers: true, ..front() }, disk(), Stop::new().unwrap());
-        heard.borrow_mut().to_come.push_back(Ok(Came::Request(0, request(op::FLUSH.into(), 0, 0))));
+        heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(0, request(op::FLUSH.into(), 0, 0))));
         let its_heard = heard.clone();
         let mut ready = |_: &std::path::Path| {
             assert!(its_heard.borrow().commands.is_empty(), "the driver was told to go on");
@@ -315,7 +315,7 @@ fn a_device_that_never_came_to_be_served_is_deleted() {
 fn what_the_system_has_no_memory_for_is_handed_over_again() {
     let heard = Rc::new(RefCell::new(Heard { unsent_for: 4, ..Heard::default() }));
     let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
-    heard.borrow_mut().to_come.push_back(Ok(Came::Request(3, request(op::FLUSH.into(), 0, 0))));
+    heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(3, request(op::FLUSH.into(), 0, 0))));
     let mut ready = |_: &std::path::Path| Ok(());
     let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
     driver.stop = Some(stop.clone());
