@@ -437,21 +437,12 @@ mod tests {
         VolumeReport {
             name: name.into(),
             kind: "ram".into(),
-            path: None,
             size_bytes: Some(64 << 20),
             block_bytes: Some(512),
-            physical_bytes: Some(512),
-            read_only: false,
-            write_cache: false,
-            direct: false,
             thin: true,
-            removable: false,
             uuid: Some(Uuid::from_u128(1)),
-            created: false,
-            failed: None,
             exports: vec![ExportReport { target: "iqn.x".into(), lun: 0, read_only: false }],
-            namespaces: Vec::new(),
-            standing: None,
+            ..VolumeReport::default()
         }
     }
 
@@ -502,11 +493,6 @@ mod tests {
         shown.standing = Some(StandingReport {
             volume: "demo".into(),
             size_bytes: 1 << 20,
-            backing_read_only: false,
-            write_protected: false,
-            write_protected_by_host: false,
-            not_ready: None,
-            closed: false,
             paths: vec![path(1, "iscsi", 1), path(3, "nvme", 1)],
             reservation: ReservationReport {
                 volume: "demo".into(),
@@ -514,12 +500,9 @@ mod tests {
                 holder: Some("nqn.2026-11.io:h".into()),
                 generation: 3,
                 persists: true,
-                registrants: Vec::new(),
+                ..ReservationReport::default()
             },
-            reads: 0,
-            read_bytes: 0,
-            writes: 0,
-            written_bytes: 0,
+            ..StandingReport::default()
         });
         let text = text(&Answer::Volume(shown));
         for part in [

@@ -16,7 +16,7 @@ pub use truth::{
 };
 
 /// A volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeReport {
     /// Its name.
     pub name: String,

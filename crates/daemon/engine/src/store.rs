@@ -21,6 +21,7 @@ use std::{
 
 use backends::FileFacts;
 use uuid::Uuid;
+use volume::Geometry;
 
 use device::device;
 pub use device::device_key;
@@ -446,6 +447,15 @@ fn memory(volume: &Volume) -> Store {
     }
 }
 
+/// A volume without a file of its own, whose blocks are like this.
+fn of_shape(volume: &Volume, geometry: &Geometry) -> Store {
+    let mut store = memory(volume);
+    let spec = &mut store.volume.spec;
+    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
+    let (bytes, physical) = (geometry.bytes(), geometry.physical);
+    Store { bytes, physical, offset_align: geometry.logical, punch: geometry.thin, ..store }
+}
+
 /// A volume of another machine is as it is there, and the one that it was at an earlier start.
 fn elsewhere(
     volume: &Volume,
@@ -469,24 +479,8 @@ fn elsewhere(
             "{place}: the target gives the volume no UUID; choose one with uuid="
         )));
     }
-    let (mut volume, geometry) = (volume.clone(), remote.geometry);
-    let spec = &mut volume.spec;
-    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
-    Ok(Store {
-        uuid: Uuid::nil(),
-        bytes: geometry.bytes(),
-        physical: geometry.physical,
-        memory_align: 1,
-        offset_align: geometry.logical,
-        punch: geometry.thin,
-        file: None,
-        key: None,
-        remote: Some(remote),
-        legs: Vec::new(),
-        made: CreatedFile::Nothing,
-        in_doubt: false,
-        volume,
-    })
+    let store = of_shape(volume, &remote.geometry);
+    Ok(Store { remote: Some(remote), ..store })
 }
 
 #[cfg(test)]

@@ -59,6 +59,7 @@ pub mod ublk;
 mod vectors;
 pub mod vhost;
 mod wait;
+mod wire;
 
 pub use choice::{Choice, Via, best};
 pub use disk::{Disk, REQUEST_MAX};

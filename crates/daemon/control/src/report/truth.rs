@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::PortalReport;
 
 /// What is true of a volume now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandingReport {
     /// The volume.
     pub volume: String,
@@ -56,7 +56,7 @@ pub struct PathReport {
 }
 
 /// The reservation of a volume: one table for both protocols.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservationReport {
     /// The volume.
     pub volume: String,

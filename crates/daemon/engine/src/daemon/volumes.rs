@@ -522,9 +522,6 @@ impl Served {
             name: one.recorded.name.clone(),
             kind: spec.map_or("unknown", |spec| spec.source.kind()).to_owned(),
             path: spec.and_then(|spec| spec.source.place()),
-            size_bytes: None,
-            block_bytes: None,
-            physical_bytes: None,
             read_only: is(|spec| spec.read_only),
             write_cache: is(|spec| spec.cache),
             direct: is(|spec| spec.direct),
@@ -533,9 +530,7 @@ impl Served {
             uuid: spec.and_then(|spec| spec.uuid),
             created: one.is_created(),
             failed: Some(one.why.clone()),
-            exports: Vec::new(),
-            namespaces: Vec::new(),
-            standing: None,
+            ..VolumeReport::default()
         }
     }
 
@@ -563,10 +558,9 @@ impl Served {
             removable: spec.removable,
             uuid: Some(store.uuid),
             created: volume.origin == Origin::Created,
-            failed: None,
             exports: exports.collect(),
             namespaces: self.namespaces_of(&volume.name),
-            standing: None,
+            ..VolumeReport::default()
         }
     }
 }

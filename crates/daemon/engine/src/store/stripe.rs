@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
 
-use super::{CreatePolicy, CreatedFile, ProbeResult, Store, Why};
+use super::{CreatePolicy, ProbeResult, Store, Why, of_shape};
 use crate::state::identity::Identities;
 use config::{
     plan::Volume,
@@ -81,24 +81,7 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
     if let Some(size) = volume.spec.size.filter(|size| *size > geometry.bytes()) {
         return Err(Why::TooLarge(size, geometry.bytes()));
     }
-    let mut volume = volume.clone();
-    let spec = &mut volume.spec;
-    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
-    Ok(Store {
-        uuid: Uuid::nil(),
-        bytes: geometry.bytes(),
-        physical: geometry.physical,
-        memory_align: 1,
-        offset_align: geometry.logical,
-        punch: geometry.thin,
-        file: None,
-        key: None,
-        remote: None,
-        legs: Vec::new(),
-        made: CreatedFile::Nothing,
-        in_doubt: false,
-        volume,
-    })
+    Ok(of_shape(volume, &geometry))
 }
 
 impl Store {

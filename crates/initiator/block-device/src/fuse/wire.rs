@@ -2,6 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::wire::wire;
+
 pub(super) const MAJOR: u32 = 7;
 /// The oldest minor version that is spoken: with MAX_PAGES (Linux 4.20).
 pub(super) const MINOR_MIN: u32 = 28;
@@ -64,16 +66,6 @@ pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// The code of a notice that whatever was taken and not answered is to be asked again.
 pub(super) const NOTIFY_RESEND: i32 = 7;
-
-macro_rules! wire {
-    ($(#[$doc:meta])* $name:ident = $size:literal { $($field:ident: $type:ty,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-        #[repr(C)]
-        pub(super) struct $name { $(pub(super) $field: $type,)* }
-        const _: () = assert!(size_of::<$name>() == $size);
-    };
-}
 
 wire!(
     /// In front of every request.

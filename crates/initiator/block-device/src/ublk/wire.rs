@@ -2,6 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::wire::wire;
+
 /// _IOC(READ or both, 'u', number, size).
 const fn command(both: bool, number: u32, size: usize) -> u32 {
     (if both { 3 } else { 2 }) << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
@@ -61,16 +63,6 @@ pub(super) mod op {
 
 pub(super) const IO_FUA: u32 = 1 << 13;
 pub(super) const IO_NOUNMAP: u32 = 1 << 15;
-
-macro_rules! wire {
-    ($(#[$doc:meta])* $name:ident = $size:literal { $($field:ident: $type:ty,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-        #[repr(C)]
-        pub(super) struct $name { $(pub(super) $field: $type,)* }
-        const _: () = assert!(size_of::<$name>() == $size);
-    };
-}
 
 wire!(
     /// struct ublksrv_ctrl_cmd.

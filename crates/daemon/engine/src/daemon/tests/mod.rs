@@ -69,11 +69,6 @@ impl Engine for Memory {
         let standing = control::report::StandingReport {
             volume: "demo".into(),
             size_bytes: 1 << 20,
-            backing_read_only: false,
-            write_protected: false,
-            write_protected_by_host: false,
-            not_ready: None,
-            closed: false,
             paths: vec![path(1, "iscsi", 1), path(2, "iscsi", 2), path(3, "nvme", 1)],
             reservation: control::report::ReservationReport {
                 volume: "demo".into(),
@@ -81,12 +76,9 @@ impl Engine for Memory {
                 holder: Some("nqn.2026-11.io:h".into()),
                 generation: 3,
                 persists: true,
-                registrants: Vec::new(),
+                ..control::report::ReservationReport::default()
             },
-            reads: 0,
-            read_bytes: 0,
-            writes: 0,
-            written_bytes: 0,
+            ..control::report::StandingReport::default()
         };
         Ok(vec![standing])
     }
