@@ -1,8 +1,8 @@
 //! What holder, guardian and who takes over say to each other: JSON in messages of a Unix socket, with
 //! descriptors beside it.
 //!
-//! Invariant: a message is taken whole or not at all, and descriptors belong to the message that they came
-//! with.
+//! Invariants: a message is taken whole or not at all, and descriptors belong to the message that they came with.
+//! A guardian may be of an earlier version than the process that takes over: what stands in a message is never renamed.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -127,6 +127,7 @@ pub(super) enum Answer {
     /// It holds on.
     Held,
     /// Here it is; the holder has been dead for so long.
+    #[serde(rename = "taken")]
     TakeoverResult { charge: RecoveryState, dead_ms: u64, called: Option<Called> },
     /// The holder lives.
     Busy,
@@ -201,5 +202,45 @@ pub(super) fn poll_in(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> io::Res
         Ok(_) => Ok(polled.iter().map(|one| !one.revents().is_empty()).collect()),
         Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
         Err(why) => Err(why.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guardian_of_an_earlier_version_is_understood_and_understands() {
+        let state = || RecoveryState::Ublk { number: 7, process: 9 };
+        let (url, record) = (Some(Called::from("u")), PathBuf::from("/r"));
+        let requests = [
+            (
+                GuardianRequest::Hold { charge: state(), record, timeout_ms: 1, called: url.clone() },
+                r#"{"word":"hold","charge":{"via":"ublk","number":7,"process":9},"note":"/r","timeout_ms":1,"called":"u"}"#,
+            ),
+            (GuardianRequest::LetGo, r#"{"word":"let-go"}"#),
+            (GuardianRequest::Leave, r#"{"word":"leave"}"#),
+            (GuardianRequest::Take, r#"{"word":"take"}"#),
+            (GuardianRequest::End, r#"{"word":"end"}"#),
+            (GuardianRequest::Ask, r#"{"word":"ask"}"#),
+        ];
+        for (request, text) in requests {
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(serde_json::from_str::<GuardianRequest>(text).unwrap(), request);
+        }
+        let answers = [
+            (Answer::Held, r#"{"word":"held"}"#),
+            (
+                Answer::TakeoverResult { charge: state(), dead_ms: 1, called: url },
+                r#"{"word":"taken","charge":{"via":"ublk","number":7,"process":9},"dead_ms":1,"called":"u"}"#,
+            ),
+            (Answer::Busy, r#"{"word":"busy"}"#),
+            (Answer::Waiting { left_ms: None }, r#"{"word":"waiting","left_ms":null}"#),
+            (Answer::Ended, r#"{"word":"ended"}"#),
+        ];
+        for (answer, text) in answers {
+            assert_eq!(serde_json::to_string(&answer).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Answer>(text).unwrap(), answer);
+        }
     }
 }
