@@ -15,7 +15,7 @@ use crate::{
 };
 use config::size;
 use engine::{
-    dataplane::standing::ACCESS_STATES,
+    dataplane::volume_state::ACCESS_STATES,
     serve::args::{NamedSpec, ServeArgs, named_spec},
 };
 use multipath::suggest;

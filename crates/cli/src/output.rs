@@ -1,6 +1,6 @@
 //! Answers for people: aligned columns; and for programs: the same values as JSON.
 
-mod truth;
+mod access;
 
 use config::size::human;
 use control::{
@@ -22,13 +22,13 @@ fn plain(answer: &Answer) -> String {
         Answer::Volumes(volumes) => volume_table(volumes),
         Answer::Volume(volume) => volume_card(volume),
         Answer::Deleted(volume) => deleted(volume),
-        Answer::Subsystems(list) => truth::subsystem_table(list),
-        Answer::Subsystem(one) => truth::subsystem_card(one),
-        Answer::Hosts(list) => truth::host_table(list),
-        Answer::Host(one) => truth::host_card(one),
-        Answer::Reservations(list) => truth::reservation_table(list),
-        Answer::Reservation(one) => truth::reservation_card(one),
-        Answer::Paths(list) => truth::path_table(list),
+        Answer::Subsystems(list) => access::subsystem_table(list),
+        Answer::Subsystem(one) => access::subsystem_card(one),
+        Answer::Hosts(list) => access::host_table(list),
+        Answer::Host(one) => access::host_card(one),
+        Answer::Reservations(list) => access::reservation_table(list),
+        Answer::Reservation(one) => access::reservation_card(one),
+        Answer::Paths(list) => access::path_table(list),
         Answer::Targets(targets) => target_table(targets),
         Answer::Target(target) => target_card(target),
         Answer::Switched(list) => {
@@ -173,7 +173,7 @@ fn volume_card(volume: &VolumeReport) -> String {
         ("from", Some(if volume.created { "created at run time" } else { "configuration" }.to_owned())),
         ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
     ];
-    rows.extend(volume.standing.iter().flat_map(truth::standing_rows));
+    rows.extend(volume.standing.iter().flat_map(access::standing_rows));
     card(&rows)
 }
 
@@ -430,7 +430,7 @@ mod tests {
 
     use super::*;
     use control::report::{
-        ExportReport, NamespaceExportReport, PathReport, ReservationReport, StandingReport,
+        ExportReport, NamespaceExportReport, PathReport, ReservationReport, VolumeStateReport,
     };
 
     fn volume(name: &str) -> VolumeReport {
@@ -490,7 +490,7 @@ mod tests {
             read_only: false,
             ana_group: 1,
         }];
-        shown.standing = Some(StandingReport {
+        shown.standing = Some(VolumeStateReport {
             volume: "demo".into(),
             size_bytes: 1 << 20,
             paths: vec![path(1, "iscsi", 1), path(3, "nvme", 1)],
@@ -502,7 +502,7 @@ mod tests {
                 persists: true,
                 ..ReservationReport::default()
             },
-            ..StandingReport::default()
+            ..VolumeStateReport::default()
         });
         let text = text(&Answer::Volume(shown));
         for part in [

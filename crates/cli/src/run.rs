@@ -17,8 +17,8 @@ use signal_hook::{
 
 use crate::{
     cli::{
-        Cli, ConnectionVerb, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
-        Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
+        Cli, ConnectionVerb, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb, Switch,
+        TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
     daemon_args::DaemonArgs,
     iscsictl, key, output, verbs,
@@ -26,7 +26,7 @@ use crate::{
 use control::{Answer, Request, client};
 use engine::{
     Stop,
-    daemon::Ending,
+    daemon::StopSignal,
     serve::{StartEngine, args::ServeArgs, serve},
 };
 use multipath::suggest;
@@ -214,7 +214,7 @@ fn print(bytes: &[u8]) -> Exit {
 fn served(args: &ServeArgs, paths: &Paths, start: StartEngine) -> Result<Exit, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot log: {why}"));
     log::install(tracing::Level::INFO).map_err(failed)?;
-    let ending = Arc::new(Ending::default());
+    let ending = Arc::new(StopSignal::default());
     obey_signals(&ending)?;
     serve(args, paths, start, &ending, Box::new(io::stdout()))
 }
@@ -243,7 +243,7 @@ impl SignalState {
 /// daemon may both pass one Ctrl-C on.
 const INSIST_AFTER: Duration = Duration::from_secs(1);
 
-fn obey_signals(ending: &Arc<Ending>) -> Result<(), Failure> {
+fn obey_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot watch signals: {why}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let ending = ending.clone();

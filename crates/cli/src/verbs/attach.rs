@@ -17,14 +17,14 @@ use signal_hook::{
 
 use super::say;
 use crate::output;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
 use process::paths::Paths;
-use recovery::list::{AttachState, Found};
+use recovery::list::{AttachState, FoundAttachment};
 use recovery::record::{self, AttachRecord, millis};
 use recovery::users;
-use recovery::{AttachOptions, Attachment, End, Opened, TIMEOUT_MAX, Wanted};
+use recovery::{AccessPoints, AttachOptions, Attachment, Cancellation, DetachHandle, TIMEOUT_MAX};
 
 /// How long a device may be in use by who only looks at it.
 const PASSING: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ Examples:
 pub struct AttachArgs {
     /// The volume; several URLs of it, joined by commas, are its paths
     #[arg(required_unless_present = "list")]
-    pub url: Option<Called>,
+    pub url: Option<SecretUrl>,
     /// How: ublk (a block device of the kernel's), fuse (a file, and a loop device over it where that is
     /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
     /// The best that the machine offers unless given
@@ -127,16 +127,16 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
         dir: record::dir(args.control.as_deref()),
         control: None,
     };
-    let attachment = Attachment::open(options, &Wanted::new())?;
+    let attachment = Attachment::open(options, &Cancellation::new())?;
     if let Some(remark) = &attachment.remark {
         say(&format!("{remark}\n"))?;
     }
-    let end = End::new()?;
+    let end = DetachHandle::new()?;
     let heard = end.clone();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Failure::failed)?;
     let handle = signals.handle();
     let ears = thread::spawn(move || signals.forever().for_each(|_| heard.end()));
-    let served = attachment.serve(&end, &mut |opened: &Opened| {
+    let served = attachment.serve(&end, &mut |opened: &AccessPoints| {
         // Who reads no lines still wants the device.
         let _ = say(&(opened.lines().join("\n") + "\nready\n"));
     });
@@ -149,7 +149,7 @@ fn socket(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| Paths::of_process().control, Path::to_owned)
 }
 
-fn by_daemon(args: &AttachArgs, url: &Called, at: Option<PathBuf>) -> Result<Exit, Failure> {
+fn by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> Result<Exit, Failure> {
     let request = AttachRequest {
         url: url.clone(),
         via: args.via.map(|via| via.name().to_owned()),
@@ -181,7 +181,7 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
         say(&format!("{:#}\n", serde_json::json!(all)))?;
         return Ok(Exit::Success);
     }
-    for Found { record, state, .. } in &found {
+    for FoundAttachment { record, state, .. } in &found {
         let holder = if record.control.is_some() { "daemon" } else { "process" };
         let said = match state {
             AttachState::Serving => "serving".to_owned(),
@@ -200,8 +200,8 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn listed(found: &Found) -> serde_json::Value {
-    let Found { record, state, .. } = found;
+fn listed(found: &FoundAttachment) -> serde_json::Value {
+    let FoundAttachment { record, state, .. } = found;
     let mut value = serde_json::json!({
         "pid": record.holder.pid,
         "daemon": record.control.is_some(),
@@ -231,7 +231,7 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn end(found: &Found, now: bool) -> Result<(), Failure> {
+fn end(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
     let record = &found.record;
     if !now {
         refuse_if_used(found)?;
@@ -268,7 +268,7 @@ fn end(found: &Found, now: bool) -> Result<(), Failure> {
 }
 
 /// What is used is not pulled from under its users.
-fn refuse_if_used(found: &Found) -> Result<(), Failure> {
+fn refuse_if_used(found: &FoundAttachment) -> Result<(), Failure> {
     // Some look at every device for a moment when it changes.
     let until = Instant::now() + PASSING;
     loop {

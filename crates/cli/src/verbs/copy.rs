@@ -14,7 +14,7 @@ use client::{Done, Durability, Initiator, IoId, Op, Settings};
 
 use super::{say, set_up};
 use config::size::human;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use transfer::ends::{Aim, End, Run, is_zero, start};
 use transfer::journal::Journal;
@@ -35,9 +35,9 @@ const SETTLE_EACH: Duration = Duration::from_secs(2);
 A new file of one bare word is named ./WORD, so that no volume's name is taken for one.")]
 pub struct CopyArgs {
     /// The source: a URL, or a file or device
-    pub from: Called,
+    pub from: SecretUrl,
     /// The destination: a URL, or a file or device; all that it held is lost
-    pub to: Called,
+    pub to: SecretUrl,
     /// Also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume that
     /// is attached here or reserved by another host
     #[arg(long)]

@@ -8,7 +8,7 @@ use client::{DiscoveredTarget, Protocol};
 use serde_json::json;
 
 use super::say;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
 /// `discover`
@@ -18,7 +18,7 @@ use process::exit::{Exit, Failure};
   blockwire discover nvme+tcp://10.0.0.1:8009")]
 pub struct DiscoverArgs {
     /// A portal or discovery service: iscsi://HOST or nvme+tcp://HOST
-    pub url: Called,
+    pub url: SecretUrl,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -28,7 +28,7 @@ pub struct DiscoverArgs {
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// The volume, by one path
-    pub url: Called,
+    pub url: SecretUrl,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{say, set_up};
 use config::size::human;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
 /// How long paths may take to say what the volume is like.
@@ -19,7 +19,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 pub struct InfoArgs {
     /// The volume; several URLs of it, joined by commas, are its paths
-    pub url: Called,
+    pub url: SecretUrl,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,7 @@ use client::{Geometry, Settings};
 use rustix::io::Errno;
 
 use super::{say, set_up, size};
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use transfer::ends::refuse_used;
 use transfer::place::{self, Key, Place};
@@ -25,7 +25,7 @@ const STRETCH: usize = 4 << 20;
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The volume
-    pub url: Called,
+    pub url: SecretUrl,
     /// Where to begin, in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub offset: u64,
@@ -47,7 +47,7 @@ pub struct ReadArgs {
 #[derive(Debug, Args)]
 pub struct WriteArgs {
     /// The volume
-    pub url: Called,
+    pub url: SecretUrl,
     /// Where to begin, in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub offset: u64,

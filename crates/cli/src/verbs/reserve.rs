@@ -8,7 +8,7 @@ use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use transfer::claims::{type_word, who};
 
 use super::{say, set_up};
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
 /// What to do.
@@ -75,7 +75,7 @@ This machine is the same registrant at each call: over iSCSI by its initiator na
 NVMe/TCP by its host identifier.")]
 pub struct ReserveArgs {
     /// The volume, by one path
-    pub url: Called,
+    pub url: SecretUrl,
     /// What to do
     pub word: Word,
     /// This machine's key: a number, decimal or 0x and hexadecimal

@@ -5,7 +5,7 @@ use client::{Initiator, Settings};
 
 use super::{say, set_up};
 use config::size::human;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use transfer::ends::End;
 use transfer::progress::Progress;
@@ -17,9 +17,9 @@ const STRETCH: usize = 4 << 20;
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     /// A URL, or a file or device
-    pub one: Called,
+    pub one: SecretUrl,
     /// What to compare it with: a URL, or a file or device
-    pub other: Called,
+    pub other: SecretUrl,
     /// Draw no progress bar
     #[arg(long, short)]
     pub quiet: bool,

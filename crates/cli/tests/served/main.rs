@@ -2,6 +2,7 @@
 
 mod access;
 mod attached;
+mod both_protocols;
 mod chiscsi;
 mod daemon;
 mod ending;
@@ -15,6 +16,5 @@ mod placement;
 mod refused;
 mod remote;
 mod stripe;
-mod truth;
 mod verbs;
 mod volumes;

@@ -19,9 +19,9 @@
     )
 )]
 
-pub mod called;
 pub mod client;
 pub mod report;
+pub mod secret_url;
 pub mod server;
 
 use std::io::{self, BufRead, Read};
@@ -30,12 +30,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    called::Called,
     report::{
         AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
         SettingsReport, ShardReport, StatusReport, SubsystemReport, SwitchReport, TargetReport, VolumeReport,
         line::LineReport,
     },
+    secret_url::SecretUrl,
 };
 
 /// Version of the protocol; a change that old clients would misread raises it.
@@ -200,7 +200,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachRequest {
     /// The volume; several URLs of it, joined by commas, are its paths. Files that it names are the daemon's.
-    pub url: Called,
+    pub url: SecretUrl,
     /// How; the best way unless given.
     pub via: Option<String>,
     /// The directory, socket or device. Relative paths have no meaning here.

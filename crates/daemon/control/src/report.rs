@@ -2,17 +2,17 @@
 //!
 //! Field names are a contract: units are in the name, nothing here is a secret.
 
+mod access;
 pub mod line;
-mod truth;
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use truth::{
+pub use access::{
     HostReport, NamespaceExportReport, NamespaceReport, PathReport, RegistrantReport, ReservationReport,
-    StandingReport, SubsystemReport,
+    SubsystemReport, VolumeStateReport,
 };
 
 /// A volume.
@@ -53,7 +53,7 @@ pub struct VolumeReport {
     pub namespaces: Vec<NamespaceExportReport>,
     /// What is true of it now, where one volume is shown.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub standing: Option<StandingReport>,
+    pub standing: Option<VolumeStateReport>,
 }
 
 /// A volume that is not served.

@@ -4,14 +4,14 @@
 //! in the engine if it cannot be recorded.
 
 pub mod absent;
+mod access;
 mod resize;
 mod targets;
-mod truth;
 mod turn;
 mod volumes;
 
-pub use targets::Again;
-pub use volumes::Unserved;
+pub use targets::PlanReader;
+pub use volumes::FailedVolume;
 
 use std::{
     path::{Path, PathBuf},
@@ -54,20 +54,20 @@ pub struct Daemon {
     identities: Mutex<Identities>,
     /// Volumes that are being changed, and how; a disk may be waited for.
     held: Mutex<Vec<(String, &'static str)>>,
-    stopping: Arc<Ending>,
+    stopping: Arc<StopSignal>,
     started: Instant,
     attachments: Arc<Attachments>,
     /// Where the control socket is.
     control: PathBuf,
     /// Reads the files of the targets again, if they can be read while the daemon runs.
-    again: Option<Again>,
+    again: Option<PlanReader>,
 }
 
 /// What is served now.
 struct Served {
     stores: Vec<Store>,
     /// Volumes that should be served and cannot be.
-    unserved: Vec<Unserved>,
+    unserved: Vec<FailedVolume>,
     /// Volumes that were deleted while operations or a sync of them were out: their files stay open until those end.
     leaving: Vec<Store>,
     ways: ServedNames,
@@ -79,12 +79,12 @@ struct Served {
 
 /// Where requests to end are left for the main thread.
 #[derive(Debug, Default)]
-pub struct Ending {
+pub struct StopSignal {
     asked: Mutex<Option<Stop>>,
     changed: Condvar,
 }
 
-impl Ending {
+impl StopSignal {
     /// Asks for an end; a hasty one overrides a clean one.
     pub fn ask(&self, how: Stop) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ impl Daemon {
         stores: Vec<Store>,
         identities: Identities,
         state: Arc<StateDir>,
-        stopping: Arc<Ending>,
+        stopping: Arc<StopSignal>,
         control: PathBuf,
     ) -> Self {
         let (ways, lines) = (plan.ways.clone(), Vec::new());
@@ -152,14 +152,14 @@ impl Daemon {
 
     /// With what became of the lines of foreign files, and how they are read again.
     #[must_use]
-    pub fn of_files(self, lines: Vec<LineReport>, again: Option<Again>) -> Self {
+    pub fn of_files(self, lines: Vec<LineReport>, again: Option<PlanReader>) -> Self {
         self.served().lines = lines;
         Daemon { again, ..self }
     }
 
     /// With volumes that it should serve and does not.
     #[must_use]
-    pub fn without(self, unserved: Vec<Unserved>) -> Self {
+    pub fn without(self, unserved: Vec<FailedVolume>) -> Self {
         self.served().unserved = unserved;
         self
     }

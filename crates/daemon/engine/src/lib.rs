@@ -38,7 +38,7 @@ use config::{
     name::VolumeName,
     plan::{Plan, ServedNames},
 };
-use control::report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, StandingReport};
+use control::report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport};
 
 /// Why the engine did not do it.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ pub trait Engine: Send + Sync {
     /// The shards.
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
     /// What is true of each volume, in the order of their numbers.
-    fn standings(&self) -> Result<Vec<StandingReport>, EngineError>;
+    fn standings(&self) -> Result<Vec<VolumeStateReport>, EngineError>;
     /// Sets the state of a volume's paths by these ports; hosts of both protocols are told.
     fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError>;
     /// Forbids writes to a volume, or allows them; hosts of both protocols are told.

@@ -27,8 +27,8 @@ const MAX_IO: u32 = 1 << 20;
 /// A volume of another machine, as it was found.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    who: HostIdentity,
-    ways: Vec<Way>,
+    who: Who,
+    ways: Vec<RemotePath>,
     terms: Terms,
     /// What its blocks were like.
     pub geometry: Geometry,
@@ -40,14 +40,14 @@ pub struct Remote {
 
 /// One path.
 #[derive(Clone, Debug)]
-struct Way {
+struct RemotePath {
     url: Url,
     addresses: Vec<SocketAddr>,
     secrets: Secrets,
 }
 
-impl Way {
-    fn path(&self, who: &HostIdentity, number: u16) -> Result<AnyPath, String> {
+impl RemotePath {
+    fn path(&self, who: &Who, number: u16) -> Result<AnyPath, String> {
         AnyPath::of(&self.url, self.addresses.clone(), who, &self.secrets, number)
             .map_err(|why| format!("{}: {why}", self.url))
     }
@@ -55,7 +55,7 @@ impl Way {
 
 /// Why a volume of another machine is not served.
 #[derive(Debug)]
-pub enum Refused {
+pub enum RemoteError {
     /// What is wrong here, with which URL, and what to do.
     Unusable(String),
     /// What the other machine says, or that it says nothing. It may be another thing later.
@@ -64,9 +64,9 @@ pub enum Refused {
     Replaced(VolumeMismatch),
 }
 
-impl From<String> for Refused {
+impl From<String> for RemoteError {
     fn from(why: String) -> Self {
-        Refused::Unusable(why)
+        RemoteError::Unusable(why)
     }
 }
 
@@ -74,10 +74,10 @@ impl From<String> for Refused {
 ///
 /// # Errors
 /// Why it is not served.
-pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
+pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, RemoteError> {
     let said = |why: client::Error| match why.kind {
-        client::Kind::Usage => Refused::Unusable(why.message),
-        _ => Refused::Absent(why.message),
+        client::Kind::Usage => RemoteError::Unusable(why.message),
+        _ => RemoteError::Absent(why.message),
     };
     let parsed = Url::parse_joined(urls).map_err(|why| why.to_string())?;
     // What is ours to mend is said first, who answers.
@@ -85,9 +85,9 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
     let secrets = secrets.collect::<Result<Vec<Secrets>, String>>()?;
     let mut ways = Vec::new();
     for (url, secrets) in parsed.into_iter().zip(secrets) {
-        let absent = |why: client::Error| Refused::Absent(format!("{url}: {why}"));
+        let absent = |why: client::Error| RemoteError::Absent(format!("{url}: {why}"));
         let addresses = client::resolve(&url).map_err(absent)?;
-        ways.push(Way { url, addresses, secrets });
+        ways.push(RemotePath { url, addresses, secrets });
     }
     let settings = Settings { memory: LOOK_MEMORY, ..Settings::default() };
     let mut initiator = Initiator::new(settings).map_err(said)?;
@@ -101,7 +101,7 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
     let (found, volume_info) = initiator
         .geometry(volume)
         .zip(initiator.volume_info(volume))
-        .ok_or_else(|| Refused::Absent(lost.to_owned()))?;
+        .ok_or_else(|| RemoteError::Absent(lost.to_owned()))?;
     // What a path carries at once is no matter of our hosts: theirs goes in pieces.
     let geometry = Geometry { max_io: MAX_IO.max(found.logical), ..found };
     let (uuid, serial) = (volume_info.uuid, volume_info.serial.clone());
@@ -109,9 +109,9 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
     let _ = initiator.close(volume);
     // Each shard comes to it by itself: what it finds must be what was found here.
     let expected = Expected { uuid, serial, logical: found.logical };
-    known.map_or(Ok(()), |known| known.accept(&volume_info)).map_err(Refused::Replaced)?;
+    known.map_or(Ok(()), |known| known.accept(&volume_info)).map_err(RemoteError::Replaced)?;
     let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
-    let first = ways.first().ok_or_else(|| Refused::Unusable("there is no URL".to_owned()))?;
+    let first = ways.first().ok_or_else(|| RemoteError::Unusable("there is no URL".to_owned()))?;
     let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&first.url) };
     Ok(Remote { who, ways, terms, geometry, expected, uuid })
 }

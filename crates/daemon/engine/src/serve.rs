@@ -17,14 +17,14 @@ use std::{
 use crate::{
     Engine, EngineError, Start, Stop,
     daemon::{
-        Again, Daemon, Ending, Unserved,
+        Daemon, FailedVolume, PlanReader, StopSignal,
         absent::{RemoteProbes, RepeatedProbe},
     },
     descriptors, hints,
     state::{
         StateDir, StateError,
         identity::Identities,
-        volumes::{self, Recorded},
+        volumes::{self, VolumeRecord},
     },
     store::{ProbeNeeds, ProbeResult, Store},
 };
@@ -65,7 +65,7 @@ pub fn serve(
     args: &ServeArgs,
     paths: &Paths,
     start: StartEngine,
-    ending: &Arc<Ending>,
+    ending: &Arc<StopSignal>,
     out: Box<dyn Write + Send>,
 ) -> Result<Exit, Failure> {
     let sink = Sink::default();
@@ -84,7 +84,7 @@ pub fn serve(
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
-    let (mut stores, pursuit) = open_all(&plan, &mut identities, &state, &mut unserved)?;
+    let (mut stores, repeated) = open_all(&plan, &mut identities, &state, &mut unserved)?;
     let engine = match start(Start { plan: &plan, volumes: &stores, state: state.clone() }) {
         Ok(engine) => engine,
         Err(why) => {
@@ -94,7 +94,7 @@ pub fn serve(
     };
     for (name, why) in engine.unserved() {
         for store in stores.extract_if(.., |store| store.volume.name == name) {
-            unserved.push(Unserved::of(&store.volume, &why));
+            unserved.push(FailedVolume::of(&store.volume, &why));
         }
     }
     for one in &unserved {
@@ -118,8 +118,8 @@ pub fn serve(
     // They may be of volumes that are served here, which they are by now.
     attachments.resume(daemon.control());
     let daemon = Arc::new(daemon);
-    if let Some(pursuit) = pursuit {
-        pursuit.begin(&daemon).map_err(no_thread)?;
+    if let Some(repeated) = repeated {
+        repeated.begin(&daemon).map_err(no_thread)?;
     }
     let daemon: Arc<dyn Service> = daemon;
     socket.serve(&daemon).map_err(no_thread)?;
@@ -139,7 +139,7 @@ fn planned(mut draft: Draft, args: &ServeArgs, created: Vec<Volume>, sink: &Sink
 }
 
 /// How the files are read again while the daemon runs.
-fn again(args: &ServeArgs, paths: &Paths) -> Again {
+fn again(args: &ServeArgs, paths: &Paths) -> PlanReader {
     let (args, paths) = (args.clone(), paths.clone());
     Box::new(move |created| {
         let sink = Sink::default();
@@ -248,12 +248,12 @@ fn usage(errors: &[Diagnostic]) -> Failure {
 }
 
 /// The volumes that were created at run time, and those of whose record nothing can be made.
-fn recorded(all: Vec<Recorded>) -> (Vec<Volume>, Vec<Unserved>) {
+fn recorded(all: Vec<VolumeRecord>) -> (Vec<Volume>, Vec<FailedVolume>) {
     let (mut created, mut unserved) = (Vec::new(), Vec::new());
     for recorded in all {
         match recorded.read() {
             Ok(volume) => created.push(volume),
-            Err(why) => unserved.push(Unserved { recorded, volume: None, why, is_sought: false }),
+            Err(why) => unserved.push(FailedVolume { recorded, volume: None, why, is_sought: false }),
         }
     }
     (created, unserved)
@@ -270,19 +270,19 @@ fn look_around(
     identities: &Identities,
 ) -> Result<(HashMap<VolumeName, ProbeResult>, Option<RemoteProbes>), Failure> {
     let scouts = plan.volumes.iter().map(|volume| (volume.name.clone(), ProbeNeeds::of(volume, identities)));
-    let asked: Vec<_> = scouts.filter(|(_, scout)| scout.asks()).collect();
+    let asked: Vec<_> = scouts.filter(|(_, probe)| probe.asks()).collect();
     let (count, mut found) = (asked.len(), HashMap::new());
     if count == 0 {
         return Ok((found, None));
     }
-    let lookout = RemoteProbes::start(count).map_err(no_thread)?;
-    asked.into_iter().for_each(|(volume, scout)| lookout.send(volume, scout));
+    let probes = RemoteProbes::start(count).map_err(no_thread)?;
+    asked.into_iter().for_each(|(volume, probe)| probes.send(volume, probe));
     let until = Instant::now() + SILENCE_MAX;
     while found.len() < count {
-        let Some((volume, scouted)) = lookout.take(until) else { break };
-        found.insert(volume, scouted);
+        let Some((volume, probed)) = probes.take(until) else { break };
+        found.insert(volume, probed);
     }
-    Ok((found, Some(lookout)))
+    Ok((found, Some(probes)))
 }
 
 /// Opens every volume that can be opened. One that is away (its file system is not mounted, its disk is not there, its
@@ -292,34 +292,34 @@ fn open_all(
     plan: &Plan,
     identities: &mut Identities,
     state: &StateDir,
-    unserved: &mut Vec<Unserved>,
+    unserved: &mut Vec<FailedVolume>,
 ) -> Result<(Vec<Store>, Option<RepeatedProbe>), Failure> {
     let mut stores: Vec<Store> = Vec::new();
     let mut failures: Vec<String> = Vec::new();
-    let (mut found, lookout) = look_around(plan, identities)?;
+    let (mut found, probes) = look_around(plan, identities)?;
     let (mut out, mut absent) = (0, Vec::new());
     for volume in &plan.volumes {
-        let scout = ProbeNeeds::of(volume, identities);
-        let scouted = match found.remove(&volume.name) {
-            Some(scouted) => scouted,
-            None if !scout.asks() => scout.look(),
+        let probe = ProbeNeeds::of(volume, identities);
+        let probed = match found.remove(&volume.name) {
+            Some(probed) => probed,
+            None if !probe.asks() => probe.look(),
             None => {
                 out += 1;
-                unserved.push(Unserved::absent(
+                unserved.push(FailedVolume::absent(
                     volume,
                     "its machine has not answered yet; it is tried until it does",
                 ));
                 continue;
             }
         };
-        match (Store::open_scouted(volume, identities, stores.iter(), scouted), volume.origin) {
+        match (Store::open_scouted(volume, identities, stores.iter(), probed), volume.origin) {
             (Ok(store), _) => stores.push(store),
             (Err(why), _) if why.is_absent() => {
                 absent.push(volume.name.clone());
-                unserved.push(Unserved::absent(volume, why));
+                unserved.push(FailedVolume::absent(volume, why));
             }
             (Err(why), Origin::Configured) if why.is_misconfiguration() => failures.push(why.to_string()),
-            (Err(why), _) => unserved.push(Unserved::of(volume, why)),
+            (Err(why), _) => unserved.push(FailedVolume::of(volume, why)),
         }
     }
     if !failures.is_empty() {
@@ -331,7 +331,7 @@ fn open_all(
         discard(stores, identities, state);
         return Err(Failure::failed(why));
     }
-    Ok((stores, lookout.map(|lookout| RepeatedProbe::of(lookout, out, absent))))
+    Ok((stores, probes.map(|probes| RepeatedProbe::of(probes, out, absent))))
 }
 
 /// Tells of volumes that hosts will not know again at the next start.
@@ -382,7 +382,12 @@ fn announce(
 
 /// Waits for the end and goes through it: cleanly, or at once when asked twice. It succeeds if all that was written
 /// is safe.
-fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending, state: &StateDir) -> Exit {
+fn end(
+    engine: &Arc<dyn Engine>,
+    attachments: &Arc<Attachments>,
+    ending: &StopSignal,
+    state: &StateDir,
+) -> Exit {
     let how = ending.wait();
     state.say_stopping();
     notify(&[sd_notify::NotifyState::Stopping]);

@@ -43,7 +43,7 @@ impl Engine for Idle {
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn standings(&self) -> Result<Vec<control::report::StandingReport>, EngineError> {
+    fn standings(&self) -> Result<Vec<control::report::VolumeStateReport>, EngineError> {
         Ok(Vec::new())
     }
     fn set_access(&self, _: &str, _: &[u16], _: volume::Access) -> Result<(), EngineError> {
@@ -126,7 +126,7 @@ impl Write for Out {
 
 struct Running {
     paths: Paths,
-    ending: Arc<Ending>,
+    ending: Arc<StopSignal>,
     said: String,
     thread: thread::JoinHandle<Result<Exit, Failure>>,
 }
@@ -149,7 +149,7 @@ fn args(line: &str) -> ServeArgs {
 }
 
 fn run(root: &tempfile::TempDir, line: &str, start: StartEngine) -> Running {
-    let (paths, args, ending) = (paths(root), args(line), Arc::new(Ending::default()));
+    let (paths, args, ending) = (paths(root), args(line), Arc::new(StopSignal::default()));
     let (sender, receiver) = mpsc::channel();
     let (there, asked) = (paths.clone(), ending.clone());
     let thread =
@@ -170,7 +170,8 @@ impl Running {
 }
 
 fn refused(root: &tempfile::TempDir, line: &str, start: StartEngine) -> Failure {
-    serve(&args(line), &paths(root), start, &Arc::new(Ending::default()), Box::new(Vec::new())).unwrap_err()
+    serve(&args(line), &paths(root), start, &Arc::new(StopSignal::default()), Box::new(Vec::new()))
+        .unwrap_err()
 }
 
 fn names(answer: Answer) -> Vec<String> {
@@ -307,7 +308,7 @@ fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
     fs::create_dir(&file).unwrap();
     let state = StateDir::open(&paths(&root).state).unwrap();
     let mut all = volumes::load(&state).unwrap();
-    all.push(Recorded { name: "odd".into(), spec: "rma:1M".into() });
+    all.push(VolumeRecord { name: "odd".into(), spec: "rma:1M".into() });
     state.write_json(volumes::RECORD, &all).unwrap();
     drop(state);
 
@@ -499,7 +500,7 @@ fn thin_off_of_memory_does_not_keep_an_older_configuration_from_starting() {
     assert!(warnings.iter().all(|one| one.contains("thin=off is ignored")), "{warnings:?}");
     assert!(warnings[0].contains("blockwire.toml:4:"), "{warnings:?}");
     let state = StateDir::open(&paths(&root).state).unwrap();
-    let older = Recorded { name: "d".into(), spec: "ram:1M,thin=off".into() };
+    let older = VolumeRecord { name: "d".into(), spec: "ram:1M,thin=off".into() };
     state.write_json(volumes::RECORD, &[older]).unwrap();
     drop(state);
     let daemon = run(&root, "--volume c=null:1M,thin=off", idle);

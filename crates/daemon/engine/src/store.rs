@@ -8,8 +8,8 @@
 mod device;
 mod file;
 mod known;
+mod probe;
 mod refused;
-mod scout;
 mod stripe;
 
 use std::{
@@ -27,13 +27,13 @@ use device::device;
 pub use device::device_key;
 use file::{file, is_empty, leads_to};
 pub use known::known_uuid;
+pub use probe::{ProbeNeeds, ProbeResult};
 pub use refused::StoreError;
 use refused::Why;
-pub use scout::{ProbeNeeds, ProbeResult};
 
 use crate::{
     remote::{self, Remote},
-    state::identity::{Identities, Key},
+    state::identity::{FileIdentity, Identities},
 };
 use config::{
     plan::{Origin, Volume},
@@ -66,7 +66,7 @@ pub struct Store {
     /// The open file or device; `None` for memory.
     pub file: Option<File>,
     /// What it is on, to find aliases.
-    pub key: Option<Key>,
+    pub key: Option<FileIdentity>,
     /// How the other machine is reached that has the volume.
     pub remote: Option<Remote>,
     /// What a stripe is made of; nothing for another volume.
@@ -121,8 +121,8 @@ impl Store {
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
     ) -> Result<Self, StoreError> {
-        let scouted = ProbeNeeds::of(volume, identities).look();
-        Store::open_scouted(volume, identities, others, scouted)
+        let probed = ProbeNeeds::of(volume, identities).look();
+        Store::open_scouted(volume, identities, others, probed)
     }
 
     /// The same, when other machines have been asked; asks none.
@@ -130,9 +130,9 @@ impl Store {
         volume: &Volume,
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: ProbeResult,
+        probed: ProbeResult,
     ) -> Result<Self, StoreError> {
-        let opened = Opened::as_before(volume, identities, others.clone(), scouted)?;
+        let opened = OpenedStore::as_before(volume, identities, others.clone(), probed)?;
         opened.with_identity(identities, others).map_err(|refused| {
             let (why, opened) = *refused;
             opened.0.discard(identities);
@@ -184,8 +184,9 @@ impl Store {
     /// Why the other cannot be served beside it: it is, or has a leg that is, the same volume as this or one of its legs.
     fn clashes(&self, other: &Store) -> Option<Why> {
         let name = || self.volume.name.clone();
-        let is_ours =
-            |key: &Key| self.parts().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)));
+        let is_ours = |key: &FileIdentity| {
+            self.parts().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)))
+        };
         // Looked at when it was opened; but another may have come since that reads the same file.
         if let Some(alias) = other.parts().iter().find(|part| part.key.as_ref().is_some_and(is_ours)) {
             return Some(Why::Alias(alias.volume.spec.source.path()?.to_owned(), name()));
@@ -216,7 +217,7 @@ impl Store {
     fn identity(&self, identities: &mut Identities) -> Result<Uuid, Why> {
         Ok(match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
             // What is kept of it tells that the file was there, and is its own again without `uuid=`.
-            (Some(uuid), Some(key @ Key::File { .. }), Some(path)) => {
+            (Some(uuid), Some(key @ FileIdentity::File { .. }), Some(path)) => {
                 identities.of(key, path, fresh_uuid()?);
                 uuid
             }
@@ -265,7 +266,7 @@ impl Store {
     /// Undoes what was made of its files, as long as their disks take; gives those that were removed, which have to be
     /// forgotten before this store, and with it their numbers, goes. What holds data by now stays: a host may have
     /// written it.
-    pub fn undo(&self) -> Vec<(Key, PathBuf)> {
+    pub fn undo(&self) -> Vec<(FileIdentity, PathBuf)> {
         #[cfg(test)]
         tests::wait_for_disk(&format!("{} undone", self.volume.name));
         let mut removed: Vec<_> = self.legs.iter().flat_map(Store::undo).collect();
@@ -318,9 +319,9 @@ impl Store {
 /// A volume whose files are open, of which it is still to be settled which volume it is. Opening may wait for a disk;
 /// nothing else does.
 #[derive(Debug)]
-pub struct Opened(Store);
+pub struct OpenedStore(Store);
 
-impl Opened {
+impl OpenedStore {
     /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
     /// volume of the configuration, and only where none was found before: one that is missing later is a file system
     /// that is not mounted, or a loss.
@@ -328,13 +329,13 @@ impl Opened {
         volume: &Volume,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: ProbeResult,
+        probed: ProbeResult,
     ) -> Result<Self, StoreError> {
         let making = match volume.origin {
             Origin::Configured => CreatePolicy::First,
             Origin::Created => CreatePolicy::Never,
         };
-        Opened::open(volume, making, identities, others, scouted)
+        OpenedStore::open(volume, making, identities, others, probed)
     }
 
     /// The same at the word of the operator, who wants the file to be made if there is none.
@@ -342,9 +343,9 @@ impl Opened {
         volume: &Volume,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: ProbeResult,
+        probed: ProbeResult,
     ) -> Result<Self, StoreError> {
-        Opened::open(volume, CreatePolicy::Asked, identities, others, scouted)
+        OpenedStore::open(volume, CreatePolicy::Asked, identities, others, probed)
     }
 
     fn open<'a>(
@@ -352,14 +353,14 @@ impl Opened {
         making: CreatePolicy,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-        mut scouted: ProbeResult,
+        mut probed: ProbeResult,
     ) -> Result<Self, StoreError> {
-        let scouted = &mut scouted;
+        let probed = &mut probed;
         let opened = match &volume.spec.source {
-            Source::Stripe(striped) => stripe::open(volume, (striped, making), identities, others, scouted),
-            _ => open_one(volume, (WHOLE, making), identities, others, scouted),
+            Source::Stripe(striped) => stripe::open(volume, (striped, making), identities, others, probed),
+            _ => open_one(volume, (WHOLE, making), identities, others, probed),
         };
-        opened.map(Opened).map_err(|why| StoreError { volume: volume.name.clone(), why })
+        opened.map(OpenedStore).map_err(|why| StoreError { volume: volume.name.clone(), why })
     }
 
     /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
@@ -368,7 +369,7 @@ impl Opened {
         mut self,
         identities: &mut Identities,
         mut others: impl Iterator<Item = &'a Store>,
-    ) -> Result<Store, Box<(StoreError, Opened)>> {
+    ) -> Result<Store, Box<(StoreError, OpenedStore)>> {
         let store = &mut self.0;
         let identified = match &store.volume.spec.source {
             Source::Stripe(striped) => {
@@ -399,11 +400,11 @@ fn open_one<'a>(
     (leg, making): (usize, CreatePolicy),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store>,
-    scouted: &mut ProbeResult,
+    probed: &mut ProbeResult,
 ) -> Result<Store, Why> {
     let mut store = match &volume.spec.source {
         Source::Ram | Source::Null => memory(volume),
-        Source::Remote(urls) => elsewhere(volume, leg, urls, identities, scouted)?,
+        Source::Remote(urls) => elsewhere(volume, leg, urls, identities, probed)?,
         Source::File(path) => {
             let may_make = making.allows(path, volume.spec.uuid, identities);
             file(volume, path, may_make, others)?
@@ -462,17 +463,20 @@ fn elsewhere(
     leg: usize,
     urls: &str,
     identities: &Identities,
-    scouted: &mut ProbeResult,
+    probed: &mut ProbeResult,
 ) -> Result<Store, Why> {
-    let remote = scouted.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
-        |why| match why {
-            remote::Refused::Unusable(why) => Why::Remote(why),
-            remote::Refused::Absent(why) => Why::Absent(why),
-            remote::Refused::Replaced(stranger) => {
-                Why::Replaced(volume.spec.source.place().unwrap_or_default(), volume.name.clone(), stranger)
-            }
-        },
-    )?;
+    let remote =
+        probed.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
+            |why| match why {
+                remote::RemoteError::Unusable(why) => Why::Remote(why),
+                remote::RemoteError::Absent(why) => Why::Absent(why),
+                remote::RemoteError::Replaced(stranger) => Why::Replaced(
+                    volume.spec.source.place().unwrap_or_default(),
+                    volume.name.clone(),
+                    stranger,
+                ),
+            },
+        )?;
     if remote.uuid.is_none() && volume.spec.uuid.is_none() {
         let place = volume.spec.source.place().unwrap_or_default();
         return Err(Why::Remote(format!(

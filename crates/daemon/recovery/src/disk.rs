@@ -1,4 +1,4 @@
-//! A remote volume as the fronts see it.
+//! A remote volume as the servers see it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

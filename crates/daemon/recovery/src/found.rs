@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use block_device::Via;
 
-use super::list::{self, AttachState, Found};
-use super::{AttachOptions, fronts, guardian, via};
+use super::list::{self, AttachState, FoundAttachment};
+use super::{AttachOptions, guardian, servers, via};
 use process::exit::{Exit, Failure};
 use process::owned;
 
 /// The attachment that waits at the wished place, or of the wished volume.
-pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<Found>, Failure> {
+pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<FoundAttachment>, Failure> {
     let all = list::all(&options.dir)?;
     let at = options.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
     if let Some(found) = at {
@@ -68,7 +68,10 @@ pub(super) fn refuse_unknown_device(
 }
 
 /// Which way, and what is to be said of the choice.
-pub(super) fn way(options: &AttachOptions, left: Option<&Found>) -> Result<(Via, Option<String>), Failure> {
+pub(super) fn way(
+    options: &AttachOptions,
+    left: Option<&FoundAttachment>,
+) -> Result<(Via, Option<String>), Failure> {
     let Some(left) = left else {
         return Ok(match options.via {
             Some(via) => (via, None),
@@ -91,7 +94,7 @@ pub(super) fn way(options: &AttachOptions, left: Option<&Found>) -> Result<(Via,
 ///
 /// # Errors
 /// If its guardian does not answer.
-pub fn give_up(found: &Found) -> Result<(), Failure> {
+pub fn give_up(found: &FoundAttachment) -> Result<(), Failure> {
     match found.state {
         AttachState::Stranded => return delete_stranded(found),
         AttachState::Unknown => return Err(unknown(found)),
@@ -109,7 +112,7 @@ pub fn give_up(found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
-fn unknown(found: &Found) -> Failure {
+fn unknown(found: &FoundAttachment) -> Failure {
     Failure::failed(format!(
         "{} is attached by process {}, and it cannot be determined whether that process is alive: try again in \
          its PID namespace, or when file descriptors and memory are free",
@@ -119,7 +122,7 @@ fn unknown(found: &Found) -> Failure {
 }
 
 /// Takes away a device, or socket, whose holder and guardian are both gone.
-fn delete_stranded(found: &Found) -> Result<(), Failure> {
+fn delete_stranded(found: &FoundAttachment) -> Result<(), Failure> {
     let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
     if found.dir.owner() != owned::user() {
         return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
@@ -127,7 +130,7 @@ fn delete_stranded(found: &Found) -> Result<(), Failure> {
     if list::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
         std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
     } else {
-        let number = fronts::ublk_number(Path::new(found.place()))?;
+        let number = servers::ublk_number(Path::new(found.place()))?;
         block_device::ublk::delete_left(number, found.record.holder.pid).map_err(|why| failed(&why))?;
     }
     found.dir.remove(&found.file).map_err(|why| failed(&why))
@@ -137,8 +140,8 @@ fn delete_stranded(found: &Found) -> Result<(), Failure> {
 ///
 /// # Errors
 /// A directory whose records cannot be believed.
-pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
-    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| list::all(dir)).collect::<Result<_, _>>()?;
+pub fn all(dirs: &[PathBuf]) -> Result<Vec<FoundAttachment>, Failure> {
+    let found: Vec<Vec<FoundAttachment>> = dirs.iter().map(|dir| list::all(dir)).collect::<Result<_, _>>()?;
     Ok(found.into_iter().flatten().collect())
 }
 
@@ -146,7 +149,7 @@ pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
 ///
 /// # Errors
 /// `NothingFound`, with what there is.
-pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
+pub fn find(dirs: &[PathBuf], name: &str) -> Result<FoundAttachment, Failure> {
     let all = all(dirs)?;
     let said = Path::new(name);
     // A name as it was typed first: looking into a place that nobody serves would wait.
@@ -155,7 +158,7 @@ pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
     let real = || std::fs::canonicalize(said).ok();
     let found = found.or_else(|| real().and_then(|real| all.iter().find(|found| found.is(&real))));
     found.cloned().ok_or_else(|| {
-        let here: Vec<String> = all.iter().map(Found::ways).collect();
+        let here: Vec<String> = all.iter().map(FoundAttachment::ways).collect();
         let here = if here.is_empty() { "nothing".to_owned() } else { here.join(", ") };
         Failure::new(Exit::NothingFound, format!("nothing is attached as {name}; attached: {here}"))
     })

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::record::{Kept, Process};
-use super::wire::{Answer, GuardianRequest, RecoveryState, receive, send};
-use control::called::Called;
+use super::record::{GuardianAddress, Process};
+use super::wire::{GuardianReply, GuardianRequest, RecoveryState, receive, send};
+use control::secret_url::SecretUrl;
 use process::exit::Failure;
 use process::owned::{Peer, user};
 
@@ -32,7 +32,7 @@ pub(super) struct Lifeline {
     /// `None` when the end was said.
     socket: Mutex<Option<OwnedFd>>,
     /// Where the guardian is found.
-    pub(super) kept: Kept,
+    pub(super) kept: GuardianAddress,
 }
 
 /// A guardian that has not said that it holds on.
@@ -47,12 +47,12 @@ pub(super) struct NotHeld {
 #[derive(Debug)]
 pub(super) struct TakeoverResult {
     pub(super) lifeline: Lifeline,
-    pub(super) charge: RecoveryState,
+    pub(super) state: RecoveryState,
     pub(super) files: Vec<OwnedFd>,
     /// How long the holder has been dead.
     pub(super) dead_for: Duration,
     /// How it named the volume.
-    pub(super) called: Option<Called>,
+    pub(super) url: Option<SecretUrl>,
 }
 
 /// Starts a guardian that listens at `path`; it keeps nothing yet.
@@ -76,13 +76,16 @@ pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
     // It ends after its holder said so, or died; then somebody must have waited for it.
     let spawned = std::thread::Builder::new().name("guardian".into()).spawn(move || child.wait());
     spawned.map_err(failed)?;
-    Ok(Lifeline { socket: Mutex::new(Some(ours)), kept: Kept { process, socket: path.to_owned() } })
+    Ok(Lifeline {
+        socket: Mutex::new(Some(ours)),
+        kept: GuardianAddress { process, socket: path.to_owned() },
+    })
 }
 
 impl Lifeline {
     /// To a guardian that a test plays.
     #[cfg(test)]
-    pub(super) fn of(socket: OwnedFd, kept: Kept) -> Lifeline {
+    pub(super) fn of(socket: OwnedFd, kept: GuardianAddress) -> Lifeline {
         Lifeline { socket: Mutex::new(Some(socket)), kept }
     }
 
@@ -92,20 +95,20 @@ impl Lifeline {
     /// Why the guardian has not said so; it may hold on all the same.
     pub(super) fn hold(
         &self,
-        charge: RecoveryState,
+        state: RecoveryState,
         files: &[BorrowedFd<'_>],
         record: PathBuf,
         timeout_ms: u64,
-        called: &Called,
+        url: &SecretUrl,
     ) -> Result<(), NotHeld> {
         let unsaid = |why: io::Error| NotHeld { why, is_said: false };
         let said = |why: io::Error| NotHeld { why, is_said: true };
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or_else(|| unsaid(io::ErrorKind::NotConnected.into()))?;
-        let called = Some(called.clone());
-        send(socket, &GuardianRequest::Hold { charge, record, timeout_ms, called }, files).map_err(unsaid)?;
-        match receive::<Answer>(socket, PATIENCE).map_err(said)? {
-            Some((Answer::Held, _)) => Ok(()),
+        let url = Some(url.clone());
+        send(socket, &GuardianRequest::Hold { state, record, timeout_ms, url }, files).map_err(unsaid)?;
+        match receive::<GuardianReply>(socket, PATIENCE).map_err(said)? {
+            Some((GuardianReply::Held, _)) => Ok(()),
             Some(_) => {
                 Err(said(io::Error::other("the guardian answers something else than that it holds on")))
             }
@@ -133,7 +136,7 @@ impl Lifeline {
 }
 
 /// Connects to a guardian: to the very process that the record names, of the user whose record it is.
-fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
+fn connect(kept: &GuardianAddress, owner: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(&kept.socket)?)?;
@@ -148,10 +151,10 @@ fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
 }
 
 fn exchange(
-    (kept, owner): (&Kept, u32),
+    (kept, owner): (&GuardianAddress, u32),
     word: &GuardianRequest,
     wait: Duration,
-) -> io::Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
+) -> io::Result<(OwnedFd, GuardianReply, Vec<OwnedFd>)> {
     let socket = connect(kept, owner)?;
     send(&socket, word, &[])?;
     let (answer, files) = receive(&socket, wait)?.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -162,9 +165,9 @@ fn exchange(
 ///
 /// # Errors
 /// If the guardian has ended, or its holder lives.
-pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
-    match exchange((kept, owner), &GuardianRequest::Ask, SOON)? {
-        (_, Answer::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
+pub(super) fn ask(kept: &GuardianAddress, owner: u32) -> io::Result<Option<Duration>> {
+    match exchange((kept, owner), &GuardianRequest::Status, SOON)? {
+        (_, GuardianReply::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
@@ -173,9 +176,9 @@ pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
 ///
 /// # Errors
 /// If the guardian has ended, or its holder lives.
-pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
+pub(super) fn end(kept: &GuardianAddress, owner: u32) -> io::Result<()> {
     match exchange((kept, owner), &GuardianRequest::End, PATIENCE)? {
-        (_, Answer::Ended, _) => Ok(()),
+        (_, GuardianReply::Ended, _) => Ok(()),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
@@ -184,14 +187,14 @@ pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// `AddrInUse` if the holder lives; what the system says if the guardian is gone.
-pub(super) fn take(kept: &Kept) -> io::Result<TakeoverResult> {
+pub(super) fn take(kept: &GuardianAddress) -> io::Result<TakeoverResult> {
     match exchange((kept, user()), &GuardianRequest::Take, PATIENCE)? {
-        (socket, Answer::TakeoverResult { charge, dead_ms, called }, files) => Ok(TakeoverResult {
+        (socket, GuardianReply::TakeoverResult { state, dead_ms, url }, files) => Ok(TakeoverResult {
             lifeline: Lifeline { socket: Mutex::new(Some(socket)), kept: kept.clone() },
-            charge,
+            state,
             files,
             dead_for: Duration::from_millis(dead_ms),
-            called,
+            url,
         }),
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "its holder lives")),
     }

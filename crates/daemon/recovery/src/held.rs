@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::list::{self, AttachState, Found};
+use super::list::{self, AttachState, FoundAttachment};
 use super::record;
-use super::{AttachOptions, Attachment, End, Opened, Wanted};
+use super::{AccessPoints, AttachOptions, Attachment, Cancellation, DetachHandle};
 use config::spec;
 use control::AttachRequest;
 use control::report::AttachmentReport;
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Attachments {
     held: Mutex<Vec<HeldAttachment>>,
     /// What the daemon before this one held, while an attempt to go on with it runs.
-    resuming: Mutex<Vec<Found>>,
+    resuming: Mutex<Vec<FoundAttachment>>,
     ending: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ struct HeldAttachment {
     report: Arc<OnceLock<AttachmentReport>>,
     /// It was the last daemon's.
     resumed: bool,
-    end: End,
+    end: DetachHandle,
     thread: JoinHandle<()>,
 }
 
@@ -56,22 +56,22 @@ struct HeldAttachment {
 const SETTLING: Duration = Duration::from_secs(3);
 
 /// Makes what is to be held, on its thread.
-type Open = Box<dyn FnOnce(&Wanted) -> Result<Opening, Failure> + Send>;
+type OpenFn = Box<dyn FnOnce(&Cancellation) -> Result<OpenedAttachment, Failure> + Send>;
 /// Serves it until it is told to end; calls when it can be used.
-type Serve = Box<dyn FnOnce(&End, &mut dyn FnMut(&Opened)) -> Result<(), Failure>>;
+type ServeFn = Box<dyn FnOnce(&DetachHandle, &mut dyn FnMut(&AccessPoints)) -> Result<(), Failure>>;
 
 /// What is open, and has touched no device yet.
-struct Opening {
+struct OpenedAttachment {
     url: String,
     via: String,
     remark: Option<String>,
     timeout_ms: u64,
-    serve: Serve,
+    serve: ServeFn,
 }
 
-impl From<Attachment> for Opening {
+impl From<Attachment> for OpenedAttachment {
     fn from(attachment: Attachment) -> Self {
-        Opening {
+        OpenedAttachment {
             url: attachment.url().to_owned(),
             via: attachment.via().name().to_owned(),
             remark: attachment.remark.clone(),
@@ -83,7 +83,7 @@ impl From<Attachment> for Opening {
 
 /// Whose an attachment is, and how long who asked for it waits.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct AttachTerms {
     /// It was the last daemon's.
     resumed: bool,
     /// A device is there already, which users wait for.
@@ -113,15 +113,18 @@ impl Attachments {
             return Ok(report);
         }
         let patience = PATIENCE.saturating_sub(begun.elapsed());
-        let asked = Asked { resumed: false, recovers: options.recover, patience };
-        self.start(Box::new(move |wanted| Attachment::open(options, wanted).map(Opening::from)), asked)
+        let asked = AttachTerms { resumed: false, recovers: options.recover, patience };
+        self.start(
+            Box::new(move |cancellation| Attachment::open(options, cancellation).map(OpenedAttachment::from)),
+            asked,
+        )
     }
 
-    fn start(&self, open: Open, asked: Asked) -> Result<AttachmentReport, Failure> {
-        let Asked { resumed, recovers, patience } = asked;
-        let end = End::new()?;
-        let wanted = Arc::new(Wanted::new());
-        let its_wanted = wanted.clone();
+    fn start(&self, open: OpenFn, asked: AttachTerms) -> Result<AttachmentReport, Failure> {
+        let AttachTerms { resumed, recovers, patience } = asked;
+        let end = DetachHandle::new()?;
+        let cancellation = Arc::new(Cancellation::new());
+        let its_cancellation = cancellation.clone();
         let (say, said) = mpsc::channel();
         let its_end = end.clone();
         let report = Arc::new(OnceLock::new());
@@ -136,7 +139,7 @@ impl Attachments {
             if self.ending.load(Ordering::Acquire) {
                 return Err(Failure::failed("the daemon is stopping"));
             }
-            let hold = move || hold(open, &its_wanted, &its_end, (&*its_report, &say));
+            let hold = move || hold(open, &its_cancellation, &its_end, (&*its_report, &say));
             let thread = thread::Builder::new().name("attachment".to_owned()).spawn(hold);
             let thread = thread.map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
             held.push(HeldAttachment { report, resumed, end: end.clone(), thread });
@@ -145,7 +148,7 @@ impl Attachments {
         let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
         // Either it is given up before it touches a device, and touches none, or it is past that, which takes
         // but a moment more.
-        if is_late(&heard) && !wanted.give_up() {
+        if is_late(&heard) && !cancellation.cancel() {
             heard = said.recv_timeout(SETTLING);
             if is_late(&heard) && recovers {
                 let why = "the device is taken over, and not served yet: `blockwire attach --list` shows it";
@@ -182,19 +185,19 @@ impl Attachments {
         }
     }
 
-    fn resuming(&self) -> MutexGuard<'_, Vec<Found>> {
+    fn resuming(&self) -> MutexGuard<'_, Vec<FoundAttachment>> {
         self.resuming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes on with one; a failure changes nothing of how long it waits.
-    fn go_on(&self, mut left: Found, dir: &Path, control: &Path) {
+    fn go_on(&self, mut left: FoundAttachment, dir: &Path, control: &Path) {
         let mut said = String::new();
         loop {
             let (found, its_dir, its_control) = (left.clone(), dir.to_owned(), control.to_owned());
-            let open = move |wanted: &Wanted| {
-                Attachment::resume(found, &its_dir, &its_control, wanted).map(Opening::from)
+            let open = move |cancellation: &Cancellation| {
+                Attachment::resume(found, &its_dir, &its_control, cancellation).map(OpenedAttachment::from)
             };
-            let asked = Asked { resumed: true, recovers: true, patience: RESUME_PATIENCE };
+            let asked = AttachTerms { resumed: true, recovers: true, patience: RESUME_PATIENCE };
             let went = self.start(Box::new(open), asked);
             self.resuming().retain(|one| one.file != left.file);
             let Err(why) = went else { return };
@@ -287,7 +290,7 @@ impl Attachments {
 }
 
 /// What waits of what a daemon with this control socket held.
-fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
+fn waiting(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
     let mut all = list::all(dir).unwrap_or_else(|why| {
         tracing::warn!(%why, "what the last daemon held is not gone on with");
         Vec::new()
@@ -302,20 +305,20 @@ fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
 
 /// The thread of one attachment.
 fn hold(
-    open: Open,
-    wanted: &Wanted,
-    end: &End,
+    open: OpenFn,
+    cancellation: &Cancellation,
+    end: &DetachHandle,
     (there, say): (&OnceLock<AttachmentReport>, &mpsc::Sender<Result<AttachmentReport, Failure>>),
 ) {
-    let Opening { url, via, remark, timeout_ms, serve } = match open(wanted) {
+    let OpenedAttachment { url, via, remark, timeout_ms, serve } = match open(cancellation) {
         Ok(opening) => opening,
         Err(why) => return drop(say.send(Err(why))),
     };
-    if !wanted.begin() {
+    if !cancellation.begin() {
         tracing::info!(url, via, "given up before it touched a device: it took too long");
         return;
     }
-    let ended = serve(end, &mut |opened: &Opened| {
+    let ended = serve(end, &mut |opened: &AccessPoints| {
         let report = AttachmentReport {
             url: url.clone(),
             via: via.clone(),
@@ -370,12 +373,12 @@ pub fn options(request: AttachRequest, control: &Path) -> Result<AttachOptions, 
 mod tests {
     use super::*;
 
-    fn asked(recovers: bool, patience: Duration) -> Asked {
-        Asked { resumed: false, recovers, patience }
+    fn asked(recovers: bool, patience: Duration) -> AttachTerms {
+        AttachTerms { resumed: false, recovers, patience }
     }
 
-    fn opening(serve: Serve) -> Opening {
-        Opening { url: "u".into(), via: "fuse".into(), remark: None, timeout_ms: 1, serve }
+    fn opening(serve: ServeFn) -> OpenedAttachment {
+        OpenedAttachment { url: "u".into(), via: "fuse".into(), remark: None, timeout_ms: 1, serve }
     }
 
     fn until_all_have_ended(attachments: &Attachments) {
@@ -390,12 +393,12 @@ mod tests {
     fn a_recovery_that_timed_out_touches_no_device_later() {
         let (attachments, served) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
         let its_served = served.clone();
-        let open = move |wanted: &Wanted| {
-            while wanted.is_wanted() {
+        let open = move |cancellation: &Cancellation| {
+            while !cancellation.is_cancelled() {
                 thread::sleep(Duration::from_millis(1));
             }
             // It comes up after all.
-            let serve = move |_: &End, _: &mut dyn FnMut(&Opened)| {
+            let serve = move |_: &DetachHandle, _: &mut dyn FnMut(&AccessPoints)| {
                 its_served.store(true, Ordering::Release);
                 Ok(())
             };
@@ -411,10 +414,10 @@ mod tests {
     fn a_recovery_that_is_ready_after_everybody_has_given_up_can_be_detached() {
         let attachments = Attachments::default();
         let (go, wait) = mpsc::channel::<()>();
-        let open = move |_: &Wanted| {
-            let serve = move |end: &End, ready: &mut dyn FnMut(&Opened)| {
+        let open = move |_: &Cancellation| {
+            let serve = move |end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)| {
                 let _ = wait.recv();
-                ready(&Opened { ways: vec![("socket", "/late".to_owned())], remarks: Vec::new() });
+                ready(&AccessPoints { ways: vec![("socket", "/late".to_owned())], remarks: Vec::new() });
                 while end.stop.times() == 0 {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -440,11 +443,11 @@ mod tests {
         let (attachments, ended) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
         let (go, wait) = mpsc::channel::<()>();
         let its_ended = ended.clone();
-        let open = move |_: &Wanted| {
-            let serve = move |end: &End, ready: &mut dyn FnMut(&Opened)| {
+        let open = move |_: &Cancellation| {
+            let serve = move |end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)| {
                 // Longer than who asked is patient for.
                 thread::sleep(Duration::from_millis(200));
-                ready(&Opened::default());
+                ready(&AccessPoints::default());
                 let _ = wait.recv();
                 its_ended.store(end.stop.times() > 0, Ordering::Release);
                 Ok(())

@@ -17,8 +17,8 @@ use clap::Args;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::record::millis;
-use super::wire::{Answer, GuardianRequest, RecoveryState, Shape, poll_in, receive, send};
-use control::called::Called;
+use super::wire::{GuardianReply, GuardianRequest, RecoveryState, Shape, poll_in, receive, send};
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use process::owned::{Dir, Peer, user};
 
@@ -86,11 +86,11 @@ fn forget(record: &Path) {
 
 /// What is kept.
 struct Guarded {
-    charge: RecoveryState,
+    state: RecoveryState,
     files: Vec<OwnedFd>,
     record: PathBuf,
     timeout: Duration,
-    called: Option<Called>,
+    url: Option<SecretUrl>,
 }
 
 struct Guardian {
@@ -105,9 +105,9 @@ struct Guardian {
 
 /// What follows.
 #[derive(PartialEq, Eq)]
-enum Then {
-    GoOn,
-    Leave,
+enum LoopControl {
+    Continue,
+    Exit,
 }
 
 impl Guardian {
@@ -121,13 +121,13 @@ impl Guardian {
                 std::thread::sleep(PAUSE);
                 Vec::new()
             });
-            if ready.get(1) == Some(&true) && self.hear() == Then::Leave {
+            if ready.get(1) == Some(&true) && self.hear() == LoopControl::Exit {
                 break;
             }
-            if ready.first() == Some(&true) && self.answer(listener) == Then::Leave {
+            if ready.first() == Some(&true) && self.answer(listener) == LoopControl::Exit {
                 break;
             }
-            if self.due() == Some(Duration::ZERO) && self.end() == Then::Leave {
+            if self.due() == Some(Duration::ZERO) && self.end() == LoopControl::Exit {
                 break;
             }
         }
@@ -149,127 +149,132 @@ impl Guardian {
     }
 
     /// The holder says something, or is gone.
-    fn hear(&mut self) -> Then {
-        let Some(lifeline) = &self.lifeline else { return Then::GoOn };
+    fn hear(&mut self) -> LoopControl {
+        let Some(lifeline) = &self.lifeline else { return LoopControl::Continue };
         match receive::<GuardianRequest>(lifeline, Duration::ZERO) {
-            Ok(Some((GuardianRequest::Hold { charge, record, timeout_ms, called }, files))) => {
+            Ok(Some((GuardianRequest::Hold { state, record, timeout_ms, url }, files))) => {
                 if let Some(before) = self.held.as_ref().filter(|before| before.record != record) {
                     forget(&before.record);
                 }
                 let timeout = Duration::from_millis(timeout_ms);
-                self.held = Some(Guarded { charge, files, record, timeout, called });
+                self.held = Some(Guarded { state, files, record, timeout, url });
                 self.dead = None;
-                match send(lifeline, &Answer::Held, &[]) {
-                    Ok(()) => Then::GoOn,
+                match send(lifeline, &GuardianReply::Held, &[]) {
+                    Ok(()) => LoopControl::Continue,
                     // It died just now, or believes that it has failed: what it held waits.
                     Err(_) => self.lose(),
                 }
             }
             Ok(Some((GuardianRequest::LetGo, _))) => {
-                if let Some(Guarded { charge: RecoveryState::Fuse { device, .. }, files, .. }) =
-                    &mut self.held
+                if let Some(Guarded { state: RecoveryState::Fuse { device, .. }, files, .. }) = &mut self.held
                 {
                     *device = false;
                     files.truncate(1);
                 }
-                Then::GoOn
+                LoopControl::Continue
             }
-            Ok(Some((GuardianRequest::Leave, _))) => Then::Leave,
-            Ok(Some((GuardianRequest::Take | GuardianRequest::End | GuardianRequest::Ask, _))) => Then::GoOn,
+            Ok(Some((GuardianRequest::Leave, _))) => LoopControl::Exit,
+            Ok(Some((GuardianRequest::Take | GuardianRequest::End | GuardianRequest::Status, _))) => {
+                LoopControl::Continue
+            }
             // What cannot be understood comes from no holder of ours: it counts as its end.
             Ok(None) | Err(_) => self.lose(),
         }
     }
 
     /// The holder is gone.
-    fn lose(&mut self) -> Then {
+    fn lose(&mut self) -> LoopControl {
         self.lifeline = None;
         self.dead.get_or_insert_with(Instant::now);
         // One that never served leaves nothing.
-        if self.held.is_some() { Then::GoOn } else { Then::Leave }
+        if self.held.is_some() { LoopControl::Continue } else { LoopControl::Exit }
     }
 
     /// Somebody else has come.
-    fn answer(&mut self, listener: &OwnedFd) -> Then {
+    fn answer(&mut self, listener: &OwnedFd) -> LoopControl {
         use rustix::io::Errno;
         let peer = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(peer) => peer,
             // Nobody is there, or not any more.
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Then::GoOn,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return LoopControl::Continue,
             // There is no descriptor or memory for another, and the listener stays ready.
             Err(_) => {
                 std::thread::sleep(PAUSE);
-                return Then::GoOn;
+                return LoopControl::Continue;
             }
         };
         if !Peer::of(&peer).is_ok_and(Peer::commands_us) {
-            return Then::GoOn;
+            return LoopControl::Continue;
         }
-        let Ok(Some((word, _))) = receive::<GuardianRequest>(&peer, PATIENCE) else { return Then::GoOn };
+        let Ok(Some((word, _))) = receive::<GuardianRequest>(&peer, PATIENCE) else {
+            return LoopControl::Continue;
+        };
         let (Some(held), Some(dead), None) = (&self.held, self.dead, &self.lifeline) else {
             // Also while somebody takes over. If the answer does not reach him he is gone.
-            let _ = send(&peer, &Answer::Busy, &[]);
-            return Then::GoOn;
+            let _ = send(&peer, &GuardianReply::Busy, &[]);
+            return LoopControl::Continue;
         };
         match word {
-            GuardianRequest::Ask => {
+            GuardianRequest::Status => {
                 let left = held.timeout.saturating_sub(dead.elapsed());
                 let left_ms = self.failing.is_none().then(|| millis(left));
-                let _ = send(&peer, &Answer::Waiting { left_ms }, &[]);
-                Then::GoOn
+                let _ = send(&peer, &GuardianReply::Waiting { left_ms }, &[]);
+                LoopControl::Continue
             }
             GuardianRequest::Take => {
                 // It has the socket's place.
                 self.failing = None;
-                let (charge, called) = (held.charge.clone(), held.called.clone());
-                let answer = Answer::TakeoverResult { charge, dead_ms: millis(dead.elapsed()), called };
+                let (state, url) = (held.state.clone(), held.url.clone());
+                let answer = GuardianReply::TakeoverResult { state, dead_ms: millis(dead.elapsed()), url };
                 let files: Vec<_> = held.files.iter().map(AsFd::as_fd).collect();
                 if send(&peer, &answer, &files).is_ok() {
                     self.lifeline = Some(peer);
                 }
-                Then::GoOn
+                LoopControl::Continue
             }
             GuardianRequest::End => {
                 self.failing = None;
                 self.give_up();
-                let _ = send(&peer, &Answer::Ended, &[]);
-                Then::Leave
+                let _ = send(&peer, &GuardianReply::Ended, &[]);
+                LoopControl::Exit
             }
-            GuardianRequest::Hold { .. } | GuardianRequest::LetGo | GuardianRequest::Leave => Then::GoOn,
+            GuardianRequest::Hold { .. } | GuardianRequest::LetGo | GuardianRequest::Leave => {
+                LoopControl::Continue
+            }
         }
     }
 
     /// The time-out has passed, or nobody is left whom errors must be told.
-    fn end(&mut self) -> Then {
+    fn end(&mut self) -> LoopControl {
         if let Some(failing) = &mut self.failing {
-            return if failing.is_deserted() { Then::Leave } else { Then::GoOn };
+            return if failing.is_deserted() { LoopControl::Exit } else { LoopControl::Continue };
         }
         self.give_up();
-        let Some(held) = &self.held else { return Then::Leave };
-        self.failing = match &held.charge {
+        let Some(held) = &self.held else { return LoopControl::Exit };
+        self.failing = match &held.state {
             RecoveryState::Fuse { .. } | RecoveryState::Ublk { .. } => None,
             RecoveryState::Nbd { .. } | RecoveryState::VhostUser { .. } => {
-                FailingServer::start(held.charge.clone())
+                FailingServer::start(held.state.clone())
             }
         };
-        if self.failing.is_some() { Then::GoOn } else { Then::Leave }
+        if self.failing.is_some() { LoopControl::Continue } else { LoopControl::Exit }
     }
 
     /// Who waits gets errors.
     fn give_up(&mut self) {
         let Some(held) = &mut self.held else { return };
-        match &held.charge {
+        match &held.state {
             RecoveryState::Fuse { dir, name, made, .. } => {
                 let mut files = held.files.drain(..);
                 // The last descriptor of the kernel's end: it answers everything with errors from now on.
                 drop(files.next());
                 let until = Instant::now() + CLOSING;
-                let name = fuse::Name(*name);
+                let name = fuse::MountId(*name);
                 while !matches!(fuse::clean_named(dir, name), Ok(true)) && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 if let Some((device, inode)) = *made {
-                    fuse::Made { device, inode }.remove(dir);
+                    fuse::CreatedDir { device, inode }.remove(dir);
                 }
                 // Nobody waits for the loop device's own users.
                 files.for_each(drop);
@@ -303,23 +308,23 @@ struct FailingServer {
 }
 
 impl FailingServer {
-    fn start(charge: RecoveryState) -> Option<FailingServer> {
+    fn start(state: RecoveryState) -> Option<FailingServer> {
         let stop = Stop::new().ok()?;
         let its_stop = stop.clone();
         let disk = |shape: Shape| Failing::new(shape.geometry(), shape.read_only).ok();
         // If the place is taken, somebody serves there.
-        let (statistics, thread) = match charge {
+        let (statistics, thread) = match state {
             RecoveryState::Nbd { path, shape } => {
-                let mut front = nbd::Front::new(nbd::Settings::new(path)).ok()?;
-                let statistics = front.statistics();
-                let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
+                let mut server = nbd::Server::new(nbd::Settings::new(path)).ok()?;
+                let statistics = server.statistics();
+                let mut serve = move || disk(shape).map(|mut disk| server.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
             RecoveryState::VhostUser { path, id, shape } => {
                 let settings = vhost::Settings { id, ..vhost::Settings::new(path) };
-                let mut front = vhost::Front::new(settings).ok()?;
-                let statistics = front.statistics();
-                let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
+                let mut server = vhost::Backend::new(settings).ok()?;
+                let statistics = server.statistics();
+                let mut serve = move || disk(shape).map(|mut disk| server.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
             RecoveryState::Fuse { .. } | RecoveryState::Ublk { .. } => return None,
@@ -363,18 +368,18 @@ mod tests {
             || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (ours, theirs) = pair();
         let mut guardian = Guardian { lifeline: Some(theirs), held: None, dead: None, failing: None };
-        let charge = RecoveryState::Ublk { number: u32::MAX, process: 1 };
+        let state = RecoveryState::Ublk { number: u32::MAX, process: 1 };
         let record = root.path().join("1.json");
-        let hold = GuardianRequest::Hold { charge, record, timeout_ms: 60_000, called: None };
+        let hold = GuardianRequest::Hold { state, record, timeout_ms: 60_000, url: None };
         send(&ours, &hold, &[]).unwrap();
         drop(ours);
-        assert!(guardian.hear() == Then::GoOn, "what it holds goes, and all that waits fails");
+        assert!(guardian.hear() == LoopControl::Continue, "what it holds goes, and all that waits fails");
         assert!(guardian.lifeline.is_none() && guardian.held.is_some());
         assert!(guardian.due().is_some_and(|due| due > Duration::from_secs(50)), "its time-out runs");
         // One that never served leaves nothing.
         let (ours, theirs) = pair();
         let mut guardian = Guardian { lifeline: Some(theirs), held: None, dead: None, failing: None };
         drop(ours);
-        assert!(guardian.hear() == Then::Leave);
+        assert!(guardian.hear() == LoopControl::Exit);
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use client::{Handle, Initiator, Protocol, PathIdentity};
 
-use super::Wanted;
+use super::Cancellation;
 use super::record::{RecordedPath, millis};
 use process::exit::{Exit, Failure};
 
@@ -80,7 +80,7 @@ pub fn wait(
     (initiator, volume): (&mut Initiator, Handle),
     before: &[RecordedPath],
     dead_for: Duration,
-    wanted: &Wanted,
+    cancellation: &Cancellation,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
@@ -97,7 +97,7 @@ pub fn wait(
         if left.is_zero() {
             return Ok(());
         }
-        if !wanted.is_wanted() {
+        if cancellation.is_cancelled() {
             return Err(Failure::new(
                 Exit::RequestTimeout,
                 "the killed holder's writes are still waited for",

@@ -21,7 +21,6 @@
 
 mod disk;
 mod found;
-mod fronts;
 mod guardian;
 pub mod held;
 mod keep;
@@ -30,6 +29,7 @@ pub mod list;
 pub mod record;
 pub mod running_process;
 pub mod same;
+mod servers;
 pub mod users;
 mod wire;
 
@@ -47,10 +47,10 @@ use client::{Initiator, Nexus, PathIdentity, Settings};
 use self::disk::RemoteDisk;
 use self::found::{left_behind, refuse_unknown_device, way};
 use self::guardian::{Lifeline, NotHeld, TakeoverResult};
-use self::list::{AttachState, Found};
+use self::list::{AttachState, FoundAttachment};
 use self::record::{AttachRecord, Process, RecordFile, RecordedPath, SharedRecord, millis};
 use self::wire::RecoveryState;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::Failure;
 use process::owned::Dir;
 use process::random;
@@ -80,7 +80,7 @@ pub fn via(name: &str) -> Result<Via, String> {
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
     /// The volume; several URLs of it, joined by commas, are its paths.
-    pub url: Called,
+    pub url: SecretUrl,
     /// How; the best way unless given.
     pub via: Option<Via>,
     /// The directory, socket or device; absolute.
@@ -99,14 +99,14 @@ pub struct AttachOptions {
 
 /// What users have of an attachment that is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct AccessPoints {
     /// What they may open, and what it is: `device`, `file`, `socket`, `url`.
     pub ways: Vec<(&'static str, String)>,
     /// What they should know.
     pub remarks: Vec<String>,
 }
 
-impl Opened {
+impl AccessPoints {
     /// A line for each, as the command line prints them.
     pub fn lines(&self) -> Vec<String> {
         let ways = self.ways.iter().map(|(kind, name)| format!("{kind} {name}"));
@@ -115,9 +115,11 @@ impl Opened {
 
     /// What a record says: the device first, no URLs.
     fn names(&self) -> Vec<String> {
-        let of = |wanted: bool| {
-            let ways =
-                self.ways.iter().filter(move |(kind, _)| *kind != "url" && (*kind == "device") == wanted);
+        let of = |cancellation: bool| {
+            let ways = self
+                .ways
+                .iter()
+                .filter(move |(kind, _)| *kind != "url" && (*kind == "device") == cancellation);
             ways.map(|(_, name)| name.clone())
         };
         of(true).chain(of(false)).collect()
@@ -126,18 +128,18 @@ impl Opened {
 
 /// Ends an attachment, from any thread.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct DetachHandle {
     stop: Stop,
     lifeline: Arc<Mutex<Option<Arc<Lifeline>>>>,
 }
 
-impl End {
+impl DetachHandle {
     /// Not yet.
     ///
     /// # Errors
     /// If the system gives no descriptor.
-    pub fn new() -> Result<End, Failure> {
-        Ok(End { stop: Stop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
+    pub fn new() -> Result<DetachHandle, Failure> {
+        Ok(DetachHandle { stop: Stop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
     }
 
     /// As soon as the device's users are gone; asked again, at once.
@@ -149,55 +151,55 @@ impl End {
     }
 }
 
-/// Whether somebody still waits for an attachment that is being opened. Until it begins it has changed nothing,
-/// and one that is given up never begins.
+/// Whether an attachment that is being opened was cancelled. Until it begins it has changed nothing, and one that was
+/// cancelled never begins.
 #[derive(Debug)]
-pub struct Wanted(AtomicU8);
+pub struct Cancellation(AtomicU8);
 
 const OPENING: u8 = 0;
 const BEGUN: u8 = 1;
-const GIVEN_UP: u8 = 2;
+const CANCELLED: u8 = 2;
 
-impl Wanted {
-    /// It is.
+impl Cancellation {
+    /// Not yet.
     #[allow(clippy::new_without_default)]
-    pub fn new() -> Wanted {
-        Wanted(AtomicU8::new(OPENING))
+    pub fn new() -> Cancellation {
+        Cancellation(AtomicU8::new(OPENING))
     }
 
-    /// Whether it still is.
-    pub fn is_wanted(&self) -> bool {
-        self.0.load(Ordering::Acquire) != GIVEN_UP
+    /// Whether it was.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire) == CANCELLED
     }
 
-    /// From now on the device is touched; false: it was given up.
+    /// From now on the device is touched; false: it was cancelled.
     pub fn begin(&self) -> bool {
         self.0.compare_exchange(OPENING, BEGUN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Nobody waits any more; false: it has begun already.
-    pub fn give_up(&self) -> bool {
-        self.0.compare_exchange(OPENING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// Cancels it; false: it has begun already.
+    pub fn cancel(&self) -> bool {
+        self.0.compare_exchange(OPENING, CANCELLED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
 /// What a killed holder left, taken over.
 struct OrphanedAttachment {
-    found: Found,
+    found: FoundAttachment,
     /// From its guardian, if that lives.
-    charge: Option<(RecoveryState, Vec<OwnedFd>)>,
+    state: Option<(RecoveryState, Vec<OwnedFd>)>,
 }
 
 /// A volume that is open, and is to become a device.
 pub struct Attachment {
     disk: RemoteDisk,
-    records: Records,
+    records: RecoveryContext,
     /// What is to be told before the device is there.
     pub remark: Option<String>,
 }
 
 /// What is written down of an attachment, and who keeps it.
-struct Records {
+struct RecoveryContext {
     options: AttachOptions,
     dir: Arc<Dir>,
     via: Via,
@@ -207,7 +209,7 @@ struct Records {
     block: Option<u32>,
     paths: Vec<RecordedPath>,
     nexus: [u8; 3],
-    legacy: Option<OrphanedAttachment>,
+    orphan: Option<OrphanedAttachment>,
     lifeline: Option<Lifeline>,
     /// The record, when it is written; the disk keeps it true.
     noted: SharedRecord,
@@ -221,7 +223,7 @@ impl Attachment {
     ///
     /// # Errors
     /// What the volume says; a place that another attachment has; a recovery of another volume.
-    pub fn open(options: AttachOptions, wanted: &Wanted) -> Result<Attachment, Failure> {
+    pub fn open(options: AttachOptions, cancellation: &Cancellation) -> Result<Attachment, Failure> {
         let dir = Arc::new(Dir::make(&options.dir)?);
         let (_, shown) = client::urls_of(&options.url)?;
         let left = left_behind(&options, &shown)?;
@@ -231,21 +233,26 @@ impl Attachment {
         let kept = left.as_ref().filter(|left| left.state != AttachState::Stranded);
         let taken = kept.and_then(|left| left.record.guardian.as_ref()).map(guardian::take);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
-        Attachment::connect(options, dir, (via, remark), (left, taken), wanted)
+        Attachment::connect(options, dir, (via, remark), (left, taken), cancellation)
     }
 
     /// The same for what a killed daemon left, as it was: the volume by the name that its guardian knows.
     ///
     /// # Errors
     /// As [`Attachment::open`]; somebody else who goes on with it.
-    pub fn resume(left: Found, dir: &Path, control: &Path, wanted: &Wanted) -> Result<Attachment, Failure> {
+    pub fn resume(
+        left: FoundAttachment,
+        dir: &Path,
+        control: &Path,
+        cancellation: &Cancellation,
+    ) -> Result<Attachment, Failure> {
         let own = Arc::new(Dir::make(dir)?);
         let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.ways()));
         let via = via(&left.record.via).map_err(Failure::failed)?;
         let kept = left.record.guardian.as_ref().ok_or_else(|| why(&"it has no guardian"))?;
         let taken = guardian::take(kept).map_err(|said| why(&said))?;
         let options = AttachOptions {
-            url: taken.called.clone().unwrap_or_else(|| left.record.url.as_str().into()),
+            url: taken.url.clone().unwrap_or_else(|| left.record.url.as_str().into()),
             via: None,
             at: None,
             recover: true,
@@ -254,15 +261,15 @@ impl Attachment {
             dir: dir.to_owned(),
             control: Some(control.to_owned()),
         };
-        Attachment::connect(options, own, (via, None), (Some(left), Some(taken)), wanted)
+        Attachment::connect(options, own, (via, None), (Some(left), Some(taken)), cancellation)
     }
 
     fn connect(
         options: AttachOptions,
         dir: Arc<Dir>,
         (via, remark): (Via, Option<String>),
-        (left, taken): (Option<Found>, Option<TakeoverResult>),
-        wanted: &Wanted,
+        (left, taken): (Option<FoundAttachment>, Option<TakeoverResult>),
+        cancellation: &Cancellation,
     ) -> Result<Attachment, Failure> {
         // A name that no attachment has had, nor has left behind; in the order in which they were made.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -286,7 +293,7 @@ impl Attachment {
         let is_bare = left.is_none() && options.recover && via != Via::Fuse;
         if left.is_some() || is_bare {
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
-            landing::wait((&mut initiator, volume), &before, dead_for, wanted)?;
+            landing::wait((&mut initiator, volume), &before, dead_for, cancellation)?;
         }
         landing::meet(&mut initiator, volume);
         let paths: Vec<_> = landing::paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
@@ -303,13 +310,13 @@ impl Attachment {
             (Some(one), Some(other)) => Some(format!("{one}\n{other}")),
             (one, other) => one.or(other),
         };
-        let (lifeline, charge) = match taken {
-            Some(taken) => (Some(taken.lifeline), Some((taken.charge, taken.files))),
+        let (lifeline, state) = match taken {
+            Some(taken) => (Some(taken.lifeline), Some((taken.state, taken.files))),
             None => (None, None),
         };
-        let legacy = left.map(|found| OrphanedAttachment { found, charge });
+        let orphan = left.map(|found| OrphanedAttachment { found, state });
         let nexus = initiator.who().isid;
-        let records = Records {
+        let records = RecoveryContext {
             options,
             dir,
             via,
@@ -319,7 +326,7 @@ impl Attachment {
             block,
             paths,
             nexus,
-            legacy,
+            orphan,
             lifeline,
             noted: SharedRecord::default(),
             stem,
@@ -349,10 +356,10 @@ impl Attachment {
     ///
     /// # Errors
     /// What the system says when the device is made; the end of the volume.
-    pub fn serve(mut self, end: &End, ready: &mut dyn FnMut(&Opened)) -> Result<(), Failure> {
-        let result = fronts::serve(&mut self, end, ready);
+    pub fn serve(mut self, end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)) -> Result<(), Failure> {
+        let result = servers::serve(&mut self, end, ready);
         let lifeline = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // What failed was the front or the system, and nobody asked it to end: its users wait, as if this process
+        // What failed was the server or the system, and nobody asked it to end: its users wait, as if this process
         // had been killed.
         let is_left = result.is_err() && end.stop.times() == 0;
         if let Some(lifeline) = lifeline.as_ref().filter(|_| !is_left) {
@@ -369,15 +376,15 @@ impl Attachment {
     }
 }
 
-impl Records {
+impl RecoveryContext {
     /// What the killed holder's guardian had, once.
     fn inherit(&mut self) -> Option<(RecoveryState, Vec<OwnedFd>)> {
-        self.legacy.as_mut()?.charge.take()
+        self.orphan.as_mut()?.state.take()
     }
 
     /// Where an attachment was that has no guardian left.
     fn stranded(&self) -> Option<&Path> {
-        let found = &self.legacy.as_ref()?.found;
+        let found = &self.orphan.as_ref()?.found;
         (found.state == AttachState::Stranded).then(|| Path::new(found.place()))
     }
 
@@ -387,19 +394,19 @@ impl Records {
         was.or(self.options.at.as_deref()).map_or_else(own, Path::to_owned)
     }
 
-    /// From now on the guardian holds on, and the record says what is there; `charge`: what is to be kept,
+    /// From now on the guardian holds on, and the record says what is there; `state`: what is to be kept,
     /// `None` where nothing could be.
     fn record_and_hold(
         &mut self,
-        end: &End,
-        opened: &Opened,
-        charge: Option<(RecoveryState, Vec<BorrowedFd<'_>>)>,
+        end: &DetachHandle,
+        opened: &AccessPoints,
+        state: Option<(RecoveryState, Vec<BorrowedFd<'_>>)>,
     ) -> Result<(), Failure> {
         let file = OsString::from(format!("{}.json", self.stem));
         let unseen = |why| Failure::failed(format!("this process cannot be told from others: {why}"));
         let (holder, space) = (Process::own().map_err(unseen)?, running_process::space().map_err(unseen)?);
         let timeout_ms = millis(self.options.timeout);
-        let lifeline = match (&charge, self.lifeline.take()) {
+        let lifeline = match (&state, self.lifeline.take()) {
             (None, _) => None,
             (Some(_), Some(lifeline)) => Some(lifeline),
             (Some(_), None) => {
@@ -423,10 +430,10 @@ impl Records {
         };
         // What fails before the guardian has heard of us leaves it as it was, waiting.
         let noted = RecordFile::write(self.dir.clone(), &file, &record)?;
-        if let (Some(lifeline), Some((charge, files))) = (lifeline, charge) {
+        if let (Some(lifeline), Some((state, files))) = (lifeline, state) {
             let at = self.dir.path().join(&file);
             if let Err(NotHeld { why, is_said }) =
-                lifeline.hold(charge, &files, at, timeout_ms, &self.options.url)
+                lifeline.hold(state, &files, at, timeout_ms, &self.options.url)
             {
                 if is_said {
                     // It may hold on by this record, and who goes on with what it holds finds it by that.
@@ -436,7 +443,7 @@ impl Records {
             }
             *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
         }
-        if let Some(OrphanedAttachment { found, .. }) = self.legacy.take() {
+        if let Some(OrphanedAttachment { found, .. }) = self.orphan.take() {
             // The guardian may have been faster.
             let _ = found.dir.remove(&found.file);
         }
@@ -501,9 +508,11 @@ mod tests {
             let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
             let (ours, theirs) =
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-            let kept =
-                record::Kept { process: Process::own().unwrap(), socket: root.path().join("guardian") };
-            let mut records = Records {
+            let kept = record::GuardianAddress {
+                process: Process::own().unwrap(),
+                socket: root.path().join("guardian"),
+            };
+            let mut records = RecoveryContext {
                 options: AttachOptions {
                     url: "u".into(),
                     via: None,
@@ -522,7 +531,7 @@ mod tests {
                 block: Some(512),
                 paths: Vec::new(),
                 nexus: [0; 3],
-                legacy: None,
+                orphan: None,
                 lifeline: Some(Lifeline::of(ours, kept)),
                 noted: SharedRecord::default(),
                 stem: "1".to_owned(),
@@ -535,10 +544,13 @@ mod tests {
                         .unwrap();
                 })
             });
-            let opened = Opened { ways: vec![("device", "/dev/ublkb0".to_owned())], remarks: Vec::new() };
-            let charge = RecoveryState::Ublk { number: 0, process: 1 };
+            let opened =
+                AccessPoints { ways: vec![("device", "/dev/ublkb0".to_owned())], remarks: Vec::new() };
+            let state = RecoveryState::Ublk { number: 0, process: 1 };
             assert!(
-                records.record_and_hold(&End::new().unwrap(), &opened, Some((charge, Vec::new()))).is_err()
+                records
+                    .record_and_hold(&DetachHandle::new().unwrap(), &opened, Some((state, Vec::new())))
+                    .is_err()
             );
             guardian.into_iter().for_each(|guardian| guardian.join().unwrap());
             let records = if is_said { vec![OsString::from("1.json")] } else { Vec::new() };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::record::{AttachRecord, Kept, RECORD_MAX, millis};
+use super::record::{AttachRecord, GuardianAddress, RECORD_MAX, millis};
 use super::{guardian, running_process};
 use process::exit::Failure;
 use process::owned::Dir;
@@ -41,7 +41,7 @@ pub enum AttachState {
 
 /// A record, where it was found, and how the attachment stands.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundAttachment {
     /// The record.
     pub record: AttachRecord,
     /// Where it stands.
@@ -52,7 +52,7 @@ pub struct Found {
     pub state: AttachState,
 }
 
-impl Found {
+impl FoundAttachment {
     /// Whether a user's word names it: one of its ways, the directory of one, or the number of a process
     /// that holds nothing else.
     pub fn is(&self, name: &Path) -> bool {
@@ -86,7 +86,7 @@ impl Found {
 ///
 /// # Errors
 /// A directory whose records cannot be believed, and why.
-pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
+pub fn all(dir: &Path) -> Result<Vec<FoundAttachment>, Failure> {
     let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.display()));
     let Some(dir) = Dir::find(dir)?.map(Arc::new) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -104,7 +104,7 @@ pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
         };
         let Ok(record) = serde_json::from_slice::<AttachRecord>(&text) else { continue };
         match state(&record, dir.owner()) {
-            Some(state) => found.push(Found { record, dir: dir.clone(), file, state }),
+            Some(state) => found.push(FoundAttachment { record, dir: dir.clone(), file, state }),
             None => drop(dir.remove(&file)),
         }
     }
@@ -129,7 +129,7 @@ pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
 
 /// Of records with one guardian one counts: that whose holder lives, if there is one. A recovery that was killed before
 /// its guardian had heard of it leaves its own beside the other.
-fn hide_doubles(found: &mut Vec<Found>) {
+fn hide_doubles(found: &mut Vec<FoundAttachment>) {
     found.sort_by_key(|one| !one.is_held());
     let mut seen = Vec::new();
     found.retain(|one| {
@@ -169,13 +169,13 @@ fn state(record: &AttachRecord, owner: u32) -> Option<AttachState> {
 
 /// Whether nobody listens any more where a guardian did. Without the socket it is not told: it may have another path
 /// here.
-fn has_ceased(kept: &Kept, owner: u32) -> io::Result<bool> {
+fn has_ceased(kept: &GuardianAddress, owner: u32) -> io::Result<bool> {
     let Some(socket) = kept.socket.to_str() else { return Ok(false) };
     is_stale_socket(socket, owner)
 }
 
 /// As the guardian says it.
-fn waiting(kept: &Kept, owner: u32) -> AttachState {
+fn waiting(kept: &GuardianAddress, owner: u32) -> AttachState {
     match guardian::ask(kept, owner) {
         Ok(Some(left)) => AttachState::Waiting { left_ms: millis(left) },
         Ok(None) => AttachState::Failing,
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(dir.names().unwrap(), ["1.json"], "its record was removed");
         // All of a space may have ended; its guardian's socket tells.
         let socket = root.path().join("guardian");
-        let kept = Kept { process: elsewhere.holder, socket: socket.clone() };
+        let kept = GuardianAddress { process: elsewhere.holder, socket: socket.clone() };
         let kept = AttachRecord { guardian: Some(kept), ..elsewhere };
         assert_eq!(state(&kept, dir.owner()), Some(AttachState::Unknown), "no socket tells nothing");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -311,8 +311,9 @@ mod tests {
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
         let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
         let of = |file: &str, socket: Option<&str>, state| {
-            let guardian = socket.map(|socket| Kept { process: record.holder, socket: socket.into() });
-            Found {
+            let guardian =
+                socket.map(|socket| GuardianAddress { process: record.holder, socket: socket.into() });
+            FoundAttachment {
                 record: AttachRecord { guardian, ..record.clone() },
                 dir: dir.clone(),
                 file: file.into(),

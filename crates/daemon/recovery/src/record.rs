@@ -21,7 +21,7 @@ pub(super) const RECORD_MAX: u64 = 256 << 10;
 
 /// Who holds on if the holder is killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct GuardianAddress {
     /// The guardian.
     pub process: Process,
     /// Where it listens.
@@ -63,7 +63,7 @@ pub struct AttachRecord {
     pub control: Option<PathBuf>,
     /// Its guardian, by the name that every version reads.
     #[serde(default, rename = "keeper")]
-    pub guardian: Option<Kept>,
+    pub guardian: Option<GuardianAddress>,
     /// How long I/O waits without a holder, in milliseconds.
     #[serde(default)]
     pub timeout_ms: u64,

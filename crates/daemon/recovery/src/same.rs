@@ -5,7 +5,7 @@
 use client::{Handle, Initiator, VolumeInfo};
 use multipath::is_same_serial;
 
-use super::list::Found;
+use super::list::FoundAttachment;
 use super::record::AttachRecord;
 use process::exit::Failure;
 
@@ -35,7 +35,7 @@ pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &st
 
 /// Refuses a volume that is not shown to be the one that the killed holder had, by its name and by its blocks.
 pub(super) fn refuse_another(
-    left: &Found,
+    left: &FoundAttachment,
     (volume_info, block): (Option<&VolumeInfo>, Option<u32>),
     shown: &str,
 ) -> Result<(), Failure> {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use process::owned::Dir;
 
-    fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
+    fn left(facts: serde_json::Value) -> (tempfile::TempDir, FoundAttachment) {
         let root = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
         let mut record = json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
@@ -91,7 +91,7 @@ mod tests {
         };
         note_facts.extend(facts);
         let record = serde_json::from_value(record).unwrap();
-        (root, Found { record, dir, file: "1.json".into(), state: AttachState::Stranded })
+        (root, FoundAttachment { record, dir, file: "1.json".into(), state: AttachState::Stranded })
     }
 
     const X: volume::Uuid = volume::Uuid([7; 16]);

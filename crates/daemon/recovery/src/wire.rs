@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use control::called::Called;
+use control::secret_url::SecretUrl;
 
 /// The longest message, in bytes; a path has at most 4 KiB, and a stripe's name those of its legs.
 const MESSAGE_MAX: usize = 64 << 10;
@@ -102,11 +102,13 @@ impl Shape {
 pub(super) enum GuardianRequest {
     /// From the holder: it serves; this is to be kept if it is killed, and the record goes with it.
     Hold {
-        charge: RecoveryState,
+        #[serde(rename = "charge")]
+        state: RecoveryState,
         #[serde(rename = "note")]
         record: PathBuf,
         timeout_ms: u64,
-        called: Option<Called>,
+        #[serde(rename = "called")]
+        url: Option<SecretUrl>,
     },
     /// From the holder: the device's users are asked to go, so nobody else may have it open.
     LetGo,
@@ -117,18 +119,25 @@ pub(super) enum GuardianRequest {
     /// From who wants no more waiting: I/O shall fail now.
     End,
     /// How it stands?
-    Ask,
+    #[serde(rename = "ask")]
+    Status,
 }
 
 /// From the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
-pub(super) enum Answer {
+pub(super) enum GuardianReply {
     /// It holds on.
     Held,
     /// Here it is; the holder has been dead for so long.
     #[serde(rename = "taken")]
-    TakeoverResult { charge: RecoveryState, dead_ms: u64, called: Option<Called> },
+    TakeoverResult {
+        #[serde(rename = "charge")]
+        state: RecoveryState,
+        dead_ms: u64,
+        #[serde(rename = "called")]
+        url: Option<SecretUrl>,
+    },
     /// The holder lives.
     Busy,
     /// The holder is dead; I/O waits for so long yet, or fails already.
@@ -212,35 +221,35 @@ mod tests {
     #[test]
     fn a_guardian_of_an_earlier_version_is_understood_and_understands() {
         let state = || RecoveryState::Ublk { number: 7, process: 9 };
-        let (url, record) = (Some(Called::from("u")), PathBuf::from("/r"));
+        let (url, record) = (Some(SecretUrl::from("u")), PathBuf::from("/r"));
         let requests = [
             (
-                GuardianRequest::Hold { charge: state(), record, timeout_ms: 1, called: url.clone() },
+                GuardianRequest::Hold { state: state(), record, timeout_ms: 1, url: url.clone() },
                 r#"{"word":"hold","charge":{"via":"ublk","number":7,"process":9},"note":"/r","timeout_ms":1,"called":"u"}"#,
             ),
             (GuardianRequest::LetGo, r#"{"word":"let-go"}"#),
             (GuardianRequest::Leave, r#"{"word":"leave"}"#),
             (GuardianRequest::Take, r#"{"word":"take"}"#),
             (GuardianRequest::End, r#"{"word":"end"}"#),
-            (GuardianRequest::Ask, r#"{"word":"ask"}"#),
+            (GuardianRequest::Status, r#"{"word":"ask"}"#),
         ];
         for (request, text) in requests {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(serde_json::from_str::<GuardianRequest>(text).unwrap(), request);
         }
         let answers = [
-            (Answer::Held, r#"{"word":"held"}"#),
+            (GuardianReply::Held, r#"{"word":"held"}"#),
             (
-                Answer::TakeoverResult { charge: state(), dead_ms: 1, called: url },
+                GuardianReply::TakeoverResult { state: state(), dead_ms: 1, url },
                 r#"{"word":"taken","charge":{"via":"ublk","number":7,"process":9},"dead_ms":1,"called":"u"}"#,
             ),
-            (Answer::Busy, r#"{"word":"busy"}"#),
-            (Answer::Waiting { left_ms: None }, r#"{"word":"waiting","left_ms":null}"#),
-            (Answer::Ended, r#"{"word":"ended"}"#),
+            (GuardianReply::Busy, r#"{"word":"busy"}"#),
+            (GuardianReply::Waiting { left_ms: None }, r#"{"word":"waiting","left_ms":null}"#),
+            (GuardianReply::Ended, r#"{"word":"ended"}"#),
         ];
         for (answer, text) in answers {
             assert_eq!(serde_json::to_string(&answer).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Answer>(text).unwrap(), answer);
+            assert_eq!(serde_json::from_str::<GuardianReply>(text).unwrap(), answer);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a front needs of a volume.
+//! What a server needs of a volume.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use buf::{SgMut, Time};
 use volume::{Done, Geometry, Io};
 
-/// The longest payload that one of a front's requests may have, in bytes (what NBD clients send that
+/// The longest payload that one of a server's requests may have, in bytes (what NBD clients send that
 /// were told no limit). A disk has memory for twice as much.
 pub const REQUEST_MAX: usize = 32 << 20;
 
 /// A volume that the calling thread drives: local, remote, or served by the daemon that it is part of.
 ///
-/// A front submits [`Op::Read`](volume::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap` (of one span),
+/// A server submits [`Op::Read`](volume::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap` (of one span),
 /// `Prefetch` and `Extents`. Reads and writes are whole logical blocks and at most
 /// [`Geometry::max_io`] bytes; the others may name any span of the volume, and the disk cuts it as it
-/// must. The epoch means nothing here. No two operations in flight exclude each other unless the front
+/// must. The epoch means nothing here. No two operations in flight exclude each other unless the server
 /// waits for the first one.
 pub trait Disk {
     /// What its blocks are like now. The size of a logical block never changes.

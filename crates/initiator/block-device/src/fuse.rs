@@ -11,17 +11,17 @@
 //!
 //! # Recovery
 //! If the process is killed and nobody else holds the kernel's end, the kernel answers everything with
-//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`Front::new`] calls for its own
+//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`Server::new`] calls for its own
 //! place) takes it away; the loop device goes with its last user. But if another process holds the
-//! descriptors of [`Place::kept`], users wait, and [`Front::recover`] serves them again from [`Kept`]: what
+//! descriptors of [`MountedFile::kept`], users wait, and [`Server::recover`] serves them again from [`InheritedMount`]: what
 //! was in flight is asked again (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes them, the
 //! waiting ends with errors.
 //!
 //! # Sizes
 //! When the volume's size changes, the file has it at once, and the loop device soon after.
 
+mod handler;
 mod mount;
-mod server;
 mod wire;
 
 use std::io;
@@ -29,11 +29,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use mount::{Made, Name, available, clean, clean_named};
+pub use mount::{CreatedDir, MountId, available, clean, clean_named};
 
 use crate::disk::Disk;
+use crate::event_loop;
 use crate::statistics::Statistics;
-use crate::turn;
 use crate::wait::Stop;
 use mount::Mount;
 
@@ -80,7 +80,7 @@ impl Settings {
 
 /// What users open.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct MountedFile<'a> {
     /// The file.
     pub file: &'a Path,
     /// The loop device over it.
@@ -90,85 +90,85 @@ pub struct Place<'a> {
     /// What another process may hold, so that users wait if this one is killed; `None`: the kernel could
     /// not ask again what was in flight (before Linux 6.9), so that holding on would leave users waiting
     /// for ever.
-    pub kept: Option<Keep<'a>>,
+    pub kept: Option<MountHandles<'a>>,
 }
 
 /// Called once, when a place can be used, or before anything is served of one that is recovered; what it says ends the
-/// front.
-pub type Ready<'a> = &'a mut dyn FnMut(Place<'_>) -> io::Result<()>;
+/// server.
+pub type Ready<'a> = &'a mut dyn FnMut(MountedFile<'_>) -> io::Result<()>;
 
 /// What serves a place, lent: to be given to another process that holds on.
 #[derive(Clone, Copy, Debug)]
-pub struct Keep<'a> {
+pub struct MountHandles<'a> {
     /// The kernel's end.
     pub fuse: BorrowedFd<'a>,
     /// The loop device. It stays until the last holder has closed it.
     pub device: Option<BorrowedFd<'a>>,
-    /// What [`Kept`] says beside the descriptors.
-    pub facts: Facts,
+    /// What [`InheritedMount`] says beside the descriptors.
+    pub facts: MountFacts,
 }
 
 /// What the kernel was told, and who goes on must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct MountFacts {
     /// The longest write that the kernel may send, in bytes.
     pub write_max: u32,
     /// What tells the mount apart.
-    pub name: Name,
+    pub name: MountId,
     /// The directory, if it was made by us, and is to be removed.
-    pub made: Option<Made>,
+    pub made: Option<CreatedDir>,
     /// `fusermount3` mounted it.
     pub by_program: bool,
 }
 
-/// What is left of a front whose process was killed.
+/// What is left of a server whose process was killed.
 #[derive(Debug)]
-pub struct Kept {
+pub struct InheritedMount {
     /// The kernel's end.
     pub fuse: OwnedFd,
     /// The loop device.
     pub device: Option<OwnedFd>,
     /// What the kernel was told.
-    pub facts: Facts,
+    pub facts: MountFacts,
 }
 
 /// A mounted file that waits to be served.
 #[derive(Debug)]
-pub struct Front {
+pub struct Server {
     settings: Settings,
     mount: Mount,
     fuse: OwnedFd,
-    /// What the front before this one left: the loop device, and the longest write.
+    /// What the server before this one left: the loop device, and the longest write.
     inherited: Option<(Option<OwnedFd>, u32)>,
     statistics: Arc<Statistics>,
 }
 
-impl Front {
-    /// Mounts. Who opens the file waits until [`Front::run`] serves it.
+impl Server {
+    /// Mounts. Who opens the file waits until [`Server::run`] serves it.
     ///
     /// # Errors
     /// What the system says: there is no /dev/fuse, the directory cannot be made, or neither this process
     /// nor the program `fusermount3` may mount.
-    pub fn new(settings: Settings) -> io::Result<Front> {
+    pub fn new(settings: Settings) -> io::Result<Server> {
         let (mount, fuse) = Mount::new(&settings.dir, settings.allow_other)?;
-        Ok(Front { settings, mount, fuse, inherited: None, statistics: Arc::default() })
+        Ok(Server { settings, mount, fuse, inherited: None, statistics: Arc::default() })
     }
 
-    /// Goes on where a front ended whose process was killed; [`Front::run`] then serves its users, and is
+    /// Goes on where a server ended whose process was killed; [`Server::run`] then serves its users, and is
     /// asked again what was in flight. The disk must be of the same volume, and nothing that the killed
     /// process had sent may reach it any more: who calls this sees to both.
     ///
     /// # Errors
     /// What the system says of the descriptors; `BrokenPipe` if the kernel has ended the connection.
-    pub fn recover(settings: Settings, kept: Kept) -> io::Result<Front> {
-        let Kept { fuse, device, facts } = kept;
+    pub fn recover(settings: Settings, kept: InheritedMount) -> io::Result<Server> {
+        let InheritedMount { fuse, device, facts } = kept;
         let mount = Mount::inherited(&settings.dir, &facts)?;
         rustix::io::ioctl_fionbio(&fuse, true)?;
         let inherited = Some((device, facts.write_max));
-        Ok(Front { settings, mount, fuse, inherited, statistics: Arc::default() })
+        Ok(Server { settings, mount, fuse, inherited, statistics: Arc::default() })
     }
 
-    /// Counters, which go on while the front runs.
+    /// Counters, which go on while the server runs.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.statistics.clone()
     }
@@ -183,19 +183,19 @@ impl Front {
     /// # Errors
     /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error. Of the
     /// system, or the kernel, if it speaks an older protocol (before Linux 4.20) or takes no answers: then a place
-    /// that could be kept ([`Place::kept`]) stays as it is, and its users wait as long as somebody holds what was
+    /// that could be kept ([`MountedFile::kept`]) stays as it is, and its users wait as long as somebody holds what was
     /// kept: who called this sees to that.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
-        let mut server = server::Server::new(self, disk, ready)?;
-        let result = turn::run(&mut server, disk, stop);
-        if result.is_err() && server.leaves_users() {
+        let mut handler = handler::Handler::new(self, disk, ready)?;
+        let result = event_loop::run(&mut handler, disk, stop);
+        if result.is_err() && handler.leaves_users() {
             self.mount.settled = false;
         }
         result
     }
 }
 
-impl Drop for Front {
+impl Drop for Server {
     fn drop(&mut self) {
         self.mount.part(&self.fuse);
     }

@@ -1,13 +1,13 @@
 //! A volume as a local block device.
 //!
-//! A front (NBD, FUSE, ublk, vhost-user) takes requests from the local system and gives them to a
-//! [`Disk`]; it knows neither protocols nor where the volume is. Invariant: every request that a front
+//! A server (NBD, FUSE, ublk, vhost-user) takes requests from the local system and gives them to a
+//! [`Disk`]; it knows neither protocols nor where the volume is. Invariant: every request that a server
 //! took is answered exactly once, also when the disk goes away.
 //!
-//! All fronts are used alike: `Front::new` makes what the system sees and says what is in the way;
-//! `Front::run` serves a disk on the calling thread until a [`Stop`] is asked, from any thread or from a
-//! signal's handler; `Front::statistics` are counters that any thread may read meanwhile. One front serves
-//! one disk. [`best`] chooses a front.
+//! All servers are used alike: `Server::new` makes what the system sees and says what is in the way;
+//! `Server::run` serves a disk on the calling thread until a [`Stop`] is asked, from any thread or from a
+//! signal's handler; `Server::statistics` are counters that any thread may read meanwhile. One server serves
+//! one disk. [`best`] chooses a server.
 //!
 //! ```no_run
 //! use attach::{Disk, Stop, Via, best, fuse, nbd, ublk};
@@ -18,23 +18,23 @@
 //!     eprintln!("{choice}"); // for example: fuse; not ublk: /dev/ublk-control is not there: ...
 //!     match choice.via {
 //!         Via::Ublk => {
-//!             let front = ublk::Front::new(ublk::Settings::default(), disk)?;
-//!             front.run(disk, stop, &mut |device| {
+//!             let server = ublk::Server::new(ublk::Settings::default(), disk)?;
+//!             server.run(disk, stop, &mut |device| {
 //!                 println!("{}", device.display());
 //!                 Ok(())
 //!             })
 //!         }
 //!         Via::Fuse => {
-//!             let mut front = fuse::Front::new(fuse::Settings::new("/run/user/1000/volume"))?;
-//!             front.run(disk, stop, &mut |place| {
+//!             let mut server = fuse::Server::new(fuse::Settings::new("/run/user/1000/volume"))?;
+//!             server.run(disk, stop, &mut |place| {
 //!                 println!("{}", place.device.unwrap_or(place.file).display());
 //!                 Ok(())
 //!             })
 //!         }
 //!         Via::Nbd | Via::VhostUser => {
-//!             let mut front = nbd::Front::new(nbd::Settings::new("/run/user/1000/volume.sock"))?;
-//!             println!("{}", front.url());
-//!             front.run(disk, stop)
+//!             let mut server = nbd::Server::new(nbd::Settings::new("/run/user/1000/volume.sock"))?;
+//!             println!("{}", server.url());
+//!             server.run(disk, stop)
 //!         }
 //!     }
 //! }
@@ -43,18 +43,18 @@
 mod choice;
 mod device_node;
 mod disk;
+mod event_loop;
 mod failing;
 pub mod fuse;
 mod loop_device;
 pub mod nbd;
+mod request_error;
 mod requests;
 mod socket;
 mod statistics;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod test_disk;
-mod trouble;
-mod turn;
 pub mod ublk;
 mod vectors;
 pub mod vhost;
@@ -64,8 +64,8 @@ mod wire;
 pub use choice::{Choice, Via, best};
 pub use disk::{Disk, REQUEST_MAX};
 pub use failing::Failing;
+pub use request_error::RequestError;
 pub use statistics::{Snapshot, Statistics};
-pub use trouble::Trouble;
 pub use wait::Stop;
 
 // So that the tests' disk finds this crate under one name, within and without.

@@ -28,17 +28,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-pub use session::{Export, Kind, OPTION_MAX, OPTIONS_MAX, Request, Session, Step};
+pub use session::{CommandKind, Export, OPTION_MAX, OPTIONS_MAX, Request, Session, SessionEvent};
 
 use crate::disk::Disk;
+use crate::event_loop::{self, EventHandler, StopMode};
 use crate::requests::{Ended, Requests};
-use crate::socket::{Gate, Listener};
+use crate::socket::{AcceptGate, Listener};
 use crate::statistics::Statistics;
-use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
-use crate::wait::{Key, Ready, Stop, Waiter, now};
+use crate::wait::{EventKey, Ready, Stop, Waiter, now};
 use client::Client;
-use replies::Token;
+use replies::ReplyTo;
 
 /// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,24 +76,24 @@ impl Settings {
 
 /// An NBD server that listens.
 #[derive(Debug)]
-pub struct Front {
+pub struct Server {
     settings: Settings,
     socket: Listener,
     statistics: Arc<Statistics>,
 }
 
-impl Front {
-    /// Makes the socket: clients may connect, and wait until [`Front::run`] serves them.
+impl Server {
+    /// Makes the socket: clients may connect, and wait until [`Server::run`] serves them.
     ///
     /// # Errors
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
-    pub fn new(settings: Settings) -> io::Result<Front> {
+    pub fn new(settings: Settings) -> io::Result<Server> {
         let socket = Listener::new(&settings.path, settings.mode)?;
-        Ok(Front { settings, socket, statistics: Arc::default() })
+        Ok(Server { settings, socket, statistics: Arc::default() })
     }
 
-    /// Counters, which go on while the front runs.
+    /// Counters, which go on while the server runs.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.statistics.clone()
     }
@@ -113,17 +113,17 @@ impl Front {
     /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
     /// it gives no descriptors or waits no more.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-        let mut server = Server {
+        let mut handler = Handler {
             export: export(&self.settings, disk),
             requests: Requests::new(disk, self.settings.depth, self.statistics.clone()),
             clients: Vec::new(),
             generation: 0,
-            gate: Gate::default(),
+            gate: AcceptGate::default(),
             stopped: false,
             vectors: Vectors::default(),
-            front: self,
+            server: self,
         };
-        turn::run(&mut server, disk, stop)
+        event_loop::run(&mut handler, disk, stop)
     }
 }
 
@@ -152,32 +152,32 @@ fn escape(bytes: &[u8], into: &mut String) {
     }
 }
 
-const LISTENER: Key = Key(u64::MAX >> 1);
+const LISTENER: EventKey = EventKey(u64::MAX >> 1);
 
-/// A front at work.
-struct Server<'a> {
-    front: &'a Front,
+/// A server at work.
+struct Handler<'a> {
+    server: &'a Server,
     export: Export,
-    requests: Requests<Token>,
+    requests: Requests<ReplyTo>,
     clients: Vec<Option<Client>>,
     generation: u32,
-    gate: Gate,
+    gate: AcceptGate,
     stopped: bool,
     vectors: Vectors,
 }
 
-impl Server<'_> {
+impl Handler<'_> {
     fn count(&self) -> usize {
         self.clients.iter().flatten().count()
     }
 
     fn accept(&mut self, waiter: &Waiter) -> io::Result<()> {
-        while self.count() < self.front.settings.clients_max.clamp(1, 1024) as usize {
+        while self.count() < self.server.settings.clients_max.clamp(1, 1024) as usize {
             // Without a descriptor for the next one, it waits.
-            let Some(fd) = self.gate.accept(&self.front.socket) else { break };
+            let Some(fd) = self.gate.accept(&self.server.socket) else { break };
             let index = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
             self.generation = (self.generation + 1) & 0x3fff_ffff;
-            let key = Key(u64::from(self.generation) << 32 | index as u64);
+            let key = EventKey(u64::from(self.generation) << 32 | index as u64);
             if waiter.add(fd.as_fd(), key, true, false).is_err() {
                 // It finds its connection closed; those who are there stay.
                 self.gate.pause();
@@ -189,18 +189,18 @@ impl Server<'_> {
             }
             // cannot fail: it is a place that was found, or the one that was just made.
             self.clients[index] = Some(client);
-            self.front.statistics.clients(self.count() as u64);
+            self.server.statistics.clients(self.count() as u64);
         }
         self.watch_listener(waiter)
     }
 
     fn watch_listener(&mut self, waiter: &Waiter) -> io::Result<()> {
-        let may = !self.stopped && self.count() < self.front.settings.clients_max.clamp(1, 1024) as usize;
-        self.gate.watch(&self.front.socket, LISTENER, waiter, may)
+        let may = !self.stopped && self.count() < self.server.settings.clients_max.clamp(1, 1024) as usize;
+        self.gate.watch(&self.server.socket, LISTENER, waiter, may)
     }
 
     fn drop_stalled(&mut self) {
-        let stall = self.front.settings.stall;
+        let stall = self.server.settings.stall;
         let now = now();
         for client in self.clients.iter_mut().flatten() {
             if client.owes_since().is_some_and(|since| now >= since + stall) {
@@ -210,10 +210,10 @@ impl Server<'_> {
     }
 }
 
-impl Face for Server<'_> {
-    type Token = Token;
+impl EventHandler for Handler<'_> {
+    type Token = ReplyTo;
 
-    fn requests(&mut self) -> &mut Requests<Token> {
+    fn requests(&mut self) -> &mut Requests<ReplyTo> {
         &mut self.requests
     }
 
@@ -229,7 +229,7 @@ impl Face for Server<'_> {
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<Token>) -> io::Result<()> {
+    fn handle_ended(&mut self, ended: Ended<ReplyTo>) -> io::Result<()> {
         let Some(Some(client)) = self.clients.get_mut(ended.token.client as usize) else { return Ok(()) };
         if client.generation() == ended.token.generation {
             client.handle_ended(ended, &self.export);
@@ -238,11 +238,11 @@ impl Face for Server<'_> {
     }
 
     fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
-        self.export = export(&self.front.settings, disk);
+        self.export = export(&self.server.settings, disk);
         Ok(())
     }
 
-    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
         // A client that negotiates is told what holds now, and a write that is refused now is refused with EPERM.
         self.export.read_only = disk.is_read_only();
         self.drop_stalled();
@@ -251,12 +251,12 @@ impl Face for Server<'_> {
         for index in 0..self.clients.len() {
             let Some(client) = &mut self.clients[index] else { continue };
             if std::mem::take(&mut client.touched) || client.is_parked() {
-                started |= client.settle(disk, &mut self.requests, &self.export, &mut self.vectors);
+                started |= client.advance(disk, &mut self.requests, &self.export, &mut self.vectors);
                 client.watch(waiter)?;
             }
             if client.is_over() {
                 self.clients[index] = None;
-                self.front.statistics.clients(self.count() as u64);
+                self.server.statistics.clients(self.count() as u64);
             }
         }
         self.watch_listener(waiter)?;
@@ -264,7 +264,7 @@ impl Face for Server<'_> {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let stall = self.front.settings.stall;
+        let stall = self.server.settings.stall;
         let owes = self.clients.iter().flatten().filter_map(Client::owes_since).min();
         [owes.map(|since| since + stall), self.gate.poll_timeout()].into_iter().flatten().min()
     }
@@ -273,7 +273,7 @@ impl Face for Server<'_> {
         self.clients.iter().flatten().any(Client::is_parked)
     }
 
-    fn stop(&mut self, waiter: &Waiter, _how: Leave) -> bool {
+    fn stop(&mut self, waiter: &Waiter, _how: StopMode) -> bool {
         self.stopped = true;
         // An error here would only say that it was not watched.
         let _ = self.watch_listener(waiter);

@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use volume::{Done, Durability, Epoch, Extent, Io, IoId, Op, Outcome, Span};
 
 use crate::disk::Disk;
+use crate::request_error::RequestError;
 use crate::statistics::{Counted, Statistics};
-use crate::trouble::Trouble;
 pub(crate) use memory::{Parts, read_parts, truncate_parts};
 use memory::{fill_edges, inner};
 
@@ -26,7 +26,7 @@ use memory::{fill_edges, inner};
 /// request there. A request has a part per block where a disk carries no more at a time, so a part's number
 /// has more bits than a slot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Name {
+struct OperationId {
     /// The low 24 bits count.
     generation: u32,
     index: u16,
@@ -39,14 +39,18 @@ const PARTS_MAX: u32 = 1 << 24;
 /// What of a generation is in a name.
 const GENERATION: u32 = (1 << 24) - 1;
 
-impl Name {
+impl OperationId {
     fn pack(self) -> IoId {
         let generation = u64::from(self.generation & GENERATION);
         IoId(generation << 40 | u64::from(self.index) << 24 | u64::from(self.part % PARTS_MAX))
     }
 
-    fn unpack(id: IoId) -> Name {
-        Name { generation: (id.0 >> 40) as u32, index: (id.0 >> 24) as u16, part: id.0 as u32 % PARTS_MAX }
+    fn unpack(id: IoId) -> OperationId {
+        OperationId {
+            generation: (id.0 >> 40) as u32,
+            index: (id.0 >> 24) as u16,
+            part: id.0 as u32 % PARTS_MAX,
+        }
     }
 }
 
@@ -68,7 +72,7 @@ impl RequestKind {
     }
 }
 
-/// A request; `token` is the front's own name for it.
+/// A request; `token` is the server's own name for it.
 #[derive(Debug)]
 pub(crate) struct Request<T> {
     pub(crate) token: T,
@@ -102,7 +106,7 @@ pub(crate) struct Ended<T> {
     pub(crate) ask: RequestKind,
     pub(crate) at: u64,
     pub(crate) len: u64,
-    pub(crate) result: Result<(), Trouble>,
+    pub(crate) result: Result<(), RequestError>,
     /// What was read.
     pub(crate) data: Sg,
     /// What was found, from `at` on, in bytes: length and whether it is mapped.
@@ -140,7 +144,7 @@ struct Task<T> {
     phase: Phase,
     /// Operations that are at the disk.
     out: u32,
-    trouble: Option<Trouble>,
+    trouble: Option<RequestError>,
     /// Of each part, its first block and its memory, until it is submitted.
     data: SmallVec<[(u64, SgMut); 1]>,
     lent: Sg,
@@ -156,7 +160,7 @@ struct Slot<T> {
     task: Option<Task<T>>,
 }
 
-/// All requests that a front has taken and not yet answered.
+/// All requests that a server has taken and not yet answered.
 #[derive(Debug)]
 pub(crate) struct Requests<T> {
     block: u64,
@@ -195,7 +199,7 @@ impl<T> Requests<T> {
         !self.free.is_empty()
     }
 
-    /// The front's name of a request that has not ended.
+    /// The server's name of a request that has not ended.
     pub(crate) fn find(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let tasks = self.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
         tasks.map(|task| &mut task.token).find(|token| is_it(token))
@@ -256,29 +260,35 @@ impl<T> Requests<T> {
         Ok(())
     }
 
-    /// Whether the volume, as it is now, takes such a request. A front asks before it looks for a write's
+    /// Whether the volume, as it is now, takes such a request. A server asks before it looks for a write's
     /// memory, and [`Requests::start`] asks again: nobody keeps an answer, for protection and size change.
-    pub(crate) fn judge(&self, disk: &dyn Disk, ask: RequestKind, at: u64, len: u64) -> Result<(), Trouble> {
-        let end = at.checked_add(len).ok_or(Trouble::Invalid)?;
+    pub(crate) fn judge(
+        &self,
+        disk: &dyn Disk,
+        ask: RequestKind,
+        at: u64,
+        len: u64,
+    ) -> Result<(), RequestError> {
+        let end = at.checked_add(len).ok_or(RequestError::Invalid)?;
         if ask.is_write() && disk.is_read_only() {
-            return Err(Trouble::ReadOnly);
+            return Err(RequestError::ReadOnly);
         }
         let has_parts = matches!(ask, RequestKind::Read | RequestKind::Write { .. });
         match ask {
             RequestKind::Flush => Ok(()),
             // Of one more part than blocks, where both ends are ragged.
-            _ if has_parts && len / self.block + 2 > PARTS_MAX.into() => Err(Trouble::Invalid),
+            _ if has_parts && len / self.block + 2 > PARTS_MAX.into() => Err(RequestError::Invalid),
             _ if end <= disk.geometry().bytes() => Ok(()),
-            RequestKind::Write { .. } | RequestKind::Zero { .. } => Err(Trouble::NoSpace),
+            RequestKind::Write { .. } | RequestKind::Zero { .. } => Err(RequestError::NoSpace),
             RequestKind::Read | RequestKind::Unmap { .. } | RequestKind::Prefetch | RequestKind::Extents => {
-                Err(Trouble::Invalid)
+                Err(RequestError::Invalid)
             }
         }
     }
 
-    /// A write brings all of its bytes, or fails: one that a front thought would be refused, and that is not, has
+    /// A write brings all of its bytes, or fails: one that a server thought would be refused, and that is not, has
     /// none, and must not end as if it had been written.
-    fn check_payload(&self, request: &Request<T>) -> Result<(), Trouble> {
+    fn check_payload(&self, request: &Request<T>) -> Result<(), RequestError> {
         let &Request { ask, at, len, .. } = request;
         if !matches!(ask, RequestKind::Write { .. }) || len == 0 {
             return Ok(());
@@ -289,10 +299,10 @@ impl<T> Requests<T> {
             0 => held == span.blocks * self.block,
             _ => lent == len && inner(at, at + len, self.block) == Some(span),
         };
-        if is_whole { Ok(()) } else { Err(Trouble::Io) }
+        if is_whole { Ok(()) } else { Err(RequestError::Io) }
     }
 
-    fn end_at_once(&mut self, request: Request<T>, result: Result<(), Trouble>) {
+    fn end_at_once(&mut self, request: Request<T>, result: Result<(), RequestError>) {
         let Request { token, ask, at, len, .. } = request;
         self.count(ask, len, result);
         self.ended.push_back(Ended {
@@ -348,7 +358,7 @@ impl<T> Requests<T> {
     fn submit(&mut self, disk: &mut dyn Disk, index: u16, part: usize, op: Op, payload: Payload) {
         let slot = &mut self.slots[usize::from(index)];
         // What has more parts was refused by `judge`.
-        let name = Name { generation: slot.generation, index, part: part as u32 };
+        let name = OperationId { generation: slot.generation, index, part: part as u32 };
         slot.task.as_mut().expect("a slot that is named has a task").out += 1;
         disk.submit(Io { id: name.pack(), epoch: Epoch::default(), op, payload });
     }
@@ -424,7 +434,7 @@ impl<T> Requests<T> {
 
     /// Takes an operation's end.
     pub(crate) fn handle_done(&mut self, disk: &mut dyn Disk, done: Done) {
-        let Name { generation, index, part } = Name::unpack(done.id);
+        let OperationId { generation, index, part } = OperationId::unpack(done.id);
         let part = part as usize;
         let Some(slot) = self.slots.get_mut(usize::from(index)) else { return };
         if slot.generation & GENERATION != generation {
@@ -441,7 +451,7 @@ impl<T> Requests<T> {
                 }
                 // What did not come must not be made up.
                 (Phase::Edges, _) => {
-                    task.trouble.get_or_insert(Trouble::Io);
+                    task.trouble.get_or_insert(RequestError::Io);
                 }
                 (Phase::Body, RequestKind::Read) => task.back[part] = done.payload,
                 (Phase::Body, RequestKind::Extents) => {
@@ -502,7 +512,7 @@ impl<T> Requests<T> {
             }
             let skip = (task.at % self.block) as usize;
             if data.len() as u64 != task.span.blocks * self.block {
-                (data, result) = (Sg::new(), Err(Trouble::Io));
+                (data, result) = (Sg::new(), Err(RequestError::Io));
             } else if skip > 0 || data.len() as u64 != task.len {
                 // cannot fail: the request lies within the blocks that it touches, and they are all here.
                 data = data.slice(skip..skip + task.len as usize);
@@ -536,7 +546,7 @@ impl<T> Requests<T> {
         }
     }
 
-    fn count(&self, ask: RequestKind, len: u64, result: Result<(), Trouble>) {
+    fn count(&self, ask: RequestKind, len: u64, result: Result<(), RequestError>) {
         self.statistics.count(match (result, ask) {
             (Err(_), _) => Counted::Failure,
             (Ok(()), RequestKind::Read) => Counted::Read(len),
@@ -562,7 +572,7 @@ impl<T> Requests<T> {
         self.waiting.clear();
         for index in 0..self.slots.len() {
             if let Some(task) = &mut self.slots[index].task {
-                task.trouble = Some(Trouble::Gone);
+                task.trouble = Some(RequestError::Gone);
                 self.end(index as u16);
             }
         }

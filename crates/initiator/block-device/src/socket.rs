@@ -12,7 +12,7 @@ use std::time::Duration;
 use buf::Time;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::wait::{Key, Waiter, now};
+use crate::wait::{EventKey, Waiter, now};
 
 /// A socket that listens at a path, which goes with it.
 #[derive(Debug)]
@@ -71,17 +71,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Whether those who wait at a listener are let in. Invariant: while there is no descriptor for another, the
 /// listener is not waited for, so that who waits there keeps nobody awake.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct AcceptGate {
     watched: bool,
     paused_until: Option<Time>,
 }
 
-impl Gate {
+impl AcceptGate {
     /// Has the waiter tell of a listener, or not.
     pub(crate) fn watch(
         &mut self,
         listener: &Listener,
-        key: Key,
+        key: EventKey,
         waiter: &Waiter,
         may: bool,
     ) -> io::Result<()> {
@@ -126,7 +126,7 @@ impl Gate {
         self.paused_until = Some(now() + PAUSE);
     }
 
-    /// When [`Gate::watch`] is to be called at the latest.
+    /// When [`AcceptGate::watch`] is to be called at the latest.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.paused_until
     }
@@ -149,7 +149,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::test_disk::{Mood, RamVolume};
+    use crate::test_disk::{Behaviour, RamVolume};
     use crate::wait::Stop;
 
     fn place(name: &str) -> PathBuf {
@@ -176,10 +176,10 @@ mod tests {
         let path = place("full");
         let listener = Listener::new(&path, 0o600).unwrap();
         let ram = std::sync::Arc::new(volume::RamDisk::new(8, 8, 512, 512));
-        let (disk, stop) = (RamVolume::new(ram, Mood::default()), Stop::new().unwrap());
+        let (disk, stop) = (RamVolume::new(ram, Behaviour::default()), Stop::new().unwrap());
         let mut waiter = Waiter::new(&disk, &stop).unwrap();
-        let mut gate = Gate::default();
-        gate.watch(&listener, Key(7), &waiter, true).unwrap();
+        let mut gate = AcceptGate::default();
+        gate.watch(&listener, EventKey(7), &waiter, true).unwrap();
         let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
         let is_told = |waiter: &mut Waiter| {
             waiter.wait(&disk, Some(Duration::ZERO)).unwrap();
@@ -188,11 +188,11 @@ mod tests {
         assert!(is_told(&mut waiter));
         for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
             assert!(gate.handle_accepted(Err(errno)).is_none());
-            gate.watch(&listener, Key(7), &waiter, true).unwrap();
+            gate.watch(&listener, EventKey(7), &waiter, true).unwrap();
             let until = gate.poll_timeout().expect("there is a time when it is tried again");
             assert!(now() >= until || !is_told(&mut waiter), "{errno:?}: a busy loop");
             std::thread::sleep(until.since(now()) + Duration::from_millis(1));
-            gate.watch(&listener, Key(7), &waiter, true).unwrap();
+            gate.watch(&listener, EventKey(7), &waiter, true).unwrap();
             assert!(gate.poll_timeout().is_none() && is_told(&mut waiter));
         }
         assert!(gate.accept(&listener).is_some() && gate.accept(&listener).is_none());

@@ -1,8 +1,8 @@
-//! What a front has done: counters that any thread may read while the front runs.
+//! What a server has done: counters that any thread may read while the server runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one front since its start.
+/// Counters of one server since its start.
 #[derive(Debug, Default)]
 pub struct Statistics {
     reads: AtomicU64,
@@ -64,7 +64,7 @@ impl Statistics {
     }
 
     pub(crate) fn count(&self, what: Counted) {
-        // Only the front's thread writes, so a load and a store are enough.
+        // Only the server's thread writes, so a load and a store are enough.
         let add = |counter: &AtomicU64, n| {
             counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         };

@@ -6,7 +6,7 @@
 //!
 //! # Recovery
 //! When the server is killed the device stays. Its users wait: what was in flight is issued again once
-//! [`Front::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
+//! [`Server::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
 //! that or [`delete`]; who wants a time limit calls `delete` when it is over.
 //!
 //! # The end
@@ -24,8 +24,8 @@
 
 mod control;
 mod driver;
+mod handler;
 mod queue;
-mod server;
 mod wire;
 
 use std::io;
@@ -66,7 +66,7 @@ impl Default for Settings {
 
 /// A device that is to be served.
 #[derive(Debug)]
-pub struct Front {
+pub struct Server {
     info: DeviceInfo,
     features: u64,
     /// Whether the device was there before.
@@ -99,7 +99,7 @@ impl Drop for Device {
     }
 }
 
-/// Called once, with the device's name, when it can be used; what it says ends the front.
+/// Called once, with the device's name, when it can be used; what it says ends the server.
 pub type Ready<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
 
 /// Whether this kernel has the driver, and we may use it.
@@ -174,13 +174,13 @@ fn is_of_another(info: &DeviceInfo, process: u32) -> bool {
     info.server > 0 && i32::try_from(process) != Ok(info.server)
 }
 
-impl Front {
-    /// Makes a device; it can be used when [`Front::run`] serves it.
+impl Server {
+    /// Makes a device; it can be used when [`Server::run`] serves it.
     ///
     /// # Errors
     /// What the system says: no /dev/ublk-control (no driver, or `modprobe ublk_drv`), no leave
     /// (CAP_SYS_ADMIN), a number that is taken.
-    pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<Front> {
+    pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<Server> {
         let mut control = Channel::open()?;
         let features = control.features()?;
         let geometry = disk.geometry();
@@ -200,7 +200,7 @@ impl Front {
         // From here on it is there, and 64 of them are all that a machine has.
         let device = Device { number: info.device, stays: false, delete: delete_own };
         control.set_parameters(info.device, parameters(disk, &info))?;
-        Ok(Front { info, features, recovers: false, statistics: Arc::default(), device })
+        Ok(Server { info, features, recovers: false, statistics: Arc::default(), device })
     }
 
     /// Takes over a device whose server is gone.
@@ -208,7 +208,7 @@ impl Front {
     /// # Errors
     /// What the driver says; `ResourceBusy` if its server is still there, `InvalidInput` if it is of
     /// another size than the disk.
-    pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<Front> {
+    pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<Server> {
         let mut control = Channel::open()?;
         let features = control.features()?;
         let begin = std::time::Instant::now();
@@ -228,7 +228,7 @@ impl Front {
         }
         control.call(wire::START_USER_RECOVERY, number, &[], 0)?;
         let device = Device { number, stays: true, delete: delete_own };
-        Ok(Front { info, features, recovers: true, statistics: Arc::default(), device })
+        Ok(Server { info, features, recovers: true, statistics: Arc::default(), device })
     }
 
     /// The device's number: the N of `/dev/ublkbN`.
@@ -236,7 +236,7 @@ impl Front {
         self.info.device
     }
 
-    /// Counters, which go on while the front runs.
+    /// Counters, which go on while the server runs.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.statistics.clone()
     }
@@ -250,7 +250,7 @@ impl Front {
     /// # Errors
     /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error, and the
     /// device is taken away. Of the driver or the system: a device that is in use stays, and its users wait until
-    /// it is recovered ([`Front::recover`]) or taken away ([`delete_left`]): who called this sees to that. Nothing that
+    /// it is recovered ([`Server::recover`]) or taken away ([`delete_left`]): who called this sees to that. Nothing that
     /// was submitted to the disk is out any more then, unless `stop` was asked.
     pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
         let mut settled = !self.recovers;
@@ -261,9 +261,9 @@ impl Front {
         };
         let driver = Kernel::new(&self.info, self.recovers)?;
         let (result, is_done_with) = {
-            let mut server = server::Server::new(&self, driver, disk, &mut tell);
-            let result = server.run(disk, stop);
-            (result, server.is_done_with())
+            let mut handler = handler::Handler::new(&self, driver, disk, &mut tell);
+            let result = handler.run(disk, stop);
+            (result, handler.is_done_with())
         };
         let mut device = self.device;
         if !settled || (result.is_err() && !is_done_with) {

@@ -10,7 +10,7 @@
 //! # What is trusted
 //! Nothing that the guest writes: every address, length and index is checked, and a ring whose driver
 //! breaks the rules stops alone. The front end (QEMU) can end this process: by cutting off a file whose
-//! pages are mapped (SIGBUS). So a front serves one machine, whose owner may open its socket (mode 0600).
+//! pages are mapped (SIGBUS). So a server serves one machine, whose owner may open its socket (mode 0600).
 //!
 //! # Recovery
 //! Requests in flight are noted in memory that the front end keeps: when this process is killed and
@@ -20,22 +20,24 @@
 //! No dirty log, so QEMU refuses to migrate the machine away. A new size is told to the machine at once.
 
 mod block;
+mod handler;
 mod inflight;
 mod memory;
 mod message;
 mod ring;
-mod server;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use message::{ConfigAt, Envelope, InflightAt, Malformed, Message, PAYLOAD_MAX, RegionAt, RingAt, parse};
+pub use message::{
+    ConfigAt, InflightAt, Malformed, Message, PAYLOAD_MAX, ReceivedMessage, RegionAt, RingAt, parse,
+};
 
 use crate::disk::Disk;
+use crate::event_loop;
 use crate::socket::Listener;
 use crate::statistics::Statistics;
-use crate::turn;
 use crate::wait::Stop;
 
 /// Bytes of the name that a machine sees (VIRTIO_BLK_T_GET_ID).
@@ -65,24 +67,24 @@ impl Settings {
 
 /// A back end that listens.
 #[derive(Debug)]
-pub struct Front {
+pub struct Backend {
     settings: Settings,
     socket: Listener,
     statistics: Arc<Statistics>,
 }
 
-impl Front {
-    /// Makes the socket: a machine may connect, and waits until [`Front::run`] serves it.
+impl Backend {
+    /// Makes the socket: a machine may connect, and waits until [`Backend::run`] serves it.
     ///
     /// # Errors
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
-    pub fn new(settings: Settings) -> io::Result<Front> {
+    pub fn new(settings: Settings) -> io::Result<Backend> {
         let socket = Listener::new(&settings.path, settings.mode)?;
-        Ok(Front { settings, socket, statistics: Arc::default() })
+        Ok(Backend { settings, socket, statistics: Arc::default() })
     }
 
-    /// Counters, which go on while the front runs.
+    /// Counters, which go on while the server runs.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.statistics.clone()
     }
@@ -105,7 +107,7 @@ impl Front {
     /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
     /// it gives no descriptors or waits no more.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-        let mut server = server::Server::new(self, disk);
-        turn::run(&mut server, disk, stop)
+        let mut handler = handler::Handler::new(self, disk);
+        event_loop::run(&mut handler, disk, stop)
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a front's descriptors and for the disk at once, and asking a front to stop.
+//! Waiting for a server's descriptors and for the disk at once, and asking a server to stop.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::disk::Disk;
 
-/// Asks one front to stop, from any thread: when it is asked first, as soon as is good for its users; when
+/// Asks one server to stop, from any thread: when it is asked first, as soon as is good for its users; when
 /// it is asked again, at once.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<Inner>);
@@ -53,9 +53,9 @@ impl AsFd for Stop {
     }
 }
 
-/// Which of a front's descriptors.
+/// Which of a server's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(pub(crate) u64);
+pub(crate) struct EventKey(pub(crate) u64);
 
 const STOP: u64 = u64::MAX;
 const DISK: u64 = u64::MAX - 1;
@@ -65,13 +65,13 @@ const EVENTS: usize = 64;
 /// What happened to a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
-    pub(crate) key: Key,
+    pub(crate) key: EventKey,
     pub(crate) readable: bool,
     /// The other side is gone; this is told again and again.
     pub(crate) hung_up: bool,
 }
 
-/// The descriptors of one front, its disk and its [`Stop`].
+/// The descriptors of one server, its disk and its [`Stop`].
 pub(crate) struct Waiter {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -81,8 +81,8 @@ impl Waiter {
     pub(crate) fn new(disk: &dyn Disk, stop: &Stop) -> io::Result<Self> {
         let waiter =
             Waiter { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS) };
-        waiter.add(disk.wake().0, Key(DISK), true, false)?;
-        waiter.add(stop.as_fd(), Key(STOP), true, false)?;
+        waiter.add(disk.wake().0, EventKey(DISK), true, false)?;
+        waiter.add(stop.as_fd(), EventKey(STOP), true, false)?;
         Ok(waiter)
     }
 
@@ -93,12 +93,18 @@ impl Waiter {
         flags
     }
 
-    pub(crate) fn add(&self, fd: BorrowedFd<'_>, key: Key, read: bool, write: bool) -> io::Result<()> {
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, key: EventKey, read: bool, write: bool) -> io::Result<()> {
         let data = epoll::EventData::new_u64(key.0);
         Ok(epoll::add(&self.epoll, fd, data, Self::flags(read, write))?)
     }
 
-    pub(crate) fn change(&self, fd: BorrowedFd<'_>, key: Key, read: bool, write: bool) -> io::Result<()> {
+    pub(crate) fn change(
+        &self,
+        fd: BorrowedFd<'_>,
+        key: EventKey,
+        read: bool,
+        write: bool,
+    ) -> io::Result<()> {
         let data = epoll::EventData::new_u64(key.0);
         Ok(epoll::modify(&self.epoll, fd, data, Self::flags(read, write))?)
     }
@@ -132,7 +138,7 @@ impl Waiter {
     }
 
     /// What was ready when [`Waiter::wait`] returned, one after the other; within, `None` is not the
-    /// front's own.
+    /// server's own.
     pub(crate) fn ready(&self, index: usize) -> Option<Option<Ready>> {
         let event = self.events.get(index)?;
         let (data, flags) = (event.data, event.flags);
@@ -141,7 +147,7 @@ impl Waiter {
         }
         let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
         Some(Some(Ready {
-            key: Key(data.u64()),
+            key: EventKey(data.u64()),
             readable: flags.contains(epoll::EventFlags::IN) || broken,
             hung_up: broken,
         }))

@@ -1,4 +1,4 @@
-//! The FUSE front with this machine's kernel: the file, the loop device over it, a file system on that.
+//! The FUSE server with this machine's kernel: the file, the loop device over it, a file system on that.
 //! Where there is no /dev/fuse, or no leave to mount, the tests say so and do nothing.
 
 mod support;
@@ -14,13 +14,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockwire_block_device::{Statistics, Stop, fuse};
-use support::{Mood, RamVolume};
+use support::{Behaviour, RamVolume};
 use testkit::watch::{self, Watch, stage};
 use volume::RamDisk;
 
 const MIB: u64 = 1 << 20;
 
-/// A front on a thread of its own.
+/// A server on a thread of its own.
 struct Server {
     dir: PathBuf,
     file: PathBuf,
@@ -35,7 +35,7 @@ struct Server {
 
 impl Server {
     /// `None`: this machine does not let us.
-    fn start(mib: u64, logical: u32, mood: Mood, loop_devices: fuse::LoopDevices) -> Option<Server> {
+    fn start(mib: u64, logical: u32, mood: Behaviour, loop_devices: fuse::LoopDevices) -> Option<Server> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("attach-fuse-{}-{n}", std::process::id()));
@@ -44,21 +44,21 @@ impl Server {
         let stop = Stop::new().unwrap();
         let settings = fuse::Settings { loop_devices, ..fuse::Settings::new(&dir) };
         let watch = Watch::new();
-        let mut front = match fuse::Front::new(settings) {
-            Ok(front) => front,
+        let mut server = match fuse::Server::new(settings) {
+            Ok(server) => server,
             Err(error) => {
                 eprintln!("not tried: {error}");
                 return None;
             }
         };
         watch.mount(&dir);
-        stage("the front begins to serve");
-        let statistics = front.statistics();
+        stage("the server begins to serve");
+        let statistics = server.statistics();
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let (say, said) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut volume = RamVolume::new(its_disk, mood);
-            front.run(&mut volume, &its_stop, &mut |place| {
+            server.run(&mut volume, &its_stop, &mut |place| {
                 if let Some(why) = place.why {
                     eprintln!("no loop device: {why}");
                 }
@@ -71,14 +71,14 @@ impl Server {
     }
 
     /// With a loop device, or not at all.
-    fn with_device(mib: u64, logical: u32, mood: Mood) -> Option<(Server, PathBuf)> {
+    fn with_device(mib: u64, logical: u32, mood: Behaviour) -> Option<(Server, PathBuf)> {
         let server = Server::start(mib, logical, mood, fuse::LoopDevices::IfAllowed)?;
         let device = server.device.clone()?;
         Some((server, device))
     }
 
     fn end(&mut self) -> std::io::Result<()> {
-        stage("the front ends, once nobody uses it");
+        stage("the server ends, once nobody uses it");
         self.stop.stop();
         self.thread.take().unwrap().join().unwrap()
     }
@@ -108,11 +108,17 @@ fn run(program: &str, args: &[&str]) -> String {
     said
 }
 
-fn moods() -> [(u32, Mood); 3] {
+fn moods() -> [(u32, Behaviour); 3] {
     [
-        (512, Mood::default()),
-        (4096, Mood { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Mood::default() }),
-        (512, Mood { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Mood::default() }),
+        (512, Behaviour::default()),
+        (
+            4096,
+            Behaviour { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Behaviour::default() },
+        ),
+        (
+            512,
+            Behaviour { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Behaviour::default() },
+        ),
     ]
 }
 
@@ -239,7 +245,7 @@ fn any_bytes_of_the_file_can_be_written_and_read() {
 
 #[test]
 fn holes_are_punched_found_and_zero() {
-    let Some(server) = Server::start(8, 512, Mood::default(), fuse::LoopDevices::Never) else { return };
+    let Some(server) = Server::start(8, 512, Behaviour::default(), fuse::LoopDevices::Never) else { return };
     let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
     let seek = |file: &mut File, at: i64, whence| {
         // SAFETY: a call without memory.
@@ -269,11 +275,11 @@ fn holes_are_punched_found_and_zero() {
 
 #[test]
 fn a_volume_that_grows_grows_the_device() {
-    let Some((server, device)) = Server::with_device(32, 512, Mood::default()) else { return };
+    let Some((server, device)) = Server::with_device(32, 512, Behaviour::default()) else { return };
     run("mkfs.ext4", &["-q", text(&device)]);
     let mounted = Mounted::new(&device, server.dir.with_extension("mnt"));
     assert!(server.disk.resize(64 * MIB / 512));
-    // Any request lets the front look.
+    // Any request lets the server look.
     File::open(&server.file).unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     while run("blockdev", &["--getsize64", text(&device)]).trim() != (64 * MIB).to_string() {
@@ -292,7 +298,7 @@ fn a_volume_that_grows_grows_the_device() {
 
 #[test]
 fn what_may_only_be_read_is_not_written() {
-    let mood = Mood { read_only: true, ..Mood::default() };
+    let mood = Behaviour { read_only: true, ..Behaviour::default() };
     let Some(server) = Server::start(1, 512, mood, fuse::LoopDevices::IfAllowed) else { return };
     assert!(File::options().write(true).open(&server.file).is_err());
     let mut bytes = [1; 512];
@@ -305,7 +311,7 @@ fn what_may_only_be_read_is_not_written() {
 
 #[test]
 fn failures_are_told_and_the_end_of_the_disk_too() {
-    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(2), ..Behaviour::default() };
     let Some(mut server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
     let file = File::options().read(true).write(true).open(&server.file).unwrap();
     mood.fails.store(true, Ordering::Relaxed);
@@ -326,7 +332,7 @@ fn failures_are_told_and_the_end_of_the_disk_too() {
 
 #[test]
 fn a_killed_reader_does_not_wait_for_a_stuck_disk() {
-    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(2), ..Behaviour::default() };
     let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
     mood.stuck.store(true, Ordering::Relaxed);
     let mut reader = Command::new("dd")
@@ -345,7 +351,7 @@ fn a_killed_reader_does_not_wait_for_a_stuck_disk() {
 
 #[test]
 fn the_end_waits_for_users_unless_it_is_asked_twice() {
-    let Some(mut server) = Server::start(1, 512, Mood::default(), fuse::LoopDevices::IfAllowed) else {
+    let Some(mut server) = Server::start(1, 512, Behaviour::default(), fuse::LoopDevices::IfAllowed) else {
         return;
     };
     let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
@@ -356,7 +362,9 @@ fn the_end_waits_for_users_unless_it_is_asked_twice() {
     assert!(!server.thread.as_ref().unwrap().is_finished());
     drop(file);
     server.thread.take().unwrap().join().unwrap().unwrap();
-    let Some(mut server) = Server::start(1, 512, Mood::default(), fuse::LoopDevices::Never) else { return };
+    let Some(mut server) = Server::start(1, 512, Behaviour::default(), fuse::LoopDevices::Never) else {
+        return;
+    };
     let file = File::open(&server.file).unwrap();
     server.stop.stop();
     server.stop.stop();
@@ -372,9 +380,9 @@ fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
     let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
-    let mut front = fuse::Front::new(settings).unwrap();
-    let mut volume = RamVolume::new(disk, Mood::default());
-    front.run(&mut volume, &Stop::new().unwrap(), &mut |_| Ok(())).unwrap();
+    let mut server = fuse::Server::new(settings).unwrap();
+    let mut volume = RamVolume::new(disk, Behaviour::default());
+    server.run(&mut volume, &Stop::new().unwrap(), &mut |_| Ok(())).unwrap();
 }
 
 struct Killed(Child);
@@ -389,8 +397,8 @@ impl Drop for Killed {
 #[test]
 fn what_a_killed_process_left_is_cleaned() {
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-killed", std::process::id()));
-    let place = |front: &std::io::Result<fuse::Front>| front.as_ref().err().map(ToString::to_string);
-    let probe = fuse::Front::new(fuse::Settings::new(&dir));
+    let place = |server: &std::io::Result<fuse::Server>| server.as_ref().err().map(ToString::to_string);
+    let probe = fuse::Server::new(fuse::Settings::new(&dir));
     if let Some(error) = place(&probe) {
         eprintln!("not tried: {error}");
         return;
@@ -429,7 +437,7 @@ fn keeps_its_data(dir: &Path) {
 
 fn start() -> Option<Server> {
     let is_root = rustix_is_root();
-    is_root.then(|| Server::start(1, 512, Mood::default(), fuse::LoopDevices::Never)).flatten()
+    is_root.then(|| Server::start(1, 512, Behaviour::default(), fuse::LoopDevices::Never)).flatten()
 }
 
 fn rustix_is_root() -> bool {
@@ -455,7 +463,7 @@ fn the_end_does_not_unmount_what_others_mounted_over_it() {
 fn the_end_does_not_unmount_what_others_mounted_in_its_place() {
     let Some(mut server) = start() else { return };
     let dir = server.dir.clone();
-    // As long as a user is there, the front goes on.
+    // As long as a user is there, the server goes on.
     let open = File::open(&server.file).unwrap();
     run("umount", &["-l", text(&dir)]);
     let theirs = mount_tmpfs(&dir);
@@ -469,7 +477,7 @@ fn the_end_does_not_unmount_what_others_mounted_in_its_place() {
     let dir = server.dir.clone();
     let open = File::open(&server.file).unwrap();
     run("umount", &["-l", text(&dir)]);
-    let second = fuse::Front::new(fuse::Settings::new(&dir)).unwrap();
+    let second = fuse::Server::new(fuse::Settings::new(&dir)).unwrap();
     let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
     assert!(is_mounted());
     drop(open);
@@ -505,20 +513,20 @@ fn nothing_is_mounted_through_a_link() {
     std::fs::create_dir(&dir).unwrap();
     let link = dir.with_extension("link");
     std::os::unix::fs::symlink(&dir, &link).unwrap();
-    assert!(fuse::Front::new(fuse::Settings::new(&link)).is_err());
+    assert!(fuse::Server::new(fuse::Settings::new(&link)).is_err());
     std::fs::remove_file(&link).unwrap();
     std::fs::remove_dir(&dir).unwrap();
 }
 
 /// A process that is gone, whose descriptors somebody holds.
-fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::Facts)> {
+fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::MountFacts)> {
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
-    let front = Box::leak(Box::new(fuse::Front::new(settings).unwrap()));
+    let server = Box::leak(Box::new(fuse::Server::new(settings).unwrap()));
     let mut kept = None;
-    let mut volume = RamVolume::new(disk.clone(), Mood::default());
+    let mut volume = RamVolume::new(disk.clone(), Behaviour::default());
     let stop = Stop::new().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        front.run(&mut volume, &stop, &mut |place| {
+        server.run(&mut volume, &stop, &mut |place| {
             kept = place.kept.map(|keep| (keep.fuse.try_clone_to_owned().unwrap(), keep.facts));
             std::panic::panic_any("it is gone")
         })
@@ -541,11 +549,11 @@ fn a_recovery_that_fails_takes_nothing_away() {
         return;
     };
     watch.mount(&dir);
-    let recover = |ready: &mut dyn FnMut(fuse::Place<'_>) -> std::io::Result<()>, stop: &Stop| {
+    let recover = |ready: &mut dyn FnMut(fuse::MountedFile<'_>) -> std::io::Result<()>, stop: &Stop| {
         let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
-        let kept = fuse::Kept { fuse: fuse.try_clone().unwrap(), device: None, facts };
-        let mut volume = RamVolume::new(disk.clone(), Mood::default());
-        fuse::Front::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
+        let kept = fuse::InheritedMount { fuse: fuse.try_clone().unwrap(), device: None, facts };
+        let mut volume = RamVolume::new(disk.clone(), Behaviour::default());
+        fuse::Server::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
     };
     let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
     let stop = Stop::new().unwrap();
@@ -553,7 +561,7 @@ fn a_recovery_that_fails_takes_nothing_away() {
     assert!(is_mounted(), "who failed has taken it away");
     // The next one serves, until it is told to end.
     let mut served = false;
-    let mut ready = |_: fuse::Place<'_>| {
+    let mut ready = |_: fuse::MountedFile<'_>| {
         served = true;
         stop.stop();
         Ok(())
@@ -564,7 +572,7 @@ fn a_recovery_that_fails_takes_nothing_away() {
 
 #[test]
 fn a_test_that_hangs_is_freed_and_fails_at_its_stage() {
-    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(2), ..Behaviour::default() };
     let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
     if !rustix_is_root() {
         return;
@@ -613,18 +621,18 @@ fn who_serves_a_disk_is_not_made_to_wait_for_dirty_pages() {
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-flusher", std::process::id()));
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
-    let Ok(mut front) = fuse::Front::new(settings) else { return };
+    let Ok(mut server) = fuse::Server::new(settings) else { return };
     let watch = Watch::new();
     watch.mount(&dir);
-    let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default());
+    let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Behaviour::default());
     let stop = Stop::new().unwrap();
     let mut was_flusher = false;
-    let mut ready = |_: fuse::Place<'_>| {
+    let mut ready = |_: fuse::MountedFile<'_>| {
         was_flusher = is_flusher();
         stop.stop();
         Ok(())
     };
-    front.run(&mut volume, &stop, &mut ready).unwrap();
+    server.run(&mut volume, &stop, &mut ready).unwrap();
     assert!(was_flusher && !is_flusher(), "while it serves, and not afterwards");
 }
 
@@ -635,27 +643,27 @@ fn the_loop_device_is_never_one_over_a_file_of_others() {
         return;
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-over", std::process::id()));
-    let Ok(mut front) = fuse::Front::new(fuse::Settings::new(&dir)) else { return };
+    let Ok(mut server) = fuse::Server::new(fuse::Settings::new(&dir)) else { return };
     let watch = Watch::new();
     watch.mount(&dir);
     let theirs = mount_tmpfs(&dir);
     std::fs::write(dir.join("volume"), vec![7; MIB as usize]).unwrap();
-    let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default());
+    let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Behaviour::default());
     let stop = Stop::new().unwrap();
     let mut said = None;
-    let mut ready = |place: fuse::Place<'_>| {
+    let mut ready = |place: fuse::MountedFile<'_>| {
         said = Some((place.device.map(Path::to_owned), place.why.map(|why| why.to_string())));
         stop.stop();
         Ok(())
     };
-    front.run(&mut volume, &stop, &mut ready).unwrap();
+    server.run(&mut volume, &stop, &mut ready).unwrap();
     let (device, why) = said.expect("it serves");
     assert_eq!(device, None, "a loop device over a file of somebody else's");
     let why = why.expect("there is a reason");
     assert!(why.contains("something else is mounted"), "{why}");
     assert!(std::fs::read(dir.join("volume")).unwrap().iter().all(|byte| *byte == 7));
     drop(theirs);
-    drop(front);
+    drop(server);
     assert!(fuse::clean(&dir).is_ok());
     let _ = std::fs::remove_dir(&dir);
 }

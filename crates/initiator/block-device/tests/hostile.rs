@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use blockwire_block_device::{Statistics, Stop, nbd};
-use support::{Mood, Noise, RamVolume, seeds};
+use support::{Behaviour, Mutator, RamVolume, seeds};
 use volume::RamDisk;
 
 const SIZE: usize = 1 << 20;
@@ -29,20 +29,20 @@ struct Server {
 }
 
 impl Server {
-    fn start(what: &str, mood: Mood) -> Server {
+    fn start(what: &str, mood: Behaviour) -> Server {
         use std::hash::BuildHasher;
         let random = std::hash::RandomState::new().hash_one(what);
         let dir = std::env::temp_dir().join(format!("attach-hostile-{what}-{random:016x}"));
         std::fs::create_dir(&dir).unwrap();
         let socket = dir.join("sock");
         let settings = nbd::Settings { stall: Duration::from_secs(2), ..nbd::Settings::new(&socket) };
-        let mut front = nbd::Front::new(settings).unwrap();
-        let (stop, statistics) = (Stop::new().unwrap(), front.statistics());
+        let mut server = nbd::Server::new(settings).unwrap();
+        let (stop, statistics) = (Stop::new().unwrap(), server.statistics());
         let its_stop = stop.clone();
         let thread = std::thread::spawn(move || {
             let blocks = SIZE as u64 / 512;
             let mut volume = RamVolume::new(Arc::new(RamDisk::new(blocks, blocks, 512, 4096)), mood);
-            front.run(&mut volume, &its_stop)
+            server.run(&mut volume, &its_stop)
         });
         Server { dir, socket, stop, statistics, thread: Some(thread) }
     }
@@ -86,7 +86,7 @@ fn greeting() -> Vec<u8> {
     parts.concat()
 }
 
-fn honest_requests(noise: &mut Noise) -> Vec<u8> {
+fn honest_requests(noise: &mut Mutator) -> Vec<u8> {
     let mut bytes = Vec::new();
     for cookie in 0..noise.draw(12) {
         let len = [512, 4096, 1, 1000, 70_000][noise.draw(5) as usize];
@@ -126,7 +126,7 @@ fn check(mut said: &[u8], seed: u64) -> usize {
 }
 
 /// Says something, in pieces, and hears what is answered until it goes away.
-fn converse(socket: &Path, bytes: &[u8], noise: &mut Noise) -> Vec<u8> {
+fn converse(socket: &Path, bytes: &[u8], noise: &mut Mutator) -> Vec<u8> {
     let mut stream = connect(socket);
     let mut heard = Vec::new();
     let mut hear = |stream: &mut UnixStream, wait: Duration| {
@@ -163,7 +163,7 @@ fn converse(socket: &Path, bytes: &[u8], noise: &mut Noise) -> Vec<u8> {
 }
 
 /// An honest client: reads, and writes if it may.
-fn is_served(socket: &Path, writes: bool, noise: &mut Noise) {
+fn is_served(socket: &Path, writes: bool, noise: &mut Mutator) {
     let mut stream = connect(socket);
     let take = |stream: &mut UnixStream, len: usize| {
         let mut bytes = vec![0; len];
@@ -200,13 +200,14 @@ fn fill(socket: &Path) {
 fn sessions_of_hostile_clients_get_nothing_that_is_not_theirs() {
     for writes in [false, true] {
         // Little memory: what stays behind is missed soon.
-        let mood = Mood { shuffle: Some(5), never_lends: true, memory: Some(4 << 20), ..Mood::default() };
+        let mood =
+            Behaviour { shuffle: Some(5), never_lends: true, memory: Some(4 << 20), ..Behaviour::default() };
         let server = Server::start(if writes { "written" } else { "read" }, mood.clone());
         fill(&server.socket);
         mood.protected.store(!writes, std::sync::atomic::Ordering::Relaxed);
         let mut seen = 0;
         for seed in seeds(100) {
-            let noise = &mut Noise::new(seed);
+            let noise = &mut Mutator::new(seed);
             let mut bytes = greeting();
             if noise.draw(3) == 0 {
                 noise.mutate(&mut bytes);

@@ -1,4 +1,4 @@
-//! The NBD front against clients that others wrote, and against one that means harm.
+//! The NBD server against clients that others wrote, and against one that means harm.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use blockwire_block_device::{Statistics, Stop, nbd};
-use support::{Mood, RamVolume, run};
+use support::{Behaviour, RamVolume, run};
 use volume::RamDisk;
 
 const MIB: u64 = 1 << 20;
@@ -38,11 +38,16 @@ fn own_directory(what: &str) -> PathBuf {
 }
 
 impl Server {
-    fn start(mib: u64, logical: u32, mood: Mood) -> Server {
+    fn start(mib: u64, logical: u32, mood: Behaviour) -> Server {
         Self::start_with(mib, logical, mood, |_| {})
     }
 
-    fn start_with(mib: u64, logical: u32, mood: Mood, change: impl FnOnce(&mut nbd::Settings)) -> Server {
+    fn start_with(
+        mib: u64,
+        logical: u32,
+        mood: Behaviour,
+        change: impl FnOnce(&mut nbd::Settings),
+    ) -> Server {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = own_directory(&n.to_string());
@@ -52,12 +57,12 @@ impl Server {
         let stop = Stop::new().unwrap();
         let mut settings = nbd::Settings::new(&socket);
         change(&mut settings);
-        let mut front = nbd::Front::new(settings).unwrap();
-        let (statistics, url) = (front.statistics(), front.url());
+        let mut server = nbd::Server::new(settings).unwrap();
+        let (statistics, url) = (server.statistics(), server.url());
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut volume = RamVolume::new(its_disk, mood);
-            front.run(&mut volume, &its_stop)
+            server.run(&mut volume, &its_stop)
         });
         Server { dir, socket, url, disk, stop, statistics, thread: Some(thread) }
     }
@@ -94,11 +99,17 @@ fn text(path: &Path) -> &str {
 }
 
 /// All moods that a foreign client shall not notice.
-fn moods() -> [(u32, Mood); 3] {
+fn moods() -> [(u32, Behaviour); 3] {
     [
-        (512, Mood::default()),
-        (4096, Mood { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Mood::default() }),
-        (512, Mood { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Mood::default() }),
+        (512, Behaviour::default()),
+        (
+            4096,
+            Behaviour { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Behaviour::default() },
+        ),
+        (
+            512,
+            Behaviour { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Behaviour::default() },
+        ),
     ]
 }
 
@@ -160,7 +171,7 @@ fn qemu_writes_reads_and_compares() {
 
 #[test]
 fn libnbd_sees_what_is_offered() {
-    let server = Server::start_with(16, 512, Mood::default(), |settings| {
+    let server = Server::start_with(16, 512, Behaviour::default(), |settings| {
         settings.name = "data volume".into();
         settings.description = "a volume of tests".into();
     });
@@ -188,14 +199,14 @@ fn libnbd_sees_what_is_offered() {
     }
     let said = run("nbdinfo", &["--list", &format!("nbd+unix:///?socket={}", text(&server.socket))]);
     assert!(said.contains("data volume"), "{said}");
-    let read_only = Server::start(1, 512, Mood { read_only: true, ..Mood::default() });
+    let read_only = Server::start(1, 512, Behaviour { read_only: true, ..Behaviour::default() });
     assert!(run("nbdinfo", &[&read_only.url]).contains("is_read_only: true"));
     assert_eq!(run("nbdinfo", &["--size", &read_only.url]).trim(), "1048576");
 }
 
 #[test]
 fn holes_are_told() {
-    let server = Server::start(16, 512, Mood::default());
+    let server = Server::start(16, 512, Behaviour::default());
     run("qemu-io", &["-f", "raw", "-c", "write -P 1 4M 1M", "-c", "write -P 1 8M 4k", &server.url]);
     let said = run("nbdinfo", &["--map", &server.url]);
     let rows: Vec<Vec<u64>> = said
@@ -255,16 +266,16 @@ fn fio_verifies_by_its_nbd_engine() {
 
 #[test]
 fn nbdkit_stacks_on_it() {
-    let server = Server::start(8, 512, Mood::default());
+    let server = Server::start(8, 512, Behaviour::default());
     let socket = format!("socket={}", text(&server.socket));
-    let front = server.file("kit");
-    let said = run("nbdkit", &["-U", text(&front), "nbd", &socket, "--run", "nbdinfo --size \"$uri\""]);
+    let server = server.file("kit");
+    let said = run("nbdkit", &["-U", text(&server), "nbd", &socket, "--run", "nbdinfo --size \"$uri\""]);
     assert_eq!(said.trim(), "8388608");
 }
 
 #[test]
 fn a_volume_that_grows_is_seen_by_new_connections() {
-    let server = Server::start(8, 512, Mood::default());
+    let server = Server::start(8, 512, Behaviour::default());
     let old = Client::connect(&server.socket, Form::ExportName);
     assert_eq!(old.size, 8 * MIB);
     assert!(server.disk.resize(16 * MIB / 512));
@@ -364,8 +375,16 @@ impl Client {
 #[test]
 fn clients_that_know_no_limits_are_served() {
     for (logical, mood) in [
-        (512, Mood::default()),
-        (4096, Mood { shuffle: Some(3), never_lends: true, max_io: Some(128 << 10), ..Mood::default() }),
+        (512, Behaviour::default()),
+        (
+            4096,
+            Behaviour {
+                shuffle: Some(3),
+                never_lends: true,
+                max_io: Some(128 << 10),
+                ..Behaviour::default()
+            },
+        ),
     ] {
         let server = Server::start(64, logical, mood);
         let mut client = Client::connect(&server.socket, Form::ExportName);
@@ -390,7 +409,7 @@ fn clients_that_know_no_limits_are_served() {
 
 #[test]
 fn unaligned_writes_of_several_clients_lose_nothing() {
-    let mood = Mood { shuffle: Some(5), never_lends: true, ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(5), never_lends: true, ..Behaviour::default() };
     let server = Server::start(1, 4096, mood);
     // Four clients write neighbouring bytes of the same blocks at the same time.
     std::thread::scope(|scope| {
@@ -419,7 +438,7 @@ fn unaligned_writes_of_several_clients_lose_nothing() {
 
 #[test]
 fn what_is_wrong_is_refused_and_the_stream_stays_in_step() {
-    let server = Server::start(1, 512, Mood::default());
+    let server = Server::start(1, 512, Behaviour::default());
     let mut client = Client::connect(&server.socket, Form::ExportName);
     let cases: [(u16, u16, u64, u32, u32); 12] = [
         (0, 0, MIB, 1, 22),            // read behind the end
@@ -454,10 +473,15 @@ fn what_is_wrong_is_refused_and_the_stream_stays_in_step() {
 
 #[test]
 fn a_hostile_client_harms_nobody_else() {
-    let server = Server::start_with(8, 512, Mood { memory: Some(80 << 20), ..Mood::default() }, |settings| {
-        settings.stall = Duration::from_millis(700);
-        settings.clients_max = 8;
-    });
+    let server = Server::start_with(
+        8,
+        512,
+        Behaviour { memory: Some(80 << 20), ..Behaviour::default() },
+        |settings| {
+            settings.stall = Duration::from_millis(700);
+            settings.clients_max = 8;
+        },
+    );
     // Garbage in each phase ends the connection.
     let mut client = Client::raw(&server.socket);
     client.send(&u32::MAX.to_be_bytes());
@@ -533,7 +557,7 @@ fn a_hostile_client_harms_nobody_else() {
 /// had asked for, and however little of it was read.
 #[test]
 fn a_client_with_many_requests_is_not_cut_while_the_target_stalls() {
-    let mood = Mood { shuffle: Some(11), ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(11), ..Behaviour::default() };
     let stall = Duration::from_millis(400);
     let server = Server::start_with(8, 512, mood.clone(), |settings| settings.stall = stall);
     let mut client = Client::connect(&server.socket, Form::ExportName);
@@ -556,7 +580,7 @@ fn a_client_with_many_requests_is_not_cut_while_the_target_stalls() {
 
 #[test]
 fn protection_is_heard_by_clients_and_by_each_request() {
-    let mood = Mood::default();
+    let mood = Behaviour::default();
     let server = Server::start(1, 512, mood.clone());
     let mut early = Client::connect(&server.socket, Form::ExportName);
     let write = |client: &mut Client, len: u32| {
@@ -582,7 +606,7 @@ fn protection_is_heard_by_clients_and_by_each_request() {
 
 #[test]
 fn more_clients_than_allowed_wait_for_their_turn() {
-    let server = Server::start_with(1, 512, Mood::default(), |settings| settings.clients_max = 2);
+    let server = Server::start_with(1, 512, Behaviour::default(), |settings| settings.clients_max = 2);
     let first = Client::connect(&server.socket, Form::ExportName);
     let _second = Client::connect(&server.socket, Form::ExportName);
     let mut third = UnixStream::connect(&server.socket).unwrap();
@@ -595,7 +619,7 @@ fn more_clients_than_allowed_wait_for_their_turn() {
 
 #[test]
 fn failures_and_the_end_of_the_disk_are_told() {
-    let mood = Mood { shuffle: Some(1), ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(1), ..Behaviour::default() };
     let mut server = Server::start(1, 512, mood.clone());
     let mut client = Client::connect(&server.socket, Form::Structured);
     mood.fails.store(true, Ordering::Relaxed);
@@ -621,17 +645,17 @@ fn failures_and_the_end_of_the_disk_are_told() {
 #[test]
 fn the_socket_is_private_replaced_and_removed() {
     use std::os::unix::fs::PermissionsExt;
-    let mut server = Server::start(1, 512, Mood::default());
+    let mut server = Server::start(1, 512, Behaviour::default());
     let mode = std::fs::metadata(&server.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let taken = nbd::Front::new(nbd::Settings::new(&server.socket)).unwrap_err();
+    let taken = nbd::Server::new(nbd::Settings::new(&server.socket)).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
     server.end().unwrap();
     assert!(!server.socket.exists());
     // What a killed server left is no obstacle; a file that is no socket is.
     drop(std::os::unix::net::UnixListener::bind(&server.socket).unwrap());
-    drop(nbd::Front::new(nbd::Settings::new(&server.socket)).unwrap());
+    drop(nbd::Server::new(nbd::Settings::new(&server.socket)).unwrap());
     std::fs::write(&server.socket, b"precious").unwrap();
-    assert!(nbd::Front::new(nbd::Settings::new(&server.socket)).is_err());
+    assert!(nbd::Server::new(nbd::Settings::new(&server.socket)).is_err());
     assert_eq!(std::fs::read(&server.socket).unwrap(), b"precious");
 }

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::ends::End;
-use engine::state::identity::Key as Identity;
+use engine::state::identity::FileIdentity as Identity;
 use engine::store::device_key;
 use process::exit::Failure;
 

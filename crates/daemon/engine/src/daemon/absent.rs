@@ -33,13 +33,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct RemoteProbes {
     queue: Arc<Queue>,
-    news: Receiver<News>,
-    tell: Sender<News>,
+    news: Receiver<ProbeEvent>,
+    tell: Sender<ProbeEvent>,
 }
 
 /// What a thread has to say.
 #[derive(Debug)]
-enum News {
+enum ProbeEvent {
     /// What was found of a volume.
     Found(VolumeName, ProbeResult),
     /// What has become of one that was taken up.
@@ -71,26 +71,26 @@ impl RemoteProbes {
     pub fn start(volumes: usize) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let (tell, news) = channel();
-        let lookout = RemoteProbes { queue, news, tell };
+        let probes = RemoteProbes { queue, news, tell };
         for at in 0..volumes.min(ASKED_MAX) {
-            let (queue, tell) = (lookout.queue.clone(), lookout.tell.clone());
-            thread::Builder::new().name(format!("lookout-{at}")).spawn(move || look(&queue, &tell))?;
+            let (queue, tell) = (probes.queue.clone(), probes.tell.clone());
+            thread::Builder::new().name(format!("probes-{at}")).spawn(move || look(&queue, &tell))?;
         }
-        Ok(lookout)
+        Ok(probes)
     }
 
     /// Has a volume looked at.
-    pub fn send(&self, volume: VolumeName, scout: ProbeNeeds) {
-        self.queue.jobs().waiting.push_back((volume, scout));
+    pub fn send(&self, volume: VolumeName, probe: ProbeNeeds) {
+        self.queue.jobs().waiting.push_back((volume, probe));
         self.queue.changed.notify_all();
     }
 
     /// What was found first of what is still to be taken, if it is by then.
     pub fn take(&self, until: Instant) -> Option<(VolumeName, ProbeResult)> {
         match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(News::Found(volume, scouted)) => Some((volume, scouted)),
+            Ok(ProbeEvent::Found(volume, probed)) => Some((volume, probed)),
             // As long as it is asked here, nothing is taken up.
-            Ok(News::Taken(..)) | Err(_) => None,
+            Ok(ProbeEvent::Taken(..)) | Err(_) => None,
         }
     }
 }
@@ -134,20 +134,20 @@ impl Jobs {
     fn begin(&mut self) -> Option<(String, VolumeName, ProbeNeeds)> {
         let Jobs { waiting, asking, .. } = self;
         let may =
-            |scout: &ProbeNeeds| asking.get(&scout.machines()).is_none_or(|asking| *asking < ASKED_OF_ONE);
-        let at = waiting.iter().position(|(_, scout)| may(scout))?;
-        let (volume, scout) = waiting.remove(at)?;
-        let machines = scout.machines();
+            |probe: &ProbeNeeds| asking.get(&probe.machines()).is_none_or(|asking| *asking < ASKED_OF_ONE);
+        let at = waiting.iter().position(|(_, probe)| may(probe))?;
+        let (volume, probe) = waiting.remove(at)?;
+        let machines = probe.machines();
         *asking.entry(machines.clone()).or_default() += 1;
-        Some((machines, volume, scout))
+        Some((machines, volume, probe))
     }
 }
 
-fn look(queue: &Queue, tell: &Sender<News>) {
-    while let Some((machines, volume, scout)) = queue.next() {
-        let scouted = scout.look();
+fn look(queue: &Queue, tell: &Sender<ProbeEvent>) {
+    while let Some((machines, volume, probe)) = queue.next() {
+        let probed = probe.look();
         queue.has_asked(&machines);
-        if tell.send(News::Found(volume, scouted)).is_err() {
+        if tell.send(ProbeEvent::Found(volume, probed)).is_err() {
             return;
         }
     }
@@ -156,7 +156,7 @@ fn look(queue: &Queue, tell: &Sender<News>) {
 /// What is asked for until it comes.
 #[derive(Debug)]
 pub struct RepeatedProbe {
-    lookout: RemoteProbes,
+    probes: RemoteProbes,
     /// How many are being looked at.
     out: usize,
     /// What was found and is not taken up yet.
@@ -178,12 +178,12 @@ pub enum Arrival {
 }
 
 impl RepeatedProbe {
-    /// Of `out` volumes that `lookout` looks at already, and of others that are `absent`.
-    pub fn of(lookout: RemoteProbes, out: usize, absent: Vec<VolumeName>) -> Self {
+    /// Of `out` volumes that `probes` looks at already, and of others that are `absent`.
+    pub fn of(probes: RemoteProbes, out: usize, absent: Vec<VolumeName>) -> Self {
         let (found, arriving, due, pauses) = (VecDeque::new(), 0, Vec::new(), HashMap::new());
-        let mut pursuit = RepeatedProbe { lookout, out, found, arriving, due, pauses };
-        absent.into_iter().for_each(|volume| pursuit.put_off(volume));
-        pursuit
+        let mut repeated = RepeatedProbe { probes, out, found, arriving, due, pauses };
+        absent.into_iter().for_each(|volume| repeated.put_off(volume));
+        repeated
     }
 
     /// Begins, in a thread that ends with the daemon or when all have come.
@@ -199,14 +199,14 @@ impl RepeatedProbe {
         while self.out + self.found.len() + self.arriving + self.due.len() > 0 {
             let next = self.due.iter().map(|(at, _)| *at).min();
             let wait = next.map_or(PAUSE_MAX, |at| at.saturating_duration_since(Instant::now()));
-            let news = self.lookout.news.recv_timeout(wait);
+            let news = self.probes.news.recv_timeout(wait);
             let Some(daemon) = daemon.upgrade() else { return };
             match news {
-                Ok(News::Found(volume, scouted)) => {
+                Ok(ProbeEvent::Found(volume, probed)) => {
                     self.out = self.out.saturating_sub(1);
-                    self.found.push_back((volume, scouted));
+                    self.found.push_back((volume, probed));
                 }
-                Ok(News::Taken(volume, arrival)) => {
+                Ok(ProbeEvent::Taken(volume, arrival)) => {
                     self.arriving = self.arriving.saturating_sub(1);
                     if arrival == Arrival::NotYet {
                         self.put_off(volume);
@@ -216,14 +216,14 @@ impl RepeatedProbe {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             while self.arriving < ARRIVING_MAX
-                && let Some((volume, scouted)) = self.found.pop_front()
+                && let Some((volume, probed)) = self.found.pop_front()
             {
-                self.take_up(&daemon, volume, scouted);
+                self.take_up(&daemon, volume, probed);
             }
             let now = Instant::now();
             for (_, volume) in self.due.extract_if(.., |(at, _)| *at <= now) {
-                if let Some(scout) = daemon.scout_absent(volume.as_str()) {
-                    self.lookout.send(volume, scout);
+                if let Some(probe) = daemon.probe_absent(volume.as_str()) {
+                    self.probes.send(volume, probe);
                     self.out += 1;
                 }
             }
@@ -231,14 +231,14 @@ impl RepeatedProbe {
     }
 
     /// Has a volume served, by a thread that waits for what it lies on.
-    fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, scouted: ProbeResult) {
-        let (daemon, tell, name) = (Arc::downgrade(daemon), self.lookout.tell.clone(), volume.clone());
+    fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, probed: ProbeResult) {
+        let (daemon, tell, name) = (Arc::downgrade(daemon), self.probes.tell.clone(), volume.clone());
         let begun = thread::Builder::new().name("arrival".to_owned()).spawn(move || {
             let Some(daemon) = daemon.upgrade() else { return };
-            let arrival = daemon.arrive(name.as_str(), scouted);
+            let arrival = daemon.arrive(name.as_str(), probed);
             drop(daemon);
             // Nobody may want to know any more.
-            let _ = tell.send(News::Taken(name, arrival));
+            let _ = tell.send(ProbeEvent::Taken(name, arrival));
         });
         match begun {
             Ok(_) => self.arriving += 1,
@@ -268,19 +268,19 @@ mod tests {
     #[test]
     fn a_silent_machine_of_many_volumes_keeps_no_other_from_being_asked() {
         let mut jobs = Jobs::default();
-        let scout = |machine: &str, lun: usize| {
+        let probe = |machine: &str, lun: usize| {
             let spec = spec::parse(&format!("iscsi://{machine}/iqn.2026-11.com.example:d/{lun}")).unwrap();
             let name = VolumeName::parse(&format!("{machine}-{lun}")).unwrap();
             let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
             (name, ProbeNeeds::of(&volume, &Identities::default()))
         };
-        jobs.waiting.extend((0..ASKED_MAX).map(|lun| scout("silent", lun)));
-        jobs.waiting.push_back(scout("well", 0));
+        jobs.waiting.extend((0..ASKED_MAX).map(|lun| probe("silent", lun)));
+        jobs.waiting.push_back(probe("well", 0));
         let begun: Vec<_> =
             std::iter::from_fn(|| jobs.begin()).map(|(_, name, _)| name.to_string()).collect();
         assert_eq!(begun, ["silent-0", "silent-1", "silent-2", "silent-3", "well-0"]);
         let queue = Queue { jobs: Mutex::new(jobs), changed: Condvar::new() };
-        queue.has_asked(&scout("silent", 0).1.machines());
+        queue.has_asked(&probe("silent", 0).1.machines());
         assert_eq!(queue.next().unwrap().1.as_str(), "silent-4");
         assert!(queue.jobs().begin().is_none());
     }

@@ -15,7 +15,7 @@ use control::{
 };
 
 /// Reads the files again that the daemon was started with, beside volumes that were created since.
-pub type Again = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>), String> + Send + Sync>;
+pub type PlanReader = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>), String> + Send + Sync>;
 
 impl Daemon {
     /// Starts targets that are stopped, and reads them again where they come from a file. `None`: those

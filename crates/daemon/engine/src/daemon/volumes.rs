@@ -12,9 +12,9 @@ use crate::{
     state::{
         StateError,
         identity::Identities,
-        volumes::{self, Recorded},
+        volumes::{self, VolumeRecord},
     },
-    store::{Opened, ProbeNeeds, ProbeResult, Store, StoreError},
+    store::{OpenedStore, ProbeNeeds, ProbeResult, Store, StoreError},
 };
 use config::{
     check,
@@ -33,9 +33,9 @@ const IN_DOUBT: &str = "a sync has failed, so what was written last may be lost,
 
 /// A volume that should be served and cannot be.
 #[derive(Clone, Debug)]
-pub struct Unserved {
+pub struct FailedVolume {
     /// As it is recorded; one of the configuration as it would be.
-    pub recorded: Recorded,
+    pub recorded: VolumeRecord,
     /// The volume, if what is recorded can be read.
     pub volume: Option<Volume>,
     /// Why it is not served.
@@ -44,16 +44,16 @@ pub struct Unserved {
     pub is_sought: bool,
 }
 
-impl Unserved {
+impl FailedVolume {
     /// A volume that could not be opened.
     pub fn of(volume: &Volume, why: impl ToString) -> Self {
         let (recorded, volume) = (volume.into(), Some(volume.clone()));
-        Unserved { recorded, volume, why: why.to_string(), is_sought: false }
+        FailedVolume { recorded, volume, why: why.to_string(), is_sought: false }
     }
 
     /// A volume of another machine that does not give it now.
     pub fn absent(volume: &Volume, why: impl ToString) -> Self {
-        Unserved { is_sought: true, ..Unserved::of(volume, why) }
+        FailedVolume { is_sought: true, ..FailedVolume::of(volume, why) }
     }
 
     fn is_created(&self) -> bool {
@@ -87,11 +87,11 @@ impl Daemon {
             served.free_for(name).and_then(|()| served.free_to_use(&ways))
         };
         is_free()?;
-        let scouted = ProbeNeeds::of_new(&volume).look();
+        let probed = ProbeNeeds::of_new(&volume).look();
         let (mut known, others) = self.beside()?;
         // What is created has no past, whatever had its name.
         known.forget(&volume.name);
-        let opened = Opened::created(&volume, &known, others.iter(), scouted);
+        let opened = OpenedStore::created(&volume, &known, others.iter(), probed);
         let opened = opened.map_err(|why| Refused::new(Code::Failed, why))?;
         let mut identities = self.turn_at_last();
         let before = identities.clone();
@@ -115,7 +115,7 @@ impl Daemon {
         &self,
         volume: &Volume,
         ways: &ServedNames,
-        opened: Opened,
+        opened: OpenedStore,
         identities: &mut Identities,
     ) -> Result<(), StartRefusal> {
         identities.forget(&volume.name);
@@ -127,7 +127,7 @@ impl Daemon {
             if let Err(why) = self.record(None) {
                 tracing::error!(why = why.message, volume = %volume.name, "what was refused stays recorded");
             }
-            return Err(self.give_up(store, (&why, Unserving::Created)));
+            return Err(self.give_up(store, (&why, StartKind::Created)));
         }
         let mut served = self.served();
         served.stores.push(store);
@@ -160,7 +160,7 @@ impl Daemon {
         // Its files are closed before they are opened again, and nobody waits for that.
         let closed = self.let_go(name)?;
         drop(closed);
-        let scout = {
+        let probe = {
             let (identities, served) = (self.turn()?, self.served());
             let Some(one) = served.unserved.iter().find(|one| one.recorded.name == name) else {
                 return Err(Refused::new(Code::Conflict, format!("volume \"{name}\" has not failed")));
@@ -168,19 +168,19 @@ impl Daemon {
             let Some(volume) = &one.volume else { return Err(Refused::new(Code::Failed, &one.why)) };
             ProbeNeeds::of(volume, &identities)
         };
-        self.serve_again(name, scout.look())?;
+        self.serve_again(name, probe.look())?;
         self.served().volume(name)
     }
 
     /// What other machines are to be asked for a volume that they did not give, if it is still to be served.
-    pub(super) fn scout_absent(&self, name: &str) -> Option<ProbeNeeds> {
+    pub(super) fn probe_absent(&self, name: &str) -> Option<ProbeNeeds> {
         let (identities, served) = (self.turn_at_last(), self.served());
         let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought)?;
         Some(ProbeNeeds::of(one.volume.as_ref()?, &identities))
     }
 
     /// Serves a volume that other machines did not give before, if they do now.
-    pub(super) fn arrive(&self, name: &str, scouted: ProbeResult) -> Arrival {
+    pub(super) fn arrive(&self, name: &str, probed: ProbeResult) -> Arrival {
         let reason = || {
             let served = self.served();
             let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought);
@@ -190,7 +190,7 @@ impl Daemon {
         let Ok(_held) = self.hold(name, "tried again") else { return Arrival::NotYet };
         let Ok(closed) = self.let_go(name) else { return Arrival::NotYet };
         drop(closed);
-        let Err(why) = self.serve_again(name, scouted) else { return Arrival::Settled };
+        let Err(why) = self.serve_again(name, probed) else { return Arrival::Settled };
         if before != why.message {
             tracing::warn!(volume = name, why = why.message, "a volume cannot be served yet");
         }
@@ -198,12 +198,12 @@ impl Daemon {
     }
 
     /// Takes up a volume that could not be served; one that has come meanwhile is none of these any more.
-    fn serve_again(&self, name: &str, scouted: ProbeResult) -> Result<(), Refused> {
+    fn serve_again(&self, name: &str, probed: ProbeResult) -> Result<(), Refused> {
         let found = self.served().unserved.iter().find(|one| one.recorded.name == name).cloned();
         let Some(one) = found else { return Ok(()) };
         let Some(volume) = one.volume else { return Err(Refused::new(Code::Failed, one.why)) };
         let (known, others) = self.beside()?;
-        let opened = Opened::as_before(&volume, &known, others.iter(), scouted);
+        let opened = OpenedStore::as_before(&volume, &known, others.iter(), probed);
         let is_for_the_operator = opened.as_ref().is_err_and(StoreError::is_for_the_operator);
         let mut identities = self.turn_at_last();
         let begun = opened
@@ -221,14 +221,14 @@ impl Daemon {
     }
 
     /// Serves a volume that could not be served before.
-    fn begin_again(&self, opened: Opened, identities: &mut Identities) -> Result<(), StartRefusal> {
+    fn begin_again(&self, opened: OpenedStore, identities: &mut Identities) -> Result<(), StartRefusal> {
         let store = self.give_identity(opened, identities)?;
         if let Err(why) = identities.save(&self.state) {
             return Err(StartRefusal::with(Refused::new(Code::Failed, why), store));
         }
         // What leads to it was never taken away.
         if let Err(why) = self.engine.add_volume(&store, &ServedNames::default()) {
-            return Err(self.give_up(store, (&why, Unserving::Again)));
+            return Err(self.give_up(store, (&why, StartKind::Again)));
         }
         let mut served = self.served();
         let name = &store.volume.name;
@@ -276,7 +276,7 @@ impl Daemon {
     }
 
     /// Has it known which volume was opened.
-    fn give_identity(&self, opened: Opened, identities: &mut Identities) -> Result<Store, StartRefusal> {
+    fn give_identity(&self, opened: OpenedStore, identities: &mut Identities) -> Result<Store, StartRefusal> {
         let others = self.served().open();
         let identified = opened.with_identity(identities, others.iter());
         identified.map_err(|refused| {
@@ -301,17 +301,17 @@ impl Daemon {
 
     /// Parts with what was opened and which the engine did not take. Where shards may know of it, it stays open, and
     /// its file is nobody else's, until they have let it go.
-    fn give_up(&self, store: Store, (why, what): (&EngineError, Unserving)) -> StartRefusal {
+    fn give_up(&self, store: Store, (why, what): (&EngineError, StartKind)) -> StartRefusal {
         if was_not_begun(why) {
             return StartRefusal::with(refused(why), store);
         }
         let name = &store.volume.name;
         let message = match what {
-            Unserving::Created => format!(
+            StartKind::Created => format!(
                 "{why}; it is not served and not recorded, but some cores may still be using it, so its file stays \
                  open: `blockwire volume delete {name}` lets it go, `volume list` shows it until then"
             ),
-            Unserving::Again => format!(
+            StartKind::Again => format!(
                 "{why}; it is not served, but some cores may still be using it, so its file stays open: \
                  `blockwire volume retry {name}` serves it when they do not"
             ),
@@ -432,7 +432,7 @@ impl StartRefusal {
 
 /// What was not taken by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unserving {
+enum StartKind {
     /// A volume that was to be created: it is none.
     Created,
     /// One that is recorded or configured, and stays to be served.
@@ -486,7 +486,7 @@ impl Served {
     }
 
     /// What is recorded of volumes that are not served and shall come back.
-    fn recorded(&self) -> Vec<Recorded> {
+    fn recorded(&self) -> Vec<VolumeRecord> {
         let created = self.unserved.iter().filter(|one| one.is_created());
         created.map(|one| one.recorded.clone()).collect()
     }
@@ -515,7 +515,7 @@ impl Served {
     }
 
     /// A volume that is known only by what was asked for.
-    fn failed(&self, one: &Unserved) -> VolumeReport {
+    fn failed(&self, one: &FailedVolume) -> VolumeReport {
         let spec = one.volume.as_ref().map(|volume| &volume.spec);
         let is = |flag: fn(&spec::Spec) -> bool| spec.is_some_and(flag);
         VolumeReport {

@@ -12,7 +12,7 @@ use shard::Exports;
 use volume::{Shared, VolumeId};
 
 use super::{
-    exports::{FixedSettings, Known},
+    exports::{FixedSettings, KnownVolume},
     medium::Medium,
 };
 use crate::store::Store;
@@ -22,9 +22,9 @@ use config::{name::VolumeName, plan::ServedNames};
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// The volumes.
-    pub volumes: BTreeMap<VolumeId, Entry>,
+    pub volumes: BTreeMap<VolumeId, CatalogVolume>,
     /// Volumes that nothing leads to any more, while a shard may still have something of them out.
-    pub leaving: BTreeMap<VolumeId, Entry>,
+    pub leaving: BTreeMap<VolumeId, CatalogVolume>,
     /// How many numbers were given.
     given: u32,
     /// What leads to them.
@@ -35,7 +35,7 @@ pub struct Catalog {
 
 /// A volume that is served.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CatalogVolume {
     /// Its name.
     pub name: VolumeName,
     /// What it stands on.
@@ -48,10 +48,10 @@ pub struct Entry {
     pub shared: Shared,
 }
 
-impl Entry {
+impl CatalogVolume {
     /// The entry of an open volume.
     pub fn of(store: &Store, medium: Medium, shared: Shared) -> Self {
-        Entry {
+        CatalogVolume {
             name: store.volume.name.clone(),
             medium,
             read_only: store.volume.spec.read_only,
@@ -68,7 +68,7 @@ impl Catalog {
     }
 
     /// The volume of that name.
-    pub fn find(&self, name: &str) -> Option<(VolumeId, &Entry)> {
+    pub fn find(&self, name: &str) -> Option<(VolumeId, &CatalogVolume)> {
         self.volumes.iter().find(|(_, entry)| entry.name.as_str() == name).map(|(id, entry)| (*id, entry))
     }
 
@@ -76,8 +76,11 @@ impl Catalog {
     pub fn exports(&mut self, frame: &FixedSettings) -> Arc<Exports> {
         self.generation += 1;
         let number = |name: &VolumeName| {
-            let known =
-                |(id, entry): (VolumeId, &Entry)| Known { id, read_only: entry.read_only, uuid: entry.uuid };
+            let known = |(id, entry): (VolumeId, &CatalogVolume)| KnownVolume {
+                id,
+                read_only: entry.read_only,
+                uuid: entry.uuid,
+            };
             self.find(name.as_str()).map(known)
         };
         Arc::new(frame.exports(&self.ways, self.generation, number))
@@ -112,7 +115,7 @@ mod tests {
         spec,
     };
 
-    fn entry(name: &str) -> Entry {
+    fn entry(name: &str) -> CatalogVolume {
         let volume = Volume {
             name: VolumeName::parse(name).unwrap(),
             spec: spec::parse("null:1M").unwrap(),
@@ -122,7 +125,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (notes, _) = Notes::of(Arc::new(StateDir::open(root.path()).unwrap()));
         let medium = Medium::of(&store, &[None], 1, (&notes, VolumeId::new(0, 0))).unwrap();
-        Entry::of(&store, medium, Shared::new(1))
+        CatalogVolume::of(&store, medium, Shared::new(1))
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct FixedSettings {
 
 /// What the exports say of a volume.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct KnownVolume {
     /// Its number.
     pub id: VolumeId,
     /// Write-protected by the configuration.
@@ -198,7 +198,7 @@ impl FixedSettings {
         &self,
         ways: &ServedNames,
         generation: u64,
-        number: impl Fn(&VolumeName) -> Option<Known>,
+        number: impl Fn(&VolumeName) -> Option<KnownVolume>,
     ) -> Exports {
         let portal = |(at, portal): (usize, &Portal)| {
             (portal.protocol == Protocol::Iscsi).then(|| shard::Portal {
@@ -257,7 +257,7 @@ impl FixedSettings {
         self.numbers.last().max(self.ports.len() as u16)
     }
 
-    fn target(&self, target: &Target, number: &impl Fn(&VolumeName) -> Option<Known>) -> TargetExport {
+    fn target(&self, target: &Target, number: &impl Fn(&VolumeName) -> Option<KnownVolume>) -> TargetExport {
         let lun = |lun: &config::plan::Lun| {
             let known = number(&lun.volume);
             let read_only = lun.read_only || known.is_some_and(|known| known.read_only);
@@ -386,7 +386,7 @@ mod tests {
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
             let read_only = plan.volumes[at].spec.read_only;
-            Some(Known { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
+            Some(KnownVolume { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
         };
         FixedSettings::of(&plan).exports(&plan.ways, 1, number)
     }

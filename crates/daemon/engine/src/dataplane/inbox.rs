@@ -16,7 +16,7 @@ use shard::{ComputeId, Message, NvmeMessage, Report};
 use stream::Tag;
 use volume::{StoreOp, VolumeId};
 
-use super::powers::{Asked, Job, Powers};
+use super::compute::{ComputePool, ComputeRequest, Job};
 use crate::{
     EngineError,
     state::{StateDir, StateError},
@@ -94,33 +94,33 @@ impl Drop for Expected {
 }
 
 /// What is computed for a shard.
-enum Power {
+enum ComputeKind {
     /// For a host of ours.
     Host(ComputeId, Box<DhComputation>),
     /// For a remote volume.
     Remote(Tag, endpoint::Work),
 }
 
-impl Asked for Power {
+impl ComputeRequest for ComputeKind {
     fn is_wanted(&self) -> bool {
         match self {
-            Power::Host(..) => true,
-            Power::Remote(_, work) => work.is_wanted(),
+            ComputeKind::Host(..) => true,
+            ComputeKind::Remote(_, work) => work.is_wanted(),
         }
     }
 
     fn is_for(&self, id: ComputeId) -> bool {
-        matches!(self, Power::Host(of, _) if *of == id)
+        matches!(self, ComputeKind::Host(of, _) if *of == id)
     }
 }
 
 /// Computes what is wanted, and tells who asked.
-fn compute(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
+fn compute(job: Job<ComputeKind>, tell: &impl Fn(ShardId, Message)) {
     match job.work {
-        Power::Host(id, work) => {
+        ComputeKind::Host(id, work) => {
             tell(job.shard, Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
         }
-        Power::Remote(remote, work) => {
+        ComputeKind::Remote(remote, work) => {
             work.run();
             tell(job.shard, Message::Computed(remote));
         }
@@ -128,10 +128,10 @@ fn compute(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
 }
 
 /// Tells who asked that too much else waits.
-fn refuse(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
+fn refuse(job: Job<ComputeKind>, tell: &impl Fn(ShardId, Message)) {
     match job.work {
-        Power::Host(id, _) => tell(job.shard, Message::Nvme(NvmeMessage::NotComputed(id))),
-        Power::Remote(remote, work) => {
+        ComputeKind::Host(id, _) => tell(job.shard, Message::Nvme(NvmeMessage::NotComputed(id))),
+        ComputeKind::Remote(remote, work) => {
             // It says itself that it was not done.
             drop(work);
             tell(job.shard, Message::Computed(remote));
@@ -229,7 +229,7 @@ pub fn attend(
         }
     };
     thread::Builder::new().name("state".to_owned()).spawn(keep)?;
-    let powers = Arc::new(Powers::<Power>::new());
+    let powers = Arc::new(ComputePool::<ComputeKind>::new());
     let asked = powers.clone();
     let answers = tell.clone();
     let stores = records.clone();
@@ -247,12 +247,12 @@ pub fn attend(
                     let _ = stores.ask(RecordStores::Store(volume, store));
                 }
                 Message::Nvme(NvmeMessage::Compute(shard, id, source, work)) => {
-                    let job = Job { shard, work: Power::Host(id, work) };
+                    let job = Job { shard, work: ComputeKind::Host(id, work) };
                     powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
                 }
                 Message::Compute(shard, remote, work) => {
                     let source = shard::source(work.peer());
-                    let job = Job { shard, work: Power::Remote(remote, work) };
+                    let job = Job { shard, work: ComputeKind::Remote(remote, work) };
                     powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
                 }
                 Message::Nvme(NvmeMessage::Forget(shard, id)) => powers.forget(shard, id),

@@ -217,14 +217,14 @@ impl FloodLimit {
 }
 
 /// The shard.
-pub struct Logged {
+pub struct LoggedShard {
     /// The shard itself.
     pub shard: Shard,
     /// Where its lines go.
     pub lines: SyncSender<LogLine>,
 }
 
-impl Endpoint for Logged {
+impl Endpoint for LoggedShard {
     type Message = Message;
 
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {

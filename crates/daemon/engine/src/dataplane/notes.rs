@@ -40,13 +40,13 @@ struct FailedSync {
 #[derive(Clone, Debug)]
 pub struct Notes {
     state: Arc<StateDir>,
-    events: Sender<Event>,
+    events: Sender<NoteEvent>,
 }
 
 /// What those who note are told.
-enum Event {
+enum NoteEvent {
     /// A sync has failed.
-    Failed(Job),
+    Failed(NoteJob),
     /// A shard is gone: those of its volume that wait for it are to go on.
     Wake(VolumeId),
     /// Writing the note of a file has ended.
@@ -54,7 +54,7 @@ enum Event {
 }
 
 /// A failed sync that is to be noted.
-struct Job {
+struct NoteJob {
     notes: Notes,
     id: VolumeId,
     file: Uuid,
@@ -64,29 +64,29 @@ struct Job {
 }
 
 /// Notes what fails of one file.
-struct Noting {
+struct FileNotes {
     notes: Notes,
     id: VolumeId,
     file: Uuid,
     note: FailedSync,
 }
 
-impl fmt::Debug for Noting {
+impl fmt::Debug for FileNotes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a note of {}", self.file)
     }
 }
 
-impl SyncFailureStore for Noting {
+impl SyncFailureStore for FileNotes {
     fn record(&self, doubt: &Arc<SyncFailures>) {
         let (notes, note, doubt) = (self.notes.clone(), self.note.clone(), doubt.clone());
-        let job = Job { notes, id: self.id, file: self.file, note, doubt, asked: Instant::now() };
+        let job = NoteJob { notes, id: self.id, file: self.file, note, doubt, asked: Instant::now() };
         // Without a thread that takes it the daemon is ending.
-        let _ = self.notes.events.send(Event::Failed(job));
+        let _ = self.notes.events.send(NoteEvent::Failed(job));
     }
 
     fn wake(&self) {
-        let _ = self.notes.events.send(Event::Wake(self.id));
+        let _ = self.notes.events.send(NoteEvent::Wake(self.id));
     }
 }
 
@@ -120,7 +120,7 @@ impl Notes {
     pub fn store(&self, id: VolumeId, part: &Store) -> Arc<dyn SyncFailureStore> {
         let place = part.volume.spec.source.place().unwrap_or_default();
         let note = FailedSync { volume: part.volume.name.to_string(), place };
-        Arc::new(Noting { notes: self.clone(), id, file: part.uuid, note })
+        Arc::new(FileNotes { notes: self.clone(), id, file: part.uuid, note })
     }
 
     /// Whether a sync of this file has failed that nobody has acknowledged. A note that cannot be read is one.
@@ -143,7 +143,7 @@ impl Notes {
 
 /// What is to be noted, until somebody attends to it.
 pub struct UnreadEvents {
-    asked: Receiver<Event>,
+    asked: Receiver<NoteEvent>,
 }
 
 /// Starts the thread that notes. `wake` wakes every shard of a volume.
@@ -170,9 +170,9 @@ fn attend_by(
                 Some(due) => attending.asked.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
             match event {
-                Ok(Event::Failed(job)) => desk.take(job),
-                Ok(Event::Wake(volume)) => (desk.wake)(volume),
-                Ok(Event::Written(file, came)) => desk.written(file, came),
+                Ok(NoteEvent::Failed(job)) => desk.take(job),
+                Ok(NoteEvent::Wake(volume)) => (desk.wake)(volume),
+                Ok(NoteEvent::Written(file, came)) => desk.written(file, came),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -186,18 +186,18 @@ fn attend_by(
 
 /// The notes that are being written, and who waits for them.
 struct NotesInProgress<F, G> {
-    files: HashMap<Uuid, Turn>,
+    files: HashMap<Uuid, NoteWrite>,
     write: F,
     wake: G,
 }
 
 /// The note of a file, while it is being written.
 #[derive(Default)]
-struct Turn {
+struct NoteWrite {
     /// Whom it answers, and how many failures of theirs it covers: as counted before it was begun.
-    now: Vec<(Job, u64)>,
+    now: Vec<(NoteJob, u64)>,
     /// Who asked since: what was there of an earlier note may have been removed before they did.
-    next: Vec<Job>,
+    next: Vec<NoteJob>,
 }
 
 impl<F, G> NotesInProgress<F, G>
@@ -206,7 +206,7 @@ where
     G: Fn(VolumeId),
 {
     /// Begins a note, or has the job wait for the one that is being written. Each doubt waits once.
-    fn take(&mut self, job: Job) {
+    fn take(&mut self, job: NoteJob) {
         match self.files.get_mut(&job.file) {
             None => self.begin(job.file, vec![job]),
             Some(turn) if turn.next.iter().any(|other| Arc::ptr_eq(&other.doubt, &job.doubt)) => {}
@@ -215,18 +215,18 @@ where
     }
 
     /// Writes the note of a file, which no other thread does.
-    fn begin(&mut self, file: Uuid, jobs: Vec<Job>) {
+    fn begin(&mut self, file: Uuid, jobs: Vec<NoteJob>) {
         let Some(first) = jobs.first() else { return };
         let (notes, note, write) = (first.notes.clone(), first.note.clone(), self.write.clone());
         let work = move || {
             let came = write(&notes.state, file, &note);
-            let _ = notes.events.send(Event::Written(file, came));
+            let _ = notes.events.send(NoteEvent::Written(file, came));
         };
         let now = jobs.into_iter().map(|job| {
             let failures = job.doubt.failures();
             (job, failures)
         });
-        self.files.insert(file, Turn { now: now.collect(), next: Vec::new() });
+        self.files.insert(file, NoteWrite { now: now.collect(), next: Vec::new() });
         if let Err(why) = thread::Builder::new().name("note".to_owned()).spawn(work) {
             self.written(file, Err(why.to_string()));
         }
@@ -234,7 +234,7 @@ where
 
     /// A note has been written, or cannot be.
     fn written(&mut self, file: Uuid, came: Result<(), String>) {
-        let Some(Turn { now, next }) = self.files.remove(&file) else { return };
+        let Some(NoteWrite { now, next }) = self.files.remove(&file) else { return };
         for (job, failures) in now {
             match &came {
                 Ok(()) => self.tell(&job, failures),
@@ -246,7 +246,7 @@ where
 
     /// Since when the one has waited who has waited longest.
     fn oldest(&self) -> Option<Instant> {
-        self.files.values().flat_map(Turn::waiting).map(|job| job.asked).min()
+        self.files.values().flat_map(NoteWrite::waiting).map(|job| job.asked).min()
     }
 
     /// Tells those who asked by then.
@@ -262,7 +262,7 @@ where
         }
     }
 
-    fn tell_unnoted(&self, job: &Job, failures: u64, why: &str) {
+    fn tell_unnoted(&self, job: &NoteJob, failures: u64, why: &str) {
         tracing::error!(
             volume = job.note.volume,
             why,
@@ -273,14 +273,14 @@ where
     }
 
     /// Lets hosts be told of so many failures.
-    fn tell(&self, job: &Job, failures: u64) {
+    fn tell(&self, job: &NoteJob, failures: u64) {
         job.doubt.recorded(failures);
         (self.wake)(job.id);
     }
 }
 
-impl Turn {
-    fn waiting(&self) -> impl Iterator<Item = &Job> {
+impl NoteWrite {
+    fn waiting(&self) -> impl Iterator<Item = &NoteJob> {
         self.now.iter().map(|(job, _)| job).chain(&self.next)
     }
 }

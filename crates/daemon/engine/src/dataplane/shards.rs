@@ -11,13 +11,14 @@ use shard::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Vo
 use volume::{DiskId, PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
-    catalog::{Catalog, Entry},
+    catalog::{Catalog, CatalogVolume},
     exports::FixedSettings,
     inbox::{self, Records, Requests},
     medium::{Medium, descriptors, record_of},
     notes::Notes,
-    queues, refusal, standing,
+    queues, refusal,
     usage::Usage,
+    volume_state,
 };
 use crate::{Engine, EngineError, Stop, state::StateDir, store::Store};
 use config::{
@@ -25,7 +26,7 @@ use config::{
     plan::{Protocol, ServedNames},
 };
 use control::report::{
-    ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, StandingReport,
+    ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, VolumeStateReport,
 };
 
 /// How long a shard may take to answer a question.
@@ -315,13 +316,13 @@ impl Engine for Shards {
         Ok(all)
     }
 
-    fn standings(&self) -> Result<Vec<StandingReport>, EngineError> {
+    fn standings(&self) -> Result<Vec<VolumeStateReport>, EngineError> {
         let listings = self.listings()?;
         let catalog = self.catalog();
-        let standing = |(id, entry): (&VolumeId, &Entry)| {
+        let standing = |(id, entry): (&VolumeId, &CatalogVolume)| {
             let entries = listings.iter().flat_map(|listing| &listing.volumes);
             let entries: Vec<_> = entries.filter(|one| one.id == *id).cloned().collect();
-            standing::of(&self.frame, entry.name.as_str(), &entries)
+            volume_state::of(&self.frame, entry.name.as_str(), &entries)
         };
         Ok(catalog.volumes.iter().filter_map(standing).collect())
     }
@@ -376,7 +377,7 @@ impl Engine for Shards {
         let medium = Medium::of(store, &disks, shards, (&self.notes, id)).map_err(give_up)?;
         let specs = medium.specs(store, id, shards, self.oui, &self.state, &self.usage).map_err(give_up)?;
         let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped);
-        let entry = Entry::of(store, medium, shared.map_err(give_up)?);
+        let entry = CatalogVolume::of(store, medium, shared.map_err(give_up)?);
         if let Err(why) = self.tell(id, specs) {
             // Some shards may know it: all forget it.
             catalog.leaving.insert(id, entry);
@@ -451,7 +452,7 @@ impl Engine for Shards {
     }
 
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
-        let of = |(id, entry): (VolumeId, &Entry)| (id, entry.medium.clone());
+        let of = |(id, entry): (VolumeId, &CatalogVolume)| (id, entry.medium.clone());
         let (id, medium) = self.catalog().find(name).map(of).ok_or(EngineError::Lingers)?;
         let before = medium.geometry();
         let bytes_before = before.blocks * u64::from(before.logical);
@@ -490,13 +491,14 @@ impl Engine for Shards {
     }
 
     fn is_in_doubt(&self, name: &str) -> bool {
-        let is = |(_, entry): (VolumeId, &Entry)| entry.shared.sync_failed() || entry.medium.is_in_doubt();
+        let is =
+            |(_, entry): (VolumeId, &CatalogVolume)| entry.shared.sync_failed() || entry.medium.is_in_doubt();
         self.catalog().find(name).is_some_and(is)
     }
 
     fn acknowledge(&self, store: &Store) -> Result<(), EngineError> {
         let name = store.volume.name.as_str();
-        let of = |(_, entry): (VolumeId, &Entry)| (entry.medium.clone(), entry.shared.clone());
+        let of = |(_, entry): (VolumeId, &CatalogVolume)| (entry.medium.clone(), entry.shared.clone());
         let (medium, shared) = self.catalog().find(name).map(of).ok_or(EngineError::Lingers)?;
         // Counted before the sync: what fails from then on is another failure.
         let failures = medium.failures();

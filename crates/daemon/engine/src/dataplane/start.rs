@@ -14,10 +14,10 @@ use shard::{Control, Message, Shard, VolumeSpec};
 use volume::DiskId;
 
 use super::{
-    catalog::{Catalog, Entry},
+    catalog::{Catalog, CatalogVolume},
     exports::FixedSettings,
     inbox::{self, Requests},
-    logged::{self, Logged},
+    logged::{self, LoggedShard},
     medium::{Medium, descriptors},
     notes::{self, Notes},
     shards::{Shards, no_number},
@@ -59,7 +59,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
             let specs = medium.specs(store, id, shards, plan.oui, &state, &usage)?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
-            Ok((Entry::of(store, medium, shared), specs))
+            Ok((CatalogVolume::of(store, medium, shared), specs))
         });
         match opened {
             Ok((entry, own)) => {
@@ -82,7 +82,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let (lines, written) = logged::channel();
     let specs = Mutex::new(specs);
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
-        let mut shard = Logged { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
+        let mut shard = LoggedShard { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
         let mut specs = specs.lock().unwrap_or_else(PoisonError::into_inner);
         let own = specs.get_mut(usize::from(id.0)).map(std::mem::take).unwrap_or_default();
         drop(specs);

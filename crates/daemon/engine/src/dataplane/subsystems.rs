@@ -10,7 +10,7 @@ use shard::{
 };
 use volume::VolumeId;
 
-use super::exports::{FixedSettings, Known, network, revision};
+use super::exports::{FixedSettings, KnownVolume, network, revision};
 use crate::{
     EngineError,
     state::{StateDir, StateError, serials::Serials},
@@ -27,7 +27,7 @@ impl FixedSettings {
     pub fn nvme(
         &self,
         subsystems: &[Subsystem],
-        number: &impl Fn(&VolumeName) -> Option<Known>,
+        number: &impl Fn(&VolumeName) -> Option<KnownVolume>,
         generation: u64,
     ) -> NvmeExports {
         let portals = self.portals().iter().enumerate();
@@ -128,7 +128,7 @@ impl FixedSettings {
     fn subsystem(
         &self,
         subsystem: &Subsystem,
-        number: &impl Fn(&VolumeName) -> Option<Known>,
+        number: &impl Fn(&VolumeName) -> Option<KnownVolume>,
     ) -> SubsystemExport {
         let namespace = |one: &config::plan::Namespace| {
             let known = number(&one.volume);
@@ -239,7 +239,7 @@ mod tests {
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
             let uuid = volume::Uuid([at as u8 + 1; 16]);
-            Some(Known { id: VolumeId(at as u64), read_only: plan.volumes[at].spec.read_only, uuid })
+            Some(KnownVolume { id: VolumeId(at as u64), read_only: plan.volumes[at].spec.read_only, uuid })
         };
         FixedSettings::of(&plan).nvme(&plan.ways.subsystems, &number, 7)
     }
@@ -319,7 +319,7 @@ mod tests {
         let uuid = |at: usize| volume::Uuid([at as u8 + 1; 16]);
         let known = |name: &VolumeName| {
             let at = place(name).filter(|at| !away.contains(at))?;
-            Some(Known { id: VolumeId(at as u64), read_only: false, uuid: uuid(at) })
+            Some(KnownVolume { id: VolumeId(at as u64), read_only: false, uuid: uuid(at) })
         };
         let mut frame = FixedSettings::of(&plan);
         let known_uuid = |name: &VolumeName| place(name).filter(|at| !unknown.contains(at)).map(uuid);

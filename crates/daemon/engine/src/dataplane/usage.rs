@@ -17,16 +17,16 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Whom to tell of files.
 #[derive(Clone, Debug)]
-pub struct Usage(Sender<Watched>);
+pub struct Usage(Sender<WatchedFile>);
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     /// A descriptor of its own that can be looked at and no more: it shares no lock.
     file: File,
     gauge: Gauge,
 }
 
-impl Watched {
+impl WatchedFile {
     /// Looks; false if it cannot.
     fn look(&self) -> bool {
         // st_blocks counts units of 512 bytes, whatever the file system's block is.
@@ -46,14 +46,14 @@ impl Usage {
     pub fn watch(&self, path: &Path) -> Option<Gauge> {
         let look_only = OFlags::PATH.bits() as i32;
         let file = File::options().read(true).custom_flags(look_only).open(path).ok()?;
-        let watched = Watched { file, gauge: Gauge::default() };
+        let watched = WatchedFile { file, gauge: Gauge::default() };
         let gauge = watched.gauge.clone();
         (watched.look() && self.0.send(watched).is_ok()).then_some(gauge)
     }
 }
 
-fn watch(told: &Receiver<Watched>) {
-    let mut all: Vec<Watched> = Vec::new();
+fn watch(told: &Receiver<WatchedFile>) {
+    let mut all: Vec<WatchedFile> = Vec::new();
     let mut due = Instant::now() + PERIOD;
     loop {
         let next = if all.is_empty() {

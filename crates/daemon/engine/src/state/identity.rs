@@ -28,7 +28,7 @@ const ELSEWHERE: &str = "elsewhere";
 /// What makes a file or device the same one as before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Key {
+pub enum FileIdentity {
     /// A regular file.
     File {
         /// The device of its file system.
@@ -54,33 +54,37 @@ pub enum Key {
     },
 }
 
-impl Key {
+impl FileIdentity {
     /// Whether nothing else can ever have it. Numbers are given again when what had them is gone.
     fn is_certain(&self) -> bool {
         match self {
-            Key::File { born, .. } => born.is_some(),
-            Key::Device { .. } => true,
-            Key::Numbered { set_up, .. } => set_up.is_some(),
+            FileIdentity::File { born, .. } => born.is_some(),
+            FileIdentity::Device { .. } => true,
+            FileIdentity::Numbered { set_up, .. } => set_up.is_some(),
         }
     }
 
     /// Whether both name one piece of storage.
-    pub fn aliases(&self, other: &Key) -> bool {
+    pub fn aliases(&self, other: &FileIdentity) -> bool {
         match (self, other) {
-            (Key::File { device, inode, .. }, Key::File { device: d, inode: i, .. }) => {
+            (FileIdentity::File { device, inode, .. }, FileIdentity::File { device: d, inode: i, .. }) => {
                 device == d && inode == i
             }
-            (Key::Device { wwid }, Key::Device { wwid: other }) => wwid == other,
-            (Key::Numbered { number, .. }, Key::Numbered { number: other, .. }) => number == other,
-            (Key::File { .. } | Key::Device { .. } | Key::Numbered { .. }, _) => false,
+            (FileIdentity::Device { wwid }, FileIdentity::Device { wwid: other }) => wwid == other,
+            (FileIdentity::Numbered { number, .. }, FileIdentity::Numbered { number: other, .. }) => {
+                number == other
+            }
+            (FileIdentity::File { .. } | FileIdentity::Device { .. } | FileIdentity::Numbered { .. }, _) => {
+                false
+            }
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
+struct KnownFile {
     uuid: Uuid,
-    key: Key,
+    key: FileIdentity,
     /// Where it was seen last; with inode and birth it survives a device number that changed.
     path: PathBuf,
 }
@@ -88,7 +92,7 @@ struct Entry {
 /// The volume of another machine that was found where a volume, or a leg of one, lies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Elsewhere {
+struct KnownRemote {
     volume: String,
     /// The leg's number, from 1; 0 for the whole volume.
     leg: usize,
@@ -103,9 +107,9 @@ struct Elsewhere {
 /// All identities that were ever given out.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
-    entries: Vec<Entry>,
+    entries: Vec<KnownFile>,
     changed: bool,
-    elsewhere: Vec<Elsewhere>,
+    elsewhere: Vec<KnownRemote>,
     elsewhere_changed: bool,
     nexuses: Nexuses,
     nexuses_changed: bool,
@@ -151,7 +155,7 @@ impl Identities {
     pub fn found_elsewhere(&mut self, volume: &VolumeName, leg: usize, found: &Expected) {
         let uuid = found.uuid.map(|uuid| Uuid::from_bytes(uuid.0));
         let (serial, block) = (found.serial.clone(), found.logical);
-        let found = Elsewhere { volume: volume.to_string(), leg, uuid, serial, block };
+        let found = KnownRemote { volume: volume.to_string(), leg, uuid, serial, block };
         if self.elsewhere.contains(&found) {
             return;
         }
@@ -189,7 +193,7 @@ impl Identities {
     }
 
     /// What was made there was removed again before anybody had it: nothing was ever in this place.
-    pub fn unmade(&mut self, key: &Key, path: &Path) {
+    pub fn unmade(&mut self, key: &FileIdentity, path: &Path) {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.key != *key || entry.path != path);
         self.changed |= self.entries.len() != before;
@@ -219,8 +223,8 @@ impl Identities {
     }
 
     /// The UUID of what `key` names: this one if it was never seen.
-    pub fn of(&mut self, key: &Key, path: &Path, fresh: Uuid) -> Uuid {
-        let is_it = |entry: &Entry| entry.key == *key && (key.is_certain() || entry.path == path);
+    pub fn of(&mut self, key: &FileIdentity, path: &Path, fresh: Uuid) -> Uuid {
+        let is_it = |entry: &KnownFile| entry.key == *key && (key.is_certain() || entry.path == path);
         let known = self
             .entries
             .iter()
@@ -243,36 +247,36 @@ impl Identities {
                  old identity for good by uuid={old}"
             );
         }
-        // What bore this number in this place is gone. Elsewhere it may come back: numbers of file systems and of
+        // What bore this number in this place is gone. KnownRemote it may come back: numbers of file systems and of
         // devices change hands when the machine starts, and what is not there now had one too.
         self.entries.retain(|entry| !(entry.key.aliases(key) && entry.path == path));
-        self.entries.push(Entry { uuid, key: key.clone(), path: path.to_owned() });
+        self.entries.push(KnownFile { uuid, key: key.clone(), path: path.to_owned() });
         self.changed = true;
         uuid
     }
 
     /// A device that was recorded when nobody noted since when it had its number: it is taken for the same once, as it
     /// was then, and by what it is known now from there on.
-    fn unmarked(&self, key: &Key, path: &Path) -> Option<usize> {
-        let Key::Numbered { number, set_up: Some(_) } = *key else { return None };
-        let before = Key::Numbered { number, set_up: None };
+    fn unmarked(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
+        let FileIdentity::Numbered { number, set_up: Some(_) } = *key else { return None };
+        let before = FileIdentity::Numbered { number, set_up: None };
         self.entries.iter().position(|entry| entry.key == before && entry.path == path)
     }
 
     /// The identity that the device in this place had last, if this has nothing but a number.
-    fn lost(&self, key: &Key, path: &Path) -> Option<Uuid> {
-        let is_numbered = |key: &Key| matches!(key, Key::Numbered { .. });
-        let had = |entry: &&Entry| is_numbered(&entry.key) && entry.path == path;
+    fn lost(&self, key: &FileIdentity, path: &Path) -> Option<Uuid> {
+        let is_numbered = |key: &FileIdentity| matches!(key, FileIdentity::Numbered { .. });
+        let had = |entry: &&KnownFile| is_numbered(&entry.key) && entry.path == path;
         self.entries.iter().rfind(had).filter(|_| is_numbered(key)).map(|entry| entry.uuid)
     }
 
     /// A file on a file system whose device number changed at a reboot: same inode, same birth,
     /// same path.
-    fn moved(&self, key: &Key, path: &Path) -> Option<usize> {
-        let Key::File { inode, born: Some(born), .. } = key else { return None };
+    fn moved(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
+        let FileIdentity::File { inode, born: Some(born), .. } = key else { return None };
         self.entries.iter().position(|entry| {
             let same =
-                matches!(&entry.key, Key::File { inode: i, born: Some(b), .. } if i == inode && b == born);
+                matches!(&entry.key, FileIdentity::File { inode: i, born: Some(b), .. } if i == inode && b == born);
             same && entry.path == path
         })
     }
@@ -282,8 +286,8 @@ impl Identities {
 mod tests {
     use super::*;
 
-    fn numbered(number: u64, set_up: Option<&str>) -> Key {
-        Key::Numbered { number, set_up: set_up.map(str::to_owned) }
+    fn numbered(number: u64, set_up: Option<&str>) -> FileIdentity {
+        FileIdentity::Numbered { number, set_up: set_up.map(str::to_owned) }
     }
 
     /// A loop device over another file, virtual disks that change places when the machine starts.
@@ -332,8 +336,8 @@ mod tests {
         assert_ne!(ids.of(&again, path, fresh()), old, "once");
     }
 
-    fn file(device: u64, inode: u64, born: u64) -> Key {
-        Key::File { device, inode, born: Some(born) }
+    fn file(device: u64, inode: u64, born: u64) -> FileIdentity {
+        FileIdentity::File { device, inode, born: Some(born) }
     }
 
     #[test]
@@ -385,7 +389,7 @@ mod tests {
         assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), fresh()), first, "it is still known");
         assert!(ids.knows(Path::new("/a")) && !ids.knows(Path::new("/c")));
         // Where no birth is known, the name must agree.
-        let unborn = |inode| Key::File { device: 3, inode, born: None };
+        let unborn = |inode| FileIdentity::File { device: 3, inode, born: None };
         for (one, other) in [(unborn(5), Path::new("/d")), (numbered(0x801, None), Path::new("/dev/sda1"))] {
             let own = ids.of(&one, other, fresh());
             assert_ne!(ids.of(&one, Path::new("/new"), fresh()), own, "another bears the number now");

@@ -25,12 +25,12 @@ pub struct Nexuses {
     /// The one that was given last; `None`: none was. Where they begin is drawn, since two daemons of one machine have
     /// one initiator name.
     last: Option<u32>,
-    given: Vec<Given>,
+    given: Vec<NexusRecord>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct NexusRecord {
     volume: String,
     /// The leg's number, from 1; 0 for the whole volume.
     leg: usize,
@@ -50,7 +50,7 @@ impl Nexuses {
 
     /// The number of a volume, or of a leg of one; a new one if it has none.
     pub fn of(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
-        let its = |one: &&Given| one.volume == volume.as_str() && one.leg == leg;
+        let its = |one: &&NexusRecord| one.volume == volume.as_str() && one.leg == leg;
         let known = self.given.iter().find(its).map(|one| one.number);
         let number = known.map_or_else(|| self.give(volume, leg), Ok)?;
         let [_, number @ ..] = number.to_be_bytes();
@@ -68,7 +68,7 @@ impl Nexuses {
             }
         }
         self.last = Some(number);
-        self.given.push(Given { volume: volume.to_string(), leg, number });
+        self.given.push(NexusRecord { volume: volume.to_string(), leg, number });
         Ok(number)
     }
 
@@ -109,7 +109,7 @@ mod tests {
         assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
         // Behind the last one the first that nobody has.
         nexuses.last = Some(NUMBERS - 1);
-        nexuses.given = vec![Given { volume: "d".to_owned(), leg: 0, number: 0 }];
+        nexuses.given = vec![NexusRecord { volume: "d".to_owned(), leg: 0, number: 0 }];
         assert_eq!(nexuses.of(&name("e"), 0).unwrap(), [0, 0, 1]);
     }
 }

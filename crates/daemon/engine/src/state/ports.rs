@@ -14,7 +14,7 @@ const RECORD: &str = "ports";
 /// A portal group, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct PortGroupRecord {
     /// The word of its protocol.
     protocol: String,
     /// Its tag.
@@ -26,20 +26,20 @@ struct Entry {
 /// All numbers that were ever given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    entries: Vec<Entry>,
+    entries: Vec<PortGroupRecord>,
 }
 
 impl Ports {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        let entries: Vec<Entry> = state.read_json(RECORD)?.unwrap_or_default();
+        let entries: Vec<PortGroupRecord> = state.read_json(RECORD)?.unwrap_or_default();
         let damaged =
             |why: &str| StateError::Damaged { path: state.path().join(RECORD), why: why.to_owned() };
         for (at, one) in entries.iter().enumerate() {
             if one.port == 0 {
                 return Err(damaged("a port has the number 0"));
             }
-            let same = |other: &Entry| {
+            let same = |other: &PortGroupRecord| {
                 other.port == one.port || (&other.protocol, other.group) == (&one.protocol, one.group)
             };
             if entries.iter().skip(at + 1).any(same) {
@@ -66,14 +66,14 @@ impl Ports {
                 "all 65,535 port numbers were given to portal groups: move the record `ports` out of the state directory \
                  when no saved reservation or path state is needed any more",
             )?;
-            self.entries.push(Entry { protocol: protocol.as_str().to_owned(), group, port });
+            self.entries.push(PortGroupRecord { protocol: protocol.as_str().to_owned(), group, port });
         }
         Ok(self.entries.len() != before)
     }
 
     /// The number of a group's port, if it has one.
     pub fn of(&self, protocol: Protocol, group: u16) -> Option<u16> {
-        let its = |one: &&Entry| one.protocol == protocol.as_str() && one.group == group;
+        let its = |one: &&PortGroupRecord| one.protocol == protocol.as_str() && one.group == group;
         self.entries.iter().find(its).map(|one| one.port)
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         for (group, port) in [(5, 2), (6, 1), (6, 0)] {
-            let entry = |group, port| Entry { protocol: "iscsi".to_owned(), group, port };
+            let entry = |group, port| PortGroupRecord { protocol: "iscsi".to_owned(), group, port };
             Ports { entries: vec![entry(5, 1), entry(group, port)] }.save(&state).unwrap();
             assert!(matches!(Ports::load(&state), Err(StateError::Damaged { .. })), "{group}, {port}");
         }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_last_number_is_given_and_no_other_twice() {
-        let last = Entry { protocol: "iscsi".to_owned(), group: 1, port: u16::MAX - 1 };
+        let last = PortGroupRecord { protocol: "iscsi".to_owned(), group: 1, port: u16::MAX - 1 };
         let mut ports = Ports { entries: vec![last] };
         assert!(ports.give(&[(Protocol::Iscsi, 2)]).unwrap());
         assert_eq!(ports.of(Protocol::Iscsi, 2), Some(u16::MAX));

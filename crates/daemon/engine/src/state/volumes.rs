@@ -15,14 +15,14 @@ pub const RECORD: &str = "volumes";
 /// A volume as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recorded {
+pub struct VolumeRecord {
     /// Its name.
     pub name: String,
     /// In the form of the command line.
     pub spec: String,
 }
 
-impl Recorded {
+impl VolumeRecord {
     /// The volume, or what is wrong with its record. One that cannot be read says nothing of the others.
     pub fn read(&self) -> Result<Volume, String> {
         let name =
@@ -33,14 +33,14 @@ impl Recorded {
     }
 }
 
-impl From<&Volume> for Recorded {
+impl From<&Volume> for VolumeRecord {
     fn from(volume: &Volume) -> Self {
-        Recorded { name: volume.name.to_string(), spec: volume.spec.to_string() }
+        VolumeRecord { name: volume.name.to_string(), spec: volume.spec.to_string() }
     }
 }
 
 /// Reads them.
-pub fn load(state: &StateDir) -> Result<Vec<Recorded>, StateError> {
+pub fn load(state: &StateDir) -> Result<Vec<VolumeRecord>, StateError> {
     Ok(state.read_json(RECORD)?.unwrap_or_default())
 }
 
@@ -48,10 +48,10 @@ pub fn load(state: &StateDir) -> Result<Vec<Recorded>, StateError> {
 pub fn save<'a>(
     state: &StateDir,
     volumes: impl Iterator<Item = &'a Volume>,
-    unserved: impl Iterator<Item = &'a Recorded>,
+    unserved: impl Iterator<Item = &'a VolumeRecord>,
 ) -> Result<(), StateError> {
-    let created = volumes.filter(|volume| volume.origin == Origin::Created).map(Recorded::from);
-    let entries: Vec<Recorded> = created.chain(unserved.cloned()).collect();
+    let created = volumes.filter(|volume| volume.origin == Origin::Created).map(VolumeRecord::from);
+    let entries: Vec<VolumeRecord> = created.chain(unserved.cloned()).collect();
     state.write_json(RECORD, &entries)
 }
 
@@ -71,7 +71,7 @@ mod tests {
         };
         let kept = volume("a", "file:/srv/x\\,y,size=1G,ro", Origin::Created);
         let configured = volume("b", "ram:1M", Origin::Configured);
-        let odd = Recorded { name: "odd".into(), spec: "rma:1M".into() };
+        let odd = VolumeRecord { name: "odd".into(), spec: "rma:1M".into() };
         save(&state, [&kept, &configured].into_iter(), [&odd].into_iter()).unwrap();
         let loaded = load(&state).unwrap();
         assert_eq!(loaded[0].read(), Ok(kept));
@@ -79,7 +79,7 @@ mod tests {
         for (before, now) in
             [("ram:1M,thin=off", "ram:1M"), ("stripe:null:1M\\,thin=off+ram:1M", "stripe:null:1M+ram:1M")]
         {
-            let older = Recorded { name: "older".into(), spec: before.into() };
+            let older = VolumeRecord { name: "older".into(), spec: before.into() };
             assert_eq!(older.read().map(|volume| volume.spec), Ok(spec::parse(now).unwrap()));
         }
         // One that cannot be read keeps no other from being read, and is not forgotten.

@@ -13,7 +13,7 @@ use super::{
     file::{blocking, claim, open_options, opening},
     refused::Why,
 };
-use crate::state::identity::Key;
+use crate::state::identity::FileIdentity;
 use config::plan::Volume;
 
 pub(super) fn device<'a>(
@@ -34,9 +34,9 @@ pub(super) fn device<'a>(
         return Err(Why::NotADevice(path.to_owned()));
     }
     let number = meta.rdev();
-    let sys = Sys::of(number);
+    let sys = SysfsDevice::of(number);
     let key = device_key(number);
-    if let (Key::Numbered { .. }, None) = (&key, spec.uuid) {
+    if let (FileIdentity::Numbered { .. }, None) = (&key, spec.uuid) {
         tracing::warn!(
             volume = %volume.name, device = %path.display(),
             "the system tells no serial number of the device: its identity lasts until it is set up again or the machine \
@@ -73,23 +73,23 @@ pub(super) fn device<'a>(
 }
 
 /// What tells a block device from every other one: what it is called for good, or its number and when it was set up.
-pub fn device_key(number: u64) -> Key {
-    let sys = Sys::of(number);
+pub fn device_key(number: u64) -> FileIdentity {
+    let sys = SysfsDevice::of(number);
     match sys.wwid() {
-        Some(wwid) => Key::Device { wwid },
-        None => Key::Numbered { number, set_up: sys.set_up() },
+        Some(wwid) => FileIdentity::Device { wwid },
+        None => FileIdentity::Numbered { number, set_up: sys.set_up() },
     }
 }
 
 /// What sysfs says about a block device.
-struct Sys {
+struct SysfsDevice {
     directory: PathBuf,
 }
 
-impl Sys {
+impl SysfsDevice {
     fn of(number: u64) -> Self {
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        Sys { directory: format!("/sys/dev/block/{major}:{minor}").into() }
+        SysfsDevice { directory: format!("/sys/dev/block/{major}:{minor}").into() }
     }
 
     fn read(&self, name: &str) -> Option<String> {
@@ -101,7 +101,7 @@ impl Sys {
     /// A name that stays with the device over reboots. A partition has its disk's and its number.
     fn wwid(&self) -> Option<String> {
         if let Some(partition) = self.read("partition") {
-            let disk = Sys { directory: self.directory.join("..") };
+            let disk = SysfsDevice { directory: self.directory.join("..") };
             return Some(format!("{} partition {partition}", disk.wwid()?));
         }
         ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"].iter().find_map(|name| self.read(name))

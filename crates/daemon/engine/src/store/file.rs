@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
 use super::{CreatedFile, Store, refused::Why};
-use crate::state::identity::Key;
+use crate::state::identity::FileIdentity;
 use config::{plan::Volume, spec::Source};
 
 /// Physical block of a file where nothing is said: what file systems allocate by.
@@ -104,7 +104,7 @@ pub(super) fn lock_and_measure<'a>(
     let spec = &volume.spec;
     let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
     let meta = statx(&file).map_err(failed("look at"))?;
-    let key = Key::File {
+    let key = FileIdentity::File {
         device: rustix::fs::makedev(meta.stx_dev_major, meta.stx_dev_minor),
         inode: meta.stx_ino,
         born: born(&meta),
@@ -188,7 +188,7 @@ pub(super) fn opening(path: &Path, why: io::Error) -> Why {
 pub(super) fn claim<'a>(
     path: &Path,
     file: &File,
-    key: &Key,
+    key: &FileIdentity,
     read_only: bool,
     mut others: impl Iterator<Item = &'a Store>,
 ) -> Result<(), Why> {

@@ -18,14 +18,14 @@ pub(super) fn open<'a>(
     (striped, making): (&Striped, CreatePolicy),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store> + Clone,
-    scouted: &mut ProbeResult,
+    probed: &mut ProbeResult,
 ) -> Result<Store, Why> {
     let mut legs: Vec<Store> = Vec::new();
     let opened = striped.legs.iter().enumerate().try_for_each(|(at, leg)| {
         let leg = Volume { spec: spec_of(volume, leg), ..volume.clone() };
         let beside = others.clone().map(|other| -> &Store { other }).chain(legs.iter());
         let wrong = |why| Why::Leg(at + 1, Box::new(why));
-        let leg = super::open_one(&leg, (at + 1, making), identities, beside, scouted).map_err(wrong)?;
+        let leg = super::open_one(&leg, (at + 1, making), identities, beside, probed).map_err(wrong)?;
         legs.push(leg);
         Ok(())
     });

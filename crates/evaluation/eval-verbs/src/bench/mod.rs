@@ -23,7 +23,7 @@ use self::status::Cell;
 use self::table::{Outcome, json, table};
 pub use self::words::sort_words;
 use config::plan::IoWorld;
-use control::called::Called;
+use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use process::stdout::say;
 
@@ -46,13 +46,13 @@ pub struct BenchArgs {
     /// Volumes, each used in turn: URLs; file:PATH and /dev/NAME, disks of this machine; local:SIZE, this
     /// process's own memory
     #[arg(required_unless_present = "job")]
-    pub urls: Vec<Called>,
+    pub urls: Vec<SecretUrl>,
     /// A job file of fio
     #[arg(long, value_name = "FILE", conflicts_with = "urls")]
     pub job: Option<PathBuf>,
     /// Which volume a name in the job file, or in fio's command line, stands for
     #[arg(long, value_name = "NAME=URL", value_parser = mapped)]
-    pub map: Vec<(String, Called)>,
+    pub map: Vec<(String, SecretUrl)>,
     /// Write also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume
     /// that is attached here or reserved by another host
     #[arg(long)]
@@ -83,7 +83,7 @@ pub struct BenchArgs {
     pub words: Vec<String>,
 }
 
-fn mapped(text: &str) -> Result<(String, Called), Failure> {
+fn mapped(text: &str) -> Result<(String, SecretUrl), Failure> {
     let (name, url) = text.split_once('=').ok_or_else(|| Failure::usage("NAME=URL is expected"))?;
     Ok((name.to_owned(), url.into()))
 }

@@ -20,7 +20,7 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Facts, wire};
+use super::{MountFacts, wire};
 
 /// The program that mounts for users who may not.
 const PROGRAM: &str = "fusermount3";
@@ -38,19 +38,19 @@ const KIND: &str = "fuse.blockwire";
 /// What a mount is told apart by from all others, ours and theirs, that may stand at its place later: the kernel
 /// gives numbers of mounts and devices again at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name(pub u64);
+pub struct MountId(pub u64);
 
-impl Name {
-    fn new() -> io::Result<Name> {
+impl MountId {
+    fn new() -> io::Result<MountId> {
         let mut bytes = [0; 8];
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
-            8 => Ok(Name(u64::from_ne_bytes(bytes))),
+            8 => Ok(MountId(u64::from_ne_bytes(bytes))),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for MountId {
     /// As /proc/self/mountinfo and `df` show it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "blockwire-{:016x}", self.0)
@@ -59,17 +59,17 @@ impl std::fmt::Display for Name {
 
 /// A directory that was made, told apart from another that is made there later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct CreatedDir {
     /// The device of its file system.
     pub device: u64,
     /// The number of its inode.
     pub inode: u64,
 }
 
-impl Made {
+impl CreatedDir {
     /// The directory that a descriptor means, or that is at a path from there. It is not asked of a file system
     /// that may answer nobody: the kernel says what it knows.
-    fn of(from: impl AsFd, path: &Path) -> io::Result<Made> {
+    fn of(from: impl AsFd, path: &Path) -> io::Result<CreatedDir> {
         let flags = AtFlags::SYMLINK_NOFOLLOW
             | AtFlags::NO_AUTOMOUNT
             | AtFlags::EMPTY_PATH
@@ -77,12 +77,12 @@ impl Made {
         let wanted = StatxFlags::INO | StatxFlags::TYPE;
         let facts = rustix::fs::statx(from, path, flags, wanted)?;
         let device = rustix::fs::makedev(facts.stx_dev_major, facts.stx_dev_minor);
-        Ok(Made { device, inode: facts.stx_ino })
+        Ok(CreatedDir { device, inode: facts.stx_ino })
     }
 
     /// Removes the directory, if it is this one, and empty.
     pub fn remove(self, dir: &Path) {
-        if Made::of(rustix::fs::CWD, dir).is_ok_and(|now| now == self) {
+        if CreatedDir::of(rustix::fs::CWD, dir).is_ok_and(|now| now == self) {
             let _ = std::fs::remove_dir(dir);
         }
     }
@@ -92,9 +92,9 @@ impl Made {
 #[derive(Debug)]
 pub(super) struct Mount {
     dir: PathBuf,
-    name: Name,
+    name: MountId,
     /// The directory, if it is ours to remove.
-    made: Option<Made>,
+    made: Option<CreatedDir>,
     /// Whether the set-user-id program mounted it, because we may not.
     by_program: bool,
     mounted: bool,
@@ -122,8 +122,8 @@ impl Mount {
             }
             other => other.into(),
         })?;
-        let made = is_new.then(|| Made::of(&at, Path::new(""))).transpose()?;
-        let (dir, name) = (std::path::absolute(dir)?, Name::new()?);
+        let made = is_new.then(|| CreatedDir::of(&at, Path::new(""))).transpose()?;
+        let (dir, name) = (std::path::absolute(dir)?, MountId::new()?);
         let mut mount = Mount::of(dir, name, made);
         (mount.mounted, mount.settled) = (false, true);
         let fuse = match mount.directly(&at, allow_other) {
@@ -150,22 +150,22 @@ impl Mount {
     }
 
     /// A place that another process mounted, which is gone. Until it is `settled`, it stays as it is.
-    pub(super) fn inherited(dir: &Path, facts: &Facts) -> io::Result<Mount> {
-        let Facts { name, made, by_program, .. } = *facts;
+    pub(super) fn inherited(dir: &Path, facts: &MountFacts) -> io::Result<Mount> {
+        let MountFacts { name, made, by_program, .. } = *facts;
         let dir = std::path::absolute(dir)?;
         let mut mount = Mount::of(dir, name, made);
         mount.by_program = by_program;
         Ok(mount)
     }
 
-    fn of(dir: PathBuf, name: Name, made: Option<Made>) -> Mount {
+    fn of(dir: PathBuf, name: MountId, made: Option<CreatedDir>) -> Mount {
         let (by_program, at_work) = (false, None);
         Mount { dir, name, made, by_program, mounted: true, program: PROGRAM, at_work, settled: false }
     }
 
     /// What another process must know that goes on with it.
-    pub(super) fn facts(&self, write_max: u32) -> Facts {
-        Facts { write_max, name: self.name, made: self.made, by_program: self.by_program }
+    pub(super) fn facts(&self, write_max: u32) -> MountFacts {
+        MountFacts { write_max, name: self.name, made: self.made, by_program: self.by_program }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -250,7 +250,7 @@ impl Mount {
                 return Err(io::Error::other(format!("{} -u failed", self.program)));
             }
         }
-        match Standing::of(&self.dir)? {
+        match TopMount::of(&self.dir)? {
             Some(standing) if standing.is(self.name) && self.by_program => {
                 standing.refuse_busy(&self.dir)?;
                 self.at_work = Some(unmounting(self.program, &self.dir).spawn()?);
@@ -299,7 +299,7 @@ impl Mount {
 #[derive(Debug)]
 pub(super) struct Opener {
     dir: PathBuf,
-    name: Name,
+    name: MountId,
 }
 
 impl Opener {
@@ -309,7 +309,7 @@ impl Opener {
     /// # Errors
     /// `ResourceBusy` if something else stands there; what the system says.
     pub(super) fn open(&self, file: &str, is_written: bool) -> io::Result<File> {
-        let standing = Standing::of(&self.dir)?.filter(|standing| standing.is(self.name));
+        let standing = TopMount::of(&self.dir)?.filter(|standing| standing.is(self.name));
         let Some(standing) = standing else { return Err(busy(&self.dir)) };
         let access = if is_written { OFlags::RDWR } else { OFlags::RDONLY };
         let only_here = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
@@ -350,7 +350,7 @@ fn by_descriptor(at: &OwnedFd) -> String {
 
 /// The mount that a directory is on, the uppermost of those that are there.
 #[derive(Debug)]
-struct Standing {
+struct TopMount {
     /// While it is held, its number is no other mount's.
     at: OwnedFd,
     id: String,
@@ -361,9 +361,9 @@ struct Standing {
     table: String,
 }
 
-impl Standing {
+impl TopMount {
     /// `None`: there is no such directory.
-    fn of(dir: &Path) -> io::Result<Option<Standing>> {
+    fn of(dir: &Path) -> io::Result<Option<TopMount>> {
         let at = match open(dir) {
             Ok(at) => at,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
@@ -376,10 +376,10 @@ impl Standing {
         let line = table.lines().find(|line| line.split(' ').next() == Some(&id)).ok_or_else(unknown)?;
         let (kind, source, options) = described(line).ok_or_else(unknown)?;
         let [kind, source, options] = [kind, source, options].map(str::to_owned);
-        Ok(Some(Standing { at, id, kind, source, options, table }))
+        Ok(Some(TopMount { at, id, kind, source, options, table }))
     }
 
-    fn is(&self, name: Name) -> bool {
+    fn is(&self, name: MountId) -> bool {
         self.kind == KIND && self.source == name.to_string()
     }
 
@@ -391,7 +391,7 @@ impl Standing {
     }
 
     /// Whether that mount lies under this one.
-    fn covers(&self, name: Name) -> bool {
+    fn covers(&self, name: MountId) -> bool {
         let (mut id, source) = (self.id.clone(), name.to_string());
         // From each to the one that it is mounted on; there are no more than lines.
         for _ in self.table.lines() {
@@ -467,19 +467,19 @@ fn may_mount() -> io::Result<bool> {
 /// # Errors
 /// What the system says, as when the caller may not unmount.
 pub fn clean(dir: &Path) -> io::Result<bool> {
-    clean_if(dir, Standing::is_of_us)
+    clean_if(dir, TopMount::is_of_us)
 }
 
 /// The same for one mount only.
 ///
 /// # Errors
 /// As [`clean`].
-pub fn clean_named(dir: &Path, name: Name) -> io::Result<bool> {
+pub fn clean_named(dir: &Path, name: MountId) -> io::Result<bool> {
     clean_if(dir, |standing| standing.is(name))
 }
 
-fn clean_if(dir: &Path, is_meant: impl FnOnce(&Standing) -> bool) -> io::Result<bool> {
-    let Some(standing) = Standing::of(dir)?.filter(is_meant) else { return Ok(false) };
+fn clean_if(dir: &Path, is_meant: impl FnOnce(&TopMount) -> bool) -> io::Result<bool> {
+    let Some(standing) = TopMount::of(dir)?.filter(is_meant) else { return Ok(false) };
     match asked(standing.at.try_clone()?)? {
         Err(Errno::NOTCONN) => standing.unmount(dir).map(|()| true),
         _ => Ok(false),

@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use buf::{Sg, Time};
 
-use super::replies::{Reply, Token, chunk_data, chunk_error, chunk_status, number, simple};
-use super::session::{Export, Kind, OPTION_MAX, Request, Session, Step};
+use super::replies::{Reply, ReplyTo, chunk_data, chunk_error, chunk_status, number, simple};
+use super::session::{CommandKind, Export, OPTION_MAX, Request, Session, SessionEvent};
 use super::wire::error;
 use crate::disk::{Disk, REQUEST_MAX};
+use crate::request_error::RequestError;
 use crate::requests::{Ended, Parts, RequestKind, Requests};
-use crate::trouble::Trouble;
 use crate::vectors::{Vectors, receive, send};
-use crate::wait::{Key, Ready, Waiter, now};
+use crate::wait::{EventKey, Ready, Waiter, now};
 
 /// What is received at a time beside payload that has its place: any option fits.
 const STAGE: usize = 2 * OPTION_MAX;
@@ -38,7 +38,7 @@ struct Incoming {
 #[derive(Debug)]
 pub(super) struct Client {
     fd: OwnedFd,
-    key: Key,
+    key: EventKey,
     index: u32,
     generation: u32,
     session: Session,
@@ -74,11 +74,11 @@ pub(super) struct Client {
 enum Parked {
     /// Its payload follows in the stream.
     Write(Request),
-    Ready(crate::requests::Request<Token>),
+    Ready(crate::requests::Request<ReplyTo>),
 }
 
 impl Client {
-    pub(super) fn new(fd: OwnedFd, index: u32, generation: u32, key: Key) -> Self {
+    pub(super) fn new(fd: OwnedFd, index: u32, generation: u32, key: EventKey) -> Self {
         let mut words = Vec::new();
         let session = Session::new(&mut words);
         Client {
@@ -166,7 +166,7 @@ impl Client {
     }
 
     /// Something happened at the socket: receives once, straight to a payload's place first.
-    pub(super) fn handle_ready(&mut self, ready: Ready, requests: &Requests<Token>, vectors: &mut Vectors) {
+    pub(super) fn handle_ready(&mut self, ready: Ready, requests: &Requests<ReplyTo>, vectors: &mut Vectors) {
         self.touched = true;
         if ready.hung_up && (self.closing || self.parked.is_some()) {
             // Nobody will hear the answer.
@@ -214,7 +214,7 @@ impl Client {
     }
 
     /// Understands what was received, and starts what it asks. True if anything was started.
-    fn parse(&mut self, disk: &mut dyn Disk, requests: &mut Requests<Token>, export: &Export) -> bool {
+    fn parse(&mut self, disk: &mut dyn Disk, requests: &mut Requests<ReplyTo>, export: &Export) -> bool {
         let mut started = false;
         while !self.broken && !self.closing {
             if let Some(parked) = self.parked.take() {
@@ -248,9 +248,9 @@ impl Client {
             let (used, step) = self.session.handle(input, export, &mut self.words);
             self.start += used;
             match step {
-                Step::More => break,
-                Step::Close => self.closing = true,
-                Step::Request(request) => self.take(request),
+                SessionEvent::More => break,
+                SessionEvent::Close => self.closing = true,
+                SessionEvent::Request(request) => self.take(request),
             }
         }
         started
@@ -258,12 +258,12 @@ impl Client {
 
     /// A request has come; its payload has not.
     fn take(&mut self, request: Request) {
-        let token = Token {
+        let token = ReplyTo {
             client: self.index,
             generation: self.generation,
             cookie: request.cookie,
             structured: request.structured,
-            one: request.kind == Ok(Kind::BlockStatus { one: true }),
+            one: request.kind == Ok(CommandKind::BlockStatus { one: true }),
         };
         let ask = match request.kind {
             Err(_) if request.payload > 0 => {
@@ -271,27 +271,29 @@ impl Client {
                 return;
             }
             Err(number) => return self.refuse(&request, number),
-            Ok(Kind::Disconnect) => {
+            Ok(CommandKind::Disconnect) => {
                 self.closing = true;
                 return;
             }
-            Ok(Kind::Write { .. }) => {
+            Ok(CommandKind::Write { .. }) => {
                 self.parked = Some(Parked::Write(request));
                 return;
             }
-            Ok(Kind::Read) => RequestKind::Read,
-            Ok(Kind::Flush) => RequestKind::Flush,
-            Ok(Kind::Trim { fua }) => RequestKind::Unmap { stable: fua },
-            Ok(Kind::Cache) => RequestKind::Prefetch,
-            Ok(Kind::WriteZeroes { fua, may_punch }) => RequestKind::Zero { unmap: may_punch, stable: fua },
-            Ok(Kind::BlockStatus { .. }) => RequestKind::Extents,
+            Ok(CommandKind::Read) => RequestKind::Read,
+            Ok(CommandKind::Flush) => RequestKind::Flush,
+            Ok(CommandKind::Trim { fua }) => RequestKind::Unmap { stable: fua },
+            Ok(CommandKind::Cache) => RequestKind::Prefetch,
+            Ok(CommandKind::WriteZeroes { fua, may_punch }) => {
+                RequestKind::Zero { unmap: may_punch, stable: fua }
+            }
+            Ok(CommandKind::BlockStatus { .. }) => RequestKind::Extents,
         };
         let request = crate::requests::Request::new(token, ask, request.at, request.len.into());
         self.parked = Some(Parked::Ready(request));
     }
 
     /// Starts what is parked, or parks it again and says false.
-    fn unpark(&mut self, disk: &mut dyn Disk, requests: &mut Requests<Token>, parked: Parked) -> bool {
+    fn unpark(&mut self, disk: &mut dyn Disk, requests: &mut Requests<ReplyTo>, parked: Parked) -> bool {
         match parked {
             Parked::Write(request) => {
                 // Only what is within the volume gets memory; the rest is told later, after its payload.
@@ -335,7 +337,7 @@ impl Client {
     }
 
     /// Moves what was received to the payload's place. True if it is complete.
-    fn fill(&mut self, requests: &Requests<Token>) -> bool {
+    fn fill(&mut self, requests: &Requests<ReplyTo>) -> bool {
         let Some(incoming) = &mut self.incoming else { return false };
         let len = u64::from(incoming.request.len);
         let mut from = &self.stage[self.start..self.end];
@@ -353,14 +355,14 @@ impl Client {
             return false;
         }
         let Some(Incoming { request, data, .. }) = self.incoming.take() else { return false };
-        let token = Token {
+        let token = ReplyTo {
             client: self.index,
             generation: self.generation,
             cookie: request.cookie,
             structured: false,
             one: false,
         };
-        let stable = request.kind == Ok(Kind::Write { fua: true });
+        let stable = request.kind == Ok(CommandKind::Write { fua: true });
         self.parked =
             Some(Parked::Ready(crate::requests::Request::write(token, stable, request.at, len, data)));
         true
@@ -383,7 +385,7 @@ impl Client {
     }
 
     /// A request of this client has ended.
-    pub(super) fn handle_ended(&mut self, mut ended: Ended<Token>, export: &Export) {
+    pub(super) fn handle_ended(&mut self, mut ended: Ended<ReplyTo>, export: &Export) {
         self.touched = true;
         self.excuse();
         // cannot fail, here and with `held`: each request that was started ends once, and what was held for it
@@ -400,7 +402,7 @@ impl Client {
             }
             return;
         }
-        if ended.ask == RequestKind::Extents && ended.result == Err(Trouble::Unsupported) {
+        if ended.ask == RequestKind::Extents && ended.result == Err(RequestError::Unsupported) {
             // Nothing is known, so all of it counts as data.
             ended.result = Ok(());
         }
@@ -463,10 +465,10 @@ impl Client {
     }
 
     /// Sends and starts all that can be. True if anything was started.
-    pub(super) fn settle(
+    pub(super) fn advance(
         &mut self,
         disk: &mut dyn Disk,
-        requests: &mut Requests<Token>,
+        requests: &mut Requests<ReplyTo>,
         export: &Export,
         vectors: &mut Vectors,
     ) -> bool {

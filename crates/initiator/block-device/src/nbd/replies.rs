@@ -9,12 +9,12 @@ use zerocopy::IntoBytes;
 
 use super::session::{CONTEXT, Export};
 use super::wire::{self, chunk, error};
+use crate::request_error::RequestError;
 use crate::requests::Ended;
-use crate::trouble::Trouble;
 
-/// The front's name for a request: whose it is, and how to answer.
+/// The server's name for a request: whose it is, and how to answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Token {
+pub(super) struct ReplyTo {
     pub(super) client: u32,
     pub(super) generation: u32,
     pub(super) cookie: u64,
@@ -36,13 +36,13 @@ impl Reply {
 }
 
 /// The protocol's number for a failure.
-pub(super) fn number(trouble: Trouble) -> u32 {
+pub(super) fn number(trouble: RequestError) -> u32 {
     match trouble {
-        Trouble::Io | Trouble::Gone | Trouble::Conflict => error::IO,
-        Trouble::NoSpace => error::NOSPC,
-        Trouble::ReadOnly => error::PERM,
-        Trouble::Unsupported => error::NOTSUP,
-        Trouble::Invalid => error::INVAL,
+        RequestError::Io | RequestError::Gone | RequestError::Conflict => error::IO,
+        RequestError::NoSpace => error::NOSPC,
+        RequestError::ReadOnly => error::PERM,
+        RequestError::Unsupported => error::NOTSUP,
+        RequestError::Invalid => error::INVAL,
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn chunk_error(cookie: u64, number: u32) -> Reply {
 }
 
 /// The extents of a request, in bytes, none past its end; at least one.
-pub(super) fn chunk_status(ended: &Ended<Token>, export: &Export) -> Reply {
+pub(super) fn chunk_status(ended: &Ended<ReplyTo>, export: &Export) -> Reply {
     let states = states(&ended.extents, ended.at, ended.len, export);
     // cannot fail: there is at least one.
     let states = if ended.token.one { &states[..1] } else { &states[..] };

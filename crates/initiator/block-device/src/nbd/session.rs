@@ -65,7 +65,7 @@ impl Export {
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CommandKind {
     /// NBD_CMD_READ.
     Read,
     /// NBD_CMD_WRITE; its payload follows.
@@ -102,7 +102,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What it asks for.
-    pub kind: Result<Kind, u32>,
+    pub kind: Result<CommandKind, u32>,
     /// The client's name for it.
     pub cookie: u64,
     /// First byte.
@@ -117,7 +117,7 @@ pub struct Request {
 
 /// What came of a client's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SessionEvent {
     /// More bytes are needed.
     More,
     /// A request. Its payload, if any, follows in the stream and is the caller's to take.
@@ -164,9 +164,9 @@ impl Session {
         self.state == State::Transmission
     }
 
-    /// Takes bytes from the front of `input`; says how many, and what came of them. Call it until it
-    /// says [`Step::More`]; in negotiation it needs room for [`OPTION_MAX`] bytes and a header.
-    pub fn handle(&mut self, input: &[u8], export: &Export, out: &mut Vec<u8>) -> (usize, Step) {
+    /// Takes bytes from the server of `input`; says how many, and what came of them. Call it until it
+    /// says [`SessionEvent::More`]; in negotiation it needs room for [`OPTION_MAX`] bytes and a header.
+    pub fn handle(&mut self, input: &[u8], export: &Export, out: &mut Vec<u8>) -> (usize, SessionEvent) {
         let mut used = 0;
         loop {
             let rest = &input[used..];
@@ -176,15 +176,15 @@ impl Session {
                 State::Skipping(option, left) => self.skip(rest, option, left, out),
                 State::Transmission => {
                     let Some((header, _)) = wire::RequestHeader::ref_from_prefix(rest).ok() else {
-                        return (used, Step::More);
+                        return (used, SessionEvent::More);
                     };
                     let step = self.request(header, export);
                     return (used + size_of::<wire::RequestHeader>(), step);
                 }
-                State::Closed => return (input.len(), Step::Close),
+                State::Closed => return (input.len(), SessionEvent::Close),
             };
             match now {
-                0 if self.state != State::Closed => return (used, Step::More),
+                0 if self.state != State::Closed => return (used, SessionEvent::More),
                 _ => used += now,
             }
         }
@@ -331,52 +331,56 @@ impl Session {
         answer(out, option, reply::ACK, &[]);
     }
 
-    fn request(&mut self, header: &wire::RequestHeader, export: &Export) -> Step {
+    fn request(&mut self, header: &wire::RequestHeader, export: &Export) -> SessionEvent {
         if header.magic.get() != wire::REQUEST_MAGIC {
             self.state = State::Closed;
-            return Step::Close;
+            return SessionEvent::Close;
         }
         let (flags, len) = (header.flags.get(), header.len.get());
         let fua = flags & command_flag::FUA != 0;
         let (kind, allowed) = match header.command.get() {
-            command::READ => (Kind::Read, command_flag::FUA | command_flag::DF),
-            command::WRITE => (Kind::Write { fua }, command_flag::FUA),
+            command::READ => (CommandKind::Read, command_flag::FUA | command_flag::DF),
+            command::WRITE => (CommandKind::Write { fua }, command_flag::FUA),
             command::DISC => {
                 self.state = State::Closed;
-                (Kind::Disconnect, u16::MAX)
+                (CommandKind::Disconnect, u16::MAX)
             }
-            command::FLUSH => (Kind::Flush, command_flag::FUA),
-            command::TRIM => (Kind::Trim { fua }, command_flag::FUA),
-            command::CACHE => (Kind::Cache, command_flag::FUA),
+            command::FLUSH => (CommandKind::Flush, command_flag::FUA),
+            command::TRIM => (CommandKind::Trim { fua }, command_flag::FUA),
+            command::CACHE => (CommandKind::Cache, command_flag::FUA),
             command::WRITE_ZEROES => (
-                Kind::WriteZeroes { fua, may_punch: flags & command_flag::NO_HOLE == 0 },
+                CommandKind::WriteZeroes { fua, may_punch: flags & command_flag::NO_HOLE == 0 },
                 command_flag::FUA | command_flag::NO_HOLE | command_flag::FAST_ZERO,
             ),
             command::BLOCK_STATUS => (
-                Kind::BlockStatus { one: flags & command_flag::REQ_ONE != 0 },
+                CommandKind::BlockStatus { one: flags & command_flag::REQ_ONE != 0 },
                 command_flag::FUA | command_flag::REQ_ONE,
             ),
-            _ => (Kind::Flush, 0),
+            _ => (CommandKind::Flush, 0),
         };
         let is_known = header.command.get() <= command::BLOCK_STATUS;
         let refused = match kind {
             _ if !is_known || flags & !allowed != 0 => Some(error::INVAL),
-            Kind::Read | Kind::Write { .. } if len as usize > REQUEST_MAX => Some(error::OVERFLOW),
-            Kind::Write { .. } | Kind::Trim { .. } | Kind::WriteZeroes { .. } if export.read_only => {
+            CommandKind::Read | CommandKind::Write { .. } if len as usize > REQUEST_MAX => {
+                Some(error::OVERFLOW)
+            }
+            CommandKind::Write { .. } | CommandKind::Trim { .. } | CommandKind::WriteZeroes { .. }
+                if export.read_only =>
+            {
                 Some(error::PERM)
             }
-            Kind::WriteZeroes { may_punch, .. }
+            CommandKind::WriteZeroes { may_punch, .. }
                 if flags & command_flag::FAST_ZERO != 0 && !(may_punch && export.fast_zero) =>
             {
                 Some(error::NOTSUP)
             }
-            Kind::BlockStatus { .. } if !self.allocation || len == 0 => Some(error::INVAL),
+            CommandKind::BlockStatus { .. } if !self.allocation || len == 0 => Some(error::INVAL),
             _ => None,
         };
         let is_write = header.command.get() == command::WRITE;
         // Flush's offset and length are reserved.
-        let (at, len) = if kind == Kind::Flush { (0, 0) } else { (header.offset.get(), len) };
-        Step::Request(Request {
+        let (at, len) = if kind == CommandKind::Flush { (0, 0) } else { (header.offset.get(), len) };
+        SessionEvent::Request(Request {
             kind: refused.map_or(Ok(kind), Err),
             cookie: header.cookie.get(),
             at,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use volume::RamDisk;
 
 use super::*;
-use crate::test_disk::{Mood, RamVolume};
+use crate::test_disk::{Behaviour, RamVolume};
 
 const SIZE: u64 = 64 << 10;
 
@@ -70,7 +70,7 @@ proptest! {
         never_lends in any::<bool>(),
     ) {
         let ram = Arc::new(RamDisk::new(SIZE / u64::from(logical), SIZE / u64::from(logical), logical, 4096));
-        let mood = Mood { shuffle: Some(seed), never_lends, max_io: Some(max_io), ..Mood::default() };
+        let mood = Behaviour { shuffle: Some(seed), never_lends, max_io: Some(max_io), ..Behaviour::default() };
         let mut disk = RamVolume::new(ram, mood);
         let mut requests = Requests::new(&disk, 16, Arc::default());
         let mut model = Model { settled: vec![0; SIZE as usize], open: Vec::new() };
@@ -158,7 +158,7 @@ proptest! {
 #[test]
 fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     let ram = Arc::new(RamDisk::new(64, 64, 512, 4096));
-    let mut disk = RamVolume::new(ram, Mood { shuffle: Some(1), ..Mood::default() });
+    let mut disk = RamVolume::new(ram, Behaviour { shuffle: Some(1), ..Behaviour::default() });
     let mut requests = Requests::new(&disk, 4, Arc::default());
     for token in 0..4 {
         requests.start(&mut disk, Request::new(token, RequestKind::Read, 0, 512)).unwrap();
@@ -168,7 +168,7 @@ fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     requests.give_up();
     let mut ends: Vec<_> = std::iter::from_fn(|| requests.poll_ended()).collect();
     ends.sort_by_key(|ended| ended.token);
-    assert!(ends.iter().enumerate().all(|(n, e)| e.token == n && e.result == Err(Trouble::Gone)));
+    assert!(ends.iter().enumerate().all(|(n, e)| e.token == n && e.result == Err(RequestError::Gone)));
     assert_eq!(ends.len(), 4);
     for _ in 0..50 {
         turn(&mut disk, &mut requests);
@@ -182,7 +182,7 @@ fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
 fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
     const BLOCKS: u64 = (1 << 16) + 2;
     let ram = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    let mood = Mood { never_lends: true, max_io: Some(512), ..Mood::default() };
+    let mood = Behaviour { never_lends: true, max_io: Some(512), ..Behaviour::default() };
     let mut disk = RamVolume::new(ram, mood);
     let mut requests = Requests::new(&disk, 4, Arc::default());
     let len = (BLOCKS - 2) * 512;
@@ -205,16 +205,16 @@ fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
 #[test]
 fn names_keep_what_they_are_made_of() {
     for (generation, index, part) in [(0, 0, 0), (GENERATION, u16::MAX, PARTS_MAX - 1), (7, 1, 1 << 16)] {
-        let name = Name { generation, index, part };
-        assert_eq!(Name::unpack(name.pack()), name);
+        let name = OperationId { generation, index, part };
+        assert_eq!(OperationId::unpack(name.pack()), name);
     }
 }
 
-/// A front that takes a volume for protected brings no memory for a write.
+/// A server that takes a volume for protected brings no memory for a write.
 #[test]
 fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
     let ram = Arc::new(RamDisk::new(64, 64, 4096, 4096));
-    let mut disk = RamVolume::new(ram, Mood::default());
+    let mut disk = RamVolume::new(ram, Behaviour::default());
     let mut requests = Requests::new(&disk, 4, Arc::default());
     for (at, len) in [(0, 4096), (0, 8192), (1, 4096), (512, 512), (4095, 2)] {
         let ask = RequestKind::Write { stable: false };
@@ -225,7 +225,7 @@ fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
         requests.start(&mut disk, longer).unwrap();
         turn(&mut disk, &mut requests);
         for _ in 0..2 {
-            assert_eq!(requests.poll_ended().unwrap().result, Err(Trouble::Io), "{len} bytes at {at}");
+            assert_eq!(requests.poll_ended().unwrap().result, Err(RequestError::Io), "{len} bytes at {at}");
         }
     }
     assert_eq!(requests.in_flight(), 0);
@@ -234,7 +234,7 @@ fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
 #[test]
 fn protection_is_looked_at_for_each_request() {
     let ram = Arc::new(RamDisk::new(64, 64, 512, 4096));
-    let mood = Mood::default();
+    let mood = Behaviour::default();
     let mut disk = RamVolume::new(ram, mood.clone());
     let mut requests = Requests::new(&disk, 4, Arc::default());
     for protected in [true, false, true] {
@@ -250,7 +250,7 @@ fn protection_is_looked_at_for_each_request() {
             };
             requests.start(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();
             turn(&mut disk, &mut requests);
-            let expected = if protected { Err(Trouble::ReadOnly) } else { Ok(()) };
+            let expected = if protected { Err(RequestError::ReadOnly) } else { Ok(()) };
             assert_eq!(requests.poll_ended().map(|ended| ended.result), Some(expected), "{ask:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The driver as a front needs it, and the kernel's.
+//! The driver as a server needs it, and the kernel's.
 
 use std::fs::File;
 use std::io;
@@ -53,7 +53,7 @@ pub(super) trait Driver {
     fn poll_command(&mut self) -> Option<io::Result<()>>;
     /// Begins to look whether nobody has the device mounted, or open for itself alone; who has it open otherwise
     /// cannot be told.
-    fn look(&mut self);
+    fn check_use(&mut self);
     /// What was seen, once; `None`: nobody has looked, or not to the end.
     fn poll_unused(&mut self) -> Option<bool>;
 }
@@ -64,7 +64,7 @@ pub(super) struct Kernel {
     queue: Queue,
     device: u32,
     recovers: bool,
-    look: Look,
+    look: UseCheck,
 }
 
 impl Kernel {
@@ -72,7 +72,7 @@ impl Kernel {
         let path = PathBuf::from(format!("/dev/ublkc{}", info.device));
         let file = File::options().read(true).write(true).open(path)?;
         let queue = Queue::new(file, info.depth)?;
-        let (control, look) = (Channel::open()?, Look::new()?);
+        let (control, look) = (Channel::open()?, UseCheck::new()?);
         Ok(Kernel { control, queue, device: info.device, recovers, look })
     }
 }
@@ -127,7 +127,7 @@ impl Driver for Kernel {
         self.control.poll()
     }
 
-    fn look(&mut self) {
+    fn check_use(&mut self) {
         let path = block_path(self.device);
         self.look.begin(move || {
             let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -143,7 +143,7 @@ impl Driver for Kernel {
 /// A look at the device on a thread of its own: to open it may read its partitions, and to close it writes what its
 /// cache holds, and both wait for answers of who serves it.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct UseCheck {
     seen: Arc<AtomicU8>,
     event: Arc<OwnedFd>,
 }
@@ -153,10 +153,10 @@ const LOOKING: u8 = 1;
 const USED: u8 = 2;
 const UNUSED: u8 = 3;
 
-impl Look {
-    pub(super) fn new() -> io::Result<Look> {
+impl UseCheck {
+    pub(super) fn new() -> io::Result<UseCheck> {
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Look { seen: Arc::new(AtomicU8::new(NOBODY_LOOKS)), event })
+        Ok(UseCheck { seen: Arc::new(AtomicU8::new(NOBODY_LOOKS)), event })
     }
 
     /// Readable when somebody has looked.

@@ -125,7 +125,7 @@ const RANGE_UNMAP: u32 = 1;
 
 /// What a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum BlockRequest {
     /// A transfer, a flush: what, first byte, bytes.
     Do(RequestKind, u64, u64),
     /// A range stands behind the header.
@@ -137,7 +137,7 @@ pub(super) enum Wish {
 
 impl RequestHeader {
     /// `payload` bytes stand behind it, and `room` bytes are there for an answer.
-    pub(super) fn wish(&self, payload: usize, room: usize, stable: bool) -> Wish {
+    pub(super) fn request(&self, payload: usize, room: usize, stable: bool) -> BlockRequest {
         let at = |len: usize| match self.sector.get().checked_mul(SECTOR) {
             Some(at) if (len as u64).is_multiple_of(SECTOR) && len <= crate::REQUEST_MAX => {
                 Some((at, len as u64))
@@ -145,24 +145,25 @@ impl RequestHeader {
             _ => None,
         };
         match self.kind.get() {
-            0 => at(room)
-                .map_or(Wish::Refuse(Status::Failed), |(at, len)| Wish::Do(RequestKind::Read, at, len)),
-            1 => at(payload).map_or(Wish::Refuse(Status::Failed), |(at, len)| {
-                Wish::Do(RequestKind::Write { stable }, at, len)
+            0 => at(room).map_or(BlockRequest::Refuse(Status::Failed), |(at, len)| {
+                BlockRequest::Do(RequestKind::Read, at, len)
             }),
-            4 => Wish::Do(RequestKind::Flush, 0, 0),
-            8 => Wish::Identify,
-            11 if payload == RANGE => Wish::Discard,
-            13 if payload == RANGE => Wish::WriteZeroes,
-            11 | 13 => Wish::Refuse(Status::Failed),
-            _ => Wish::Refuse(Status::Unsupported),
+            1 => at(payload).map_or(BlockRequest::Refuse(Status::Failed), |(at, len)| {
+                BlockRequest::Do(RequestKind::Write { stable }, at, len)
+            }),
+            4 => BlockRequest::Do(RequestKind::Flush, 0, 0),
+            8 => BlockRequest::Identify,
+            11 if payload == RANGE => BlockRequest::Discard,
+            13 if payload == RANGE => BlockRequest::WriteZeroes,
+            11 | 13 => BlockRequest::Refuse(Status::Failed),
+            _ => BlockRequest::Refuse(Status::Unsupported),
         }
     }
 }
 
 impl Range {
     /// `None`: flags that mean nothing here (virtio 1.2 §5.2.6.2).
-    pub(super) fn ask(&self, discard: bool, stable: bool) -> Result<(RequestKind, u64, u64), Status> {
+    pub(super) fn request(&self, discard: bool, stable: bool) -> Result<(RequestKind, u64, u64), Status> {
         let flags = self.flags.get();
         if flags & !RANGE_UNMAP != 0 || (discard && flags != 0) {
             return Err(Status::Unsupported);

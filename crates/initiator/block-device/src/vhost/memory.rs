@@ -17,7 +17,7 @@ pub(super) const REGIONS_MAX: usize = 64;
 
 /// An address that is nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nowhere;
+pub(super) struct UnmappedAddress;
 
 #[derive(Debug)]
 struct Mapped {
@@ -33,7 +33,7 @@ pub(super) struct Memory {
 
 /// A stretch of one region.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch<'a> {
+pub(super) struct MappedSlice<'a> {
     pub(super) memory: &'a RegionHandle,
     pub(super) at: usize,
     pub(super) len: usize,
@@ -74,12 +74,16 @@ impl Memory {
     }
 
     /// The first stretch of guest memory from `address` on, at most `len` bytes.
-    fn stretch(&self, address: u64, len: usize) -> Result<Stretch<'_>, Nowhere> {
+    fn stretch(&self, address: u64, len: usize) -> Result<MappedSlice<'_>, UnmappedAddress> {
         let holds = |region: &&Mapped| (region.at.guest..region.at.guest + region.at.size).contains(&address);
-        let region = self.regions.iter().find(holds).ok_or(Nowhere)?;
+        let region = self.regions.iter().find(holds).ok_or(UnmappedAddress)?;
         let within = address - region.at.guest;
         let left = usize::try_from(region.at.size - within).unwrap_or(usize::MAX);
-        Ok(Stretch { memory: &region.memory, at: (region.at.offset + within) as usize, len: len.min(left) })
+        Ok(MappedSlice {
+            memory: &region.memory,
+            at: (region.at.offset + within) as usize,
+            len: len.min(left),
+        })
     }
 
     /// All stretches that make up `len` bytes from `address` on.
@@ -87,20 +91,20 @@ impl Memory {
         &'a self,
         mut address: u64,
         mut len: usize,
-        mut each: impl FnMut(Stretch<'a>),
-    ) -> Result<(), Nowhere> {
+        mut each: impl FnMut(MappedSlice<'a>),
+    ) -> Result<(), UnmappedAddress> {
         while len > 0 {
             let stretch = self.stretch(address, len)?;
             len -= stretch.len;
             if len > 0 {
-                address = address.checked_add(stretch.len as u64).ok_or(Nowhere)?;
+                address = address.checked_add(stretch.len as u64).ok_or(UnmappedAddress)?;
             }
             each(stretch);
         }
         Ok(())
     }
 
-    pub(super) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Nowhere> {
+    pub(super) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), UnmappedAddress> {
         let mut done = 0;
         self.each(address, into.len(), |stretch| {
             // cannot fail: the stretches together are as long as `into`, and each lies in its region.
@@ -110,12 +114,12 @@ impl Memory {
     }
 
     /// Where `len` bytes are that the front end calls `address`: in one region, or nowhere.
-    pub(super) fn ring(&self, address: u64, len: usize) -> Result<(RegionHandle, usize), Nowhere> {
+    pub(super) fn ring(&self, address: u64, len: usize) -> Result<(RegionHandle, usize), UnmappedAddress> {
         let holds = |region: &&Mapped| (region.at.user..region.at.user + region.at.size).contains(&address);
-        let region = self.regions.iter().find(holds).ok_or(Nowhere)?;
+        let region = self.regions.iter().find(holds).ok_or(UnmappedAddress)?;
         let within = address - region.at.user;
         if region.at.size - within < len as u64 {
-            return Err(Nowhere);
+            return Err(UnmappedAddress);
         }
         Ok((region.memory.clone(), (region.at.offset + within) as usize))
     }
@@ -150,24 +154,24 @@ impl Stream {
         memory: &'a Memory,
         from: usize,
         len: usize,
-        mut each: impl FnMut(Stretch<'a>),
-    ) -> Result<(), Nowhere> {
+        mut each: impl FnMut(MappedSlice<'a>),
+    ) -> Result<(), UnmappedAddress> {
         let (mut base, mut left) = (0, len);
         for &(address, piece) in &self.pieces {
             let piece = piece as usize;
             let skip = (from + (len - left)).saturating_sub(base);
             if left > 0 && skip < piece {
                 let now = (piece - skip).min(left);
-                let address = address.checked_add(skip as u64).ok_or(Nowhere)?;
+                let address = address.checked_add(skip as u64).ok_or(UnmappedAddress)?;
                 memory.each(address, now, &mut each)?;
                 left -= now;
             }
             base += piece;
         }
-        if left == 0 { Ok(()) } else { Err(Nowhere) }
+        if left == 0 { Ok(()) } else { Err(UnmappedAddress) }
     }
 
-    pub(super) fn read(&self, memory: &Memory, from: usize, into: &mut [u8]) -> Result<(), Nowhere> {
+    pub(super) fn read(&self, memory: &Memory, from: usize, into: &mut [u8]) -> Result<(), UnmappedAddress> {
         let mut done = 0;
         self.each(memory, from, into.len(), |stretch| {
             stretch.memory.region().read(stretch.at, &mut into[done..done + stretch.len]);
@@ -175,7 +179,7 @@ impl Stream {
         })
     }
 
-    pub(super) fn write(&self, memory: &Memory, at: usize, from: &[u8]) -> Result<(), Nowhere> {
+    pub(super) fn write(&self, memory: &Memory, at: usize, from: &[u8]) -> Result<(), UnmappedAddress> {
         let mut done = 0;
         self.each(memory, at, from.len(), |stretch| {
             stretch.memory.region().write(stretch.at, &from[done..done + stretch.len]);
@@ -184,7 +188,7 @@ impl Stream {
     }
 
     /// Copies a payload there.
-    pub(super) fn write_sg(&self, memory: &Memory, at: usize, from: &Sg) -> Result<(), Nowhere> {
+    pub(super) fn write_sg(&self, memory: &Memory, at: usize, from: &Sg) -> Result<(), UnmappedAddress> {
         let mut done = 0;
         self.each(memory, at, from.len(), |stretch| {
             let mut to = stretch.at;

@@ -207,7 +207,7 @@ pub enum Message {
 
 /// A message with what stands around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Envelope {
+pub struct ReceivedMessage {
     /// What it says.
     pub message: Message,
     /// Its number, for the answer.
@@ -220,8 +220,8 @@ pub struct Envelope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Takes a message from the front of `input`: how many bytes it has, or `None` if it is not all there.
-pub fn parse(input: &[u8]) -> Result<Option<(usize, Envelope)>, Malformed> {
+/// Takes a message from the server of `input`: how many bytes it has, or `None` if it is not all there.
+pub fn parse(input: &[u8]) -> Result<Option<(usize, ReceivedMessage)>, Malformed> {
     let Ok((header, rest)) = Header::read_from_prefix(input) else { return Ok(None) };
     if header.flags & VERSION_MASK != VERSION
         || header.flags & REPLY != 0
@@ -230,7 +230,7 @@ pub fn parse(input: &[u8]) -> Result<Option<(usize, Envelope)>, Malformed> {
         return Err(Malformed);
     }
     let Some(payload) = rest.get(..header.size as usize) else { return Ok(None) };
-    let envelope = Envelope {
+    let envelope = ReceivedMessage {
         message: message(header.request, payload)?,
         request: header.request,
         need_reply: header.flags & NEED_REPLY != 0,

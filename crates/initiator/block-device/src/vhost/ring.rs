@@ -9,7 +9,7 @@ use buf::RegionHandle;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::memory::{Memory, Nowhere, Stream};
+use super::memory::{Memory, Stream, UnmappedAddress};
 use super::message::RingAt;
 
 /// The largest queue.
@@ -45,11 +45,11 @@ struct UsedElement {
 
 /// The guest's driver broke the rules: the queue is of no use until it is set up again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub(super) struct BrokenQueue;
 
-impl From<Nowhere> for Broken {
-    fn from(_: Nowhere) -> Self {
-        Broken
+impl From<UnmappedAddress> for BrokenQueue {
+    fn from(_: UnmappedAddress) -> Self {
+        BrokenQueue
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Chain {
 
 /// Where the three parts are.
 #[derive(Debug)]
-struct Places {
+struct RingMemory {
     descriptors: (RegionHandle, usize),
     available: (RegionHandle, usize),
     used: (RegionHandle, usize),
@@ -74,7 +74,7 @@ struct Places {
 pub(super) struct Ring {
     size: u16,
     at: RingAt,
-    places: Option<Places>,
+    places: Option<RingMemory>,
     /// Where in the available ring the next is, counted without end.
     pub(super) next_available: u16,
     next_used: u16,
@@ -89,10 +89,10 @@ pub(super) struct Ring {
 impl Ring {
     /// A ring of `size` descriptors, which must be a power of two up to [`SIZE_MAX`]. Refused while chains are
     /// out (vhost-user has rings change only while they are stopped), as is each change of what they depend on.
-    pub(super) fn set_size(&mut self, size: u32) -> Result<(), Broken> {
+    pub(super) fn set_size(&mut self, size: u32) -> Result<(), BrokenQueue> {
         self.check_idle()?;
         let size = u16::try_from(size).ok().filter(|size| size.is_power_of_two() && *size <= SIZE_MAX);
-        self.size = size.ok_or(Broken)?;
+        self.size = size.ok_or(BrokenQueue)?;
         self.places = None;
         self.chains.clear();
         self.out = 0;
@@ -104,36 +104,36 @@ impl Ring {
         self.size
     }
 
-    fn check_idle(&self) -> Result<(), Broken> {
-        if self.out == 0 { Ok(()) } else { Err(Broken) }
+    fn check_idle(&self) -> Result<(), BrokenQueue> {
+        if self.out == 0 { Ok(()) } else { Err(BrokenQueue) }
     }
 
     /// Where in the available ring to begin.
-    pub(super) fn set_base(&mut self, base: u32) -> Result<(), Broken> {
+    pub(super) fn set_base(&mut self, base: u32) -> Result<(), BrokenQueue> {
         self.check_idle()?;
-        self.next_available = u16::try_from(base).map_err(|_| Broken)?;
+        self.next_available = u16::try_from(base).map_err(|_| BrokenQueue)?;
         Ok(())
     }
 
-    pub(super) fn set_at(&mut self, at: RingAt, memory: &Memory) -> Result<(), Broken> {
+    pub(super) fn set_at(&mut self, at: RingAt, memory: &Memory) -> Result<(), BrokenQueue> {
         self.check_idle()?;
         self.at = at;
         self.find(memory)?;
-        let (region, base) = &self.places.as_ref().ok_or(Broken)?.used;
+        let (region, base) = &self.places.as_ref().ok_or(BrokenQueue)?.used;
         self.next_used = u16::from_le(region.region().load_u16(base + 2));
         self.signalled = None;
         Ok(())
     }
 
     /// Finds the ring in memory that has changed.
-    pub(super) fn find(&mut self, memory: &Memory) -> Result<(), Broken> {
+    pub(super) fn find(&mut self, memory: &Memory) -> Result<(), BrokenQueue> {
         self.places = None;
         let size = usize::from(self.size);
         let RingAt { descriptors, used, available } = self.at;
         if size == 0 || descriptors % 16 != 0 || available % 2 != 0 || used % 4 != 0 {
-            return Err(Broken);
+            return Err(BrokenQueue);
         }
-        let places = Places {
+        let places = RingMemory {
             descriptors: memory.ring(descriptors, DESCRIPTOR * size)?,
             available: memory.ring(available, 6 + 2 * size)?,
             used: memory.ring(used, 6 + 8 * size)?,
@@ -141,7 +141,7 @@ impl Ring {
         // The file's offset may be odd where the address is even.
         let is_even = [&places.available, &places.used].iter().all(|(_, at)| at % 2 == 0);
         self.places = is_even.then_some(places);
-        self.places.as_ref().map(|_| ()).ok_or(Broken)
+        self.places.as_ref().map(|_| ()).ok_or(BrokenQueue)
     }
 
     pub(super) fn is_placed(&self) -> bool {
@@ -152,8 +152,8 @@ impl Ring {
         self.places = None;
     }
 
-    fn places(&self) -> Result<&Places, Broken> {
-        self.places.as_ref().ok_or(Broken)
+    fn places(&self) -> Result<&RingMemory, BrokenQueue> {
+        self.places.as_ref().ok_or(BrokenQueue)
     }
 
     /// How many chains the device has.
@@ -170,12 +170,12 @@ impl Ring {
     }
 
     /// A chain that was taken.
-    pub(super) fn chain(&self, head: u16) -> Result<&Chain, Broken> {
-        self.chains.get(usize::from(head)).ok_or(Broken)
+    pub(super) fn chain(&self, head: u16) -> Result<&Chain, BrokenQueue> {
+        self.chains.get(usize::from(head)).ok_or(BrokenQueue)
     }
 
     /// Takes what the driver made available: its head, the chain being in [`Ring::chain`].
-    pub(super) fn pop(&mut self, memory: &Memory) -> Result<Option<u16>, Broken> {
+    pub(super) fn pop(&mut self, memory: &Memory) -> Result<Option<u16>, BrokenQueue> {
         let (region, base) = &self.places()?.available;
         let available = u16::from_le(region.region().load_u16(base + 2));
         let waiting = available.wrapping_sub(self.next_available);
@@ -183,7 +183,7 @@ impl Ring {
             return Ok(None);
         }
         if waiting > self.size {
-            return Err(Broken);
+            return Err(BrokenQueue);
         }
         // cannot fail: a ring that has a place has a size, which is a power of two.
         let slot = usize::from(self.next_available & (self.size - 1));
@@ -194,8 +194,8 @@ impl Ring {
     }
 
     /// Takes the chain that begins with this descriptor.
-    pub(super) fn take(&mut self, memory: &Memory, head: u16) -> Result<(), Broken> {
-        let place = self.chains.get_mut(usize::from(head)).filter(|chain| !chain.out).ok_or(Broken)?;
+    pub(super) fn take(&mut self, memory: &Memory, head: u16) -> Result<(), BrokenQueue> {
+        let place = self.chains.get_mut(usize::from(head)).filter(|chain| !chain.out).ok_or(BrokenQueue)?;
         let mut chain = std::mem::take(place);
         let walked = self.walk(memory, head, &mut chain);
         chain.out = walked.is_ok();
@@ -205,7 +205,7 @@ impl Ring {
         walked
     }
 
-    fn walk(&self, memory: &Memory, head: u16, chain: &mut Chain) -> Result<(), Broken> {
+    fn walk(&self, memory: &Memory, head: u16, chain: &mut Chain) -> Result<(), BrokenQueue> {
         chain.readable.clear();
         chain.writable.clear();
         let (region, base) = &self.places()?.descriptors;
@@ -218,7 +218,7 @@ impl Ring {
             if flags & INDIRECT != 0 {
                 // A table ends the chain, and lies within no other.
                 if !self.indirect || flags & NEXT != 0 {
-                    return Err(Broken);
+                    return Err(BrokenQueue);
                 }
                 return walk_table(memory, &descriptor, chain);
             }
@@ -228,14 +228,14 @@ impl Ring {
             }
             index = descriptor.next.get();
             if index >= self.size {
-                return Err(Broken);
+                return Err(BrokenQueue);
             }
         }
-        Err(Broken)
+        Err(BrokenQueue)
     }
 
     /// Gives a chain back, with so many bytes written.
-    pub(super) fn push(&mut self, head: u16, written: u32) -> Result<(), Broken> {
+    pub(super) fn push(&mut self, head: u16, written: u32) -> Result<(), BrokenQueue> {
         self.release(head);
         let (region, base) = &self.places()?.used;
         // cannot fail: as in `pop`.
@@ -253,7 +253,7 @@ impl Ring {
     }
 
     /// Says up to where we have seen, so that the driver tells of more. Then look once more.
-    pub(super) fn want_kicks(&mut self) -> Result<(), Broken> {
+    pub(super) fn want_kicks(&mut self) -> Result<(), BrokenQueue> {
         if self.event_index {
             let (region, base) = &self.places()?.used;
             let event = base + 4 + 8 * usize::from(self.size);
@@ -264,7 +264,7 @@ impl Ring {
     }
 
     /// Whether the driver wants to be told of what was pushed since this was last asked.
-    pub(super) fn wants_call(&mut self) -> Result<bool, Broken> {
+    pub(super) fn wants_call(&mut self) -> Result<bool, BrokenQueue> {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let (region, base) = &self.places()?.available;
         let now = self.next_used;
@@ -278,21 +278,21 @@ impl Ring {
     }
 }
 
-fn walk_table(memory: &Memory, table: &Descriptor, chain: &mut Chain) -> Result<(), Broken> {
+fn walk_table(memory: &Memory, table: &Descriptor, chain: &mut Chain) -> Result<(), BrokenQueue> {
     let len = table.len.get() as usize;
     let count = len / DESCRIPTOR;
     if len == 0 || !len.is_multiple_of(DESCRIPTOR) || count > CHAIN_MAX {
-        return Err(Broken);
+        return Err(BrokenQueue);
     }
     let mut index = 0;
     for _ in 0..count {
         let mut bytes = [0; DESCRIPTOR];
-        let at = table.address.get().checked_add((DESCRIPTOR * index) as u64).ok_or(Broken)?;
+        let at = table.address.get().checked_add((DESCRIPTOR * index) as u64).ok_or(BrokenQueue)?;
         memory.read(at, &mut bytes)?;
         let descriptor: Descriptor = zerocopy::transmute!(bytes);
         let flags = descriptor.flags.get();
         if flags & INDIRECT != 0 {
-            return Err(Broken);
+            return Err(BrokenQueue);
         }
         add(chain, &descriptor)?;
         if flags & NEXT == 0 {
@@ -300,21 +300,21 @@ fn walk_table(memory: &Memory, table: &Descriptor, chain: &mut Chain) -> Result<
         }
         index = usize::from(descriptor.next.get());
         if index >= count {
-            return Err(Broken);
+            return Err(BrokenQueue);
         }
     }
-    Err(Broken)
+    Err(BrokenQueue)
 }
 
 /// What the device writes stands behind what it reads.
-fn add(chain: &mut Chain, descriptor: &Descriptor) -> Result<(), Broken> {
+fn add(chain: &mut Chain, descriptor: &Descriptor) -> Result<(), BrokenQueue> {
     let (address, len) = (descriptor.address.get(), descriptor.len.get());
     if descriptor.flags.get() & WRITE != 0 {
         chain.writable.push(address, len);
     } else if chain.writable.len() == 0 {
         chain.readable.push(address, len);
     } else {
-        return Err(Broken);
+        return Err(BrokenQueue);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Hostile bytes against the fronts' protocols: the fuzzers' bodies on stable Rust, with every stored
+//! Hostile bytes against the servers' protocols: the fuzzers' bodies on stable Rust, with every stored
 //! seed and arbitrary bytes.
 
 use proptest::prelude::*;

@@ -16,7 +16,7 @@ use volume::{Backend, Done, Fault, Geometry, Io, Op, Ram, RamDisk};
 
 /// How a disk behaves.
 #[derive(Clone, Debug, Default)]
-pub struct Mood {
+pub struct Behaviour {
     /// Answers come later, in an order drawn from this seed.
     pub shuffle: Option<u64>,
     /// Reads are given memory, as remote volumes need it.
@@ -43,7 +43,7 @@ pub struct RamVolume {
     ram: Ram,
     pool: Pool,
     entropy: Entropy,
-    mood: Mood,
+    mood: Behaviour,
     late: Vec<Done>,
     done: VecDeque<Done>,
     blocks: u64,
@@ -52,7 +52,7 @@ pub struct RamVolume {
 }
 
 impl RamVolume {
-    pub fn new(disk: Arc<RamDisk>, mood: Mood) -> Self {
+    pub fn new(disk: Arc<RamDisk>, mood: Behaviour) -> Self {
         RamVolume {
             ram: Ram::new(disk.clone()),
             blocks: disk.geometry().blocks,
@@ -139,7 +139,7 @@ impl Disk for RamVolume {
     }
 
     fn drive(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        assert_eq!(wait, Some(Duration::ZERO), "fronts wait by themselves");
+        assert_eq!(wait, Some(Duration::ZERO), "servers wait by themselves");
         if self.mood.gone.load(Ordering::Relaxed) {
             return Err(io::Error::other("the disk was taken away"));
         }
@@ -176,14 +176,14 @@ pub fn seeds(many: u64) -> std::ops::Range<u64> {
 
 /// Random numbers of one seed.
 #[allow(dead_code, reason = "not every test has seeds")]
-pub struct Noise(Entropy);
+pub struct Mutator(Entropy);
 
 #[allow(dead_code, reason = "not every test has seeds")]
-impl Noise {
-    pub fn new(seed: u64) -> Noise {
+impl Mutator {
+    pub fn new(seed: u64) -> Mutator {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        Noise(Entropy::new(bytes))
+        Mutator(Entropy::new(bytes))
     }
 
     /// Below `n`, which is not 0.

@@ -1,4 +1,4 @@
-//! Front ends and drivers that mean harm, from seeds: what they say is what an honest one would say, changed, out of
+//! Backend ends and drivers that mean harm, from seeds: what they say is what an honest one would say, changed, out of
 //! order, without its descriptors, and with rings that change while requests are in flight. `SIM_SEEDS=n` plays n of
 //! them, `SIM_SEED=n` that one. The process goes on, and serves the machine that comes next.
 
@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::machine::*;
-use crate::support::{Mood, Noise, seeds};
+use crate::support::{Behaviour, Mutator, seeds};
 
 /// A message: request, flags, payload, and how many descriptors go with it.
 type Message = (u32, u32, Vec<u8>, usize);
 
 /// What an honest front end says until its ring is served, and afterwards.
-fn honest(noise: &mut Noise) -> Vec<Message> {
+fn honest(noise: &mut Mutator) -> Vec<Message> {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
     let features = FEATURES | if noise.draw(2) == 0 { EVENT_IDX } else { 0 };
     let mut ring = state(0, 0).to_vec();
@@ -49,7 +49,7 @@ fn honest(noise: &mut Noise) -> Vec<Message> {
 }
 
 /// Puts chains into the ring; some of them are sensible.
-fn scribble(machine: &mut Machine, noise: &mut Noise) {
+fn scribble(machine: &mut Machine, noise: &mut Mutator) {
     for index in 0..usize::from(QUEUE) {
         let address = match noise.draw(8) {
             0 => noise.odd(),
@@ -77,7 +77,7 @@ fn scribble(machine: &mut Machine, noise: &mut Noise) {
     }
 }
 
-fn play(server: &Server, noise: &mut Noise) {
+fn play(server: &Server, noise: &mut Mutator) {
     let mut machine = Machine::connect(server);
     machine.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut messages = honest(noise);
@@ -132,10 +132,15 @@ fn play(server: &Server, noise: &mut Noise) {
 #[test]
 fn sessions_of_hostile_front_ends_end_and_the_next_machine_is_served() {
     for lends in [false, true] {
-        let mood = Mood { shuffle: Some(9), never_lends: !lends, memory: Some(4 << 20), ..Mood::default() };
+        let mood = Behaviour {
+            shuffle: Some(9),
+            never_lends: !lends,
+            memory: Some(4 << 20),
+            ..Behaviour::default()
+        };
         let server = Server::start(512, mood);
         for seed in seeds(100) {
-            let noise = &mut Noise::new(seed);
+            let noise = &mut Mutator::new(seed);
             play(&server, noise);
             let mut machine = Machine::start(&server, FEATURES);
             let bytes: Vec<u8> = (0..4096).map(|_| noise.draw(256) as u8).collect();

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use volume::RamDisk;
 
-use crate::support::{Mood, RamVolume};
+use crate::support::{Behaviour, RamVolume};
 pub const MIB: u64 = 1 << 20;
 /// Where the guest's memory begins, as the guest and as the front end know it.
 pub const GUEST: u64 = 0x10_0000;
@@ -58,7 +58,7 @@ fn own_directory(what: &str) -> PathBuf {
 }
 
 impl Server {
-    pub fn start(logical: u32, mood: Mood) -> Server {
+    pub fn start(logical: u32, mood: Behaviour) -> Server {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = own_directory(&n.to_string());
@@ -68,12 +68,12 @@ impl Server {
         let stop = Stop::new().unwrap();
         let settings =
             vhost::Settings { id: "a-serial-number-too-long".into(), ..vhost::Settings::new(&socket) };
-        let mut front = vhost::Front::new(settings).unwrap();
-        let statistics = front.statistics();
+        let mut server = vhost::Backend::new(settings).unwrap();
+        let statistics = server.statistics();
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut volume = RamVolume::new(its_disk, mood);
-            front.run(&mut volume, &its_stop)
+            server.run(&mut volume, &its_stop)
         });
         Server { dir, socket, disk, stop, statistics, thread: Some(thread) }
     }

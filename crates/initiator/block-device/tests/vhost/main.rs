@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use buf::Entropy;
 use machine::*;
-use support::Mood;
+use support::Behaviour;
 
 #[test]
 fn every_request_is_carried_out() {
     for (logical, mood) in [
-        (512, Mood::default()),
-        (4096, Mood { shuffle: Some(3), never_lends: true, max_io: Some(8192), ..Mood::default() }),
+        (512, Behaviour::default()),
+        (4096, Behaviour { shuffle: Some(3), never_lends: true, max_io: Some(8192), ..Behaviour::default() }),
     ] {
         let server = Server::start(logical, mood);
         for (features, indirect) in [(FEATURES, false), (FEATURES | EVENT_IDX, true)] {
@@ -72,7 +72,7 @@ fn every_request_is_carried_out() {
 
 #[test]
 fn a_new_size_is_told() {
-    let server = Server::start(512, Mood::default());
+    let server = Server::start(512, Behaviour::default());
     let mut machine = Machine::start(&server, FEATURES);
     let (ours, theirs) = UnixStream::pair().unwrap();
     machine.say(21, &[], &[theirs.as_fd()]);
@@ -102,7 +102,7 @@ fn a_new_size_is_told() {
 #[test]
 fn a_write_after_protection_is_lifted_is_never_acknowledged_without_being_written() {
     for logical in [512, 4096] {
-        let mood = Mood::default();
+        let mood = Behaviour::default();
         mood.protected.store(true, Ordering::Relaxed);
         let server = Server::start(logical, mood.clone());
         let mut machine = Machine::start(&server, FEATURES);
@@ -131,7 +131,7 @@ fn a_write_after_protection_is_lifted_is_never_acknowledged_without_being_writte
 /// What a ring's requests depend on stays as it is until they have ended, whatever is said meanwhile.
 #[test]
 fn a_ring_that_is_changed_with_requests_in_flight_ends_nobody() {
-    let mood = Mood { shuffle: Some(2), never_lends: true, ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(2), never_lends: true, ..Behaviour::default() };
     let server = Server::start(512, mood.clone());
     let ring = |index: u32| {
         let mut ring = state(index, 0).to_vec();
@@ -191,7 +191,7 @@ fn a_ring_that_is_changed_with_requests_in_flight_ends_nobody() {
 
 #[test]
 fn what_was_in_flight_is_carried_out_again() {
-    let mood = Mood { shuffle: Some(4), ..Mood::default() };
+    let mood = Behaviour { shuffle: Some(4), ..Behaviour::default() };
     let server = Server::start(512, mood.clone());
     let mut machine = Machine::connect(&server);
     machine.set_up(FEATURES);
@@ -242,7 +242,7 @@ fn what_was_in_flight_is_carried_out_again() {
 
 #[test]
 fn a_hostile_driver_stops_its_own_ring_only() {
-    let server = Server::start(512, Mood { shuffle: Some(6), ..Mood::default() });
+    let server = Server::start(512, Behaviour { shuffle: Some(6), ..Behaviour::default() });
     let guest = |at: usize| GUEST + at as u64;
     let end = guest(MEMORY);
     type Trick = (&'static str, Box<dyn Fn(&mut Machine)>);
@@ -339,7 +339,8 @@ fn a_hostile_driver_stops_its_own_ring_only() {
 
 #[test]
 fn rings_of_noise_harm_nobody() {
-    let server = Server::start(512, Mood { shuffle: Some(8), never_lends: true, ..Mood::default() });
+    let server =
+        Server::start(512, Behaviour { shuffle: Some(8), never_lends: true, ..Behaviour::default() });
     let mut noise = Entropy::new([1; 32]);
     for round in 0..150 {
         let mut machine = Machine::start(&server, FEATURES | if round % 2 == 0 { EVENT_IDX } else { 0 });
@@ -374,7 +375,7 @@ fn rings_of_noise_harm_nobody() {
 
 #[test]
 fn messages_that_are_wrong_end_the_session_or_are_refused() {
-    let server = Server::start(512, Mood::default());
+    let server = Server::start(512, Behaviour::default());
     let long = vec![0; 5000];
     let none: &[BorrowedFd<'_>] = &[];
     let region: Vec<u8> =

@@ -1,6 +1,6 @@
 //! What the fuzzers run: each takes arbitrary bytes and panics if an invariant does not hold.
 
-use block_device::nbd::{Export, Kind, OPTION_MAX, Session, Step};
+use block_device::nbd::{CommandKind, Export, OPTION_MAX, Session, SessionEvent};
 use block_device::vhost;
 
 /// A client of the NBD server. The first byte says in which pieces the others arrive.
@@ -36,15 +36,16 @@ pub fn nbd(data: &[u8]) {
             assert!(used <= stage.len(), "used more than there was");
             stage.drain(..used);
             match step {
-                Step::More => {
+                SessionEvent::More => {
                     assert!(stage.len() < OPTION_MAX + 16, "waits with {} bytes at hand", stage.len());
                     break;
                 }
-                Step::Close => return,
-                Step::Request(request) => {
-                    assert!(session.is_ready() || request.kind == Ok(Kind::Disconnect));
+                SessionEvent::Close => return,
+                SessionEvent::Request(request) => {
+                    assert!(session.is_ready() || request.kind == Ok(CommandKind::Disconnect));
                     assert!(
-                        !matches!(request.kind, Ok(Kind::Write { .. })) || request.payload == request.len
+                        !matches!(request.kind, Ok(CommandKind::Write { .. }))
+                            || request.payload == request.len
                     );
                     payload = request.payload as usize;
                 }

@@ -204,7 +204,7 @@ fn a_file_that_shards_may_still_have_is_opened_by_no_other_volume() {
         spec: spec::parse(&spec).unwrap(),
         origin: Origin::Configured,
     };
-    daemon.served().unserved.push(Unserved::of(&volume, "it was not there"));
+    daemon.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
     let retry = || daemon.answer(Request::VolumeRetry { name: "x".into() });
     *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
     let why = retry().unwrap_err();

@@ -144,7 +144,7 @@ fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
         spec: spec::parse(&spec).unwrap(),
         origin: Origin::Configured,
     };
-    daemon.served().unserved.push(Unserved::of(&volume, "it was not there"));
+    daemon.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
     let retry = || daemon.answer(Request::VolumeRetry { name: "x".into() });
     *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
     assert_eq!(code(retry()), Code::TimedOut);
@@ -194,7 +194,7 @@ fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else()
         assert!(!path.exists(), "it is undone all the same");
         engine.take();
         // Likewise one that could not be served before.
-        daemon.served().unserved.push(Unserved::of(&volume, "it was not there"));
+        daemon.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
         let silent = disk.lock().unwrap();
         *engine.comes.lock().unwrap() = Some(EngineError::InUse { sessions: 1 });
         let retry = Request::VolumeRetry { name: "refused".into() };
@@ -231,13 +231,13 @@ fn a_volume_that_has_come_and_whose_disk_does_not_answer_keeps_no_other_away() {
         std::fs::write(&path, [0; 4096]).unwrap();
         let spec = spec::parse(&format!("file:{}", path.display())).unwrap();
         let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
-        daemon.served().unserved.push(Unserved::absent(&volume, "its machine did not answer"));
+        daemon.served().unserved.push(FailedVolume::absent(&volume, "its machine did not answer"));
     }
     let daemon = Arc::new(daemon);
     let is_served = |name: &VolumeName| daemon.served().store(name.as_str()).is_some();
     let silent = disk.lock().unwrap();
-    let lookout = absent::RemoteProbes::start(names.len()).unwrap();
-    absent::RepeatedProbe::of(lookout, 0, names.to_vec()).begin(&daemon).unwrap();
+    let probes = absent::RemoteProbes::start(names.len()).unwrap();
+    absent::RepeatedProbe::of(probes, 0, names.to_vec()).begin(&daemon).unwrap();
     wait_until(|| is_served(&names[1]));
     assert!(!is_served(&names[0]));
     drop(silent);

@@ -57,7 +57,7 @@ impl Engine for Memory {
     fn shards(&self) -> Result<Vec<control::report::ShardReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn standings(&self) -> Result<Vec<control::report::StandingReport>, EngineError> {
+    fn standings(&self) -> Result<Vec<control::report::VolumeStateReport>, EngineError> {
         let path = |port: u16, protocol: &str, group| control::report::PathReport {
             volume: "demo".into(),
             port,
@@ -66,7 +66,7 @@ impl Engine for Memory {
             addresses: Vec::new(),
             state: "optimized".into(),
         };
-        let standing = control::report::StandingReport {
+        let standing = control::report::VolumeStateReport {
             volume: "demo".into(),
             size_bytes: 1 << 20,
             paths: vec![path(1, "iscsi", 1), path(2, "iscsi", 2), path(3, "nvme", 1)],
@@ -78,7 +78,7 @@ impl Engine for Memory {
                 persists: true,
                 ..control::report::ReservationReport::default()
             },
-            ..control::report::StandingReport::default()
+            ..control::report::VolumeStateReport::default()
         };
         Ok(vec![standing])
     }
@@ -174,7 +174,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         io: config::plan::IoWorld::Auto,
     };
     change(&mut plan);
-    let ending = Arc::new(Ending::default());
+    let ending = Arc::new(StopSignal::default());
     let daemon = Daemon::new(
         engine.clone(),
         plan,

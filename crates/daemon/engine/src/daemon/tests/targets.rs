@@ -120,7 +120,7 @@ fn files_that_are_read_again_change_targets_and_nothing_else() {
     let Fixture { root: _root, engine, daemon } = fixture();
     let plan = Arc::new(Mutex::new(daemon.plan.clone()));
     let seen = plan.clone();
-    let again: Again = Box::new(move |created| {
+    let again: PlanReader = Box::new(move |created| {
         assert!(created.is_empty());
         Ok((seen.lock().unwrap().clone(), Vec::new()))
     });

@@ -24,7 +24,7 @@ fn option(option: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// All that a client sends, in pieces that end at `cuts`; what the server said and made of it.
-fn converse(bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<Step>) {
+fn converse(bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<SessionEvent>) {
     let (mut out, mut steps) = (Vec::new(), Vec::new());
     let mut session = Session::new(&mut out);
     let (mut stage, mut fed, mut payload) = (Vec::new(), 0, 0_usize);
@@ -43,12 +43,12 @@ fn converse(bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<Step>) {
             assert!(used <= stage.len());
             stage.drain(..used);
             match step {
-                Step::More => break,
-                Step::Request(request) => {
+                SessionEvent::More => break,
+                SessionEvent::Request(request) => {
                     payload = request.payload as usize;
                     steps.push(step);
                 }
-                Step::Close => {
+                SessionEvent::Close => {
                     steps.push(step);
                     return (out, steps);
                 }
@@ -117,7 +117,7 @@ fn answers(mut said: &[u8]) -> Vec<Answer> {
     found
 }
 
-fn negotiate(options: &[Vec<u8>]) -> (Vec<Answer>, Vec<Step>) {
+fn negotiate(options: &[Vec<u8>]) -> (Vec<Answer>, Vec<SessionEvent>) {
     let bytes = [vec![0, 0, 0, 3], options.concat()].concat();
     let (said, steps) = converse(&bytes, &[]);
     (answers(&said[18..]), steps)
@@ -139,13 +139,13 @@ fn block_status_needs_the_context() {
         bytes.extend(b"\0\x08\0\x07cookie!!\0\0\0\0\0\0\0\0\0\0\x10\0");
         let (_, steps) = negotiate(&[negotiation, &[option(7, b"\0\0\0\0\0\0"), bytes]].concat());
         match steps[..] {
-            [Step::Request(request)] => request.kind,
+            [SessionEvent::Request(request)] => request.kind,
             _ => panic!("{steps:?}"),
         }
     };
     let set = option(10, b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation");
     let unset = option(10, b"\0\0\0\0\0\0\0\x01\0\0\0\x03x:y");
-    assert_eq!(status(&[option(8, &[]), set.clone()]), Ok(Kind::BlockStatus { one: true }));
+    assert_eq!(status(&[option(8, &[]), set.clone()]), Ok(CommandKind::BlockStatus { one: true }));
     assert_eq!(status(&[option(8, &[])]), Err(error::INVAL));
     assert_eq!(status(&[option(8, &[]), set, unset]), Err(error::INVAL));
 }
@@ -179,5 +179,5 @@ fn lengths_that_do_not_fit_are_refused() {
 fn an_unknown_name_is_no_export() {
     let (said, steps) = negotiate(&[option(7, b"\0\0\0\x05disks\0\0"), option(1, b"disks")]);
     assert_eq!(said[0].1, reply::ERR_UNKNOWN);
-    assert_eq!(steps, [Step::Close]);
+    assert_eq!(steps, [SessionEvent::Close]);
 }

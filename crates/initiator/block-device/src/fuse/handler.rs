@@ -4,7 +4,7 @@
 //! goes straight to memory that the disk takes; every request that wants an answer gets one; while one
 //! request finds no room or memory, no other is read.
 
-mod asks;
+mod dispatch;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,17 +18,17 @@ use volume::Geometry;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::{self, opcode};
-use super::{FILE, Front, Keep, LoopDevices, Place, Ready as Called};
+use super::{FILE, LoopDevices, MountHandles, MountedFile, Ready as Called, Server};
 use crate::disk::Disk;
+use crate::event_loop::{EventHandler, StopMode};
 use crate::loop_device::LoopDevice;
+use crate::request_error::RequestError;
 use crate::requests::{Ended, Parts, Request, Requests, read_parts};
-use crate::trouble::Trouble;
-use crate::turn::{Face, Leave};
 use crate::vectors::{Vectors, read, write};
-use crate::wait::{Key, Ready, Waiter, now};
+use crate::wait::{EventKey, Ready, Waiter, now};
 
-const FUSE: Key = Key(0);
-const LOOP: Key = Key(1);
+const FUSE: EventKey = EventKey(0);
+const LOOP: EventKey = EventKey(1);
 /// The file's number.
 const VOLUME: u64 = 2;
 /// In front of a write's payload: header and arguments.
@@ -56,15 +56,15 @@ const VALID: u64 = 3600;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// The front's name for a request, and what to say when it has ended.
+/// The server's name for a request, and what to say when it has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Token {
+pub(super) struct ReplyTo {
     unique: u64,
-    then: Then,
+    then: ReplyKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum ReplyKind {
     Data,
     Written(u32),
     Zeroed,
@@ -79,7 +79,7 @@ enum Then {
 
 /// What finds no room or memory now.
 enum Parked {
-    Request(Request<Token>),
+    Request(Request<ReplyTo>),
     /// Its payload is in the buffer.
     Write {
         unique: u64,
@@ -99,12 +99,12 @@ struct LoopThread {
     wake: Arc<OwnedFd>,
 }
 
-pub(super) struct Server<'a> {
-    front: &'a mut Front,
+pub(super) struct Handler<'a> {
+    server: &'a mut Server,
     ready: Option<Called<'a>>,
     /// Somebody knows of the place, and sees to who serves it next.
     told: bool,
-    requests: Requests<Token>,
+    requests: Requests<ReplyTo>,
     geometry: Geometry,
     read_only: bool,
     write_max: usize,
@@ -112,12 +112,12 @@ pub(super) struct Server<'a> {
     buffer: Option<Parts>,
     parked: Option<Parked>,
     /// Searches that go on.
-    later: Vec<Request<Token>>,
+    later: Vec<Request<ReplyTo>>,
     vectors: Vectors,
     /// Whether the waiter tells of requests; `None`: it does not know the descriptor yet.
     watched: Option<bool>,
     loop_thread: Option<LoopThread>,
-    /// The loop device of the front before this one.
+    /// The loop device of the server before this one.
     inherited: Option<OwnedFd>,
     /// Whether the kernel has begun to ask.
     begun: bool,
@@ -131,9 +131,9 @@ pub(super) struct Server<'a> {
     changed: u64,
     /// Of those, how many a flush has covered that ended well.
     flushed: u64,
-    /// How often the file was opened and not released, as far as this front knows.
+    /// How often the file was opened and not released, as far as this server knows.
     opened: u64,
-    /// Whether there may be users from before this front.
+    /// Whether there may be users from before this server.
     has_old_users: bool,
     /// Answers that the kernel had no memory to take.
     unsaid: Vec<(u64, i32, Vec<u8>, Sg)>,
@@ -147,19 +147,19 @@ pub(super) struct Server<'a> {
     detach_due: Option<Time>,
 }
 
-impl<'a> Server<'a> {
-    pub(super) fn new(front: &'a mut Front, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
+impl<'a> Handler<'a> {
+    pub(super) fn new(server: &'a mut Server, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
         let geometry = disk.geometry();
         let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
-        let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
-        let inherited = front.inherited.take();
+        let requests = Requests::new(disk, server.settings.depth, server.statistics.clone());
+        let inherited = server.inherited.take();
         let recovers = inherited.is_some();
         let (inherited, write_max) = match inherited {
             Some((device, write_max)) => (device, write_max as usize),
             None => (None, most.max(PAGE)),
         };
-        Ok(Server {
-            front,
+        Ok(Handler {
+            server,
             ready: Some(ready),
             told: false,
             requests,
@@ -178,7 +178,7 @@ impl<'a> Server<'a> {
             resends: recovers,
             resend_due: recovers,
             changing: 0,
-            // Nobody knows what the front before this one had written.
+            // Nobody knows what the server before this one had written.
             changed: recovers.into(),
             flushed: 0,
             opened: 0,
@@ -192,13 +192,13 @@ impl<'a> Server<'a> {
     }
 
     fn file(&self) -> PathBuf {
-        self.front.mount.dir().join(FILE)
+        self.server.mount.dir().join(FILE)
     }
 
     /// The kernel has begun: now a loop device can be had.
     fn begin_loop_device(&mut self, waiter: &Waiter) -> io::Result<()> {
         let inherited = self.inherited.take();
-        if self.front.settings.loop_devices == LoopDevices::Never && inherited.is_none() {
+        if self.server.settings.loop_devices == LoopDevices::Never && inherited.is_none() {
             return self.tell_ready(Err(None));
         }
         let (resize, resizes) = mpsc::channel();
@@ -206,7 +206,7 @@ impl<'a> Server<'a> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         waiter.add(wake.as_fd(), LOOP, true, false)?;
         let (file, block, read_only) = (self.file(), self.geometry.logical, self.read_only);
-        let opener = self.front.mount.opener();
+        let opener = self.server.mount.opener();
         let its_wake = wake.clone();
         std::thread::Builder::new().name("loop".into()).spawn(move || {
             let made = match inherited {
@@ -246,7 +246,7 @@ impl<'a> Server<'a> {
         self.tell_ready(device)
     }
 
-    /// Whether somebody else may serve the users of a place whose front failed by itself.
+    /// Whether somebody else may serve the users of a place whose server failed by itself.
     pub(super) fn leaves_users(&self) -> bool {
         self.told && self.resends && !self.over && !self.leaves
     }
@@ -258,15 +258,20 @@ impl<'a> Server<'a> {
                 Ok(device) => (Some(device), None),
                 Err(why) => (None, why),
             };
-            let facts = self.front.mount.facts(self.write_max as u32);
-            let keep = Keep {
-                fuse: self.front.fuse.as_fd(),
+            let facts = self.server.mount.facts(self.write_max as u32);
+            let keep = MountHandles {
+                fuse: self.server.fuse.as_fd(),
                 device: device.as_ref().map(|(_, kept)| kept.as_fd()),
                 facts,
             };
             let kept = self.resends.then_some(keep);
-            ready(Place { file: &file, device: device.as_ref().map(|(path, _)| path.as_path()), why, kept })?;
-            self.front.mount.settled = true;
+            ready(MountedFile {
+                file: &file,
+                device: device.as_ref().map(|(path, _)| path.as_path()),
+                why,
+                kept,
+            })?;
+            self.server.mount.settled = true;
             self.told = true;
         }
         Ok(())
@@ -284,7 +289,7 @@ impl<'a> Server<'a> {
         }
         // SAFETY: the vectors were made above, of memory that this value owns alone and does not touch
         // before the call returns.
-        let n = match unsafe { read(self.front.fuse.as_raw_fd(), &mut self.vectors) } {
+        let n = match unsafe { read(self.server.fuse.as_raw_fd(), &mut self.vectors) } {
             Ok(n) => n,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(false),
@@ -360,7 +365,7 @@ impl<'a> Server<'a> {
             self.vectors.push_from(&copy, 0);
         }
         // SAFETY: the vectors were made above, of memory that stays until the call returns.
-        match unsafe { write(self.front.fuse.as_raw_fd(), &mut self.vectors) } {
+        match unsafe { write(self.server.fuse.as_raw_fd(), &mut self.vectors) } {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 // The one who asked is gone, or all of them are.
@@ -397,7 +402,7 @@ impl<'a> Server<'a> {
         if self.detach_due.is_none_or(|due| now() < due) {
             return;
         }
-        let detached = self.front.mount.detach();
+        let detached = self.server.mount.detach();
         if detached.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock) {
             // The program that takes it away may ask for it: it is answered meanwhile.
             self.detach_due = Some(now() + PROGRAM_AGAIN);
@@ -411,9 +416,9 @@ impl<'a> Server<'a> {
     fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
         let wanted = self.may_read() && self.later.is_empty() && self.buffer.is_some();
         match self.watched {
-            None => waiter.add(self.front.fuse.as_fd(), FUSE, wanted, false)?,
+            None => waiter.add(self.server.fuse.as_fd(), FUSE, wanted, false)?,
             Some(watched) if watched != wanted => {
-                waiter.change(self.front.fuse.as_fd(), FUSE, wanted, false)?;
+                waiter.change(self.server.fuse.as_fd(), FUSE, wanted, false)?;
             }
             Some(_) => {}
         }
@@ -422,10 +427,10 @@ impl<'a> Server<'a> {
     }
 }
 
-impl Face for Server<'_> {
-    type Token = Token;
+impl EventHandler for Handler<'_> {
+    type Token = ReplyTo;
 
-    fn requests(&mut self) -> &mut Requests<Token> {
+    fn requests(&mut self) -> &mut Requests<ReplyTo> {
         &mut self.requests
     }
 
@@ -446,27 +451,27 @@ impl Face for Server<'_> {
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<Token>) -> io::Result<()> {
-        let Token { unique, then } = ended.token;
+    fn handle_ended(&mut self, ended: Ended<ReplyTo>) -> io::Result<()> {
+        let ReplyTo { unique, then } = ended.token;
         match then {
-            Then::Written(_) | Then::Zeroed => {
+            ReplyKind::Written(_) | ReplyKind::Zeroed => {
                 self.changing = self.changing.saturating_sub(1);
                 self.changed += 1;
             }
             // One that failed covers nothing: who closes next has it tried again.
-            Then::Flushed(covered) if ended.result.is_ok() => self.flushed = self.flushed.max(covered),
-            Then::Flushed(_) | Then::Data | Then::Seek { .. } | Then::Forget => {}
+            ReplyKind::Flushed(covered) if ended.result.is_ok() => self.flushed = self.flushed.max(covered),
+            ReplyKind::Flushed(_) | ReplyKind::Data | ReplyKind::Seek { .. } | ReplyKind::Forget => {}
         }
         match (ended.result, then) {
-            (_, Then::Forget) => Ok(()),
-            (Err(Trouble::Unsupported), Then::Seek { .. }) => self.refuse(unique, libc::ENOSYS),
+            (_, ReplyKind::Forget) => Ok(()),
+            (Err(RequestError::Unsupported), ReplyKind::Seek { .. }) => self.refuse(unique, libc::ENOSYS),
             (Err(trouble), _) => self.refuse(unique, trouble.errno()),
-            (Ok(()), Then::Data) => self.say(unique, 0, &[], &ended.data),
-            (Ok(()), Then::Written(size)) => {
+            (Ok(()), ReplyKind::Data) => self.say(unique, 0, &[], &ended.data),
+            (Ok(()), ReplyKind::Written(size)) => {
                 self.answer(unique, wire::WriteOut { size, padding: 0 }.as_bytes())
             }
-            (Ok(()), Then::Zeroed | Then::Flushed(_)) => self.answer(unique, &[]),
-            (Ok(()), Then::Seek { hole }) => self.handle_sought(&ended, hole),
+            (Ok(()), ReplyKind::Zeroed | ReplyKind::Flushed(_)) => self.answer(unique, &[]),
+            (Ok(()), ReplyKind::Seek { hole }) => self.handle_sought(&ended, hole),
         }
     }
 
@@ -483,10 +488,10 @@ impl Face for Server<'_> {
         Ok(())
     }
 
-    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
         if std::mem::take(&mut self.resend_due) {
             self.tell_recovered()?;
-            // What the front before this one had taken comes again, ahead of what waits.
+            // What the server before this one had taken comes again, ahead of what waits.
             self.say(0, wire::NOTIFY_RESEND, &[], &Sg::new())?;
         }
         let begins = self.begun && self.loop_thread.is_none() && self.ready.is_some();
@@ -521,19 +526,19 @@ impl Face for Server<'_> {
         !self.over && (waits || self.buffer.is_none())
     }
 
-    fn stop(&mut self, _waiter: &Waiter, how: Leave) -> bool {
+    fn stop(&mut self, _waiter: &Waiter, how: StopMode) -> bool {
         // The thread lets go of the loop device, which goes when nobody else has it; and none is made now.
         self.loop_thread = None;
         self.ready = None;
-        if !self.front.mount.settled {
+        if !self.server.mount.settled {
             // Its users go on waiting, for somebody else.
             self.over = true;
             return false;
         }
-        self.leaves |= how == Leave::Now;
+        self.leaves |= how == StopMode::Now;
         self.detach_due = Some(now());
         self.go_on_detaching();
-        how == Leave::WhenDone
+        how == StopMode::WhenDone
     }
 
     fn is_over(&self) -> bool {

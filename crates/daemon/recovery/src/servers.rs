@@ -1,4 +1,4 @@
-//! The fronts of `attach`: what users open of each, what its guardian holds, and how each goes on with what
+//! The servers of `attach`: what users open of each, what its guardian holds, and how each goes on with what
 //! a killed holder left.
 
 use std::io;
@@ -8,14 +8,18 @@ use std::path::{Path, PathBuf};
 use block_device::{Disk, Via, fuse, nbd, ublk, vhost};
 
 use super::wire::{RecoveryState, Shape};
-use super::{Attachment, End, Opened};
+use super::{AccessPoints, Attachment, DetachHandle};
 use process::exit::Failure;
 
 /// What is told when the device can be used.
-type Ready<'a> = &'a mut dyn FnMut(&Opened);
+type Ready<'a> = &'a mut dyn FnMut(&AccessPoints);
 
 /// Serves by the way that was chosen.
-pub(super) fn serve(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+pub(super) fn serve(
+    attachment: &mut Attachment,
+    end: &DetachHandle,
+    ready: Ready<'_>,
+) -> Result<(), Failure> {
     match attachment.records.via {
         Via::Ublk => serve_ublk(attachment, end, ready),
         Via::Fuse => serve_fuse(attachment, end, ready),
@@ -29,16 +33,16 @@ fn at(place: &Path) -> impl Fn(io::Error) -> Failure + use<> {
     move |why| Failure::failed(format!("{}: {why}", place.display()))
 }
 
-/// A front that makes its device on the thread that serves it tells of it there; what goes wrong then ends it,
+/// A server that makes its device on the thread that serves it tells of it there; what goes wrong then ends it,
 /// and comes back through it.
-struct Told {
+struct ReadyOutcome {
     noted: bool,
     failed: Option<Failure>,
 }
 
-impl Told {
-    fn new() -> Told {
-        Told { noted: false, failed: None }
+impl ReadyOutcome {
+    fn new() -> ReadyOutcome {
+        ReadyOutcome { noted: false, failed: None }
     }
 
     fn take(&mut self, settled: Result<(), Failure>) -> io::Result<()> {
@@ -69,7 +73,7 @@ impl Told {
     }
 }
 
-fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+fn serve_ublk(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>) -> Result<(), Failure> {
     let Attachment { disk, records, .. } = attachment;
     let failed = at(Path::new("ublk"));
     let was = match records.inherit() {
@@ -81,20 +85,21 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
         (None, Some(place)) => Some(ublk_number(place)?),
         (None, None) => records.stranded().map(ublk_number).transpose()?,
     };
-    let front = match (records.options.recover, number) {
-        (true, Some(number)) => ublk::Front::recover(number, disk),
+    let server = match (records.options.recover, number) {
+        (true, Some(number)) => ublk::Server::recover(number, disk),
         (true, None) => {
             return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to go on with"));
         }
-        (false, number) => ublk::Front::new(ublk::Settings { number, ..ublk::Settings::default() }, disk),
+        (false, number) => ublk::Server::new(ublk::Settings { number, ..ublk::Settings::default() }, disk),
     };
-    let front = front.map_err(&failed)?;
-    let number = front.number();
-    let charge = RecoveryState::Ublk { number, process: std::process::id() };
-    let mut told = Told::new();
-    let mut ran = front.run(disk, &end.stop, &mut |device: &Path| {
-        let opened = Opened { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
-        told.take(records.record_and_hold(end, &opened, Some((charge.clone(), Vec::new()))))?;
+    let server = server.map_err(&failed)?;
+    let number = server.number();
+    let state = RecoveryState::Ublk { number, process: std::process::id() };
+    let mut told = ReadyOutcome::new();
+    let mut ran = server.run(disk, &end.stop, &mut |device: &Path| {
+        let opened =
+            AccessPoints { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
+        told.take(records.record_and_hold(end, &opened, Some((state.clone(), Vec::new()))))?;
         ready(&opened);
         Ok(())
     });
@@ -103,8 +108,8 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
         if ran.is_ok() || !told.is_told() || end.stop.times() > 0 {
             break;
         }
-        let Ok(front) = ublk::Front::recover(number, disk) else { break };
-        ran = front.run(disk, &end.stop, &mut |_: &Path| Ok(()));
+        let Ok(server) = ublk::Server::recover(number, disk) else { break };
+        ran = server.run(disk, &end.stop, &mut |_: &Path| Ok(()));
     }
     // One that nobody asked to end is left to its guardian, which takes the device away when nobody goes on with it in
     // time.
@@ -133,30 +138,30 @@ pub(super) fn ublk_number(at: &Path) -> Result<u32, Failure> {
     number.ok_or_else(|| Failure::usage(format!("{} is no ublk device: write /dev/ublkbN", at.display())))
 }
 
-fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>) -> Result<(), Failure> {
     let Attachment { disk, records, .. } = attachment;
     let inherited = match records.inherit() {
         Some((RecoveryState::Fuse { dir, write_max, name, made, by_program, .. }, files)) => {
-            let made = made.map(|(device, inode)| fuse::Made { device, inode });
-            Some((dir, fuse::Facts { write_max, name: fuse::Name(name), made, by_program }, files))
+            let made = made.map(|(device, inode)| fuse::CreatedDir { device, inode });
+            Some((dir, fuse::MountFacts { write_max, name: fuse::MountId(name), made, by_program }, files))
         }
         _ => None,
     };
     let dir = records.place(inherited.as_ref().map(|(dir, ..)| dir.as_path()), "mount");
     let failed = at(&dir);
     let settings = fuse::Settings::new(&dir);
-    let front = match inherited {
+    let server = match inherited {
         Some((_, facts, files)) => go_on(settings, facts, files),
         None => {
             if records.options.recover {
                 fuse::clean(&dir).map_err(&failed)?;
             }
-            fuse::Front::new(settings)
+            fuse::Server::new(settings)
         }
     };
-    let mut told = Told::new();
-    let ran = front.map_err(&failed)?.run(disk, &end.stop, &mut |place| {
-        let mut opened = Opened { ways: vec![("file", place.file.display().to_string())], remarks: Vec::new() };
+    let mut told = ReadyOutcome::new();
+    let ran = server.map_err(&failed)?.run(disk, &end.stop, &mut |place| {
+        let mut opened = AccessPoints { ways: vec![("file", place.file.display().to_string())], remarks: Vec::new() };
         if let Some(device) = place.device {
             opened.ways.push(("device", device.display().to_string()));
         }
@@ -168,26 +173,26 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
                           flight (Linux 6.9 can)";
             opened.remarks.push(remark.to_owned());
         }
-        told.take(records.record_and_hold(end, &opened, place.kept.map(|keep| charge(&dir, keep))))?;
+        told.take(records.record_and_hold(end, &opened, place.kept.map(|keep| state(&dir, keep))))?;
         ready(&opened);
         Ok(())
     });
     told.end(ran, failed)
 }
 
-/// A front over the descriptors that a guardian held.
-fn go_on(settings: fuse::Settings, facts: fuse::Facts, files: Vec<OwnedFd>) -> io::Result<fuse::Front> {
+/// A server over the descriptors that a guardian held.
+fn go_on(settings: fuse::Settings, facts: fuse::MountFacts, files: Vec<OwnedFd>) -> io::Result<fuse::Server> {
     let mut files = files.into_iter();
     let fuse = files.next().ok_or_else(|| io::Error::other("the guardian holds nothing"))?;
-    fuse::Front::recover(settings, fuse::Kept { fuse, device: files.next(), facts })
+    fuse::Server::recover(settings, fuse::InheritedMount { fuse, device: files.next(), facts })
 }
 
-fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (RecoveryState, Vec<std::os::fd::BorrowedFd<'a>>) {
-    let fuse::Facts { write_max, name, made, by_program } = keep.facts;
+fn state<'a>(dir: &Path, keep: fuse::MountHandles<'a>) -> (RecoveryState, Vec<std::os::fd::BorrowedFd<'a>>) {
+    let fuse::MountFacts { write_max, name, made, by_program } = keep.facts;
     let (device, made) = (keep.device.is_some(), made.map(|made| (made.device, made.inode)));
-    let charge =
+    let state =
         RecoveryState::Fuse { dir: dir.to_owned(), write_max, name: name.0, made, by_program, device };
-    (charge, std::iter::once(keep.fuse).chain(keep.device).collect())
+    (state, std::iter::once(keep.fuse).chain(keep.device).collect())
 }
 
 /// The path that a killed holder's socket had.
@@ -198,23 +203,23 @@ fn inherited_path(attachment: &mut Attachment) -> Option<PathBuf> {
     }
 }
 
-fn serve_nbd(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+fn serve_nbd(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>) -> Result<(), Failure> {
     let was = inherited_path(attachment);
     let Attachment { disk, records, .. } = attachment;
     let path = records.place(was.as_deref(), "nbd");
     let failed = at(&path);
-    let mut front = nbd::Front::new(nbd::Settings::new(&path)).map_err(&failed)?;
-    let opened = Opened {
-        ways: vec![("socket", path.display().to_string()), ("url", front.url())],
+    let mut server = nbd::Server::new(nbd::Settings::new(&path)).map_err(&failed)?;
+    let opened = AccessPoints {
+        ways: vec![("socket", path.display().to_string()), ("url", server.url())],
         remarks: Vec::new(),
     };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
     records.record_and_hold(end, &opened, Some((RecoveryState::Nbd { path, shape }, Vec::new())))?;
     ready(&opened);
-    front.run(disk, &end.stop).map_err(failed)
+    server.run(disk, &end.stop).map_err(failed)
 }
 
-fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+fn serve_vhost(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>) -> Result<(), Failure> {
     let was = inherited_path(attachment);
     let Attachment { disk, records, .. } = attachment;
     let path = records.place(was.as_deref(), "vhost");
@@ -222,8 +227,8 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
     let volume_info = disk.initiator.volume_info(disk.volume);
     let id = volume_info.map(|volume_info| volume_info.serial.clone()).unwrap_or_default();
     let settings = vhost::Settings { id: id.clone(), ..vhost::Settings::new(&path) };
-    let mut front = vhost::Front::new(settings).map_err(&failed)?;
-    let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
+    let mut server = vhost::Backend::new(settings).map_err(&failed)?;
+    let opened = AccessPoints { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
     let shape = Shape::of(&disk.geometry(), disk.is_read_only());
     records.record_and_hold(
         end,
@@ -231,5 +236,5 @@ fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resu
         Some((RecoveryState::VhostUser { path, id, shape }, Vec::new())),
     )?;
     ready(&opened);
-    front.run(disk, &end.stop).map_err(failed)
+    server.run(disk, &end.stop).map_err(failed)
 }

@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 /// and its `Debug` says nothing, so neither has anything that holds it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Called(String);
+pub struct SecretUrl(String);
 
-impl fmt::Debug for Called {
+impl fmt::Debug for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(not shown)")
     }
 }
 
-impl Deref for Called {
+impl Deref for SecretUrl {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -25,9 +25,9 @@ impl Deref for Called {
     }
 }
 
-impl From<&str> for Called {
+impl From<&str> for SecretUrl {
     fn from(text: &str) -> Self {
-        Called(text.to_owned())
+        SecretUrl(text.to_owned())
     }
 }
 
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn what_is_called_is_not_shown() {
-        let called = Called::from("iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0");
+        let called = SecretUrl::from("iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0");
         for said in [format!("{called:?}"), format!("{called:#?}")] {
             assert!(!said.contains("open5esame"), "{said}");
         }

@@ -9,23 +9,23 @@ use volume::Geometry;
 use super::driver::{Command, Driver};
 use super::queue::SlotEvent;
 use super::wire::{self, Descriptor, op};
-use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
+use super::{IO_MAX, RANGE_MAX, Ready as Called, Server, block_path};
 use crate::disk::Disk;
+use crate::event_loop::{self, EventHandler, StopMode};
 use crate::requests::{Ended, Parts, Request, RequestKind, Requests};
-use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
-use crate::wait::{Key, Ready, Stop, Waiter, now};
+use crate::wait::{EventKey, Ready, Stop, Waiter, now};
 
-const QUEUE: Key = Key(0);
-const CONTROL: Key = Key(1);
-const LOOKED: Key = Key(2);
+const QUEUE: EventKey = EventKey(0);
+const CONTROL: EventKey = EventKey(1);
+const USE_CHECKED: EventKey = EventKey(2);
 const SECTOR: u64 = 512;
 const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
 /// How often a device that is to stop is asked whether it is still used.
 const LOOK: Duration = Duration::from_millis(200);
 
-pub(super) struct Server<'a, D> {
-    front: &'a Front,
+pub(super) struct Handler<'a, D> {
+    server: &'a Server,
     ready: Option<Called<'a>>,
     /// Somebody was told that the device can be used.
     told: bool,
@@ -41,7 +41,7 @@ pub(super) struct Server<'a, D> {
     parked: Vec<(u16, Descriptor)>,
     /// Slots that the driver has taken back.
     aborted: u16,
-    stop: Option<Leave>,
+    stop: Option<StopMode>,
     stop_sent: bool,
     look_at: Time,
     committed: bool,
@@ -49,11 +49,11 @@ pub(super) struct Server<'a, D> {
     is_unsent: bool,
 }
 
-impl<'a, D: Driver> Server<'a, D> {
-    pub(super) fn new(front: &'a Front, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
-        let requests = Requests::new(disk, driver.depth(), front.statistics.clone());
-        Server {
-            front,
+impl<'a, D: Driver> Handler<'a, D> {
+    pub(super) fn new(server: &'a Server, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
+        let requests = Requests::new(disk, driver.depth(), server.statistics.clone());
+        Handler {
+            server,
             ready: Some(ready),
             told: false,
             driver,
@@ -82,7 +82,7 @@ impl<'a, D: Driver> Server<'a, D> {
     /// Says, once, that the device is there.
     fn tell(&mut self) -> io::Result<()> {
         if let Some(ready) = self.ready.take() {
-            ready(&block_path(self.front.info.device))?;
+            ready(&block_path(self.server.info.device))?;
             self.told = true;
         }
         Ok(())
@@ -90,16 +90,16 @@ impl<'a, D: Driver> Server<'a, D> {
 
     /// Serves until the end. After an error nothing of it is at the disk any more if somebody may recover the device.
     pub(super) fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-        let result = turn::run(self, disk, stop);
+        let result = event_loop::run(self, disk, stop);
         if result.is_err() && !self.is_done_with() {
-            turn::drain(&mut self.requests, disk, stop);
+            event_loop::drain(&mut self.requests, disk, stop);
         }
         result
     }
 
     /// Whether the device was told to end, or never came to be used: then nobody is to recover it.
     pub(super) fn is_done_with(&self) -> bool {
-        self.stop_sent || self.stop == Some(Leave::Now) || !self.told
+        self.stop_sent || self.stop == Some(StopMode::Now) || !self.told
     }
 
     fn handle_control(&mut self) -> io::Result<()> {
@@ -155,13 +155,13 @@ impl<'a, D: Driver> Server<'a, D> {
         if self.stop_sent || self.command.is_some() {
             return Ok(());
         }
-        if how == Leave::Now || self.driver.poll_unused() == Some(true) {
+        if how == StopMode::Now || self.driver.poll_unused() == Some(true) {
             self.stop_sent = true;
             return self.begin(Command::Stop);
         }
         if now() >= self.look_at {
             self.look_at = now() + LOOK;
-            self.driver.look();
+            self.driver.check_use();
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ fn understood(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
     if len > most { Err(libc::EIO) } else { Ok((ask, at, len)) }
 }
 
-impl<D: Driver> Face for Server<'_, D> {
+impl<D: Driver> EventHandler for Handler<'_, D> {
     type Token = u16;
 
     fn requests(&mut self) -> &mut Requests<u16> {
@@ -205,8 +205,8 @@ impl<D: Driver> Face for Server<'_, D> {
     }
 
     fn handle_ready(&mut self, disk: &mut dyn Disk, _waiter: &Waiter, ready: Ready) -> io::Result<()> {
-        if ready.key == LOOKED {
-            // `settle` asks what was found.
+        if ready.key == USE_CHECKED {
+            // `advance` asks what was found.
             return Ok(());
         }
         if ready.key == CONTROL {
@@ -239,19 +239,19 @@ impl<D: Driver> Face for Server<'_, D> {
 
     fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
         self.geometry = disk.geometry();
-        self.resize_wanted = self.front.features & wire::flag::UPDATE_SIZE != 0;
+        self.resize_wanted = self.server.features & wire::flag::UPDATE_SIZE != 0;
         Ok(())
     }
 
-    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
         if !self.watched {
             self.watched = true;
             let [queue, control, looked] = self.driver.events();
             waiter.add(queue, QUEUE, true, false)?;
             waiter.add(control, CONTROL, true, false)?;
-            waiter.add(looked, LOOKED, true, false)?;
+            waiter.add(looked, USE_CHECKED, true, false)?;
             // What the server before this one had taken comes again as soon as the driver may give it.
-            if self.front.recovers {
+            if self.server.recovers {
                 self.tell()?;
             }
             self.begin(Command::Start)?;
@@ -272,7 +272,7 @@ impl<D: Driver> Face for Server<'_, D> {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let looks = self.stop == Some(Leave::WhenDone) && !self.stop_sent;
+        let looks = self.stop == Some(StopMode::WhenDone) && !self.stop_sent;
         looks.then_some(self.look_at)
     }
 
@@ -280,9 +280,9 @@ impl<D: Driver> Face for Server<'_, D> {
         !self.parked.is_empty() || self.is_unsent
     }
 
-    fn stop(&mut self, _waiter: &Waiter, how: Leave) -> bool {
+    fn stop(&mut self, _waiter: &Waiter, how: StopMode) -> bool {
         self.stop = Some(how);
-        how == Leave::WhenDone
+        how == StopMode::WhenDone
     }
 
     fn is_over(&self) -> bool {

@@ -8,7 +8,7 @@ use super::PortalReport;
 
 /// What is true of a volume now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StandingReport {
+pub struct VolumeStateReport {
     /// The volume.
     pub volume: String,
     /// Its size now, bytes.

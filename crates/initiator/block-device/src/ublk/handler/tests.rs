@@ -1,4 +1,4 @@
-//! The front against a driver that is played.
+//! The server against a driver that is played.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,9 +12,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use volume::RamDisk;
 
 use super::*;
-use crate::test_disk::{Mood, Noise, RamVolume, seeds};
+use crate::test_disk::{Behaviour, Mutator, RamVolume, seeds};
 use crate::ublk::Device;
-use crate::ublk::driver::Look;
+use crate::ublk::driver::UseCheck;
 use crate::ublk::wire::DeviceInfo;
 use crate::wait::Stop;
 
@@ -22,13 +22,13 @@ const DEPTH: u16 = 8;
 
 /// What the kernel has said and heard.
 #[derive(Default)]
-struct Heard {
+struct DriverLog {
     to_come: VecDeque<io::Result<SlotEvent>>,
     commands: Vec<Command>,
     ended: VecDeque<io::Result<()>>,
     /// Results by slot, in order.
     results: Vec<(u16, i32)>,
-    /// Slots that are with the front.
+    /// Slots that are with the server.
     out: Vec<u16>,
     /// How often the system has no memory for what is handed over.
     unsent_for: u32,
@@ -38,26 +38,26 @@ struct Heard {
 
 type LookAt = Box<dyn Fn() -> Box<dyn FnOnce() -> bool + Send>>;
 
-struct Played {
-    heard: Rc<RefCell<Heard>>,
+struct FakeDriver {
+    heard: Rc<RefCell<DriverLog>>,
     /// Always readable: the queue and the commands are looked at in each round.
     ready: [OwnedFd; 2],
-    look: Look,
+    look: UseCheck,
     looks: LookAt,
     flushed: Arc<AtomicBool>,
     /// Asked when nothing is out any more.
     stop: Option<Stop>,
 }
 
-impl Played {
-    fn new(heard: &Rc<RefCell<Heard>>, looks: LookAt, flushed: &Arc<AtomicBool>) -> Played {
+impl FakeDriver {
+    fn new(heard: &Rc<RefCell<DriverLog>>, looks: LookAt, flushed: &Arc<AtomicBool>) -> FakeDriver {
         let ready = [(); 2].map(|()| eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
-        let (look, flushed) = (Look::new().unwrap(), flushed.clone());
-        Played { heard: heard.clone(), ready, look, looks, flushed, stop: None }
+        let (look, flushed) = (UseCheck::new().unwrap(), flushed.clone());
+        FakeDriver { heard: heard.clone(), ready, look, looks, flushed, stop: None }
     }
 }
 
-impl Driver for Played {
+impl Driver for FakeDriver {
     fn depth(&self) -> u16 {
         DEPTH
     }
@@ -122,7 +122,7 @@ impl Driver for Played {
         self.heard.borrow_mut().ended.pop_front()
     }
 
-    fn look(&mut self) {
+    fn check_use(&mut self) {
         let mut heard = self.heard.borrow_mut();
         let behind = std::mem::take(&mut heard.behind_look);
         heard.to_come.extend(behind);
@@ -135,14 +135,14 @@ impl Driver for Played {
     }
 }
 
-fn front() -> Front {
+fn server() -> Server {
     let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
     let device = Device { number: 0, stays: true, delete: |_| Ok(()) };
-    Front { info, features: 0, recovers: false, statistics: Arc::default(), device }
+    Server { info, features: 0, recovers: false, statistics: Arc::default(), device }
 }
 
 fn disk() -> RamVolume {
-    RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default())
+    RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Behaviour::default())
 }
 
 fn request(op_flags: u32, sector: u64, sectors: u32) -> Descriptor {
@@ -153,7 +153,7 @@ fn request(op_flags: u32, sector: u64, sectors: u32) -> Descriptor {
 /// that would wait.
 #[test]
 fn a_polite_stop_never_waits_for_a_look_at_the_device() {
-    let heard = Rc::new(RefCell::new(Heard::default()));
+    let heard = Rc::new(RefCell::new(DriverLog::default()));
     let flushed = Arc::new(AtomicBool::new(false));
     let its_flushed = flushed.clone();
     let looks: LookAt = Box::new(move || {
@@ -166,18 +166,18 @@ fn a_polite_stop_never_waits_for_a_look_at_the_device() {
             flushed.load(Ordering::Acquire)
         })
     });
-    let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
+    let (server, mut disk, stop) = (server(), disk(), Stop::new().unwrap());
     let flush = request(op::FLUSH.into(), u64::MAX, 0);
     heard.borrow_mut().behind_look.push_back(Ok(SlotEvent::Request(3, flush)));
     let mut ready = |_: &std::path::Path| {
         stop.stop();
         Ok(())
     };
-    let mut server = Server::new(&front, Played::new(&heard, looks, &flushed), &disk, &mut ready);
+    let mut handler = Handler::new(&server, FakeDriver::new(&heard, looks, &flushed), &disk, &mut ready);
     let begun = std::time::Instant::now();
-    server.run(&mut disk, &stop).unwrap();
+    handler.run(&mut disk, &stop).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(4), "it waited for what only itself could do");
-    assert!(server.is_done_with());
+    assert!(handler.is_done_with());
     assert_eq!(heard.borrow().results, [(3, 0)]);
     assert_eq!(heard.borrow().commands, [Command::Start, Command::Stop]);
 }
@@ -185,29 +185,29 @@ fn a_polite_stop_never_waits_for_a_look_at_the_device() {
 #[test]
 fn an_error_of_the_driver_does_not_take_a_device_in_use_away() {
     for (is_used, is_left) in [(true, true), (false, false)] {
-        let heard = Rc::new(RefCell::new(Heard::default()));
-        let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
+        let heard = Rc::new(RefCell::new(DriverLog::default()));
+        let (server, mut disk, stop) = (server(), disk(), Stop::new().unwrap());
         let its_heard = heard.clone();
         let mut ready = move |_: &std::path::Path| {
             its_heard.borrow_mut().to_come.push_back(Err(io::Error::from_raw_os_error(libc::EIO)));
             if is_used { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
         };
-        let driver = Played::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
-        let mut server = Server::new(&front, driver, &disk, &mut ready);
-        assert!(server.run(&mut disk, &stop).is_err());
-        assert_eq!(!server.is_done_with(), is_left);
+        let driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
+        let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+        assert!(handler.run(&mut disk, &stop).is_err());
+        assert_eq!(!handler.is_done_with(), is_left);
     }
 }
 
-/// The next front of the same disk is asked all of it again, and names its operations alike.
+/// The next server of the same disk is asked all of it again, and names its operations alike.
 #[test]
 fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
-    let heard = Rc::new(RefCell::new(Heard::default()));
-    let mood = Mood { shuffle: Some(1), ..Mood::default() };
+    let heard = Rc::new(RefCell::new(DriverLog::default()));
+    let mood = Behaviour { shuffle: Some(1), ..Behaviour::default() };
     let (stuck, taken) = (mood.stuck.clone(), mood.taken.clone());
     stuck.store(true, Ordering::Relaxed);
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-    let (front, stop) = (front(), Stop::new().unwrap());
+    let (server, stop) = (server(), Stop::new().unwrap());
     let its_heard = heard.clone();
     let mut ready = move |_: &std::path::Path| {
         let mut heard = its_heard.borrow_mut();
@@ -217,16 +217,16 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
         heard.to_come.push_back(Err(io::Error::from_raw_os_error(libc::EIO)));
         Ok(())
     };
-    let driver = Played::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
-    let mut server = Server::new(&front, driver, &disk, &mut ready);
+    let driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
+    let mut handler = Handler::new(&server, driver, &disk, &mut ready);
     let freed = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         stuck.store(false, Ordering::Relaxed);
     });
-    assert!(server.run(&mut disk, &stop).is_err() && !server.is_done_with());
+    assert!(handler.run(&mut disk, &stop).is_err() && !handler.is_done_with());
     freed.join().unwrap();
     assert!(taken.load(Ordering::Relaxed) > 0);
-    assert_eq!((server.requests.in_flight(), disk.out()), (0, 0));
+    assert_eq!((handler.requests.in_flight(), disk.out()), (0, 0));
 }
 
 /// Whatever a driver asks: each slot is answered once, nothing is read that was never written, and what is asked
@@ -234,11 +234,11 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
 #[test]
 fn descriptors_of_hostile_seeds_are_each_answered_once() {
     for seed in seeds(100) {
-        let heard = Rc::new(RefCell::new(Heard::default()));
-        let mut noise = Noise::new(seed);
-        let mood = Mood { shuffle: Some(seed), never_lends: seed % 2 == 0, ..Mood::default() };
+        let heard = Rc::new(RefCell::new(DriverLog::default()));
+        let mut noise = Mutator::new(seed);
+        let mood = Behaviour { shuffle: Some(seed), never_lends: seed % 2 == 0, ..Behaviour::default() };
         let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-        let (front, stop) = (front(), Stop::new().unwrap());
+        let (server, stop) = (server(), Stop::new().unwrap());
         let mut draw = |n: u64| noise.draw(n);
         let mut asked = 0;
         for tag in 0..DEPTH - 1 {
@@ -255,10 +255,10 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
         let honest = request(op::READ.into(), 5, 8);
         heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(DEPTH - 1, honest)));
         let mut ready = |_: &std::path::Path| Ok(());
-        let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
+        let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
-        let mut server = Server::new(&front, driver, &disk, &mut ready);
-        server.run(&mut disk, &stop).unwrap();
+        let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+        handler.run(&mut disk, &stop).unwrap();
         let heard = heard.borrow();
         assert_eq!((heard.results.len(), heard.out.len()), (asked + 1, 0), "seed {seed}");
         assert!(heard.results.contains(&(DEPTH - 1, 4096)), "seed {seed}: {:?}", heard.results);
@@ -269,18 +269,18 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
 #[test]
 fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
     for fails in [true, false] {
-        let heard = Rc::new(RefCell::new(Heard::default()));
-        let (front, mut disk, stop) = (Front { recovers: true, ..front() }, disk(), Stop::new().unwrap());
+        let heard = Rc::new(RefCell::new(DriverLog::default()));
+        let (server, mut disk, stop) = (Server { recovers: true, ..server() }, disk(), Stop::new().unwrap());
         heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(0, request(op::FLUSH.into(), 0, 0))));
         let its_heard = heard.clone();
         let mut ready = |_: &std::path::Path| {
             assert!(its_heard.borrow().commands.is_empty(), "the driver was told to go on");
             if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         };
-        let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
+        let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
-        let mut server = Server::new(&front, driver, &disk, &mut ready);
-        let ran = server.run(&mut disk, &stop);
+        let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+        let ran = handler.run(&mut disk, &stop);
         assert_eq!(ran.is_err(), fails);
         assert_eq!(heard.borrow().results.len(), usize::from(!fails));
         assert_eq!(heard.borrow().commands.first(), (!fails).then_some(&Command::Start));
@@ -304,24 +304,24 @@ fn a_device_that_never_came_to_be_served_is_deleted() {
         DELETED.fetch_add(number, Ordering::Relaxed);
         Ok(())
     };
-    drop(Front { device: Device { number: 1, stays: false, delete }, ..front() });
+    drop(Server { device: Device { number: 1, stays: false, delete }, ..server() });
     assert_eq!(DELETED.load(Ordering::Relaxed), 1);
-    drop(Front { device: Device { number: 10, stays: true, delete }, ..front() });
+    drop(Server { device: Device { number: 10, stays: true, delete }, ..server() });
     Device { number: 100, stays: false, delete }.delete().unwrap();
     assert_eq!(DELETED.load(Ordering::Relaxed), 101, "once, and not what is to stay");
 }
 
 #[test]
 fn what_the_system_has_no_memory_for_is_handed_over_again() {
-    let heard = Rc::new(RefCell::new(Heard { unsent_for: 4, ..Heard::default() }));
-    let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
+    let heard = Rc::new(RefCell::new(DriverLog { unsent_for: 4, ..DriverLog::default() }));
+    let (server, mut disk, stop) = (server(), disk(), Stop::new().unwrap());
     heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(3, request(op::FLUSH.into(), 0, 0))));
     let mut ready = |_: &std::path::Path| Ok(());
-    let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
+    let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
     driver.stop = Some(stop.clone());
-    let mut server = Server::new(&front, driver, &disk, &mut ready);
-    server.run(&mut disk, &stop).unwrap();
-    assert!(!server.is_short());
+    let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+    handler.run(&mut disk, &stop).unwrap();
+    assert!(!handler.is_short());
     assert_eq!((heard.borrow().unsent_for, heard.borrow().results.len()), (0, 1));
     // It is no error of the ring, while others are.
     use crate::ublk::queue::is_short;

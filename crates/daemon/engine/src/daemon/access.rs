@@ -1,18 +1,18 @@
 //! Requests about subsystems, hosts, reservations and paths, and what an operator changes of a volume.
 
 use super::{Daemon, Served, refused, unknown};
-use crate::dataplane::standing::ACCESS_STATES;
+use crate::dataplane::volume_state::ACCESS_STATES;
 use config::plan::{Host, Protocol, Subsystem};
 use control::{
     Code, Refused,
     report::{
         HostReport, ListenerReport, NamespaceExportReport, NamespaceReport, PathReport, PortalReport,
-        ReservationReport, SessionReport, StandingReport, SubsystemReport, VolumeReport,
+        ReservationReport, SessionReport, SubsystemReport, VolumeReport, VolumeStateReport,
     },
 };
 
 /// A volume that is elsewhere may have changed since it was opened.
-fn bring_up_to_date(report: &mut VolumeReport, standing: &StandingReport) {
+fn bring_up_to_date(report: &mut VolumeReport, standing: &VolumeStateReport) {
     report.size_bytes = Some(standing.size_bytes);
     report.read_only |= standing.backing_read_only;
 }
@@ -43,7 +43,7 @@ impl Daemon {
     }
 
     /// What is true of the volumes, or of one.
-    fn standings(&self, name: Option<&str>) -> Result<Vec<StandingReport>, Refused> {
+    fn standings(&self, name: Option<&str>) -> Result<Vec<VolumeStateReport>, Refused> {
         if let Some(name) = name {
             self.served().volume(name)?;
         }

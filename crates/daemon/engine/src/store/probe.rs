@@ -33,7 +33,7 @@ struct ProbeTarget {
 /// What was found.
 #[derive(Debug)]
 pub struct ProbeResult {
-    found: Vec<(ProbeTarget, Result<Remote, remote::Refused>)>,
+    found: Vec<(ProbeTarget, Result<Remote, remote::RemoteError>)>,
 }
 
 impl ProbeNeeds {
@@ -99,11 +99,11 @@ impl ProbeResult {
         leg: usize,
         urls: &str,
         known: Option<&Expected>,
-    ) -> Result<Remote, remote::Refused> {
+    ) -> Result<Remote, remote::RemoteError> {
         let is_it = |one: &ProbeTarget| one.leg == leg && one.urls == urls && one.known.as_ref() == known;
         match self.found.iter().position(|(sought, _)| is_it(sought)) {
             Some(at) => self.found.swap_remove(at).1,
-            None => Err(remote::Refused::Absent("it has changed meanwhile; try again".to_owned())),
+            None => Err(remote::RemoteError::Absent("it has changed meanwhile; try again".to_owned())),
         }
     }
 }

@@ -16,29 +16,29 @@ use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use volume::Geometry;
 
-use super::Front;
+use super::Backend;
 use super::block::Status;
 use super::inflight::Inflight;
 use super::memory::Memory;
 use super::message::{self, PAYLOAD_MAX};
 use super::ring::Ring;
 use crate::disk::Disk;
+use crate::event_loop::{EventHandler, StopMode};
 use crate::requests::{Ended, RequestKind, Requests};
-use crate::socket::Gate;
-use crate::turn::{Face, Leave};
-use crate::wait::{Key, Ready, Waiter};
+use crate::socket::AcceptGate;
+use crate::wait::{EventKey, Ready, Waiter};
 
-const LISTENER: Key = Key(0);
-const PEER: Key = Key(1);
+const LISTENER: EventKey = EventKey(0);
+const PEER: EventKey = EventKey(1);
 /// Kicks: this and the queue's number, the session's in the upper half.
 const KICKS: u64 = 16;
 /// Descriptors that one message brings.
 const DESCRIPTORS_MAX: usize = message::REGIONS_PER_MESSAGE;
 const INPUT: usize = message::HEADER + PAYLOAD_MAX;
 
-/// The front's name for a request.
+/// The server's name for a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Token {
+pub(super) struct ReplyTo {
     session: u32,
     queue: u16,
     head: u16,
@@ -79,29 +79,29 @@ struct Peer {
     stopping: Option<(u32, u32)>,
 }
 
-pub(super) struct Server<'a> {
-    front: &'a Front,
-    requests: Requests<Token>,
+pub(super) struct Handler<'a> {
+    server: &'a Backend,
+    requests: Requests<ReplyTo>,
     geometry: Geometry,
     read_only: bool,
     session: u32,
     peer: Option<Peer>,
-    gate: Gate,
+    gate: AcceptGate,
     stopped: bool,
     out: Vec<u8>,
 }
 
-impl<'a> Server<'a> {
-    pub(super) fn new(front: &'a Front, disk: &dyn Disk) -> Self {
-        let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
-        Server {
-            front,
+impl<'a> Handler<'a> {
+    pub(super) fn new(server: &'a Backend, disk: &dyn Disk) -> Self {
+        let requests = Requests::new(disk, server.settings.depth, server.statistics.clone());
+        Handler {
+            server,
             requests,
             geometry: disk.geometry(),
             read_only: disk.is_read_only(),
             session: 0,
             peer: None,
-            gate: Gate::default(),
+            gate: AcceptGate::default(),
             stopped: false,
             out: Vec::new(),
         }
@@ -115,11 +115,11 @@ impl<'a> Server<'a> {
 
     fn watch_listener(&mut self, waiter: &Waiter) -> io::Result<()> {
         let may = !self.stopped && self.peer.is_none() && self.requests.in_flight() == 0;
-        self.gate.watch(&self.front.socket, LISTENER, waiter, may)
+        self.gate.watch(&self.server.socket, LISTENER, waiter, may)
     }
 
     fn accept(&mut self, waiter: &Waiter) -> io::Result<()> {
-        let Some(fd) = self.gate.accept(&self.front.socket) else { return self.watch_listener(waiter) };
+        let Some(fd) = self.gate.accept(&self.server.socket) else { return self.watch_listener(waiter) };
         if waiter.add(fd.as_fd(), PEER, true, false).is_err() {
             // It connects again.
             self.gate.pause();
@@ -134,12 +134,12 @@ impl<'a> Server<'a> {
             features: 0,
             protocol_features: 0,
             memory: Memory::default(),
-            queues: (0..self.front.queues()).map(|_| Queue::default()).collect(),
+            queues: (0..self.server.queues()).map(|_| Queue::default()).collect(),
             backend: None,
             write_back: true,
             stopping: None,
         });
-        self.front.statistics.clients(1);
+        self.server.statistics.clients(1);
         self.watch_listener(waiter)
     }
 
@@ -149,15 +149,15 @@ impl<'a> Server<'a> {
         for queue in &mut peer.queues {
             queue.forget_kick(waiter)?;
         }
-        self.front.statistics.clients(0);
+        self.server.statistics.clients(0);
         Ok(())
     }
 }
 
-impl Face for Server<'_> {
-    type Token = Token;
+impl EventHandler for Handler<'_> {
+    type Token = ReplyTo;
 
-    fn requests(&mut self) -> &mut Requests<Token> {
+    fn requests(&mut self) -> &mut Requests<ReplyTo> {
         &mut self.requests
     }
 
@@ -170,7 +170,7 @@ impl Face for Server<'_> {
                     return self.end_session(waiter);
                 }
             }
-            Key(key) if key >> 32 == u64::from(self.session) => {
+            EventKey(key) if key >> 32 == u64::from(self.session) => {
                 let index = (key & 0xffff_ffff).saturating_sub(KICKS) as usize;
                 let queue = self.peer.as_mut().and_then(|peer| peer.queues.get_mut(index));
                 if let Some(queue) = queue {
@@ -187,18 +187,18 @@ impl Face for Server<'_> {
                     }
                 }
             }
-            Key(_) => {}
+            EventKey(_) => {}
         }
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<Token>) -> io::Result<()> {
-        let Token { session, queue, head } = ended.token;
+    fn handle_ended(&mut self, ended: Ended<ReplyTo>) -> io::Result<()> {
+        let ReplyTo { session, queue, head } = ended.token;
         let Some(peer) = self.peer.as_mut().filter(|_| session == self.session) else { return Ok(()) };
         let Some(queue) = peer.queues.get_mut(usize::from(queue)) else { return Ok(()) };
         let mut status = match ended.result {
             Ok(()) => Status::Ok,
-            Err(crate::Trouble::Unsupported) => Status::Unsupported,
+            Err(crate::RequestError::Unsupported) => Status::Unsupported,
             Err(_) => Status::Failed,
         };
         let mut written = 0;
@@ -225,7 +225,7 @@ impl Face for Server<'_> {
         Ok(())
     }
 
-    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
         self.look(disk);
         let mut started = false;
         for index in 0..self.peer.as_ref().map_or(0, |peer| peer.queues.len()) {
@@ -252,10 +252,10 @@ impl Face for Server<'_> {
         queues.iter().any(|queue| queue.parked.is_some())
     }
 
-    fn stop(&mut self, waiter: &Waiter, how: Leave) -> bool {
+    fn stop(&mut self, waiter: &Waiter, how: StopMode) -> bool {
         self.stopped = true;
         // The machine keeps its disk until it lets go of it.
-        let waits = how == Leave::WhenDone && self.peer.is_some();
+        let waits = how == StopMode::WhenDone && self.peer.is_some();
         if !waits {
             // An error would only say that it was not watched.
             let _ = self.end_session(waiter);

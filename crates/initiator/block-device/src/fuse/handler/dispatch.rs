@@ -7,13 +7,13 @@ use std::io;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{COPY_MAX, HEAD, PAGE, Parked, SEEK_DATA, SEEK_HOLE, Server, Then, Token, VALID, VOLUME};
+use super::{COPY_MAX, HEAD, Handler, PAGE, Parked, ReplyKind, ReplyTo, SEEK_DATA, SEEK_HOLE, VALID, VOLUME};
 use crate::disk::Disk;
 use crate::fuse::FILE;
 use crate::fuse::wire::{self, init, opcode};
 use crate::requests::{Ended, Request, RequestKind, read_parts, truncate_parts};
 
-impl Server<'_> {
+impl Handler<'_> {
     pub(super) fn dispatch(
         &mut self,
         disk: &mut dyn Disk,
@@ -34,7 +34,7 @@ impl Server<'_> {
             opcode::RELEASEDIR => self.answer(unique, &[]),
             opcode::RELEASE => {
                 self.opened = self.opened.saturating_sub(1);
-                self.front.statistics.clients(self.opened);
+                self.server.statistics.clients(self.opened);
                 self.answer(unique, &[])
             }
             opcode::READDIR => self.read_directory(unique, arguments),
@@ -42,7 +42,7 @@ impl Server<'_> {
             opcode::FLUSH if self.changing == 0 && self.flushed == self.changed => self.answer(unique, &[]),
             opcode::FLUSH | opcode::FSYNC => {
                 // What ends later may not be in it.
-                self.start(disk, unique, Then::Flushed(self.changed), RequestKind::Flush, 0, 0)
+                self.start(disk, unique, ReplyKind::Flushed(self.changed), RequestKind::Flush, 0, 0)
             }
             opcode::FALLOCATE => self.fallocate(disk, unique, arguments),
             opcode::LSEEK => self.seek(disk, unique, arguments),
@@ -72,7 +72,7 @@ impl Server<'_> {
                 | init::INIT_EXT
                 | init::DIRECT_IO_ALLOW_MMAP
                 | init::HAS_RESEND);
-        let depth = self.front.settings.depth;
+        let depth = self.server.settings.depth;
         let out = wire::InitOut {
             major: wire::MAJOR,
             minor: wire::MINOR,
@@ -100,10 +100,10 @@ impl Server<'_> {
             ..wire::Attributes::default()
         };
         if node == wire::ROOT {
-            let search = if self.front.settings.allow_other { 0o555 } else { 0o500 };
+            let search = if self.server.settings.allow_other { 0o555 } else { 0o500 };
             return wire::Attributes { mode: libc::S_IFDIR | search, nlink: 2, ..common };
         }
-        let mode = self.front.settings.mode & if self.read_only { 0o444 } else { 0o666 };
+        let mode = self.server.settings.mode & if self.read_only { 0o444 } else { 0o666 };
         let size = self.geometry.bytes();
         wire::Attributes { mode: libc::S_IFREG | mode, nlink: 1, size, blocks: size / 512, ..common }
     }
@@ -165,7 +165,7 @@ impl Server<'_> {
             return self.refuse(header.unique, libc::EROFS);
         }
         self.opened += 1;
-        self.front.statistics.clients(self.opened);
+        self.server.statistics.clients(self.opened);
         let open_flags = wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES;
         self.answer(header.unique, wire::OpenOut { open_flags, ..wire::OpenOut::default() }.as_bytes())
     }
@@ -204,7 +204,7 @@ impl Server<'_> {
             if len == 0 {
                 return self.answer(unique, &[]);
             }
-            return self.start(disk, unique, Then::Data, RequestKind::Read, asked.offset, len.into());
+            return self.start(disk, unique, ReplyKind::Data, RequestKind::Read, asked.offset, len.into());
         }
         let came = (header.len as usize).saturating_sub(HEAD);
         if asked.size as usize > self.write_max || came < asked.size as usize {
@@ -248,7 +248,7 @@ impl Server<'_> {
                 return Ok(());
             }
         };
-        let token = Token { unique, then: Then::Written(len) };
+        let token = ReplyTo { unique, then: ReplyKind::Written(len) };
         self.submit(disk, Request::write(token, stable, at, len.into(), data));
         Ok(())
     }
@@ -272,7 +272,7 @@ impl Server<'_> {
             return self.answer(unique, &[]);
         }
         self.changing += 1;
-        self.start(disk, unique, Then::Zeroed, RequestKind::Zero { unmap, stable: false }, at, len)
+        self.start(disk, unique, ReplyKind::Zeroed, RequestKind::Zero { unmap, stable: false }, at, len)
     }
 
     fn seek(&mut self, disk: &mut dyn Disk, unique: u64, arguments: &[u8]) -> io::Result<()> {
@@ -287,7 +287,14 @@ impl Server<'_> {
         if asked.offset >= size {
             return self.refuse(unique, libc::ENXIO);
         }
-        self.start(disk, unique, Then::Seek { hole }, RequestKind::Extents, asked.offset, size - asked.offset)
+        self.start(
+            disk,
+            unique,
+            ReplyKind::Seek { hole },
+            RequestKind::Extents,
+            asked.offset,
+            size - asked.offset,
+        )
     }
 
     /// Whose user was killed need not wait for its data. Writes go on: nobody knows how far they are.
@@ -295,13 +302,13 @@ impl Server<'_> {
         let Ok((asked, _)) = wire::InterruptIn::read_from_prefix(arguments) else { return Ok(()) };
         let parked = self.parked.take_if(|parked| match parked {
             Parked::Request(request) => {
-                request.token.unique == asked.unique && request.token.then == Then::Data
+                request.token.unique == asked.unique && request.token.then == ReplyKind::Data
             }
             Parked::Write { .. } => false,
         });
-        let found = self.requests.find(|token| token.unique == asked.unique && token.then == Then::Data);
+        let found = self.requests.find(|token| token.unique == asked.unique && token.then == ReplyKind::Data);
         match (found, parked) {
-            (Some(token), _) => token.then = Then::Forget,
+            (Some(token), _) => token.then = ReplyKind::Forget,
             (None, Some(_)) => {}
             (None, None) => return Ok(()),
         }
@@ -312,16 +319,16 @@ impl Server<'_> {
         &mut self,
         disk: &mut dyn Disk,
         unique: u64,
-        then: Then,
+        then: ReplyKind,
         ask: RequestKind,
         at: u64,
         len: u64,
     ) -> io::Result<()> {
-        self.submit(disk, Request::new(Token { unique, then }, ask, at, len));
+        self.submit(disk, Request::new(ReplyTo { unique, then }, ask, at, len));
         Ok(())
     }
 
-    fn submit(&mut self, disk: &mut dyn Disk, request: Request<Token>) {
+    fn submit(&mut self, disk: &mut dyn Disk, request: Request<ReplyTo>) {
         if let Err(request) = self.requests.start(disk, request) {
             self.parked = Some(Parked::Request(request));
         }
@@ -338,7 +345,7 @@ impl Server<'_> {
     }
 
     /// Where data or a hole begins, if these extents tell; else from where on to ask.
-    fn sought(&self, ended: &Ended<Token>, hole: bool) -> Result<u64, u64> {
+    fn sought(&self, ended: &Ended<ReplyTo>, hole: bool) -> Result<u64, u64> {
         let block = u64::from(self.geometry.logical);
         // A hole reads as zeroes, or it is none.
         let is_hole = |mapped: bool| !mapped && self.geometry.dealloc_reads_zero;
@@ -352,7 +359,7 @@ impl Server<'_> {
         if reached > ended.at { Err(reached) } else { Ok(ended.at) }
     }
 
-    pub(super) fn handle_sought(&mut self, ended: &Ended<Token>, hole: bool) -> io::Result<()> {
+    pub(super) fn handle_sought(&mut self, ended: &Ended<ReplyTo>, hole: bool) -> io::Result<()> {
         let unique = ended.token.unique;
         let size = self.geometry.bytes();
         match self.sought(ended, hole) {

@@ -8,7 +8,7 @@ use volume::{Access, Identity, UnservableReason, View};
 
 use super::exports::FixedSettings;
 use config::plan::Protocol;
-use control::report::{PathReport, RegistrantReport, ReservationReport, StandingReport};
+use control::report::{PathReport, RegistrantReport, ReservationReport, VolumeStateReport};
 
 /// States that an operator may set, by their words.
 pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
@@ -20,12 +20,12 @@ pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
 ];
 
 /// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
-pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<StandingReport> {
+pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<VolumeStateReport> {
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
     let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
     let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&UnservableReason::SyncFailed);
-    Some(StandingReport {
+    Some(VolumeStateReport {
         volume: name.to_owned(),
         size_bytes: view.geometry.bytes(),
         backing_read_only: view.backing_read_only,

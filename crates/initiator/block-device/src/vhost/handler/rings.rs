@@ -10,17 +10,17 @@ use buf::Sg;
 use smallvec::SmallVec;
 use volume::Geometry;
 
-use super::{Queue, Server, Token};
+use super::{Handler, Queue, ReplyTo};
 use crate::disk::Disk;
 use crate::requests::{Parts, Request, RequestKind, Requests};
 use crate::vhost::ID_MAX;
-use crate::vhost::block::{self, HEADER, RANGE, Range, RequestHeader, Status, Wish};
+use crate::vhost::block::{self, BlockRequest, HEADER, RANGE, Range, RequestHeader, Status};
 use crate::vhost::memory::Memory;
 use crate::vhost::message::feature;
-use crate::vhost::ring::{Broken, Chain, SIZE_MAX};
+use crate::vhost::ring::{BrokenQueue, Chain, SIZE_MAX};
 use crate::wait::Waiter;
 
-impl Server<'_> {
+impl Handler<'_> {
     /// Takes what is in a ring, at most as much as a ring holds: a driver that goes on adding keeps nobody else
     /// waiting. True if anything was started.
     pub(super) fn serve(&mut self, disk: &mut dyn Disk, index: u16) -> bool {
@@ -30,7 +30,7 @@ impl Server<'_> {
             match self.begin(disk, index, head) {
                 Ok(true) => started = true,
                 Ok(false) => break,
-                Err(Broken) => {
+                Err(BrokenQueue) => {
                     let queue = self.peer.as_mut().and_then(|peer| peer.queues.get_mut(usize::from(index)));
                     if let Some(queue) = queue {
                         queue.ring.release(head);
@@ -78,7 +78,7 @@ impl Server<'_> {
                 queue.kicked = false;
                 None
             }
-            Err(Broken) => {
+            Err(BrokenQueue) => {
                 queue.break_down();
                 None
             }
@@ -86,36 +86,38 @@ impl Server<'_> {
     }
 
     /// Starts what a chain asks; false if it is parked.
-    fn begin(&mut self, disk: &mut dyn Disk, index: u16, head: u16) -> Result<bool, Broken> {
+    fn begin(&mut self, disk: &mut dyn Disk, index: u16, head: u16) -> Result<bool, BrokenQueue> {
         let Some(peer) = &mut self.peer else { return Ok(false) };
         let stable = !peer.write_back || peer.features & block::feature::FLUSH == 0;
-        let queue = peer.queues.get_mut(usize::from(index)).ok_or(Broken)?;
+        let queue = peer.queues.get_mut(usize::from(index)).ok_or(BrokenQueue)?;
         let chain = queue.ring.chain(head)?;
         let (payload, room) = (chain.readable.len().checked_sub(HEADER), chain.writable.len().checked_sub(1));
-        let (Some(payload), Some(room)) = (payload, room) else { return Err(Broken) };
+        let (Some(payload), Some(room)) = (payload, room) else { return Err(BrokenQueue) };
         let mut bytes = [0; HEADER];
         chain.readable.read(&peer.memory, 0, &mut bytes)?;
         let header: RequestHeader = zerocopy::transmute!(bytes);
-        let wish = header.wish(payload, room, stable);
-        let (ask, at, len) = match wish {
-            Wish::Do(ask, at, len) => (ask, at, len),
-            Wish::Discard | Wish::WriteZeroes => {
+        let request = header.request(payload, room, stable);
+        let (ask, at, len) = match request {
+            BlockRequest::Do(ask, at, len) => (ask, at, len),
+            BlockRequest::Discard | BlockRequest::WriteZeroes => {
                 let mut bytes = [0; RANGE];
                 chain.readable.read(&peer.memory, HEADER, &mut bytes)?;
                 let range: Range = zerocopy::transmute!(bytes);
-                match range.ask(wish == Wish::Discard, stable) {
+                match range.request(request == BlockRequest::Discard, stable) {
                     Ok(ask) => ask,
                     Err(status) => return queue.finish(&peer.memory, head, status, 0).map(|()| true),
                 }
             }
-            Wish::Identify => {
+            BlockRequest::Identify => {
                 let len = room.min(ID_MAX);
-                chain.writable.write(&peer.memory, 0, &self.front.id()[..len])?;
+                chain.writable.write(&peer.memory, 0, &self.server.id()[..len])?;
                 return queue.finish(&peer.memory, head, Status::Ok, len).map(|()| true);
             }
-            Wish::Refuse(status) => return queue.finish(&peer.memory, head, status, 0).map(|()| true),
+            BlockRequest::Refuse(status) => {
+                return queue.finish(&peer.memory, head, status, 0).map(|()| true);
+            }
         };
-        let token = Token { session: self.session, queue: index, head };
+        let token = ReplyTo { session: self.session, queue: index, head };
         let mut request = Request::new(token, ask, at, len);
         // What is refused anyhow needs no memory: `start` refuses it by the same facts.
         if matches!(ask, RequestKind::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
@@ -148,7 +150,7 @@ fn payload_of(
     chain: &Chain,
     at: u64,
     len: u64,
-) -> Result<Option<Sg>, Broken> {
+) -> Result<Option<Sg>, BrokenQueue> {
     let block = u64::from(geometry.logical);
     let align = (geometry.dio_align as usize).max(1);
     let mut is_fit = len > 0 && at.is_multiple_of(block) && len.is_multiple_of(block);
@@ -164,13 +166,13 @@ fn payload_of(
 }
 
 fn copy_in(
-    requests: &Requests<Token>,
+    requests: &Requests<ReplyTo>,
     memory: &Memory,
     chain: &Chain,
     at: u64,
     len: u64,
     data: &mut Parts,
-) -> Result<(), Broken> {
+) -> Result<(), BrokenQueue> {
     let (mut from, mut result) = (HEADER, Ok(()));
     requests.slices(data, at, 0, len, |slice| {
         if result.is_ok() {
@@ -208,10 +210,10 @@ impl Queue {
         head: u16,
         status: Status,
         written: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenQueue> {
         self.ring.release(head);
         let chain = self.ring.chain(head)?;
-        let last = chain.writable.len().checked_sub(1).ok_or(Broken)?;
+        let last = chain.writable.len().checked_sub(1).ok_or(BrokenQueue)?;
         chain.writable.write(memory, last, &[status as u8])?;
         if let Some(inflight) = &self.inflight {
             inflight.giving_back(head);

@@ -1,10 +1,10 @@
-//! Why a request of the local system was not carried out, in the words that all fronts share.
+//! Why a request of the local system was not carried out, in the words that all servers share.
 
 use volume::{Failure, Fault, Refusal};
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum RequestError {
     /// The medium, the path or the backing store failed.
     Io,
     /// No space: in the backing store, or behind the end of the volume.
@@ -21,25 +21,25 @@ pub enum Trouble {
     Gone,
 }
 
-impl Trouble {
+impl RequestError {
     /// The `errno` that Linux gives its own block devices' users for this.
     pub fn errno(self) -> i32 {
         match self {
-            Trouble::Io | Trouble::Gone => libc::EIO,
-            Trouble::NoSpace => libc::ENOSPC,
-            Trouble::ReadOnly => libc::EROFS,
-            Trouble::Conflict => libc::EBADE,
-            Trouble::Unsupported => libc::EOPNOTSUPP,
-            Trouble::Invalid => libc::EINVAL,
+            RequestError::Io | RequestError::Gone => libc::EIO,
+            RequestError::NoSpace => libc::ENOSPC,
+            RequestError::ReadOnly => libc::EROFS,
+            RequestError::Conflict => libc::EBADE,
+            RequestError::Unsupported => libc::EOPNOTSUPP,
+            RequestError::Invalid => libc::EINVAL,
         }
     }
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for RequestError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused(refusal) => refusal.into(),
-            Failure::Failed(Fault::NoSpace) => Trouble::NoSpace,
+            Failure::Failed(Fault::NoSpace) => RequestError::NoSpace,
             Failure::Failed(
                 Fault::Medium(_)
                 | Fault::Unwritable(_)
@@ -48,19 +48,19 @@ impl From<Failure> for Trouble {
                 | Fault::PathLost
                 | Fault::Aborted
                 | Fault::Internal,
-            ) => Trouble::Io,
+            ) => RequestError::Io,
         }
     }
 }
 
-impl From<Refusal> for Trouble {
+impl From<Refusal> for RequestError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Conflict => Trouble::Conflict,
-            Refusal::OutOfRange | Refusal::AtomicUnit => Trouble::Invalid,
-            Refusal::ReadOnly => Trouble::ReadOnly,
-            Refusal::Unsupported => Trouble::Unsupported,
-            Refusal::NoMarkSpace | Refusal::NoRegistrationSpace => Trouble::NoSpace,
+            Refusal::Conflict => RequestError::Conflict,
+            Refusal::OutOfRange | Refusal::AtomicUnit => RequestError::Invalid,
+            Refusal::ReadOnly => RequestError::ReadOnly,
+            Refusal::Unsupported => RequestError::Unsupported,
+            Refusal::NoMarkSpace | Refusal::NoRegistrationSpace => RequestError::NoSpace,
             Refusal::Inaccessible(_)
             | Refusal::NotReady(_)
             | Refusal::Busy
@@ -70,7 +70,7 @@ impl From<Refusal> for Trouble {
             | Refusal::NothingReserved
             | Refusal::NotDurable
             | Refusal::RemovalPrevented
-            | Refusal::NotFenced => Trouble::Io,
+            | Refusal::NotFenced => RequestError::Io,
         }
     }
 }

@@ -5,10 +5,10 @@ use volume::RamDisk;
 
 use super::*;
 use crate::requests::{Request, RequestKind};
-use crate::test_disk::{Mood, RamVolume};
+use crate::test_disk::{Behaviour, RamVolume};
 
-/// A front of one request, which is refused at once, and that ends when it was told so; or one that waits for memory.
-struct Played {
+/// A server of one request, which is refused at once, and that ends when it was told so; or one that waits for memory.
+struct FakeDriver {
     requests: Requests<()>,
     settled: u32,
     short: bool,
@@ -16,7 +16,7 @@ struct Played {
     told: bool,
 }
 
-impl Face for Played {
+impl EventHandler for FakeDriver {
     type Token = ();
 
     fn requests(&mut self) -> &mut Requests<()> {
@@ -36,7 +36,7 @@ impl Face for Played {
         Ok(())
     }
 
-    fn settle(&mut self, disk: &mut dyn Disk, _: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, _: &Waiter) -> io::Result<bool> {
         self.settled += 1;
         if self.settled == 1 && !self.short {
             self.requests.start(disk, Request::new((), RequestKind::Read, u64::MAX, 1)).unwrap();
@@ -52,7 +52,7 @@ impl Face for Played {
         self.short
     }
 
-    fn stop(&mut self, _: &Waiter, _: Leave) -> bool {
+    fn stop(&mut self, _: &Waiter, _: StopMode) -> bool {
         true
     }
 
@@ -61,24 +61,24 @@ impl Face for Played {
     }
 }
 
-fn played(short: bool, limit: Duration) -> (Played, RamVolume) {
-    let disk = RamVolume::new(Arc::new(RamDisk::new(8, 8, 512, 4096)), Mood::default());
+fn played(short: bool, limit: Duration) -> (FakeDriver, RamVolume) {
+    let disk = RamVolume::new(Arc::new(RamDisk::new(8, 8, 512, 4096)), Behaviour::default());
     let requests = Requests::new(&disk, 4, Arc::default());
-    (Played { requests, settled: 0, short, until: now() + limit, told: false }, disk)
+    (FakeDriver { requests, settled: 0, short, until: now() + limit, told: false }, disk)
 }
 
 #[test]
 fn what_ends_at_once_when_it_had_waited_is_told_before_anything_else_happens() {
-    let (mut face, mut disk) = played(false, Duration::from_secs(5));
+    let (mut handler, mut disk) = played(false, Duration::from_secs(5));
     let begun = Instant::now();
-    run(&mut face, &mut disk, &Stop::new().unwrap()).unwrap();
-    assert!(face.told && begun.elapsed() < Duration::from_secs(4));
+    run(&mut handler, &mut disk, &Stop::new().unwrap()).unwrap();
+    assert!(handler.told && begun.elapsed() < Duration::from_secs(4));
 }
 
 /// Memory of others comes back without a word.
 #[test]
 fn who_waits_for_memory_asks_again_and_does_not_spin() {
-    let (mut face, mut disk) = played(true, Duration::from_millis(300));
-    run(&mut face, &mut disk, &Stop::new().unwrap()).unwrap();
-    assert!((3..=40).contains(&face.settled), "asked {} times", face.settled);
+    let (mut handler, mut disk) = played(true, Duration::from_millis(300));
+    run(&mut handler, &mut disk, &Stop::new().unwrap()).unwrap();
+    assert!((3..=40).contains(&handler.settled), "asked {} times", handler.settled);
 }

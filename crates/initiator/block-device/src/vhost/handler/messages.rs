@@ -13,14 +13,14 @@ use rustix::net::{
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use super::{DESCRIPTORS_MAX, KICKS, PEER, Peer, Queue, Server};
+use super::{DESCRIPTORS_MAX, Handler, KICKS, PEER, Peer, Queue};
 use crate::disk::Disk;
 use crate::vhost::block::{self, Config, WCE};
 use crate::vhost::inflight;
 use crate::vhost::memory::REGIONS_MAX;
 use crate::vhost::message::{self, Message, feature, protocol_feature};
-use crate::vhost::ring::Broken;
-use crate::wait::{Key, Waiter};
+use crate::vhost::ring::BrokenQueue;
+use crate::wait::{EventKey, Waiter};
 
 const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
     | protocol_feature::REPLY_ACK
@@ -31,17 +31,17 @@ const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
     | protocol_feature::CONFIGURE_MEM_SLOTS;
 
 /// Why a session ends: the front end said what it must not, or is gone.
-pub(super) struct Ends;
+pub(super) struct SessionEnd;
 
-impl From<message::Malformed> for Ends {
+impl From<message::Malformed> for SessionEnd {
     fn from(_: message::Malformed) -> Self {
-        Ends
+        SessionEnd
     }
 }
 
-impl Server<'_> {
+impl Handler<'_> {
     /// Takes what the front end says.
-    pub(super) fn hear(&mut self, disk: &dyn Disk, waiter: &Waiter) -> Result<(), Ends> {
+    pub(super) fn hear(&mut self, disk: &dyn Disk, waiter: &Waiter) -> Result<(), SessionEnd> {
         loop {
             // One call hears many messages, and each is answered by what holds then.
             self.look(disk);
@@ -70,17 +70,17 @@ impl Server<'_> {
     fn obey(
         &mut self,
         waiter: &Waiter,
-        envelope: message::Envelope,
+        envelope: message::ReceivedMessage,
         mut files: SmallVec<[OwnedFd; DESCRIPTORS_MAX]>,
-    ) -> Result<(), Ends> {
+    ) -> Result<(), SessionEnd> {
         let session = self.session;
         let features = block::features(self.read_only);
-        let queues = self.front.queues();
+        let queues = self.server.queues();
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let request = envelope.request;
         self.out.clear();
         let out = &mut self.out;
-        let done: Result<(), Broken> = match envelope.message {
+        let done: Result<(), BrokenQueue> = match envelope.message {
             Message::GetFeatures => {
                 let all = features
                     | feature::VERSION_1
@@ -113,24 +113,24 @@ impl Server<'_> {
             }
             Message::SetMemory(regions) => {
                 if regions.len() != files.len() {
-                    return Err(Ends);
+                    return Err(SessionEnd);
                 }
                 peer.memory.clear();
                 let added =
                     regions.iter().zip(files.drain(..)).all(|(at, file)| peer.memory.add(*at, file).is_ok());
                 peer.find_rings();
-                if added { Ok(()) } else { Err(Broken) }
+                if added { Ok(()) } else { Err(BrokenQueue) }
             }
             Message::AddRegion(at) => {
-                let file = files.pop().ok_or(Ends)?;
-                let added = peer.memory.add(at, file).map_err(|_| Broken);
+                let file = files.pop().ok_or(SessionEnd)?;
+                let added = peer.memory.add(at, file).map_err(|_| BrokenQueue);
                 peer.find_rings();
                 added
             }
             Message::RemoveRegion(at) => {
                 let removed = peer.memory.remove(at);
                 peer.find_rings();
-                if removed { Ok(()) } else { Err(Broken) }
+                if removed { Ok(()) } else { Err(BrokenQueue) }
             }
             Message::SetRingSize(index, size) => peer.queue(index)?.ring.set_size(size),
             Message::SetRingAt(index, at) => {
@@ -143,16 +143,16 @@ impl Server<'_> {
             Message::GetRingBase(index) => {
                 peer.queue(index)?;
                 peer.stopping = Some((index, request));
-                waiter.change(peer.fd.as_fd(), PEER, false, false).map_err(|_| Ends)?;
+                waiter.change(peer.fd.as_fd(), PEER, false, false).map_err(|_| SessionEnd)?;
                 return self.answer_stopped(waiter);
             }
             Message::SetKick(index, true) => {
-                let kick = unblocked(files.pop().ok_or(Ends)?)?;
+                let kick = unblocked(files.pop().ok_or(SessionEnd)?)?;
                 peer.start(waiter, session, index, kick)?;
                 Ok(())
             }
             // Without a kick the ring would have to be looked at all the time.
-            Message::SetKick(_, false) => Err(Broken),
+            Message::SetKick(_, false) => Err(BrokenQueue),
             Message::SetCall(index, some) => {
                 peer.queue(index)?.call = files.pop().filter(|_| some).map(unblocked).transpose()?;
                 Ok(())
@@ -168,7 +168,7 @@ impl Server<'_> {
                 Ok(())
             }
             Message::SetBackendSocket => {
-                peer.backend = Some(files.pop().ok_or(Ends)?);
+                peer.backend = Some(files.pop().ok_or(SessionEnd)?);
                 Ok(())
             }
             Message::GetConfig(at) => {
@@ -184,29 +184,29 @@ impl Server<'_> {
                     peer.write_back = *on != 0;
                     Ok(())
                 }
-                _ => Err(Broken),
+                _ => Err(BrokenQueue),
             },
             Message::GetInflight(asked) => {
                 if asked.queues > queues {
-                    return Err(Ends);
+                    return Err(SessionEnd);
                 }
-                let (file, at) = inflight::create(asked).map_err(|_| Ends)?;
+                let (file, at) = inflight::create(asked).map_err(|_| SessionEnd)?;
                 message::reply(out, request, &[at.as_bytes()]);
                 return peer.send_with(out, &file);
             }
             Message::SetInflight(at) => {
-                let file = files.pop().ok_or(Ends)?;
+                let file = files.pop().ok_or(SessionEnd)?;
                 if peer.queues.iter().any(|queue| queue.ring.out() > 0) {
                     // What is out is noted in the record that was there when it was taken.
-                    return Err(Ends);
+                    return Err(SessionEnd);
                 }
-                let records = inflight::open(file.as_fd(), at).map_err(|_| Ends)?;
+                let records = inflight::open(file.as_fd(), at).map_err(|_| SessionEnd)?;
                 for (queue, record) in peer.queues.iter_mut().zip(records) {
                     queue.inflight = Some(record);
                 }
                 Ok(())
             }
-            Message::Unknown(_) => Err(Broken),
+            Message::Unknown(_) => Err(BrokenQueue),
         };
         if envelope.need_reply && peer.protocol_features & protocol_feature::REPLY_ACK != 0 {
             return peer.say(out, request, &[&u64::from(done.is_err()).to_ne_bytes()]);
@@ -215,7 +215,7 @@ impl Server<'_> {
     }
 
     /// Answers that a ring has stopped, once nothing of it is in flight.
-    pub(super) fn answer_stopped(&mut self, waiter: &Waiter) -> Result<(), Ends> {
+    pub(super) fn answer_stopped(&mut self, waiter: &Waiter) -> Result<(), SessionEnd> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let Some((index, request)) = peer.stopping else { return Ok(()) };
         let queue = peer.queue(index)?;
@@ -225,25 +225,25 @@ impl Server<'_> {
             return Ok(());
         }
         queue.put_back();
-        queue.forget_kick(waiter).map_err(|_| Ends)?;
+        queue.forget_kick(waiter).map_err(|_| SessionEnd)?;
         let base = u32::from(queue.ring.next_available);
         queue.ring.stop();
         peer.stopping = None;
-        waiter.change(peer.fd.as_fd(), PEER, true, false).map_err(|_| Ends)?;
+        waiter.change(peer.fd.as_fd(), PEER, true, false).map_err(|_| SessionEnd)?;
         self.out.clear();
         peer.say(&mut self.out, request, &[&index.to_ne_bytes(), &base.to_ne_bytes()])
     }
 }
 
 /// What is read or written to say that something happened: whatever the front end gave, it never waits.
-fn unblocked(file: OwnedFd) -> Result<OwnedFd, Ends> {
-    rustix::io::ioctl_fionbio(&file, true).map_err(|_| Ends)?;
+fn unblocked(file: OwnedFd) -> Result<OwnedFd, SessionEnd> {
+    rustix::io::ioctl_fionbio(&file, true).map_err(|_| SessionEnd)?;
     Ok(file)
 }
 
 impl Peer {
-    fn queue(&mut self, index: u32) -> Result<&mut Queue, Ends> {
-        self.queues.get_mut(index as usize).ok_or(Ends)
+    fn queue(&mut self, index: u32) -> Result<&mut Queue, SessionEnd> {
+        self.queues.get_mut(index as usize).ok_or(SessionEnd)
     }
 
     fn set_features(&mut self, features: u64) {
@@ -261,13 +261,13 @@ impl Peer {
         }
     }
 
-    fn start(&mut self, waiter: &Waiter, session: u32, index: u32, kick: OwnedFd) -> Result<(), Ends> {
+    fn start(&mut self, waiter: &Waiter, session: u32, index: u32, kick: OwnedFd) -> Result<(), SessionEnd> {
         let memory = std::mem::take(&mut self.memory);
         let queue = self.queue(index)?;
-        queue.forget_kick(waiter).map_err(|_| Ends)?;
-        let key = Key(u64::from(session) << 32 | (KICKS + u64::from(index)));
+        queue.forget_kick(waiter).map_err(|_| SessionEnd)?;
+        let key = EventKey(u64::from(session) << 32 | (KICKS + u64::from(index)));
         // Kicks that came before are still in the descriptor.
-        waiter.add(kick.as_fd(), key, true, false).map_err(|_| Ends)?;
+        waiter.add(kick.as_fd(), key, true, false).map_err(|_| SessionEnd)?;
         queue.kick = Some(kick);
         queue.broken = false;
         queue.kicked = true;
@@ -288,23 +288,23 @@ impl Peer {
     }
 
     /// Receives once. False: there is nothing more.
-    fn receive(&mut self) -> Result<bool, Ends> {
+    fn receive(&mut self) -> Result<bool, SessionEnd> {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         // Only the message that is being read, so that descriptors belong to the one they came with.
         let want = if self.have < message::HEADER {
             message::HEADER
         } else {
-            let size = self.input.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()).ok_or(Ends)?;
+            let size = self.input.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()).ok_or(SessionEnd)?;
             message::HEADER + u32::from_ne_bytes(*size) as usize
         };
-        let room = self.input.get_mut(self.have..want).ok_or(Ends)?;
+        let room = self.input.get_mut(self.have..want).ok_or(SessionEnd)?;
         let mut bytes = [io::IoSliceMut::new(room)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let came = match rustix::net::recvmsg(&self.fd, &mut bytes, &mut control, flags) {
             Ok(came) => came,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(false),
-            Err(_) => return Err(Ends),
+            Err(_) => return Err(SessionEnd),
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
@@ -313,22 +313,22 @@ impl Peer {
         }
         let too_many = self.descriptors.len() > DESCRIPTORS_MAX || came.flags.contains(ReturnFlags::CTRUNC);
         if came.bytes == 0 || too_many {
-            return Err(Ends);
+            return Err(SessionEnd);
         }
         self.have += came.bytes;
         Ok(true)
     }
 
-    fn say(&mut self, out: &mut Vec<u8>, request: u32, parts: &[&[u8]]) -> Result<(), Ends> {
+    fn say(&mut self, out: &mut Vec<u8>, request: u32, parts: &[&[u8]]) -> Result<(), SessionEnd> {
         message::reply(out, request, parts);
         // A front end that reads no answers is of no use.
         match rustix::net::send(&self.fd, out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(n) if n == out.len() => Ok(()),
-            _ => Err(Ends),
+            _ => Err(SessionEnd),
         }
     }
 
-    fn send_with(&mut self, out: &[u8], file: &OwnedFd) -> Result<(), Ends> {
+    fn send_with(&mut self, out: &[u8], file: &OwnedFd) -> Result<(), SessionEnd> {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let files = [file.as_fd()];
@@ -336,7 +336,7 @@ impl Peer {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match rustix::net::sendmsg(&self.fd, &[io::IoSlice::new(out)], &mut control, flags) {
             Ok(n) if n == out.len() => Ok(()),
-            _ => Err(Ends),
+            _ => Err(SessionEnd),
         }
     }
 }

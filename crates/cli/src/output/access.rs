@@ -2,7 +2,7 @@
 
 use super::{card, or_dash, table};
 use control::report::{
-    HostReport, PathReport, RegistrantReport, ReservationReport, StandingReport, SubsystemReport,
+    HostReport, PathReport, RegistrantReport, ReservationReport, SubsystemReport, VolumeStateReport,
 };
 
 fn addresses(path: &PathReport) -> String {
@@ -77,7 +77,7 @@ fn registrant_table(registrants: &[RegistrantReport]) -> String {
 }
 
 /// What of a volume's standing belongs on its card.
-pub fn standing_rows(standing: &StandingReport) -> Vec<(&'static str, Option<String>)> {
+pub fn standing_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Option<String>)> {
     let mut state = Vec::new();
     state.extend(standing.write_protected.then(|| "write-protected".to_owned()));
     state.extend(standing.backing_read_only.then(|| "read-only on the machine that has it".to_owned()));

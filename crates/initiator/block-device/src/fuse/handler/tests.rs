@@ -1,18 +1,21 @@
 use volume::RamDisk;
 
 use super::*;
-use crate::fuse::{Facts, Kept, Name, Settings};
-use crate::test_disk::{Mood, Noise, RamVolume, seeds};
+use crate::fuse::{InheritedMount, MountFacts, MountId, Settings};
+use crate::test_disk::{Behaviour, Mutator, RamVolume, seeds};
 use crate::wait::Stop;
 
-/// A front whose kernel is a socket that we have the other end of.
-fn front(dir: &std::path::Path, write_max: u32) -> (Front, OwnedFd) {
+/// A server whose kernel is a socket that we have the other end of.
+fn server(dir: &std::path::Path, write_max: u32) -> (Server, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let facts = Facts { write_max, name: Name(1), made: None, by_program: false };
-    let kept = Kept { fuse: theirs, device: None, facts };
-    (Front::recover(Settings { loop_devices: LoopDevices::Never, ..Settings::new(dir) }, kept).unwrap(), ours)
+    let facts = MountFacts { write_max, name: MountId(1), made: None, by_program: false };
+    let kept = InheritedMount { fuse: theirs, device: None, facts };
+    (
+        Server::recover(Settings { loop_devices: LoopDevices::Never, ..Settings::new(dir) }, kept).unwrap(),
+        ours,
+    )
 }
 
 fn processor_time() -> Duration {
@@ -25,8 +28,8 @@ fn processor_time() -> Duration {
 #[test]
 fn without_memory_for_a_request_nobody_is_kept_awake() {
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, peer) = front(&dir, 1 << 20);
-    let mood = Mood { memory: Some(64 << 10), ..Mood::default() };
+    let (mut server, peer) = server(&dir, 1 << 20);
+    let mood = Behaviour { memory: Some(64 << 10), ..Behaviour::default() };
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
     let stop = Stop::new().unwrap();
     // A request that cannot be read.
@@ -39,7 +42,7 @@ fn without_memory_for_a_request_nobody_is_kept_awake() {
         its_stop.stop();
     });
     let before = processor_time();
-    front.run(&mut disk, &stop, &mut |_| Ok(())).unwrap();
+    server.run(&mut disk, &stop, &mut |_| Ok(())).unwrap();
     let used = processor_time() - before;
     stopper.join().unwrap();
     assert!(used < Duration::from_millis(40), "{used:?} of processor time in 400 ms");
@@ -49,8 +52,8 @@ fn without_memory_for_a_request_nobody_is_kept_awake() {
 #[test]
 fn asked_twice_it_ends_under_load() {
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, peer) = front(&dir, 4096);
-    let mood = Mood { shuffle: Some(3), never_lends: true, ..Mood::default() };
+    let (mut server, peer) = server(&dir, 4096);
+    let mood = Behaviour { shuffle: Some(3), never_lends: true, ..Behaviour::default() };
     mood.stuck.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
     let stop = Stop::new().unwrap();
@@ -83,8 +86,8 @@ fn asked_twice_it_ends_under_load() {
         }
     });
     let begun = std::time::Instant::now();
-    front.run(&mut disk, &stop, &mut |_| Ok(())).unwrap();
-    drop(front);
+    server.run(&mut disk, &stop, &mut |_| Ok(())).unwrap();
+    drop(server);
     stopper.join().unwrap();
     asker.join().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2), "it went on for {:?}", begun.elapsed());
@@ -94,21 +97,21 @@ fn asked_twice_it_ends_under_load() {
 fn a_polite_stop_does_not_cut_users_when_something_is_mounted_over_it() {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-over", std::process::id()));
-    let Ok(mut front) = Front::new(Settings::new(&dir)) else { return };
+    let Ok(mut server) = Server::new(Settings::new(&dir)) else { return };
     if mount("none", &dir, "tmpfs", MountFlags::empty(), None).is_err() {
         return;
     }
-    let disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    let disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
     let waiter = Waiter::new(&disk, &Stop::new().unwrap()).unwrap();
-    let mut ready = |_: Place<'_>| Ok(());
+    let mut ready = |_: MountedFile<'_>| Ok(());
     for (opened, is_over) in [(1, false), (0, true)] {
-        let mut server = Server::new(&mut front, &disk, &mut ready).unwrap();
-        server.opened = opened;
-        assert!(server.stop(&waiter, Leave::WhenDone), "they are given a time");
-        assert_eq!((server.is_over(), server.poll_timeout().is_some()), (is_over, !is_over));
+        let mut handler = Handler::new(&mut server, &disk, &mut ready).unwrap();
+        handler.opened = opened;
+        assert!(handler.stop(&waiter, StopMode::WhenDone), "they are given a time");
+        assert_eq!((handler.is_over(), handler.poll_timeout().is_some()), (is_over, !is_over));
     }
     unmount(&dir, UnmountFlags::DETACH).unwrap();
-    drop(front);
+    drop(server);
     assert!(!dir.exists());
 }
 
@@ -116,50 +119,51 @@ fn a_polite_stop_does_not_cut_users_when_something_is_mounted_over_it() {
 #[test]
 fn nothing_that_waits_at_a_recovered_place_is_taken_before_it_is_known_who_serves_it() {
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, peer) = front(&dir, 4096);
+    let (mut server, peer) = server(&dir, 4096);
     let header = wire::InHeader { len: 40, opcode: opcode::STATFS, unique: 7, ..wire::InHeader::default() };
     rustix::io::write(&peer, header.as_bytes()).unwrap();
     rustix::io::ioctl_fionbio(&peer, true).unwrap();
-    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
     let stop = Stop::new().unwrap();
-    let why = front.run(&mut disk, &stop, &mut |place| {
+    let why = server.run(&mut disk, &stop, &mut |place| {
         assert!(place.kept.is_some(), "who recovers it next needs the kernel's end");
         assert!(rustix::io::read(&peer, &mut [0; 64]).is_err(), "the kernel was told to ask again");
         Err(io::ErrorKind::StorageFull.into())
     });
     assert_eq!(why.unwrap_err().kind(), io::ErrorKind::StorageFull);
     assert!(rustix::io::read(&peer, &mut [0; 64]).is_err(), "somebody was asked, or answered");
-    assert!(!front.mount.settled, "it stays as it was found");
+    assert!(!server.mount.settled, "it stays as it was found");
 }
 
 #[test]
 fn a_front_that_fails_by_itself_does_not_take_the_place_from_under_its_users() {
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, peer) = front(&dir, 4096);
-    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    let (mut server, peer) = server(&dir, 4096);
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
     let mut was_told = false;
     rustix::io::write(&peer, &[0xff; 50]).unwrap();
-    let ran = front.run(&mut disk, &Stop::new().unwrap(), &mut |_| {
+    let ran = server.run(&mut disk, &Stop::new().unwrap(), &mut |_| {
         was_told = true;
         Ok(())
     });
     assert!(ran.is_err() && was_told);
-    assert!(!front.mount.settled, "it is taken away, and what waits fails");
+    assert!(!server.mount.settled, "it is taken away, and what waits fails");
 }
 
 /// Nobody has what its users would wait for.
 #[test]
 fn a_new_place_of_which_nobody_could_be_told_does_not_stay_as_a_dead_mount() {
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, _peer) = front(&dir, 4096);
-    (front.inherited, front.mount.settled) = (None, true);
-    let disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    let (mut server, _peer) = server(&dir, 4096);
+    (server.inherited, server.mount.settled) = (None, true);
+    let disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
     for (is_told, leaves_users) in [(false, false), (true, true)] {
-        let mut ready = |_: Place<'_>| if is_told { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) };
-        let mut server = Server::new(&mut front, &disk, &mut ready).unwrap();
-        server.resends = true;
-        assert_eq!(server.tell_ready(Err(None)).is_ok(), is_told);
-        assert_eq!(server.leaves_users(), leaves_users);
+        let mut ready =
+            |_: MountedFile<'_>| if is_told { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) };
+        let mut handler = Handler::new(&mut server, &disk, &mut ready).unwrap();
+        handler.resends = true;
+        assert_eq!(handler.tell_ready(Err(None)).is_ok(), is_told);
+        assert_eq!(handler.leaves_users(), leaves_users);
     }
 }
 
@@ -170,24 +174,24 @@ fn a_program_that_takes_the_place_away_is_not_waited_for_by_who_must_answer_it()
     for times in [1, 2] {
         let dir = std::env::temp_dir().join(format!("attach-fuse-{}-program-{times}", std::process::id()));
         let settings = Settings { loop_devices: LoopDevices::Never, ..Settings::new(&dir) };
-        let Ok(mut front) = Front::new(settings) else { return };
-        if front.mount.is_by_program() {
+        let Ok(mut server) = Server::new(settings) else { return };
+        if server.mount.is_by_program() {
             return;
         }
         let script = dir.with_extension("sh");
         // What it asks for is known by nobody beforehand.
         std::fs::write(&script, "#!/bin/sh\nstat -f \"$5\" >/dev/null 2>&1\numount -l \"$5\"\n").unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
-        front.mount.use_program(script.to_str().unwrap().to_owned().leak());
+        server.mount.use_program(script.to_str().unwrap().to_owned().leak());
         let stop = Stop::new().unwrap();
         let (its_stop, (say, said)) = (stop.clone(), mpsc::channel());
         std::thread::spawn(move || {
-            let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
-            let ran = front.run(&mut disk, &its_stop, &mut |_| {
+            let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
+            let ran = server.run(&mut disk, &its_stop, &mut |_| {
                 (0..times).for_each(|_| its_stop.stop());
                 Ok(())
             });
-            drop(front);
+            drop(server);
             let _ = say.send(ran);
         });
         // If it hangs, the end of this process ends it.
@@ -211,11 +215,11 @@ impl Model {
 }
 
 /// What a kernel that is out of its mind asks, and what it must be answered. Its payload is 0xee.
-fn draw_request(noise: &mut Noise, unique: u64) -> (wire::InHeader, Vec<u8>) {
+fn draw_request(noise: &mut Mutator, unique: u64) -> (wire::InHeader, Vec<u8>) {
     const KNOWN: [u32; 25] =
         [1, 2, 3, 4, 14, 15, 15, 15, 16, 16, 16, 17, 18, 20, 25, 27, 28, 29, 30, 34, 36, 38, 42, 43, 46];
     let opcode = if noise.draw(12) == 0 { noise.odd() as u32 } else { KNOWN[noise.draw(25) as usize] };
-    let near = |noise: &mut Noise| if noise.draw(4) == 0 { noise.odd() } else { noise.draw(SIZE) };
+    let near = |noise: &mut Mutator| if noise.draw(4) == 0 { noise.odd() } else { noise.draw(SIZE) };
     let mut bytes = match opcode {
         opcode::READ | opcode::WRITE | opcode::READDIR => {
             let size = if noise.draw(5) == 0 { noise.odd() as u32 } else { noise.draw(9000) as u32 };
@@ -304,22 +308,22 @@ fn ask(peer: &OwnedFd, header: &wire::InHeader, arguments: &[u8], seed: u64) -> 
 #[test]
 fn requests_of_hostile_seeds_are_answered_and_harm_nobody() {
     for seed in seeds(100) {
-        let noise = &mut Noise::new(seed);
+        let noise = &mut Mutator::new(seed);
         let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-        let (mut front, peer) = front(&dir, 8192);
+        let (mut server, peer) = server(&dir, 8192);
         let logical = if seed % 2 == 0 { 512 } else { 4096 };
-        let mood = Mood {
+        let mood = Behaviour {
             shuffle: Some(seed),
             never_lends: seed % 3 > 0,
             memory: Some(1 << 20),
             max_io: Some(8192),
-            ..Mood::default()
+            ..Behaviour::default()
         };
         let thread = std::thread::spawn(move || {
             let blocks = SIZE / u64::from(logical);
             let mut disk = RamVolume::new(Arc::new(RamDisk::new(blocks, blocks, logical, 4096)), mood);
             let stop = Stop::new().unwrap();
-            front.run(&mut disk, &stop, &mut |_| Ok(()))
+            server.run(&mut disk, &stop, &mut |_| Ok(()))
         });
         let mut model = Model(vec![0; SIZE as usize]);
         let mut unique = 10;
@@ -353,12 +357,12 @@ fn requests_of_hostile_seeds_are_answered_and_harm_nobody() {
 fn a_close_is_not_answered_as_flushed_before_a_flush_covers_what_was_written() {
     use std::sync::atomic::Ordering::Relaxed;
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, peer) = front(&dir, 8192);
-    let mood = Mood { shuffle: Some(1), never_lends: true, ..Mood::default() };
+    let (mut server, peer) = server(&dir, 8192);
+    let mood = Behaviour { shuffle: Some(1), never_lends: true, ..Behaviour::default() };
     let its_mood = mood.clone();
     let thread = std::thread::spawn(move || {
         let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), its_mood);
-        front.run(&mut disk, &Stop::new().unwrap(), &mut |_| Ok(()))
+        server.run(&mut disk, &Stop::new().unwrap(), &mut |_| Ok(()))
     });
     let mut unique = 0;
     let mut message = |opcode, arguments: &[u8]| {
@@ -383,7 +387,7 @@ fn a_close_is_not_answered_as_flushed_before_a_flush_covers_what_was_written() {
         rustix::io::write(&peer, &message(opcode::FLUSH, &[0; 24])).unwrap();
         assert_eq!((answer(), taken() - before), (error, flushes));
     };
-    // Of what was written before this front nobody knows.
+    // Of what was written before this server nobody knows.
     close(0, 1);
     close(0, 0);
     let sent = |bytes: &[u8]| assert_eq!(rustix::io::write(&peer, bytes), Ok(bytes.len()));
@@ -425,11 +429,11 @@ fn a_close_is_not_answered_as_flushed_before_a_flush_covers_what_was_written() {
 fn answers_that_the_kernel_had_no_memory_for_are_given_later() {
     const COUNT: u64 = 100;
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
-    let (mut front, peer) = front(&dir, 8192);
-    let mood = Mood { never_lends: true, ..Mood::default() };
+    let (mut server, peer) = server(&dir, 8192);
+    let mood = Behaviour { never_lends: true, ..Behaviour::default() };
     let thread = std::thread::spawn(move || {
         let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
-        front.run(&mut disk, &Stop::new().unwrap(), &mut |_| Ok(()))
+        server.run(&mut disk, &Stop::new().unwrap(), &mut |_| Ok(()))
     });
     let asked = wire::TransferIn { size: 8192, ..wire::TransferIn::default() };
     for unique in 1..=COUNT {

@@ -1,4 +1,4 @@
-//! The loop of every front: what is ready goes to the front, what it asks goes to the disk, what ended
+//! The loop of every server: what is ready goes to the server, what it asks goes to the disk, what ended
 //! goes back, until nothing moves; then it waits.
 
 use std::io;
@@ -10,20 +10,20 @@ use crate::disk::Disk;
 use crate::requests::{Ended, Requests};
 use crate::wait::{Ready, Stop, Waiter, now};
 
-/// How long a front that was asked to stop waits for what is at the disk; then it answers with an error.
+/// How long a server that was asked to stop waits for what is at the disk; then it answers with an error.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 /// How long it then still tries to get its answers to those who asked.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How soon memory is looked for again that nobody had: it may come back without any of the front's own requests
+/// How soon memory is looked for again that nobody had: it may come back without any of the server's own requests
 /// ending, and nobody tells.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How often disk and front may move in turn before descriptors are looked at.
+/// How often disk and server may move in turn before descriptors are looked at.
 const ROUNDS: usize = 64;
 
-/// What the loop needs of a front.
-pub(crate) trait Face {
+/// What the loop needs of a server.
+pub(crate) trait EventHandler {
     /// Its name for a request.
     type Token;
     /// Its requests.
@@ -35,84 +35,84 @@ pub(crate) trait Face {
     /// The disk's geometry has changed.
     fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()>;
     /// Sends what can be sent, and starts what had to wait. True if anything was started.
-    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool>;
-    /// When to be called by [`Face::settle`] at the latest.
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool>;
+    /// When to be called by [`EventHandler::advance`] at the latest.
     fn poll_timeout(&self) -> Option<Time>;
     /// Whether anything waits for memory. What brings requests is not waited for meanwhile, or it would be told of
     /// again and again.
     fn is_short(&self) -> bool;
     /// Shall end. True: its users end it when they are done, however long that takes.
-    fn stop(&mut self, waiter: &Waiter, how: Leave) -> bool;
+    fn stop(&mut self, waiter: &Waiter, how: StopMode) -> bool;
     /// Whether those who asked have all their answers, and no more will ask.
     fn is_over(&self) -> bool;
 }
 
-/// How a front ends.
+/// How a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum StopMode {
     /// As soon as is good for its users.
     WhenDone,
     /// Now, whatever they do.
     Now,
 }
 
-/// Runs a front until it was asked to stop and has ended, its peer is gone, or the disk is (then with its
+/// Runs a server until it was asked to stop and has ended, its peer is gone, or the disk is (then with its
 /// error).
-pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-    let _flusher = Flusher::begin();
+pub(crate) fn run(handler: &mut impl EventHandler, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
+    let _flusher = IoFlusher::begin();
     let mut waiter = Waiter::new(disk, stop)?;
     let mut gone: Option<io::Error> = None;
     let mut deadline: Option<Time> = None;
     let mut asked = 0;
     loop {
-        let work = work(face, disk, &waiter, gone.is_some())?;
+        let work = work(handler, disk, &waiter, gone.is_some())?;
         let is_busy = matches!(work, Work::Busy);
         match work {
-            Work::Settled | Work::Busy => {}
+            Work::Idle | Work::Busy => {}
             Work::DiskGone(error) => {
                 waiter.forget_disk(disk);
                 gone = Some(error);
-                face.requests().give_up();
-                face.stop(&waiter, Leave::Now);
+                handler.requests().give_up();
+                handler.stop(&waiter, StopMode::Now);
                 deadline = Some(now() + FAREWELL);
                 continue;
             }
         }
         let late = deadline.is_some_and(|deadline| now() >= deadline);
-        if face.requests().in_flight() == 0 && (face.is_over() || late) {
+        if handler.requests().in_flight() == 0 && (handler.is_over() || late) {
             return gone.map_or(Ok(()), Err);
         }
         if late {
-            face.requests().give_up();
+            handler.requests().give_up();
             deadline = Some(now() + FAREWELL);
             continue;
         }
-        let until = [face.poll_timeout(), deadline].into_iter().flatten().min();
+        let until = [handler.poll_timeout(), deadline].into_iter().flatten().min();
         let most = until.map(|until| until.since(now()));
-        let most = if face.is_short() { Some(most.map_or(RETRY, |most| most.min(RETRY))) } else { most };
+        let most = if handler.is_short() { Some(most.map_or(RETRY, |most| most.min(RETRY))) } else { most };
         waiter.wait(disk, if is_busy { Some(Duration::ZERO) } else { most })?;
         if stop.times() > asked {
             stop.clear();
             asked = stop.times();
-            let how = if asked == 1 { Leave::WhenDone } else { Leave::Now };
+            let how = if asked == 1 { StopMode::WhenDone } else { StopMode::Now };
             let wait = if asked == 1 { STOP_WAIT } else { Duration::ZERO };
-            if !face.stop(&waiter, how) {
+            if !handler.stop(&waiter, how) {
                 deadline = Some(deadline.unwrap_or(Time(u64::MAX)).min(now() + wait));
             }
         }
         let mut index = 0;
         while let Some(ready) = waiter.ready(index) {
             if let Some(ready) = ready {
-                face.handle_ready(disk, &waiter, ready)?;
+                handler.handle_ready(disk, &waiter, ready)?;
             }
             index += 1;
         }
     }
 }
 
-/// Waits, after a front has failed, until nothing that it submitted is at the disk any more, or `stop` is asked. The
-/// next front of the same disk is asked all of it again: an operation that ended later would be taken for one of that
-/// front's, and an old write could land behind a newer one.
+/// Waits, after a server has failed, until nothing that it submitted is at the disk any more, or `stop` is asked. The
+/// next server of the same disk is asked all of it again: an operation that ended later would be taken for one of that
+/// server's, and an old write could land behind a newer one.
 pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &Stop) {
     while requests.in_flight() > 0 && stop.times() == 0 && disk.drive(Some(Duration::ZERO)).is_ok() {
         while let Some(done) = disk.poll_done() {
@@ -124,7 +124,7 @@ pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &S
 
 /// While it lives, the kernel does not make this thread wait for dirty pages when memory is short: those may be
 /// pages of a file system on the very disk that this thread serves, and then neither would ever go on.
-struct Flusher {
+struct IoFlusher {
     begun: bool,
 }
 
@@ -132,18 +132,18 @@ struct Flusher {
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 const PR_GET_IO_FLUSHER: libc::c_int = 58;
 
-impl Flusher {
+impl IoFlusher {
     /// Where the kernel grants it: it takes CAP_SYS_RESOURCE.
-    fn begin() -> Flusher {
+    fn begin() -> IoFlusher {
         // SAFETY: two calls without memory; they concern the calling thread alone.
         let begun = unsafe {
             libc::prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 0 && libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0
         };
-        Flusher { begun }
+        IoFlusher { begun }
     }
 }
 
-impl Drop for Flusher {
+impl Drop for IoFlusher {
     fn drop(&mut self) {
         if self.begun {
             // SAFETY: as above. If it fails, the thread goes on as one that is never made to wait.
@@ -153,15 +153,20 @@ impl Drop for Flusher {
 }
 
 enum Work {
-    Settled,
+    Idle,
     /// There is more to do.
     Busy,
     DiskGone(io::Error),
 }
 
-/// Lets disk and front work until neither has anything to do, or others wait to be heard: a machine that asks
-/// without end must not keep a [`Stop`] or its own front end from being heard.
-fn work(face: &mut impl Face, disk: &mut dyn Disk, waiter: &Waiter, gone: bool) -> io::Result<Work> {
+/// Lets disk and server work until neither has anything to do, or others wait to be heard: a machine that asks
+/// without end must not keep a [`Stop`] or its other users from being heard.
+fn work(
+    handler: &mut impl EventHandler,
+    disk: &mut dyn Disk,
+    waiter: &Waiter,
+    gone: bool,
+) -> io::Result<Work> {
     for _ in 0..ROUNDS {
         let mut moved = false;
         if !gone {
@@ -169,22 +174,22 @@ fn work(face: &mut impl Face, disk: &mut dyn Disk, waiter: &Waiter, gone: bool) 
                 return Ok(Work::DiskGone(error));
             }
             while let Some(done) = disk.poll_done() {
-                face.requests().handle_done(disk, done);
+                handler.requests().handle_done(disk, done);
                 moved = true;
             }
             if disk.has_changed() {
-                face.handle_change(disk)?;
+                handler.handle_change(disk)?;
             }
         }
-        while let Some(ended) = face.requests().poll_ended() {
-            face.handle_ended(ended)?;
+        while let Some(ended) = handler.requests().poll_ended() {
+            handler.handle_ended(ended)?;
             moved = true;
         }
-        moved |= face.settle(disk, waiter)?;
+        moved |= handler.advance(disk, waiter)?;
         // What was refused at once has ended, too.
-        moved |= face.requests().has_ended();
+        moved |= handler.requests().has_ended();
         if !moved {
-            return Ok(Work::Settled);
+            return Ok(Work::Idle);
         }
     }
     Ok(Work::Busy)

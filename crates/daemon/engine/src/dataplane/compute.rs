@@ -23,7 +23,7 @@ const OF_SOURCE_MAX: usize = 256;
 const WAITING_MAX: usize = 1024;
 
 /// What is asked for.
-pub trait Asked {
+pub trait ComputeRequest {
     /// Whether it is still of use. What is forgotten by name always is.
     fn is_wanted(&self) -> bool;
     /// Whether it is what a queue's host asks for by this number of its shard.
@@ -41,15 +41,15 @@ pub struct Job<W> {
 
 /// What waits, by source, the source whose turn it is in front.
 #[derive(Debug)]
-struct Line<W> {
+struct FairQueue<W> {
     sources: VecDeque<(IpAddr, VecDeque<Job<W>>)>,
     waiting: usize,
     ended: bool,
 }
 
-impl<W: Asked> Line<W> {
+impl<W: ComputeRequest> FairQueue<W> {
     fn new() -> Self {
-        Line { sources: VecDeque::new(), waiting: 0, ended: false }
+        FairQueue { sources: VecDeque::new(), waiting: 0, ended: false }
     }
 
     /// Puts a job in; gives one that is refused, this or another.
@@ -114,18 +114,18 @@ impl<W: Asked> Line<W> {
 
 /// What waits, for the thread that computes.
 #[derive(Debug)]
-pub struct Powers<W> {
-    line: Mutex<Line<W>>,
+pub struct ComputePool<W> {
+    line: Mutex<FairQueue<W>>,
     more: Condvar,
 }
 
-impl<W: Asked> Powers<W> {
+impl<W: ComputeRequest> ComputePool<W> {
     /// Nothing waits.
     pub fn new() -> Self {
-        Powers { line: Mutex::new(Line::new()), more: Condvar::new() }
+        ComputePool { line: Mutex::new(FairQueue::new()), more: Condvar::new() }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line<W>> {
+    fn line(&self) -> MutexGuard<'_, FairQueue<W>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +175,7 @@ mod tests {
     #[derive(Debug, PartialEq, Eq)]
     struct Plain(u64, bool);
 
-    impl Asked for Plain {
+    impl ComputeRequest for Plain {
         fn is_wanted(&self) -> bool {
             self.1
         }
@@ -189,13 +189,13 @@ mod tests {
         Job { shard: ShardId(0), work: Plain(id, true) }
     }
 
-    fn order(line: &mut Line<Plain>) -> Vec<u64> {
+    fn order(line: &mut FairQueue<Plain>) -> Vec<u64> {
         std::iter::from_fn(|| line.take()).map(|job| job.work.0).collect()
     }
 
     #[test]
     fn one_source_that_asks_for_much_delays_nobody_else() {
-        let mut line = Line::new();
+        let mut line = FairQueue::new();
         for id in 0..200 {
             assert!(line.put(source(1), job(id)).is_none());
         }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn nothing_is_computed_for_queues_that_have_closed() {
-        let mut line = Line::new();
+        let mut line = FairQueue::new();
         for id in 0..256 {
             assert!(line.put(source(1), job(id)).is_none());
         }
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_and_who_has_most_gives_way() {
-        let mut line = Line::new();
+        let mut line = FairQueue::new();
         let mut refused = 0;
         for id in 0..2 * OF_SOURCE_MAX as u64 {
             refused += usize::from(line.put(source(1), job(id)).is_some());
@@ -238,7 +238,7 @@ mod tests {
         let first: Vec<u64> = (0..900).filter_map(|_| line.take()).map(|job| job.work.0).collect();
         assert_eq!(first.iter().filter(|id| **id < 10_000).count(), 1);
         // Where all have one, one more waits for nobody's place.
-        let mut line = Line::new();
+        let mut line = FairQueue::new();
         for from in 0..WAITING_MAX as u16 {
             assert!(line.put(source(from), job(u64::from(from))).is_none());
         }
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_any_more_takes_nobodys_place() {
-        let mut line = Line::new();
+        let mut line = FairQueue::new();
         for id in 0..OF_SOURCE_MAX as u64 {
             assert!(line.put(source(1), Job { shard: ShardId(0), work: Plain(id, id % 2 == 0) }).is_none());
         }
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_work_hears_of_it_and_of_the_end() {
-        let powers = Powers::new();
+        let powers = ComputePool::new();
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| std::iter::from_fn(|| powers.next()).count());
             for id in 0..10 {
