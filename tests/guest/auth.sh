@@ -23,7 +23,7 @@ WRONG=$(secret "$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')" 0)
 
 target_start "$DIR"
 guest_run "$DIR" "$IMAGE" auth "$SECONDS_AT_MOST" "PORT=$NVME_PORT" "NQN=$(nqn disk)" "KEY=$KEY" "WRONG=$WRONG"
-grep -q 'host did not authenticate.*nqn.2014-08.org.nvmexpress:uuid:7e1a40c2' "$DIR/stderr" ||
+grep -q 'host failed to authenticate.*nqn.2014-08.org.nvmexpress:uuid:7e1a40c2' "$DIR/stderr" ||
   fail "the log does not say who was refused; see $DIR/stderr"
 if grep -qF "${KEY:12:20}" "$DIR/stderr" "$DIR/stdout"; then fail "the log shows a secret"; fi
 kill -0 "$TARGET_PID" || fail "the target died; see $DIR"

@@ -473,7 +473,7 @@ mod tests {
     fn what_is_not_built_says_so() {
         let why = Cli::try_parse_from(["blockwire", "serve", "--http", "127.0.0.1"]).unwrap_err();
         assert_eq!(why.exit_code(), 2);
-        assert!(why.to_string().contains("not built yet"), "{why}");
+        assert!(why.to_string().contains("not implemented yet"), "{why}");
     }
 
     #[test]

@@ -58,13 +58,13 @@ pub struct IscsictlArgs {
     /// Show what became of the global settings
     #[arg(short = 'g', group = "action")]
     pub globals: bool,
-    /// Not built: flush cached data
+    /// Not implemented: flush cached data
     #[arg(short = 'F', group = "action", hide = true)]
     pub flush: bool,
-    /// Not built: change global settings
+    /// Not implemented: change global settings
     #[arg(short = 'G', group = "action", hide = true)]
     pub set: bool,
-    /// Not built: overwrite the file
+    /// Not implemented: overwrite the file
     #[arg(short = 'W', group = "action", hide = true)]
     pub write: bool,
     /// Show the version
@@ -117,7 +117,7 @@ fn meant(words: &[String]) -> Result<SelectedTargets, Failure> {
     if names.iter().any(|name| name == "ALL") {
         return match names.len() {
             1 => Ok(SelectedTargets::All),
-            _ => Err(Failure::usage("target=ALL stands for all; it takes no other name beside it")),
+            _ => Err(Failure::usage("target=ALL means all targets; no other name may be given")),
         };
     }
     if names.is_empty() && !words.is_empty() {
@@ -156,7 +156,7 @@ pub fn run(args: &IscsictlArgs, paths: &Paths) -> Result<String, Failure> {
         (false, None, meant) if args.sessions => return sessions(args, meant, &ask),
         (false, None, SelectedTargets::Nothing) => return lines(args, &ask),
         (false, None, _) => {
-            return Err(Failure::usage("what is to be done with it? -S, -s, -c or -r; see -h"));
+            return Err(Failure::usage("what should be done with it? Use -S, -s, -c or -r; see -h"));
         }
     };
     shown(args, &ask(request)?)
@@ -164,12 +164,13 @@ pub fn run(args: &IscsictlArgs, paths: &Paths) -> Result<String, Failure> {
 
 fn not_built(args: &IscsictlArgs) -> Result<(), Failure> {
     let why = if args.flush {
-        "-F is not built: initiators flush by themselves (SYNCHRONIZE CACHE); with SYNC behind a TargetDevice \
+        "-F is not implemented: initiators flush themselves (SYNCHRONIZE CACHE); with SYNC on a TargetDevice \
          there is never anything to flush"
     } else if args.set {
-        "-G is not built: change the file and start the daemon again"
+        "-G is not implemented: change the file and restart the daemon"
     } else if args.write {
-        "-W is not built: the file is never written; `blockwire iscsictl -c target=NAME` shows what holds"
+        "-W is not implemented: the file is never written; `blockwire iscsictl -c target=NAME` shows the current \
+         settings"
     } else {
         return Ok(());
     };
@@ -292,7 +293,7 @@ fn lines(args: &IscsictlArgs, ask: &ControlCall<'_>) -> Result<String, Failure> 
 }
 
 fn misunderstood() -> Failure {
-    Failure::failed("the daemon answered something else than it was asked; is it of another version?")
+    Failure::failed("unexpected answer from the daemon; is it a different version?")
 }
 
 #[cfg(test)]

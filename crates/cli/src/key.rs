@@ -39,7 +39,7 @@ pub fn draw(hash: KeyHash, path: &Path) -> Result<(), Failure> {
     drawn.map_err(Failure::failed)?;
     write(path, &secret).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => Failure::failed(format!(
-            "{} exists, and hosts may use the secret in it; name another file, or remove it first",
+            "{} exists, and hosts may be using its secret; name another file, or remove it first",
             path.display()
         )),
         _ => Failure::failed(format!("cannot write {}: {why}", path.display())),

@@ -183,7 +183,7 @@ fn deleted(volume: &VolumeReport) -> String {
         out.push_str(&format!("; {path} is untouched"));
     }
     if !volume.created {
-        out.push_str("; it is in the configuration and comes back at the next start");
+        out.push_str("; it is configured and comes back at the next start");
     }
     out.push('\n');
     out

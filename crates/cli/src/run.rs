@@ -253,8 +253,8 @@ fn obey_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
             match heed.heed(signal, Instant::now()) {
                 Some(how) => ending.ask(how),
                 None => tracing::warn!(
-                    "SIGHUP changes nothing: the configuration is read at the start (targets of --chiscsi: by \
-                     `blockwire iscsictl`); `blockwire stop` or SIGTERM ends the daemon"
+                    "SIGHUP changes nothing: the configuration is read only at start (for targets of --chiscsi \
+                     use `blockwire iscsictl`); `blockwire stop` or SIGTERM stops the daemon"
                 ),
             }
         }
@@ -275,7 +275,7 @@ fn unknown_verb(words: &[OsString]) -> Failure {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     if VERBS_LATER.contains(&word.as_str()) {
         return Failure::usage(format!(
-            "`blockwire {word}` is not built yet; see `blockwire --help` for what is"
+            "`blockwire {word}` is not implemented yet; see `blockwire --help`"
         ));
     }
     let command = Cli::command();

@@ -64,9 +64,9 @@ fn wrong_usage_is_exit_2_and_says_what_was_meant() {
 
 #[test]
 fn what_is_not_built_is_a_usage_error() {
-    check("serve --http 127.0.0.1:80", 2, "", "not built yet");
-    check("upgrade", 2, "", "is not built yet");
-    check("serve --volume a=rbd:p/i", 2, "", "not built yet");
+    check("serve --http 127.0.0.1:80", 2, "", "not implemented yet");
+    check("upgrade", 2, "", "is not implemented yet");
+    check("serve --volume a=rbd:p/i", 2, "", "not implemented yet");
 }
 
 #[test]

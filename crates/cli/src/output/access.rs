@@ -80,10 +80,10 @@ fn registrant_table(registrants: &[RegistrantReport]) -> String {
 pub fn standing_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Option<String>)> {
     let mut state = Vec::new();
     state.extend(standing.write_protected.then(|| "write-protected".to_owned()));
-    state.extend(standing.backing_read_only.then(|| "read-only on the machine that has it".to_owned()));
+    state.extend(standing.backing_read_only.then(|| "read-only on the machine that owns it".to_owned()));
     state.extend(standing.write_protected_by_host.then(|| "write-protected by a host".to_owned()));
     state.extend(standing.not_ready.clone());
-    state.extend(standing.closed.then(|| "closed until what is stuck in its backing ends".to_owned()));
+    state.extend(standing.closed.then(|| "closed until operations stuck in its backing complete".to_owned()));
     let path = |path: &PathReport| {
         format!("{} port {} (group {}) {}", path.protocol, path.port, path.group, path.state)
     };
@@ -161,7 +161,7 @@ pub fn host_table(hosts: &[HostReport]) -> String {
         ]
     });
     let head = ["NAME", "TARGETS", "SUBSYSTEMS", "SESSIONS", "BOTH", "NAMES"];
-    table(head, rows.collect(), "no hosts are configured: everyone may come")
+    table(head, rows.collect(), "no hosts are configured: any host may connect")
 }
 
 pub fn host_card(host: &HostReport) -> String {

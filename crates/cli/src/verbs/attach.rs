@@ -187,8 +187,8 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
             AttachState::Serving => "serving".to_owned(),
             AttachState::Waiting { left_ms } => format!("waits {} s for --recover", left_ms.div_ceil(1000)),
             AttachState::Failing => "fails".to_owned(),
-            AttachState::Stranded => "waits for --recover, without end".to_owned(),
-            AttachState::Unknown => "unknown: its processes are not seen from here".to_owned(),
+            AttachState::Stranded => "waits for --recover, without a time-out".to_owned(),
+            AttachState::Unknown => "unknown: its processes are not visible from here".to_owned(),
         };
         let AttachRecord { via, url, .. } = record;
         say(&format!(
@@ -259,7 +259,7 @@ fn end(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
     while record.holder.lives().unwrap_or(true) {
         if Instant::now() >= until {
             let users = users::of(record).join("; ");
-            let why = format!("{} is still in use ({users}): end that, or use --now", found.ways());
+            let why = format!("{} is still in use ({users}): stop that, or use --now", found.ways());
             return Err(Failure::new(Exit::RequestTimeout, why));
         }
         thread::sleep(Duration::from_millis(20));
@@ -278,7 +278,7 @@ fn refuse_if_used(found: &FoundAttachment) -> Result<(), Failure> {
         }
         if Instant::now() >= until {
             let why = format!(
-                "{} is in use: {}; end that first, or use --now, and its users get errors",
+                "{} is in use: {}; stop that first, or use --now, and its users get errors",
                 found.ways(),
                 users.join("; ")
             );

@@ -107,8 +107,8 @@ fn refuse_bare_word(name: &str, aim: &Aim) -> Result<(), Failure> {
     let is_bare = !name.contains(['/', '.']);
     match aim {
         Aim::Here(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
-            "\"{name}\" is no volume's URL (iscsi://... or nvme+tcp://...), and no file of this name exists; \
-             write ./{name} to make one"
+            "\"{name}\" is not a volume's URL (iscsi://... or nvme+tcp://...), and no such file exists; write \
+             ./{name} to create one"
         ))),
         Aim::Here(_) | Aim::Remote { .. } => Ok(()),
     }
@@ -150,8 +150,8 @@ fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
             let is_this = old.from == from_id && Some(&old.to) == to_id.as_ref() && old.bytes == bytes;
             let fits = old.done <= total && (old.done == total || old.done.is_multiple_of(block));
             if !(is_this && fits) {
-                let why = "the resume file is of another copy (other volumes, files that were made again, or \
-                           another size): name another, or remove it to begin again";
+                let why = "the resume file belongs to another copy (other volumes, recreated files, or another \
+                           size): name another, or remove it to start over";
                 return Err(Failure::usage(why));
             }
             refuse_changed(&mut initiator, (&from, &to), (bytes, old.done), block)?;
@@ -163,7 +163,7 @@ fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
 }
 
 fn same() -> Failure {
-    Failure::usage("source and destination are the same volume, or lie on one another: nothing was changed")
+    Failure::usage("source and destination are the same volume, or one is stored on the other: nothing was changed")
 }
 
 /// Refuses a destination that is the source by another name, before it is locked.
@@ -190,8 +190,8 @@ fn refuse_changed(
     block: u64,
 ) -> Result<(), Failure> {
     let changed = |why: &str| {
-        let why = format!("the destination does not hold what the resume file says is done ({why})");
-        Failure::usage(format!("{why}: remove the resume file to begin again"))
+        let why = format!("the destination does not contain what the resume file says was copied ({why})");
+        Failure::usage(format!("{why}: remove the resume file to start over"))
     };
     let is_file = to.room()?.is_none();
     let Some(to) = to.reader()? else { return Err(changed("it is gone")) };
@@ -381,7 +381,7 @@ impl Copy<'_> {
     fn begin_stretch(&mut self, len: u64) -> Result<bool, Failure> {
         let Some(mut memory) = self.initiator.memory(len as usize) else {
             if self.flights.is_empty() {
-                return Err(Failure::failed("there is no memory for a single stretch"));
+                return Err(Failure::failed("not enough memory for a single request"));
             }
             return Ok(false);
         };

@@ -65,8 +65,8 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
             .collect();
         text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.problems }));
     } else {
-        for one in &discovered.targets {
-            let tls = if one.tls { "  (wants TLS, which is not spoken here)" } else { "" };
+        for one in &discovered.found {
+            let tls = if one.tls { "  (requires TLS, which is not supported)" } else { "" };
             let _ = writeln!(text, "{}{tls}", url(one));
         }
         for problem in &discovered.problems {
@@ -77,7 +77,7 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
     if discovered.targets.is_empty() {
         // Without the password that may stand in what was typed.
         let place = client::Url::parse(&args.url).map_or_else(|_| String::new(), |url| format!(" at {url}"));
-        return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to us{place}")));
+        return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to this host{place}")));
     }
     Ok(Exit::Success)
 }

@@ -81,7 +81,7 @@ fn told(offset: u64, bytes: u64, begun: Instant) -> Result<(), Failure> {
 fn span(geometry: &Geometry, offset: u64, length: u64) -> Result<u64, Failure> {
     let (bytes, block) = (geometry.bytes(), u64::from(geometry.logical));
     if !offset.is_multiple_of(block) {
-        let why = format!("offset {offset} is no multiple of the volume's blocks of {block} bytes");
+        let why = format!("offset {offset} is not a multiple of the volume's block size, {block} bytes");
         return Err(Failure::usage(why));
     }
     let end = offset.checked_add(length).filter(|end| *end <= bytes && offset <= *end);
@@ -122,7 +122,7 @@ impl Sink {
             // A stream has nothing to make stable, and says so.
             Err(why) if matches!(Errno::from_io_error(&why), Some(Errno::INVAL | Errno::OPNOTSUPP)) => Ok(()),
             Err(why) => Err(Failure::failed(format!(
-                "output: what was written cannot be made stable, and may be lost: {why}"
+                "output: cannot sync, written data may be lost: {why}"
             ))),
             Ok(()) => Ok(()),
         }
@@ -149,7 +149,7 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     if let Sink::Looked(place) = &to
         && let Some(room) = place.room()?.filter(|room| *room < length)
     {
-        let why = format!("{} has {room} bytes, and {length} are to be read", place.path().display());
+        let why = format!("{} has {room} bytes, but {length} are to be read", place.path().display());
         return Err(Failure::usage(why));
     }
     let block = geometry.logical as usize;
@@ -207,14 +207,14 @@ pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
     if let (Some(there), Some(length)) = (there, args.length)
         && there < length
     {
-        return Err(Failure::usage(format!("the input has {there} bytes, and {length} are to be written")));
+        return Err(Failure::usage(format!("the input has {there} bytes, but {length} are to be written")));
     }
     let mut from = from.take(args.length.unwrap_or(u64::MAX));
     let mut initiator = set_up(Settings::default())?;
     let volume = initiator.open(&args.url)?;
     let geometry = initiator.known(volume)?;
     if initiator.is_read_only(volume) {
-        return Err(Failure::usage("the volume is read-only for us"));
+        return Err(Failure::usage("the volume is read-only for this host"));
     }
     if !args.force {
         refuse_used(&mut initiator, volume, &args.url)?;
@@ -293,7 +293,7 @@ mod tests {
         // A descriptor that cannot sync stands for a disk that cannot.
         let dead = File::from(open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap());
         let why = Sink::File(dead).make_stable().unwrap_err();
-        assert!(why.message.contains("cannot be made stable"), "{why}");
+        assert!(why.message.contains("cannot sync"), "{why}");
         // A stream has nothing to make stable.
         let stream = File::options().write(true).open("/dev/null").unwrap();
         assert!(Sink::File(stream).make_stable().is_ok());

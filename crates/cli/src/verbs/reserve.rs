@@ -180,7 +180,7 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
         Err(why) if !asks => {
             let why = why.to_string();
             return Err(Failure::failed(format!(
-                "the target has done it, but what stands now could not be seen: {why}; ask again with `report`"
+                "the target accepted the command, but its state could not be read: {why}; run `report`"
             )));
         }
         other => other?,
@@ -189,8 +189,8 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
     closed?;
     match (args.word, still_held(&report)) {
         (Word::Release, Some(holder)) => Err(Failure::failed(format!(
-            "the reservation still stands: it is held by {holder}, another port of this machine, and only by that one \
-             can it be released; unregister it by the path that took it, or preempt its key"
+            "the reservation is still held by {holder}, another port of this machine, and only that port can \
+             release it; unregister through the path that reserved, or preempt its key"
         ))),
         _ => Ok(Exit::Success),
     }

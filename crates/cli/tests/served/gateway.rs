@@ -85,7 +85,7 @@ fn the_far_ends_size_passes_through() {
         let place = Place::new();
         let near = place.serve(&gateway(&urls(&far, "far")[back]), &["--nvme", "127.0.0.1:0"]);
         let refused = near.run("volume resize near 1G");
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("on the machine that has it"));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("on the machine that owns it"));
         let mut initiator = ours("epoll");
         let volumes = urls(&near, "near").map(|url| initiator.open(&url).unwrap());
         let size = (48 + 16 * back as u64) << 20;
@@ -231,7 +231,7 @@ fn a_far_machine_that_says_nothing_holds_up_no_other_volume_and_is_served_when_i
     let at = silent.local_addr().unwrap();
     let (_place, near, _) = absent(&format!("a=iscsi://{at}/iqn.2026-11.io.blockwire:far/0"));
     let said = near.run("volume show a");
-    assert!(String::from_utf8_lossy(&said.stdout).contains("has not answered"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stdout).contains("has not responded"), "{said:?}");
     drop(silent);
     let there = Place::new();
     let _far = there.serve_as(&["--volume", "far=ram:8M", "--iscsi", &at.to_string()], &[]);

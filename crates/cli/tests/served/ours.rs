@@ -120,7 +120,7 @@ fn a_note_that_others_can_write_is_not_believed() {
     let way = place.path("disk");
     fs::write(shared.join("attached/1-0.json"), note(&victim, &way)).unwrap();
     let said = refusal(&controlled(&shared.join("sock"), &["detach", text(&way)]));
-    assert!(said.contains("may be written by other users"), "{said}");
+    assert!(said.contains("can be written by other users"), "{said}");
     set_mode(&shared, 0o755);
     // A note that another user owns, in a directory of ours.
     chown(shared.join("attached/1-0.json"), Some(NOBODY), None).unwrap();
@@ -183,7 +183,7 @@ fn a_daemon_takes_no_control_socket_where_others_can_replace_it() {
         controlled(&sock, &words)
     };
     let said = refusal(&serve());
-    assert!(said.contains("may be written by other users"), "{said}");
+    assert!(said.contains("can be written by other users"), "{said}");
     // A socket of another user, in a directory where that is possible: it is neither replaced nor talked to.
     set_mode(&shared, 0o1777);
     let theirs = UnixListener::bind(&sock).unwrap();

@@ -218,7 +218,7 @@ fn a_copy_that_is_refused_changes_nothing() {
         ("copy empty.img source.img", 2, "holds nothing"),
         ("copy dir source.img", 2, "neither a file nor a block device"),
         ("copy iscsi:a dir", 1, "dir"),
-        ("copy iscsi:a dangling", 1, "leads nowhere"),
+        ("copy iscsi:a dangling", 1, "dangling"),
         ("copy iscsi:a absent/disk.img", 1, "absent"),
         ("copy iscsi:a /dev/null", 2, "neither a file nor a block device"),
         ("copy gone:a source.img", 8, "is the target running"),
@@ -228,8 +228,8 @@ fn a_copy_that_is_refused_changes_nothing() {
         ("copy source.img iscsi:nobody", 21, "nobody"),
         ("copy iscsi://nonsense source.img", 2, "iscsi://"),
         // A volume's name that is none.
-        ("copy source.img demo", 2, "no volume's URL"),
-        ("copy iscsi:a demo", 2, "no volume's URL"),
+        ("copy source.img demo", 2, "not a volume's URL"),
+        ("copy iscsi:a demo", 2, "not a volume's URL"),
         // What does not fit, or must not be written to.
         ("copy big.img iscsi:small", 2, "make it larger"),
         ("copy odd.img nvme:small", 2, "make it larger"),
@@ -240,7 +240,7 @@ fn a_copy_that_is_refused_changes_nothing() {
         ("copy iscsi:a served.img", 1, "locked by another process"),
         ("copy iscsi:a served.img --force", 1, "locked by another process"),
         ("copy iscsi:kept served.img", 1, "locked by another process"),
-        ("copy served.img iscsi:b", 2, "being written by another process"),
+        ("copy served.img iscsi:b", 2, "open for writing in another process"),
         ("copy source.img iscsi:reserved", 2, "write-exclusive"),
         ("copy source.img nvme:reserved", 2, "write-exclusive"),
         ("copy source.img striped:reserved", 2, "write-exclusive"),
@@ -265,21 +265,21 @@ fn a_copy_whose_record_does_not_fit_changes_nothing() {
     put("resized", &source, &other, MIB, MIB / 2);
     put("removed", &source, "file 1:2 of 3.4", MIB, MIB / 2);
     stage.refuses(&[
-        ("copy source.img iscsi:b --resume notes.txt", 2, "is no copy's record"),
-        ("copy source.img other.img --resume source.img", 2, "is no copy's record"),
-        ("copy source.img other.img --resume other.img", 2, "is no copy's record"),
+        ("copy source.img iscsi:b --resume notes.txt", 2, "is not a resume record of a copy"),
+        ("copy source.img other.img --resume source.img", 2, "is not a resume record of a copy"),
+        ("copy source.img other.img --resume other.img", 2, "is not a resume record of a copy"),
         ("copy source.img ./new.img --resume new.img", 2, "is the source or the destination"),
-        ("copy iscsi:a empty.img --resume dir", 2, "is no copy's record"),
+        ("copy iscsi:a empty.img --resume dir", 2, "is not a resume record of a copy"),
         ("copy iscsi:a other.img --resume absent/record", 2, "no such directory"),
-        ("copy source.img iscsi:b --resume foreign", 2, "of another copy"),
-        ("copy source.img iscsi:b --resume longer", 2, "of another copy"),
-        ("copy source.img iscsi:b --resume beyond", 2, "of another copy"),
-        ("copy source.img iscsi:b --resume ragged", 2, "of another copy"),
-        ("copy source.img iscsi:b --resume emptied", 2, "does not hold what"),
-        ("copy source.img nvme:b --resume emptied", 2, "does not hold what"),
-        ("copy source.img other.img --resume resized", 2, "does not hold what"),
-        ("copy source.img ./new.img --resume removed", 2, "of another copy"),
-        ("copy source.img empty.img --resume removed", 2, "of another copy"),
+        ("copy source.img iscsi:b --resume foreign", 2, "belongs to another copy"),
+        ("copy source.img iscsi:b --resume longer", 2, "belongs to another copy"),
+        ("copy source.img iscsi:b --resume beyond", 2, "belongs to another copy"),
+        ("copy source.img iscsi:b --resume ragged", 2, "belongs to another copy"),
+        ("copy source.img iscsi:b --resume emptied", 2, "does not contain what"),
+        ("copy source.img nvme:b --resume emptied", 2, "does not contain what"),
+        ("copy source.img other.img --resume resized", 2, "does not contain what"),
+        ("copy source.img ./new.img --resume removed", 2, "belongs to another copy"),
+        ("copy source.img empty.img --resume removed", 2, "belongs to another copy"),
     ]);
 }
 
@@ -298,7 +298,7 @@ fn a_read_that_is_refused_leaves_its_file_alone() {
         ("read iscsi:kept -o served.img", 1, "locked by another process"),
         ("read iscsi:a -o served.img --force", 1, "locked by another process"),
         ("read iscsi:a -o dir", 1, "dir"),
-        ("read iscsi:a -o dangling", 1, "leads nowhere"),
+        ("read iscsi:a -o dangling", 1, "dangling"),
         ("read iscsi:a -o absent/file", 1, "absent"),
         ("read iscsi:a --json", 2, "--output"),
     ]);
@@ -413,7 +413,7 @@ fn a_volume_verb_that_is_refused_changes_nothing() {
         (&missing, 1, "does not exist"),
         (&nowhere, 1, "absent"),
         (&directory, 1, "not a regular file"),
-        (&empty, 1, "less than one block"),
+        (&empty, 1, "smaller than one block"),
         ("volume create c=file:", 2, ""),
         (&as_another, 1, "already that of volume \"a\""),
         (&grown_as_another, 1, "already that of volume \"a\""),
@@ -517,7 +517,7 @@ fn an_evaluation_that_is_refused_changes_nothing() {
     ]);
 }
 
-/// What waits would be written to another volume: note and socket stay as they are.
+/// What waits writes would go to another volume: note and socket stay as they are.
 #[test]
 fn a_recovery_of_another_volume_leaves_what_waits() {
     let mut stage = Stage::new();
@@ -536,8 +536,8 @@ fn a_recovery_of_another_volume_leaves_what_waits() {
     let (plain, other, by_fuse) =
         (recover("--via nbd"), recover("--via nbd --recover"), recover("--via fuse --recover"));
     stage.refuses(&[
-        (&plain, 1, "waits to be recovered"),
-        (&other, 2, "would be written to another volume"),
+        (&plain, 1, "waiting to be recovered"),
+        (&other, 2, "writes would go to another volume"),
         (&by_fuse, 2, "was attached via nbd"),
     ]);
     assert_eq!(fs::read_to_string(notes.join("1.json")).unwrap(), note.to_string());
@@ -636,8 +636,8 @@ fn what_this_machine_uses_is_not_overwritten() {
         ("bench file:other.img --rw=write --runtime=1", 2, "the loop device"),
         (&to_disk, 2, "is in use by this system"),
         (&read, 2, "is in use by this system"),
-        (&onto, 2, "lie on one another"),
-        (&under, 2, "lie on one another"),
+        (&onto, 2, "stored on the other"),
+        (&under, 2, "stored on the other"),
     ]);
     drop(user);
     let out = stage.run(&to_disk);

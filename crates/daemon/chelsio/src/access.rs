@@ -84,7 +84,7 @@ pub fn parse(text: &str) -> Result<Acl, ValueError> {
         }
     }
     if !["iname", "sip", "dip"].iter().any(|key| seen.contains(key)) {
-        return Err("needs iname=, sip= or dip=: whom it lets in".into());
+        return Err("needs iname=, sip= or dip= to say who may connect".into());
     }
     Ok(acl)
 }
@@ -126,7 +126,7 @@ fn luns(value: &str) -> Result<Luns, ValueError> {
         ranges.extend(open.drain(..).map(|(first, last)| (first, last, read_only)));
     }
     if !open.is_empty() || all.is_some() {
-        return Err("needs :R or :RW behind its list of logical units".into());
+        return Err("needs :R or :RW after its list of logical units".into());
     }
     Ok(Luns::Some(ranges))
 }

@@ -95,7 +95,7 @@ impl fmt::Display for ValueError {
             ValueError::Fixed { text, only } => write!(f, "can only be \"{only}\", not \"{text}\""),
             ValueError::EmptyElement(text) => write!(f, "has an empty element in \"{text}\""),
             ValueError::TooMany(most, what) => write!(f, "names more than {most} {what}"),
-            ValueError::TooOften(most) => write!(f, "stands more than {most} times in one block"),
+            ValueError::TooOften(most) => write!(f, "appears more than {most} times in one block"),
             ValueError::Name(why) => why.fmt(f),
             ValueError::Portal(why) => write!(f, "{}: {why}", PORTAL_FORM),
             ValueError::SameAddress(address) => write!(f, "names {address} twice"),
@@ -108,7 +108,7 @@ impl fmt::Display for ValueError {
             ValueError::Range(text) => write!(f, "has a range that ends before it begins: \"{text}\""),
             ValueError::Option(option, hint) => write!(f, "has no option \"{option}\"{hint}"),
             ValueError::Protection(part) => {
-                write!(f, "asks for protection information ({part}), which is not built here")
+                write!(f, "asks for protection information ({part}), which is not implemented")
             }
             ValueError::DeviceName(longest, key, value) => {
                 write!(f, "takes at most {longest} letters and digits as {key}, not \"{value}\"")
@@ -151,7 +151,7 @@ impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             KeyError::OtherBlock { name, block, other } => {
-                write!(f, "key \"{name}\" does not belong into \"{block}\" but into \"{other}\"")
+                write!(f, "key \"{name}\" belongs in \"{other}\", not in \"{block}\"")
             }
             KeyError::Unknown { name, block, near: Some(near) } => {
                 write!(f, "unknown key \"{name}\" in \"{block}\"; did you mean \"{near}\"?")

@@ -342,7 +342,7 @@ fn mistakes_have_a_place_and_a_way_out() {
         ),
         (
             in_target("TargetDevice=/dev/x\nTargetDevice=/dev/x\n"),
-            "chiscsi.conf:6:14: volume \"x\" stands twice in target",
+            "chiscsi.conf:6:14: volume \"x\" appears twice in target",
         ),
         (
             in_target("TargetDevice=/dev/x,NULLRW\n"),

@@ -57,7 +57,7 @@ pub fn blocks(text: &Text, sink: &Sink) -> Vec<Block> {
             continue;
         };
         let Some(block) = blocks.last_mut() else {
-            sink.error(&at, "stands before the first block; a file begins with \"global:\" or \"target:\"");
+            sink.error(&at, "is before the first block; a file begins with \"global:\" or \"target:\"");
             continue;
         };
         match key::find(name.trim_end(), block.kind) {
@@ -87,7 +87,7 @@ fn begin_block(blocks: &mut Vec<Block>, kind: BlockKind, at: Place, sink: &Sink)
     if kind == BlockKind::Global
         && let Some(first) = blocks.iter().find(|block| block.kind == BlockKind::Global)
     {
-        sink.error(&at, format!("there can be only one \"global:\"; the first stands at {}", first.at));
+        sink.error(&at, format!("there can be only one \"global:\"; the first is at {}", first.at));
     }
     blocks.push(Block { kind, at, entries: Vec::new() });
 }

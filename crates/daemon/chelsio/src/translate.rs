@@ -358,7 +358,7 @@ fn treat_global(entry: &Entry, global: &Global) -> (Treatment, String) {
         }
         Key::HaMode => meaningless("it is about the vendor's driver"),
         Key::AuthOrder if global.is_chap_first => {
-            emulated("whom no ACL names is refused before CHAP, not behind it; the same ones get in")
+            emulated("initiators that no ACL names are refused before CHAP, not after it; the result is the same")
         }
         Key::LoginTime if global.login_time.is_some_and(|time| time.is_zero() || time > LOGIN_TIME_MAX) => {
             emulated("a login may take 600 seconds at most")
@@ -396,7 +396,7 @@ fn treat_target(entry: &Entry, target: &Target) -> (Treatment, String) {
         Key::OfMarkInt | Key::IfMarkInt => meaningless("there are no markers"),
         Key::Policy | Key::Target | Key::Initiator => chap().unwrap_or_else(|| applied("")),
         Key::AuthMethod if !target.proof.is_used(METHODS) && target.proof.methods.is_some_and(|m| m.1) => {
-            emulated("no initiator has an id and a secret, so nobody is asked for one")
+            emulated("no initiator has an id and a secret, so none has to authenticate")
         }
         Key::ChallengeLength => chap().unwrap_or_else(|| emulated(CHALLENGE)),
         Key::Commands => match memory(target) > MEMORY_MAX {
@@ -415,8 +415,8 @@ fn treat_target(entry: &Entry, target: &Target) -> (Treatment, String) {
             unused("no PortalGroup redirects")
         }
         Key::AclEnable if target.has_access_list => applied("the first ACL that fits decides; none: refused"),
-        Key::AclEnable => applied("every initiator may come"),
-        Key::Acl if !target.has_access_list => unused("ACL_Enable is not Yes: every initiator may come"),
+        Key::AclEnable => applied("any initiator may connect"),
+        Key::Acl if !target.has_access_list => unused("ACL_Enable is not Yes: any initiator may connect"),
         Key::RegisterIsns if entry.value.value == "Yes" => {
             meaningless("there is no iSNS client: initiators find it by SendTargets")
         }

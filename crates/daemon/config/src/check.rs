@@ -226,13 +226,13 @@ fn target(
     for lun in &draft.luns {
         let number = lun.lun.value as u16;
         if luns.iter().any(|other| other.lun == number) {
-            sink.error(&lun.lun.at, format!("lun {number} stands twice in target \"{}\"", draft.name.value));
+            sink.error(&lun.lun.at, format!("lun {number} appears twice in target \"{}\"", draft.name.value));
         }
         let Some(volume) = volume_named(&lun.volume, volumes, sink) else { continue };
         if luns.iter().any(|other| other.volume == volume.name) {
             sink.error(
                 &lun.volume.at,
-                format!("volume \"{}\" stands twice in target \"{}\"", volume.name, draft.name.value),
+                format!("volume \"{}\" appears twice in target \"{}\"", volume.name, draft.name.value),
             );
         }
         luns.push(Lun { lun: number, volume: volume.name.clone(), read_only: lun.read_only });
@@ -291,7 +291,7 @@ fn chosen_portals(
     if tags.is_empty() {
         let protocol = if what == "target" { "iscsi" } else { "nvme" };
         let why =
-            format!("{what} \"{}\" is reached by nobody: no portal has protocol \"{protocol}\"", name.value);
+            format!("{what} \"{}\" cannot be reached: no portal has protocol \"{protocol}\"", name.value);
         sink.error(&name.at, why);
         return Vec::new();
     }
@@ -354,8 +354,8 @@ fn discovery_proof(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
     let common = auth.value.auth.dhchap_discovery_key.is_some() || auth.value.auth.dhchap.is_some();
     let own = hosts.iter().any(|host| host.speaks_nvme() && host.dhchap.is_some());
     if let Some(at) = auth.value.discovery.as_ref().filter(|on| on.value && !common && !own) {
-        let why = "dhchap_discovery in [auth] asks for proofs, but no host has a secret; \
-                   configure dhchap_discovery_key_file or dhchap_key_file";
+        let why = "dhchap_discovery in [auth] requires authentication, but no host has a secret; \
+                   set dhchap_discovery_key_file or dhchap_key_file";
         sink.error(&at.at, why);
     }
 }
@@ -384,8 +384,8 @@ fn exposure(plan: &Plan, portals: &[Located<Portal>], sink: &Sink) {
     {
         sink.warn(
             &portal.at,
-            "default names are served beyond this machine without a node name; \
-             set node (or --node) so that they differ from those of other machines",
+            "default names are visible to other machines, but no node name is set; set node (or --node) to make \
+             them unique",
         );
     }
 }
@@ -397,7 +397,8 @@ fn open_portal(plan: &Plan, portal: &Portal) -> Option<String> {
     }
     let (what, remedy) = open_to_strangers(plan, portal)?;
     Some(format!(
-        "portal {} is open beyond this machine and {what} asks for no authentication; {remedy}, listen on 127.0.0.1, \
+        "portal {} is reachable from other machines and {what} requires no \
+         authentication; {remedy}, listen on 127.0.0.1, \
          or give --allow-anonymous",
         portal.address
     ))

@@ -182,7 +182,7 @@ impl Draft {
 /// Fills a place that may be filled once over all files.
 fn once<T>(root: &Reader<'_>, what: &str, slot: &mut Option<Located<T>>, value: Located<T>) {
     match slot {
-        Some(first) => root.file.sink.error(&value.at, format!("{what} already stands at {}", first.at)),
+        Some(first) => root.file.sink.error(&value.at, format!("{what} is already set at {}", first.at)),
         None => *slot = Some(value),
     }
 }
@@ -234,7 +234,7 @@ fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
         if spoken == Protocol::Iscsi
             && let Some(text) = table.text(key)
         {
-            let why = format!("{key} in [[portal]] is for NVMe/TCP; over iSCSI it stands in [[target]]");
+            let why = format!("{key} in [[portal]] applies to NVMe/TCP; for iSCSI set it in [[target]]");
             table.file.sink.error(&text.at, why);
         }
         table.word(key, &[("off", false), ("allow", true)]).is_none_or(|allowed| allowed.value)
@@ -349,7 +349,7 @@ fn target_auth(table: &Reader<'_>, allow_short: bool) -> Option<TargetAuth> {
     ];
     for (key, at) in places {
         if let (Some(at), false) = (at, table.has("chap")) {
-            table.file.sink.error(at, format!("{key} in [[target]] means nothing without chap"));
+            table.file.sink.error(at, format!("{key} in [[target]] has no effect without chap"));
         }
     }
     if let Some(methods) = methods.as_ref().filter(|list| !list.value.contains(&AuthMethod::Chap)) {
@@ -435,7 +435,7 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
     let nqns = table.list("nqn", name::nqn);
     let sources = table.list("sources", str::parse);
     if !["iqn", "nqn", "sources"].iter().any(|key| table.has(key)) {
-        let why = "[[host]] needs \"iqn\", \"nqn\" or \"sources\", else it would be everyone";
+        let why = "[[host]] needs \"iqn\", \"nqn\" or \"sources\"; otherwise it would match every host";
         sink.error(&table.place(), why);
     }
     for (key, empty) in [
@@ -444,7 +444,7 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
         ("sources", sources.as_ref().is_some_and(Vec::is_empty)),
     ] {
         if empty {
-            sink.error(&table.place(), format!("{key} in [[host]] holds nothing valid"));
+            sink.error(&table.place(), format!("{key} in [[host]] has no valid entry"));
         }
     }
     let (grants, subsystem_grants) = nvme::grants(table);
@@ -527,7 +527,7 @@ fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
         dhchap_discovery_key: dhchap::key_of(table, "dhchap_discovery_key_file"),
     };
     if let (Some(at), false) = (table.as_written("dhchap_discovery_key_file"), auth.dhchap_discovery) {
-        let why = "dhchap_discovery_key_file in [auth] means nothing without dhchap_discovery = true";
+        let why = "dhchap_discovery_key_file in [auth] has no effect without dhchap_discovery = true";
         table.file.sink.error(&at.at, why);
     }
     AuthDraft { auth, allow_short_secrets, methods, discovery }

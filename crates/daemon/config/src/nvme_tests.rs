@@ -80,7 +80,7 @@ fn one_mistake_one_line() {
         (
             "[[subsystem]]\nnqn = \"nqn.2026-11.io:s\"\nnamespaces = [{volume = \"a\"}, {volume = \"a\"}]"
                 .into(),
-            "blockwire.toml:12:41: volume \"a\" stands twice in subsystem \"nqn.2026-11.io:s\"",
+            "blockwire.toml:12:41: volume \"a\" appears twice in subsystem \"nqn.2026-11.io:s\"",
         ),
         (
             format!("{SUBSYSTEM}in_capsule = 100"),
@@ -202,7 +202,7 @@ fn a_subsystem_is_not_open_to_strangers_unless_said() {
     let options = Options { allow_anonymous: true, ..Options::default() };
     load(&named(""), &options).expect("allowed when said");
     let (_, warnings) = load(&public(""), &options).unwrap();
-    assert!(warnings[0].contains("without a node name"), "{warnings:#?}");
+    assert!(warnings[0].contains("no node name is set"), "{warnings:#?}");
 
     let keyed = named("[auth]\ndhchap_key_file = \"key\"");
     let write = |mode: u32, content: &str| {
@@ -253,8 +253,8 @@ fn proofs_and_bounds_of_nvme_hosts() {
         ("[auth]\ndhchap_hashes = []", "dhchap_hashes in [auth] must not be empty"),
         ("[auth]\ndhchap_groups = [\"null\", \"null\"]", "dhchap_groups in [auth] names it twice"),
         ("[auth]\ndhchap_hashes = [\"md5\"]", "md5"),
-        ("[auth]\ndhchap_discovery = true", "asks for proofs, but no host has a secret"),
-        ("[auth]\ndhchap_discovery_key_file = \"key\"", "means nothing without dhchap_discovery = true"),
+        ("[auth]\ndhchap_discovery = true", "requires authentication, but no host has a secret"),
+        ("[auth]\ndhchap_discovery_key_file = \"key\"", "has no effect without dhchap_discovery = true"),
         ("[limits]\nkeep_alive_min = 9\nkeep_alive_max = 8", "is less than keep_alive_min"),
         ("[limits]\ndiscovery_per_source = 0", "discovery_per_source"),
     ] {

@@ -167,7 +167,7 @@ pub const PLACEMENT: Section = Section {
         "cores": "list of numbers", "all", "Cores that may serve it; each must be one of the daemon's (`--cores`).";
         "bind": "\"queue\", \"cpu\" or \"random\"", "that of the card's queue, in balance", "\"queue\": always the core that the network card's queue interrupts, whatever it carries, over loopback too (there it is the peer's own); the least loaded if it is none of `cores`. \"cpu\": the core that carries least; of NVMe queues the next in turn. \"random\": any of them.";
         "polling": "refused", "", "A core polls for all of its connections alike.";
-        "digest": "refused", "", "Digests are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`): NVMe/TCP settles them before the host has said who it is.";
+        "digest": "refused", "", "Digests are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`): NVMe/TCP settles them before the host has identified itself.";
         "tx": "refused", "", "Everything is sent by copying.";
         "rx": "refused", "", "Everything is received by copying.";
     },

@@ -49,8 +49,8 @@ const SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
 const KEYS_OF_REMOTE: [&str; 6] = ["ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
 
 /// What is said where `thin=off` of memory is left out.
-pub const THIN_IGNORED: &str = "thin=off is ignored, as it means nothing for memory, which is taken when it is \
-                                written, and given back when unmapped; leave it out";
+pub const THIN_IGNORED: &str = "thin=off is ignored: RAM volumes always allocate memory when it is written and \
+                                free it when it is unmapped; remove the option";
 
 /// Largest physical block, bytes; the exponent field of READ CAPACITY (16) could say more, no disk does.
 const PHYSICAL_BYTES_MAX: u64 = 64 << 10;
@@ -141,10 +141,10 @@ impl Source {
     fn keys(&self) -> (&'static [&'static str], &'static str) {
         match self {
             Source::Remote(_) => {
-                (&KEYS_OF_REMOTE, "is that of the volume on the other machine; it cannot be chosen here")
+                (&KEYS_OF_REMOTE, "is set by the other machine and cannot be chosen here")
             }
             Source::Stripe(_) => {
-                (&stripe::KEYS, "is that of the legs; write it behind a leg, with \"\\,\" before it")
+                (&stripe::KEYS, "belongs to the legs; append it to a leg, with \"\\,\" before it")
             }
             Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => (&KEYS, ""),
         }
@@ -304,16 +304,16 @@ impl Spec {
             return bad("physical", "must not be smaller than the logical block");
         }
         if self.direct && self.source.path().is_none() {
-            return bad("direct", "only means something for a file or a device");
+            return bad("direct", "applies only to files and devices");
         }
         if !self.thin && matches!(self.source, Source::Ram | Source::Null) {
             return bad(
                 "thin",
-                "cannot be off here: memory is taken when it is written, and given back when unmapped",
+                "cannot be off: RAM volumes allocate memory when it is written and free it when it is unmapped",
             );
         }
         if self.cache && self.source.path().is_none() {
-            return bad("cache", "only means something for a file or a device");
+            return bad("cache", "applies only to files and devices");
         }
         Ok(())
     }
@@ -369,7 +369,7 @@ impl fmt::Display for SpecError {
                 let hint = suggest::hint(kind, KINDS);
                 write!(f, "unknown kind of volume \"{kind}\"{hint} (or a device as /dev/NAME)")
             }
-            SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not built yet"),
+            SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not implemented yet"),
             SpecError::NoArgument("file") => write!(f, "file: needs a path, as in file:/srv/disk.img"),
             SpecError::NoArgument(kind) => write!(f, "{kind}: needs a size, as in {kind}:64M"),
             SpecError::BadUrl(why) => f.write_str(why),

@@ -77,8 +77,8 @@ fn refused_specs_say_which_key_and_what_was_meant() {
             "ram:5X",
             "size \"5X\" is not a size; write bytes or a number with K, M, G, T or P (binary), for example 64M",
         ),
-        ("ram:1M,direct", "direct only means something for a file or a device"),
-        ("ram:1M,cache=on", "cache only means something for a file or a device"),
+        ("ram:1M,direct", "direct applies only to files and devices"),
+        ("ram:1M,cache=on", "cache applies only to files and devices"),
         ("/dev/sdb,size=1G", "size cannot be chosen for a device: it has its own"),
         ("file:/x,uuid=00000000-0000-0000-0000-000000000000", "uuid must not be all zero"),
         ("file:/x\\", "a backslash must stand before \",\", \"+\" or \"\\\""),
@@ -90,7 +90,7 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("stripe:ram:1M+", "stripe: leg 2 is empty; a stripe is written stripe:VOLUME+VOLUME"),
         (
             "ram:1M,thin=off",
-            "thin cannot be off here: memory is taken when it is written, and given back when unmapped",
+            "thin cannot be off: RAM volumes allocate memory when it is written and free it when it is unmapped",
         ),
         (
             "stripe:ram:1M+rma:1M",
@@ -98,17 +98,17 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ),
         (
             "stripe:ram:1M\\,ro+ram:1M",
-            "leg 1 of the stripe: ro is not of a leg; write it behind the whole stripe",
+            "leg 1 of the stripe: ro does not belong to a leg; append it to the whole stripe",
         ),
         ("stripe:ram:1M+stripe:ram:1M\\+ram:1M", "leg 2 of the stripe: a stripe cannot be a leg of another"),
         (
             "stripe:ram:1M+ram:1M,block=4096",
-            "block is that of the legs; write it behind a leg, with \"\\,\" before it",
+            "block belongs to the legs; append it to a leg, with \"\\,\" before it",
         ),
         ("stripe:ram:1M+ram:1M,chunk=3K", "chunk is a power of two from 512 to 64M"),
         ("stripe:ram:1M+ram:1M,size=100K", "size is not a multiple of the chunk, 64K"),
-        ("ram:1M,chunk=64K", "chunk only means something for a stripe"),
-        ("rbd:pool/image", "volumes of kind \"rbd\" are not built yet"),
+        ("ram:1M,chunk=64K", "chunk applies only to stripes"),
+        ("rbd:pool/image", "volumes of kind \"rbd\" are not implemented yet"),
     ] {
         assert_eq!(parse(text).map_err(|e| e.to_string()), Err(want.to_owned()), "{text}");
     }

@@ -149,7 +149,8 @@ fn one_mistake_one_line() {
         ),
         (
             "[[host]]\nname = \"h\"\naccess = [{target = \"*\"}]",
-            "blockwire.toml:7:1: [[host]] needs \"iqn\", \"nqn\" or \"sources\", else it would be everyone",
+            "blockwire.toml:7:1: [[host]] needs \"iqn\", \"nqn\" or \"sources\"; otherwise it would match every \
+             host",
         ),
         (
             "[[host]]\nname = \"h\"\nsources = [\"10.0.0.1/8\"]\naccess = [{target = \"*\"}]",
@@ -215,7 +216,7 @@ fn nothing_is_open_to_strangers_unless_said() {
     };
     let refused = |rest: &str| {
         let got = errors(&public(rest));
-        assert!(got.len() == 1 && got[0].contains("asks for no authentication"), "{rest}: {got:#?}");
+        assert!(got.len() == 1 && got[0].contains("requires no authentication"), "{rest}: {got:#?}");
         let options = Options { allow_anonymous: true, ..Options::default() };
         load(&public(rest), &options).expect("allowed when said");
     };
@@ -241,7 +242,7 @@ fn a_name_for_two_machines_is_warned_about() {
     let text = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[portal]]\nprotocol = \"iscsi\"\naddress = \"0.0.0.0\"\n";
     let options = Options { allow_anonymous: true, ..Options::default() };
     let (_, warnings) = load(text, &options).unwrap();
-    assert!(warnings.len() == 1 && warnings[0].contains("without a node name"), "{warnings:#?}");
+    assert!(warnings.len() == 1 && warnings[0].contains("no node name is set"), "{warnings:#?}");
 }
 
 #[test]
@@ -348,7 +349,7 @@ fn parts_are_merged_in_order_and_name_their_file() {
     read_files(&main, &sink);
     let got = sink.finish(()).unwrap_err();
     assert!(
-        got.len() == 1 && got[0].to_string().contains("conf.d/30.toml:1:1: [limits] already stands at"),
+        got.len() == 1 && got[0].to_string().contains("conf.d/30.toml:1:1: [limits] is already set at"),
         "{got:?}"
     );
 }
@@ -390,7 +391,7 @@ fn a_target_may_have_credentials_of_its_own() {
     );
     let optional = target(&format!("{own}methods = [\"chap\", \"none\"]\n"));
     assert!(
-        errors(&optional)[0].contains("asks for no authentication"),
+        errors(&optional)[0].contains("requires no authentication"),
         "who may come without is nobody proved"
     );
     for (rest, want) in [

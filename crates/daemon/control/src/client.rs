@@ -24,7 +24,7 @@ pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
 pub fn stop(path: &Path, now: bool, patience: Duration, said: impl FnOnce(&Answer)) -> Result<(), Failure> {
     let (answer, mut stream) = ask_ours(path, Request::Stop { now })?;
     said(&answer);
-    let waits = |why: io::Error| Failure::failed(format!("cannot wait for the daemon's end: {why}"));
+    let waits = |why: io::Error| Failure::failed(format!("cannot wait for the daemon to exit: {why}"));
     stream.set_read_timeout(Some(patience)).map_err(waits)?;
     loop {
         match stream.read(&mut [0; 64]) {
@@ -35,8 +35,8 @@ pub fn stop(path: &Path, now: bool, patience: Duration, said: impl FnOnce(&Answe
             Err(why) if why.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 let message = format!(
-                    "the daemon at {} is still stopping; its log says what it waits for, and `blockwire stop --now` \
-                     ends it at once",
+                    "the daemon at {} is still stopping; its log shows what it is waiting for; `blockwire stop \
+                     --now` stops it at once",
                     path.display()
                 );
                 return Err(Failure::new(Exit::RequestTimeout, message));
@@ -68,8 +68,8 @@ fn ask_whom(
     let peer = Peer::of(&stream).map_err(|why| unreachable(path, &why))?;
     if !is_meant(peer) {
         return Err(Failure::failed(format!(
-            "what answers at {} is process {} of another user ({}): nothing was said to it; name the socket of your \
-             daemon with --control PATH",
+            "what answers at {} is process {} of another user ({}): nothing was sent to it; name the socket of \
+             your daemon with --control PATH",
             path.display(),
             peer.pid,
             peer.user

@@ -14,7 +14,7 @@ pub fn connect(plan: &Plan, listeners: &[ListenerReport]) -> String {
     if over_iscsi && out.contains("nvme connect") {
         let _ = writeln!(
             out,
-            "one machine uses one of the two: nothing merges an iSCSI and an NVMe path to one disk"
+            "use one protocol per machine: no multipath combines an iSCSI and an NVMe path to one disk"
         );
     }
     out
@@ -155,7 +155,7 @@ mod tests {
         for line in [
             "nvme discover -t tcp -a 127.0.0.1 -s 43121\n",
             "nvme connect -t tcp -a 127.0.0.1 -s 43121 -n nqn.2026-11.io.blockwire:a\n",
-            "one machine uses one of the two",
+            "use one protocol per machine",
         ] {
             assert!(shown.contains(line), "{line}{shown}");
         }

@@ -82,8 +82,8 @@ impl fmt::Display for EngineError {
             EngineError::Unsupported(why) | EngineError::Record(why) => f.write_str(why),
             EngineError::Unsettled(why) => write!(f, "{why}"),
             EngineError::Lingers => f.write_str(
-                "no host reaches it any more, but operations of it are still out, since what it lies on does not \
-                 answer; its file stays open until they end: delete it again then",
+                "no host can reach it any more, but some of its operations are still in flight because its \
+                 backing does not respond; its file stays open until they complete: delete it again then",
             ),
             EngineError::TimedOut => write!(f, "the shards did not answer in time"),
             EngineError::Stopped => write!(f, "the daemon is stopping"),

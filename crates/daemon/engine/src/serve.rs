@@ -71,7 +71,7 @@ pub fn serve(
     let sink = Sink::default();
     let (draft, lines) = read(args, paths, &sink);
     let (sink, early) = stop_at_errors(sink)?;
-    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to end");
+    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to stop");
     let place = args.state.as_deref().unwrap_or(&paths.state);
     let state = StateDir::open_in_turn(place, waits).map_err(Failure::failed)?;
     let (created, mut unserved) = recorded(volumes::load(&state).map_err(Failure::failed)?);
@@ -307,7 +307,7 @@ fn open_all(
                 out += 1;
                 unserved.push(FailedVolume::absent(
                     volume,
-                    "its machine has not answered yet; it is tried until it does",
+                    "its machine has not responded yet; it will be retried",
                 ));
                 continue;
             }
@@ -344,8 +344,8 @@ fn tell_passing(stores: &[Store]) {
     if !names.is_empty() {
         tracing::info!(
             volumes = names.join(" "),
-            "in memory without uuid=: hosts find a new disk at each start, and reservations of before are not \
-             its own; their records stay in the state directory"
+            "a RAM volume without uuid=: hosts see a new disk at each start, without its earlier reservations, \
+             whose records stay in the state directory"
         );
     }
 }
@@ -376,7 +376,7 @@ fn announce(
     // must not keep us from hearing that we are to stop.
     let tell = move || drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     if let Err(why) = thread::Builder::new().name("stdout".to_owned()).spawn(tell) {
-        tracing::warn!(%why, "cannot say on stdout that it serves");
+        tracing::warn!(%why, "cannot write to stdout that the daemon is ready");
     }
 }
 
@@ -407,7 +407,7 @@ fn end(
         return Exit::Failure;
     };
     if ending.wait_for_haste(|| clean.is_finished()) {
-        tracing::warn!("stopping at once: what was in flight is lost");
+        tracing::warn!("stopping immediately: commands in flight are lost");
         engine.stop(Stop::Now);
         return Exit::Failure;
     }

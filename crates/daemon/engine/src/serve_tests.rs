@@ -326,7 +326,7 @@ fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
     assert!(retry("fine").unwrap_err().message.contains("has not failed"));
     fs::remove_dir(&file).unwrap();
     // It was there before, so nobody makes an empty one in its place.
-    assert!(retry("gone").unwrap_err().message.contains("is missing, and is not made again"));
+    assert!(retry("gone").unwrap_err().message.contains("is missing and is not created again"));
     assert!(!file.exists());
     fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
     let Answer::Volume(shown) = retry("gone").unwrap() else { panic!() };
@@ -357,7 +357,7 @@ fn a_configured_volume_that_is_away_does_not_keep_the_others_from_starting() {
         ("/dev/disk/by-id/unplugged".to_owned(), "cannot look at"),
         ("/dev/null".to_owned(), "is not a block device"),
         (format!("file:{}", at("held.img")), "is in use by another process"),
-        (format!("file:{}", at("empty.img")), "holds less than one block"),
+        (format!("file:{}", at("empty.img")), "is smaller than one block"),
         (format!("file:{}", root.path().display()), "is not a regular file"),
         (
             format!("stripe:file:{}\\,size=1M+file:{mount}/b\\,size=1M", at("leg")),
@@ -396,7 +396,7 @@ fn a_missing_file_is_not_made_again_by_a_restart() {
         let daemon = run(&root, &words, idle);
         let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
         assert_eq!((status.volumes, status.failed.len()), (2, 1));
-        assert!(status.failed[0].why.contains("is missing, and is not made again"), "{:?}", status.failed);
+        assert!(status.failed[0].why.contains("is missing and is not created again"), "{:?}", status.failed);
         assert!(!gone.exists());
         fs::rename(&aside, gone).unwrap();
         daemon.ask(Request::VolumeRetry { name: status.failed[0].volume.clone() });
@@ -456,7 +456,7 @@ fn a_missing_file_of_a_chosen_uuid_is_not_made_again() {
         let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
         daemon.stop();
         assert_eq!(status.failed.len(), 1);
-        assert!(status.failed[0].why.contains("is missing, and is not made again"), "{:?}", status.failed);
+        assert!(status.failed[0].why.contains("is missing and is not created again"), "{:?}", status.failed);
         assert!(!file.exists());
     };
     let daemon = run(&root, &words, idle);

@@ -480,7 +480,7 @@ fn elsewhere(
     if remote.uuid.is_none() && volume.spec.uuid.is_none() {
         let place = volume.spec.source.place().unwrap_or_default();
         return Err(Why::Remote(format!(
-            "{place}: the target gives the volume no UUID; choose one with uuid="
+            "{place}: the target reports no UUID for the volume; set one with uuid="
         )));
     }
     let store = of_shape(volume, &remote.geometry);

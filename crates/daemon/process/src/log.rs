@@ -164,7 +164,7 @@ impl Subscriber for Logger {
             LimitDecision::Print => {}
             LimitDecision::PrintAfter(left_out) => {
                 self.style.prefix(&mut line, Level::WARN);
-                let _ = writeln!(line, "lines of the next kind were left out count={left_out}");
+                let _ = writeln!(line, "similar lines were suppressed count={left_out}");
             }
         }
         self.style.prefix(&mut line, *event.metadata().level());

@@ -92,7 +92,7 @@ impl Dir {
         match Dir::open(path) {
             Ok(dir) if dir.owner == user() || user() == 0 => dir.checked(CONTROL).map(Some),
             Ok(dir) => Err(Failure::failed(format!(
-                "{} belongs to another user ({}): what it says is not believed",
+                "{} belongs to another user ({}) and is not trusted",
                 path.display(),
                 dir.owner
             ))),
@@ -238,8 +238,8 @@ pub fn make_for_socket(path: &Path) -> Result<(), Failure> {
     let facts = fs::metadata(path).map_err(failed)?;
     if facts.uid() != user() && facts.uid() != 0 {
         return Err(Failure::failed(format!(
-            "{} belongs to another user ({}), who could put a socket of theirs in this one's place: name a \
-             directory of your own (--control)",
+            "{} belongs to another user ({}), who could replace the socket: use a directory of your own \
+             (--control)",
             path.display(),
             facts.uid()
         )));
@@ -270,15 +270,15 @@ fn nobody_replaces(path: &Path, option: &str) -> Result<(), Failure> {
 
 fn foreign(path: &Path, owner: u32, option: &str) -> Failure {
     Failure::failed(format!(
-        "{} belongs to another user ({owner}): remove it, or name a directory of your own ({option})",
+        "{} belongs to another user ({owner}): remove it, or use a directory of your own ({option})",
         path.display()
     ))
 }
 
 fn writable(path: &Path, option: &str) -> Failure {
     Failure::failed(format!(
-        "{} may be written by other users, who could put something of theirs in place of what stands there: \
-         take that right away (chmod go-w), or name another directory ({option})",
+        "{} can be written by other users, who could replace files in it: remove that permission (chmod go-w), or \
+         use another directory ({option})",
         path.display()
     ))
 }
@@ -326,7 +326,7 @@ mod tests {
         fs::create_dir(&open).unwrap();
         set_mode(&open, 0o777);
         for why in [Dir::make(&inner).unwrap_err(), make_for_socket(&open).unwrap_err()] {
-            assert!(why.message.contains("may be written by other users"), "{why}");
+            assert!(why.message.contains("can be written by other users"), "{why}");
         }
         assert!(!inner.exists(), "who is refused has changed nothing");
         set_mode(&open, 0o1777);

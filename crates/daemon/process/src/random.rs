@@ -42,7 +42,7 @@ fn fill_by(
 
 fn refused(why: Errno) -> io::Error {
     let text =
-        "the system gives no random bytes; allow the system call getrandom (seccomp, SystemCallFilter=)";
+        "the system provides no random bytes; allow the system call getrandom (seccomp, SystemCallFilter=)";
     io::Error::new(why.kind(), format!("{text}: {}", io::Error::from(why)))
 }
 

@@ -47,8 +47,8 @@ impl RemoteDisk {
         if let Err(why) = record.set_paths(paths) {
             tracing::warn!(
                 %why,
-                "the attachment's record cannot be written again: if this process is killed, wait longer before the \
-                 attachment is recovered"
+                "the attachment's record cannot be updated: if this process is killed, wait longer before you \
+                 recover the attachment"
             );
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option
             (AttachState::Unknown, _) => Err(unknown(found)),
             (_, true) => Ok(Some(found.clone())),
             (_, false) => Err(Failure::failed(format!(
-                "{} waits to be recovered: use --recover, or give it up with `blockwire detach {}`",
+                "{} is waiting to be recovered: use --recover, or remove it with `blockwire detach {}`",
                 found.ways(),
                 found.record.ways.first().map_or("", String::as_str),
             ))),
@@ -38,13 +38,13 @@ pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option
     match (waiting.next(), waiting.next()) {
         (Some(found), None) => Ok(Some(found.clone())),
         (None, _) => {
-            let why = "nothing of this volume waits to be recovered; --at names the place of what a killed \
-                       process left";
+            let why = "no attachment of this volume is waiting to be recovered; name one with --at";
             Err(Failure::new(Exit::NothingFound, why))
         }
         (Some(one), Some(other)) => {
             let why =
-                format!("several wait to be recovered ({}, {}): --at says which", one.ways(), other.ways());
+                format!("several are waiting to be recovered ({}, {}): choose one with \
+                         --at", one.ways(), other.ways());
             Err(Failure::usage(why))
         }
     }
@@ -61,8 +61,8 @@ pub(super) fn refuse_unknown_device(
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "{} says nothing of such a device, so neither its user nor its volume is known: name the control \
-         socket that it was attached with (--control); --force recovers it as the volume of this URL",
+        "{} has no record of such a device, so its user and volume are unknown: name the control socket that it \
+         was attached with (--control), or use --force to recover it as the volume of this URL",
         options.dir.display()
     )))
 }
@@ -125,7 +125,7 @@ fn unknown(found: &FoundAttachment) -> Failure {
 fn delete_stranded(found: &FoundAttachment) -> Result<(), Failure> {
     let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
     if found.dir.owner() != owned::user() {
-        return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
+        return Err(failed(&"it belongs to another user, and no process of that user is left to remove it"));
     }
     if list::is_stale_socket(found.place(), owned::user()).map_err(|why| failed(&why))? {
         std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;

@@ -110,7 +110,7 @@ impl Lifeline {
         match receive::<GuardianReply>(socket, PATIENCE).map_err(said)? {
             Some((GuardianReply::Held, _)) => Ok(()),
             Some(_) => {
-                Err(said(io::Error::other("the guardian answers something else than that it holds on")))
+                Err(said(io::Error::other("the guardian gave an unexpected answer")))
             }
             None => Err(said(io::Error::new(io::ErrorKind::BrokenPipe, "the guardian is gone"))),
         }

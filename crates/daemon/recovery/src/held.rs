@@ -151,19 +151,20 @@ impl Attachments {
         if is_late(&heard) && !cancellation.cancel() {
             heard = said.recv_timeout(SETTLING);
             if is_late(&heard) && recovers {
-                let why = "the device is taken over, and not served yet: `blockwire attach --list` shows it";
+                let why = "the device is taken over but not served yet: `blockwire attach --list` shows it";
                 return Err(Failure::new(Exit::RequestTimeout, why));
             }
         }
         match heard {
             Ok(answer) => answer,
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Failure::failed("the attachment broke down")),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Failure::failed("the attachment failed")),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 // Nobody was told of it; a device that it has just made goes again.
                 end.end();
                 end.end();
                 let why =
-                    "the volume did not come up in time, or the killed holder's writes are still waited for";
+                    "the volume did not come up in time, or recovery is still waiting for writes of the killed \
+                     holder";
                 Err(Failure::new(Exit::RequestTimeout, why))
             }
         }
@@ -180,7 +181,7 @@ impl Attachments {
             let go_on = move || held.go_on(left, &dir, &control);
             if let Err(why) = thread::Builder::new().name("resume".to_owned()).spawn(go_on) {
                 self.resuming().retain(|one| one.file != file);
-                tracing::warn!(%why, "cannot go on with what the last daemon held");
+                tracing::warn!(%why, "cannot take over an attachment of the previous daemon");
             }
         }
     }
@@ -204,7 +205,7 @@ impl Attachments {
             if said != why.message {
                 let (ways, url) = (left.ways(), &left.record.url);
                 let hint = format!("blockwire attach '{url}' --daemon --recover --at {}", left.place());
-                tracing::warn!(%why, hint, "{ways} waits and cannot be gone on with yet");
+                tracing::warn!(%why, hint, "{ways} is waiting and cannot be recovered yet");
                 said = why.message;
             }
             thread::sleep(RESUME_PAUSE);
@@ -292,7 +293,7 @@ impl Attachments {
 /// What waits of what a daemon with this control socket held.
 fn waiting(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
     let mut all = list::all(dir).unwrap_or_else(|why| {
-        tracing::warn!(%why, "what the last daemon held is not gone on with");
+        tracing::warn!(%why, "attachments of the previous daemon are not taken over");
         Vec::new()
     });
     // Of nobody else, whichever user we are.
@@ -315,7 +316,7 @@ fn hold(
         Err(why) => return drop(say.send(Err(why))),
     };
     if !cancellation.begin() {
-        tracing::info!(url, via, "given up before it touched a device: it took too long");
+        tracing::info!(url, via, "cancelled before it touched a device: it took too long");
         return;
     }
     let ended = serve(end, &mut |opened: &AccessPoints| {

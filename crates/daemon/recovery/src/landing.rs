@@ -100,7 +100,7 @@ pub fn wait(
         if cancellation.is_cancelled() {
             return Err(Failure::new(
                 Exit::RequestTimeout,
-                "the killed holder's writes are still waited for",
+                "recovery is still waiting for writes of the killed holder",
             ));
         }
         initiator.turn(Some(left.min(LOOK)));

@@ -301,8 +301,8 @@ impl Attachment {
         let slow = lands_for.filter(|lands_for| *lands_for > millis(options.timeout));
         let remarks = slow.map(|lands_for| {
             format!(
-                "note if this process is killed, its writes may land for {} s, and a recovery waits for that: a \
-                 shorter keep_alive in the URL makes it shorter",
+                "note if this process is killed, a recovery waits {} s, in which its writes may still land; a \
+                 shorter keep_alive in the URL shortens that",
                 lands_for / 1000
             )
         });
@@ -332,7 +332,7 @@ impl Attachment {
             stem,
         };
         let disk = RemoteDisk::new(initiator, volume, records.noted.clone())
-            .ok_or_else(|| Failure::failed("the volume has not told its size: try again"))?;
+            .ok_or_else(|| Failure::failed("the volume has not reported its size: try again"))?;
         Ok(Attachment { disk, records, remark })
     }
 
@@ -403,7 +403,7 @@ impl RecoveryContext {
         state: Option<(RecoveryState, Vec<BorrowedFd<'_>>)>,
     ) -> Result<(), Failure> {
         let file = OsString::from(format!("{}.json", self.stem));
-        let unseen = |why| Failure::failed(format!("this process cannot be told from others: {why}"));
+        let unseen = |why| Failure::failed(format!("cannot identify this process: {why}"));
         let (holder, space) = (Process::own().map_err(unseen)?, running_process::space().map_err(unseen)?);
         let timeout_ms = millis(self.options.timeout);
         let lifeline = match (&state, self.lifeline.take()) {

@@ -89,7 +89,7 @@ fn told(read: io::Result<String>) -> io::Result<Option<String>> {
 /// By its `/proc/PID/stat`. A zombie has ended.
 fn parse(pid: u32, text: &str) -> io::Result<Option<Process>> {
     let words = text.rsplit_once(')').map_or("", |(_, words)| words).split_ascii_whitespace();
-    let unknown = || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat makes no sense"));
+    let unknown = || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat cannot be parsed"));
     // The first word is field 3 of proc(5), and what is wanted field 22.
     match words.clone().next().ok_or_else(unknown)? {
         "Z" | "X" => Ok(None),

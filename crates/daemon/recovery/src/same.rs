@@ -52,7 +52,7 @@ pub(super) fn refuse_another(
         let uuid = volume_info.and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
         let now = name(uuid, volume_info.map(|volume_info| &*volume_info.serial));
         return Err(Failure::usage(format!(
-            "{} was {was} ({}), and {shown} is {now}: what waits would be written to another volume",
+            "{} was {was} ({}), and {shown} is {now}: waiting writes would go to another volume",
             left.ways(),
             record.url,
         )));
@@ -65,7 +65,7 @@ pub(super) fn refuse_another(
     let bytes =
         |block: Option<u32>| block.map_or("unknown size".to_owned(), |block| format!("{block} bytes"));
     Err(Failure::usage(format!(
-        "{} had blocks of {}, and {shown} has blocks of {}: it is another volume, or was made again",
+        "{} had blocks of {}, and {shown} has blocks of {}: it is another volume, or was recreated",
         left.ways(),
         bytes(record.block),
         bytes(block)

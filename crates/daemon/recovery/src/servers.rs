@@ -67,7 +67,7 @@ impl ReadyOutcome {
         match (self.failed, self.noted, ran) {
             (Some(why), ..) => Err(why),
             (None, _, Err(why)) => Err(failed(why)),
-            (None, false, Ok(())) => Err(Failure::failed("it was ended before it served anybody")),
+            (None, false, Ok(())) => Err(Failure::failed("it was stopped before it was ready")),
             (None, true, Ok(())) => Ok(()),
         }
     }
@@ -88,7 +88,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
     let server = match (records.options.recover, number) {
         (true, Some(number)) => ublk::Server::recover(number, disk),
         (true, None) => {
-            return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to go on with"));
+            return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to recover"));
         }
         (false, number) => ublk::Server::new(ublk::Settings { number, ..ublk::Settings::default() }, disk),
     };
@@ -135,7 +135,7 @@ const RECOVERIES: u32 = 3;
 pub(super) fn ublk_number(at: &Path) -> Result<u32, Failure> {
     let name = at.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = name.strip_prefix("ublkb").and_then(|number| number.parse().ok());
-    number.ok_or_else(|| Failure::usage(format!("{} is no ublk device: write /dev/ublkbN", at.display())))
+    number.ok_or_else(|| Failure::usage(format!("{} is not a ublk device: write /dev/ublkbN", at.display())))
 }
 
 fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>) -> Result<(), Failure> {
@@ -169,7 +169,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
             opened.remarks.push(format!("there is no loop device: {why}"));
         }
         if place.kept.is_none() {
-            let remark = "if this process is killed, I/O fails at once: the kernel cannot ask again what was in \
+            let remark = "if this process is killed, I/O fails at once: the kernel cannot resend requests in \
                           flight (Linux 6.9 can)";
             opened.remarks.push(remark.to_owned());
         }

@@ -32,7 +32,7 @@ pub fn of(record: &AttachRecord) -> Vec<String> {
 }
 
 fn unknown(way: &str, why: &io::Error) -> Vec<String> {
-    vec![format!("who uses {way} cannot be told: {why}")]
+    vec![format!("cannot determine who uses {way}: {why}")]
 }
 
 /// What was found; `None`: the system says that it is not there, or not any more.

@@ -89,7 +89,7 @@ fn choose(ublk: io::Result<()>, fuse: io::Result<()>, loops: io::Result<()>) -> 
 fn loop_available() -> io::Result<()> {
     device_node::open(
         "/dev/loop-control",
-        "the kernel has no loop devices, or this container is not given them",
+        "the kernel has no loop devices, or this container has no access to them",
     )
 }
 

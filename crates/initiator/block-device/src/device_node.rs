@@ -9,7 +9,7 @@ pub(crate) fn open(path: &str, if_missing: &str) -> io::Result<()> {
     match File::options().read(true).write(true).open(Path::new(path)) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(io::Error::new(error.kind(), format!("{path} is not there: {if_missing}")))
+            Err(io::Error::new(error.kind(), format!("{path} does not exist: {if_missing}")))
         }
         Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
     }

@@ -151,7 +151,7 @@ pub fn delete(number: u32) -> io::Result<()> {
 pub fn delete_left(number: u32, process: u32) -> io::Result<()> {
     let info = Channel::open()?.info(number)?;
     if is_of_another(&info, process) {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "the device is another process's"));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "the device belongs to another process"));
     }
     if info.state != wire::STATE_QUIESCED {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has a server"));

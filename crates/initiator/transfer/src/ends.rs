@@ -88,7 +88,7 @@ pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Res
     let is_it = |found: &&list::FoundAttachment| same::is_of(&found.record, volume_info.as_deref(), &shown);
     if let Some(found) = list::all(&record::dir(None))?.iter().find(is_it) {
         let why =
-            format!("the destination is attached here ({}): detach it first, or give --force", found.ways());
+            format!("the destination is attached here ({}): detach it first, or use --force", found.ways());
         return Err(Failure::usage(why));
     }
     let reservations = initiator.reservations(volume, name);
@@ -96,7 +96,7 @@ pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Res
         // Who holds it by RESERVE(6) need not let others ask.
         Err(client::Error { failure: Some(client::Failure::Refused(client::Refusal::Conflict)), .. }) => {
             return Err(Failure::usage(
-                "a reservation of another host stands on the destination: give --force",
+                "another host holds a reservation on the destination: use --force",
             ));
         }
         other => other?,
@@ -111,14 +111,14 @@ pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Res
             (None, false) => "a host that the target does not name".to_owned(),
         };
         let kind = type_word(kind);
-        let why = format!("a reservation ({kind}) of {holder} stands on the destination: have it released");
+        let why = format!("a reservation ({kind}) of {holder} is held on the destination: have it released");
         return Err(Failure::usage(format!("{why}, or give --force")));
     }
     Ok(())
 }
 
 fn became_shorter(path: &Path) -> Failure {
-    Failure::failed(format!("{} became shorter while it was read", path.display()))
+    Failure::failed(format!("{} was truncated while it was being read", path.display()))
 }
 
 impl Aim {
@@ -135,7 +135,7 @@ impl Aim {
         let volume = initiator.open(name)?;
         let geometry = initiator.known(volume)?;
         if initiator.is_read_only(volume) {
-            return Err(Failure::usage("the destination is read-only for us"));
+            return Err(Failure::usage("the destination is read-only for this host"));
         }
         if !force {
             refuse_used(initiator, volume, name)?;
@@ -427,7 +427,7 @@ pub fn start(
     let io = Io { id, epoch: Epoch(0), op, payload };
     initiator
         .submit(volume, io)
-        .map_err(|_| Failure::failed("the volume takes no more operations: it has gone"))?;
+        .map_err(|_| Failure::failed("the volume is closed"))?;
     Ok(id)
 }
 
@@ -498,7 +498,7 @@ mod tests {
         // It ends behind where we are, and before what was planned.
         File::options().write(true).open(&path).unwrap().set_len(5 << 20).unwrap();
         let why = end.run(&mut initiator, 1 << 20, planned, planned).unwrap_err();
-        assert!(why.message.contains("became shorter"), "{why}");
+        assert!(why.message.contains("was truncated"), "{why}");
         assert!(end.refuse_shorter(planned).is_err());
     }
 }

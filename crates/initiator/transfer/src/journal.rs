@@ -53,7 +53,7 @@ impl Journal {
         };
         let none = |why: &dyn std::fmt::Display| {
             Failure::usage(format!(
-                "{} is no copy's record ({why}): name another file, or remove it to begin again",
+                "{} is not a resume record of a copy ({why}): name another file, or remove it to start over",
                 path.display()
             ))
         };

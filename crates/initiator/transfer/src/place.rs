@@ -250,7 +250,7 @@ fn open(path: &Path, is_file: bool) -> Result<File, Failure> {
 /// Whether a file could be made, as far as can be said without making one.
 fn absent(path: &Path) -> Result<What, Failure> {
     if path.symlink_metadata().is_ok() {
-        let why = format!("{}: it is a symbolic link that leads nowhere: remove it first", path.display());
+        let why = format!("{}: it is a dangling symbolic link: remove it first", path.display());
         return Err(Failure::failed(why));
     }
     let directory = directory_of(path);
@@ -294,8 +294,8 @@ fn regular(path: &Path, file: File, meta: &fs::Metadata, force: bool) -> Result<
 }
 
 fn used(path: &Path, user: &str) -> Failure {
-    let why = format!("{} is in use by {user}: all that it holds would be lost", path.display());
-    Failure::usage(format!("{why}; end that use first, or give --force"))
+    let why = format!("{} is in use by {user}: all data on it would be lost", path.display());
+    Failure::usage(format!("{why}; stop using it first, or use --force"))
 }
 
 /// Takes the lock that a daemon takes of what it serves. Where nobody can lock, no daemon serves.
@@ -310,8 +310,8 @@ fn lock(path: &Path, file: &File) -> Result<(), Failure> {
                 thread::sleep(Duration::from_millis(20));
             }
             Err(TryLockError::WouldBlock) => {
-                let why = "is locked by another process, which serves or writes it: end that first, or name \
-                           the volume that it serves by its URL";
+                let why = "is locked by another process that serves or writes it: stop that process, or use the \
+                           URL of the volume that it serves";
                 return Err(Failure::failed(format!("{} {why}", path.display())));
             }
         }
@@ -327,8 +327,8 @@ pub fn hold_source(path: &Path, file: &File) -> Result<(), Failure> {
     match holds(path, file)? {
         true => Ok(()),
         false => Err(Failure::usage(format!(
-            "{} is being written by another process, which serves it perhaps: copy the volume by its URL, or \
-             give --force",
+            "{} is open for writing in another process, which may serve it: copy the volume by its URL, or use \
+             --force",
             path.display()
         ))),
     }

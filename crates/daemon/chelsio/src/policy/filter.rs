@@ -159,18 +159,18 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 (ends.unwrap_or(Ends::Either), about)
             }
-            (Some(_), None, _) => return self.wrong("expected host, net or port behind src and dst"),
+            (Some(_), None, _) => return self.wrong("expected host, net or port after src and dst"),
             (None, None, Some(before)) if is_value(self.word(0)) => before,
             (None, None, _) if self.word(0).is_empty() => return self.wrong("expected a filter"),
             (None, None, _) => {
                 return self
-                    .wrong(format!("\"{}\" is no filter; for example: src host 192.0.2.1", self.word(0)));
+                    .wrong(format!("\"{}\" is not a filter; for example: src host 192.0.2.1", self.word(0)));
             }
         };
         let is_of_an_end =
             matches!(subject.1, PrimitiveSubject::Host | PrimitiveSubject::Net | PrimitiveSubject::Port);
         if ends.is_some() && !is_of_an_end {
-            return self.wrong("src and dst stand before host, net and port only");
+            return self.wrong("src and dst are allowed only before host, net and port");
         }
         self.before = Some(subject);
         self.value(subject)
@@ -204,7 +204,7 @@ impl<'a> Parser<'a> {
                 let is_unequal = match self.order(false)? {
                     Comparison::Unequal => true,
                     Comparison::Equal => false,
-                    _ => return self.wrong("addresses are compared by == and != only"),
+                    _ => return self.wrong("addresses can only be compared with == and !="),
                 };
                 let network = if about == PrimitiveSubject::Net { self.network()? } else { self.host()? };
                 let near = over(ends, |end| Condition::Near(end, network));
@@ -240,7 +240,7 @@ impl<'a> Parser<'a> {
             "<=" if has_ranges => Comparison::AtMost,
             ">" if has_ranges => Comparison::Greater,
             ">=" if has_ranges => Comparison::AtLeast,
-            "<" | "<=" | ">" | ">=" => return self.wrong("addresses are compared by == and != only"),
+            "<" | "<=" | ">" | ">=" => return self.wrong("addresses can only be compared with == and !="),
             _ => return Ok(Comparison::Equal),
         };
         self.at += 1;

@@ -119,12 +119,12 @@ impl Rule {
     fn report(&self, report: &mut impl FnMut(String, Treatment, String)) {
         let (treatment, note) = match &self.sight {
             DaemonView::Hidden(what) => {
-                let why = format!("{what} of a connection cannot be seen by a daemon; the rule is left out");
+                let why = format!("{what} of a connection is not visible to a daemon; the rule is ignored");
                 (Treatment::Meaningless, why)
             }
             DaemonView::Seen(when) if is_never(when) => {
-                let why = "no connection that is served here fits: it is about listening sockets, or about \
-                           connections that this machine opens";
+                let why = "it matches no connection of the daemon, only listening sockets or connections that \
+                           this machine opens";
                 (Treatment::Meaningless, why.to_owned())
             }
             DaemonView::Seen(Condition::Always) => (Treatment::Applied, "every connection".to_owned()),
@@ -135,7 +135,7 @@ impl Rule {
         for setting in &self.settings {
             let (treatment, note) = match is_live {
                 true => (setting.treatment, setting.note),
-                false => (Treatment::Unused, "its rule fits nothing that is served here"),
+                false => (Treatment::Unused, "its rule matches nothing that is served here"),
             };
             report(setting.text.clone(), treatment, note.to_owned());
         }

@@ -39,7 +39,7 @@ const FLAGS: [(&str, &str); 6] = [
     ),
     ("tstamp", "TCP timestamps are those of the system (net.ipv4.tcp_timestamps)"),
     ("timestamp", "TCP timestamps are those of the system (net.ipv4.tcp_timestamps)"),
-    ("coalesce", "segments are coalesced by the kernel and the network adapter (GRO)"),
+    ("coalesce", "segments are merged by the kernel and the network adapter (GRO)"),
     ("sack", "selective acknowledgment is that of the system (net.ipv4.tcp_sack)"),
 ];
 const WORDS: [&str; 9] =
@@ -58,7 +58,7 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
         }
         let is_negated = at > first;
         let Some(word) = tokens.get(at) else {
-            return Err((end, "expected a setting behind \"not\"".to_owned()));
+            return Err((end, "expected a setting after \"not\"".to_owned()));
         };
         at += 1;
         if let Some((_, note)) = FLAGS.iter().find(|(flag, _)| *flag == word.text) {

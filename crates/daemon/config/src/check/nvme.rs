@@ -63,18 +63,18 @@ fn namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Na
         let at = written.nsid.as_ref().map_or(&written.volume.at, |nsid| &nsid.at);
         // Hosts are told of no greater one, and ask for none.
         if nsid > NSID_MAX {
-            let why = format!("no nsid is left behind {NSID_MAX}: give the namespace one that is free");
+            let why = format!("the next nsid would be above {NSID_MAX}: give the namespace a free one");
             sink.error(at, why);
             continue;
         }
         if namespaces.iter().any(|other| other.nsid == nsid) {
-            sink.error(at, format!("nsid {nsid} stands twice in subsystem \"{}\"", draft.nqn.value));
+            sink.error(at, format!("nsid {nsid} appears twice in subsystem \"{}\"", draft.nqn.value));
         }
         let Some(volume) = super::volume_named(&written.volume, volumes, sink) else { continue };
         if namespaces.iter().any(|other| other.volume == volume.name) {
             sink.error(
                 &written.volume.at,
-                format!("volume \"{}\" stands twice in subsystem \"{}\"", volume.name, draft.nqn.value),
+                format!("volume \"{}\" appears twice in subsystem \"{}\"", volume.name, draft.nqn.value),
             );
         }
         namespaces.push(Namespace {
@@ -202,7 +202,7 @@ fn both_ways(plan: &Plan, host: &Host) -> Option<String> {
     let (volume, target, subsystem) = doubly(plan, host)?;
     Some(format!(
         "host \"{}\" reaches volume \"{volume}\" over iSCSI (target \"{target}\") and over NVMe/TCP (subsystem \
-         \"{subsystem}\"), and no operating system's multipath merges the two; take one away, or set both = true",
+         \"{subsystem}\"), but no operating system's multipath combines the two; remove one, or set both = true",
         host.name
     ))
 }

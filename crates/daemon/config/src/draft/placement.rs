@@ -15,12 +15,12 @@ const CORE_MAX: u64 = 4095;
 const REFUSED: [(&str, &str); 4] = [
     (
         "polling",
-        "a core polls for all of its connections alike, for as long as its load makes that worth while",
+        "a core polls for all its connections, as long as its load makes polling worthwhile",
     ),
     (
         "digest",
         "they are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`), over \
-         NVMe/TCP before the host has said who it is",
+         NVMe/TCP before the host has identified itself",
     ),
     ("tx", "everything is sent by copying"),
     ("rx", "everything is received by copying"),

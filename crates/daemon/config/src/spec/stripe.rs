@@ -38,7 +38,7 @@ impl Striped {
                 return Err(wrong(SpecError::BadUrl("a stripe cannot be a leg of another".to_owned())));
             }
             if let Some(key) = given.iter().find(|key| !KEYS_OF_LEG.contains(&key.as_str())) {
-                let why = "is not of a leg; write it behind the whole stripe".to_owned();
+                let why = "does not belong to a leg; append it to the whole stripe".to_owned();
                 return Err(wrong(SpecError::BadValue { key: key.clone(), why }));
             }
             legs.push(leg);
@@ -69,7 +69,7 @@ impl Source {
     /// Sets how long chunks are, from the value as it was written.
     pub(super) fn set_chunk(&mut self, value: &str) -> Result<(), String> {
         let Source::Stripe(striped) = self else {
-            return Err("only means something for a stripe".to_owned());
+            return Err("applies only to stripes".to_owned());
         };
         let bytes = size::parse(value).map_err(|why| why.to_string())?;
         if !bytes.is_power_of_two() || !(512..=u64::from(CHUNK_MAX)).contains(&bytes) {

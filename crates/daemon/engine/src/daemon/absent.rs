@@ -243,7 +243,7 @@ impl RepeatedProbe {
         match begun {
             Ok(_) => self.arriving += 1,
             Err(why) => {
-                tracing::warn!(%why, %volume, "no thread for a volume that was found; it is tried again");
+                tracing::warn!(%why, %volume, "no thread for a volume that was found; it will be retried");
                 self.put_off(volume);
             }
         }

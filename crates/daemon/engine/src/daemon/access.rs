@@ -98,7 +98,7 @@ impl Daemon {
         let report = self.served().volume(name)?;
         if report.read_only && !on {
             let why = format!(
-                "volume \"{name}\" was opened read-only (`ro`); take that out of the configuration and start again"
+                "volume \"{name}\" was opened read-only (`ro`); remove that from the configuration and restart"
             );
             return Err(Refused::new(Code::Conflict, why));
         }

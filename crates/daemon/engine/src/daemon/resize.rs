@@ -49,7 +49,7 @@ impl Daemon {
                     Err(refused(&why))
                 }
                 // Hosts may know the new size already, and write there: the file keeps it.
-                Err(why) => Ok(Some(format!("not every host may have been told: {why}"))),
+                Err(why) => Ok(Some(format!("some hosts may not have been notified: {why}"))),
             };
         }
         self.engine.resize_volume(name.as_str(), bytes).map_err(|why| refused(&why))?;
@@ -60,7 +60,7 @@ impl Daemon {
             return Err(failed(why));
         }
         // What was cut off is gone, and nobody is promised it again.
-        Ok(Some(format!("its file cannot be made stable: {why}")))
+        Ok(Some(format!("its file cannot be synced: {why}")))
     }
 
     /// Changes the size of a volume's file. The engine is told of a sync that fails in this, and of none before.
@@ -86,13 +86,13 @@ fn may_become(store: &Store, bytes: u64, shrink: bool) -> Result<(), Refused> {
     match spec.source {
         Source::Remote(_) => {
             return invalid(
-                "the volume is resized on the machine that has it; its hosts here see it at once",
+                "resize the volume on the machine that owns it; hosts of this daemon see the new size at once",
             );
         }
         Source::Stripe(_) => {
             return invalid(
-                "a stripe has the size of its legs: it follows volumes of other machines at once, files and devices \
-                 when it is opened",
+                "a stripe has the size of its legs: it follows remote volumes at once, and files and devices when \
+                 it is opened",
             );
         }
         Source::Device(_) => return invalid("the size of a device cannot be changed here"),
@@ -103,7 +103,7 @@ fn may_become(store: &Store, bytes: u64, shrink: bool) -> Result<(), Refused> {
     }
     if bytes < store.bytes && !shrink {
         let why = format!(
-            "it has {}; to make it smaller, and lose what lies beyond, use --shrink",
+            "it has {}; to make it smaller and lose the data beyond, use --shrink",
             size::human(store.bytes)
         );
         return Err(Refused::new(Code::Conflict, why));

@@ -105,7 +105,7 @@ impl Daemon {
         if let Some(what) = difference(&self.plan, &plan) {
             let why = format!(
                 "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it again; \
-                 initiators come back by themselves"
+                 initiators reconnect automatically"
             );
             return Err(Refused::new(Code::Conflict, why));
         }
@@ -255,7 +255,7 @@ fn difference(old: &Plan, new: &Plan) -> Option<&'static str> {
     } else if hosts(old) != hosts(new) {
         Some("an access list (ACL)")
     } else if old.auth.discovery != new.auth.discovery || old.auth.mutual != new.auth.mutual {
-        Some("how initiators prove themselves for discovery (DISC_Auth...)")
+        Some("how initiators authenticate for discovery (DISC_Auth...)")
     } else if old.limits != (Limits { memory: old.limits.memory, ..new.limits.clone() }) {
         // Memory stays as it is: windows grow as far as it has room.
         Some("a limit (iscsi_login_complete_time)")

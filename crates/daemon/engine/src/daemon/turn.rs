@@ -47,8 +47,8 @@ impl Daemon {
         let mut names = self.names();
         if let Some((_, done)) = names.iter().find(|(held, _)| held == name) {
             let why = format!(
-                "volume \"{name}\" is being {done} already, and what it lies on has not answered yet; try again when \
-                 that has ended"
+                "volume \"{name}\" is already being {done}, and its backing has not responded yet; try again when \
+                 that has finished"
             );
             return Err(Refused::new(Code::Conflict, why));
         }
@@ -65,7 +65,7 @@ impl Daemon {
                 Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
                 Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
                 Err(TryLockError::WouldBlock) => {
-                    let why = "another change is in work and has not ended yet; try again";
+                    let why = "another change is in progress; try again";
                     return Err(Refused::new(Code::TimedOut, why));
                 }
             }

@@ -28,8 +28,8 @@ use control::{
 };
 
 /// Why a volume takes no writes after a failed sync.
-const IN_DOUBT: &str = "a sync has failed, so what was written last may be lost, and nothing more is written; look at \
-                        the disk, then acknowledge it by `volume retry`";
+const IN_DOUBT: &str = "a sync has failed: recent writes may be lost, and writes are refused; check the disk, \
+                        then acknowledge with `volume retry`";
 
 /// A volume that should be served and cannot be.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Daemon {
         // As the next start will judge it.
         if let Some(why) = check::forbidden(&self.plan, &ways) {
             let message =
-                format!("volume \"{}\" would be reached by default, and may not be: {why}", volume.name);
+                format!("volume \"{}\" would be exported by default, but: {why}", volume.name);
             return Err(invalid(&message));
         }
         let name = volume.name.as_str();
@@ -125,7 +125,7 @@ impl Daemon {
         }
         if let Err(why) = self.engine.add_volume(&store, ways) {
             if let Err(why) = self.record(None) {
-                tracing::error!(why = why.message, volume = %volume.name, "what was refused stays recorded");
+                tracing::error!(why = why.message, volume = %volume.name, "a refused volume stays recorded");
             }
             return Err(self.give_up(store, (&why, StartKind::Created)));
         }
@@ -233,7 +233,7 @@ impl Daemon {
         let mut served = self.served();
         let name = &store.volume.name;
         served.unserved.retain(|one| one.recorded.name != name.as_str());
-        tracing::info!(volume = %name, "a volume that had failed is served");
+        tracing::info!(volume = %name, "a volume that had failed is served again");
         served.stores.push(store);
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Daemon {
         drop(twin);
         let mut served = self.served();
         served.store(name).into_iter().for_each(Store::forgive);
-        tracing::warn!(volume = name, "the operator has acknowledged that what was written may be lost");
+        tracing::warn!(volume = name, "the operator has acknowledged that recent writes may be lost");
         served.volume(name)
     }
 
@@ -309,11 +309,11 @@ impl Daemon {
         let message = match what {
             StartKind::Created => format!(
                 "{why}; it is not served and not recorded, but some cores may still be using it, so its file stays \
-                 open: `blockwire volume delete {name}` lets it go, `volume list` shows it until then"
+                 open: `blockwire volume delete {name}` closes it, `volume list` shows it until then"
             ),
             StartKind::Again => format!(
                 "{why}; it is not served, but some cores may still be using it, so its file stays open: \
-                 `blockwire volume retry {name}` serves it when they do not"
+                 `blockwire volume retry {name}` serves it once they do not"
             ),
         };
         self.served().leaving.push(store);
@@ -367,7 +367,7 @@ impl Daemon {
             Refused::new(Code::Failed, message)
         });
         let failed = |why: StateError| {
-            let message = format!("no longer served, but what was known of it still is: {why}");
+            let message = format!("no longer served, but its records could not be removed: {why}");
             Refused::new(Code::Failed, message)
         };
         // Only now: one that comes back at the next start is held against what was known of it.
@@ -400,7 +400,7 @@ impl Daemon {
         let is_memory = |store: &&Store| matches!(store.volume.spec.source, Source::Ram | Source::Null);
         for store in parted.iter().filter(is_memory) {
             if let Err(why) = self.engine.forget_past(store) {
-                tracing::warn!(%why, volume = name, "what was recorded of a deleted volume is still there");
+                tracing::warn!(%why, volume = name, "records of a deleted volume could not be removed");
             }
         }
         let synced = parted.iter_mut().map(Store::sync).fold(Ok(()), std::io::Result::and);
@@ -408,7 +408,7 @@ impl Daemon {
         self.served().leaving.retain(|store| store.volume.name.as_str() != name);
         synced.map_err(|why| {
             let message =
-                format!("no longer served, but what was written last may be lost: cannot sync: {why}");
+                format!("no longer served, but recent writes may be lost: cannot sync: {why}");
             Refused::new(Code::Failed, message)
         })
     }

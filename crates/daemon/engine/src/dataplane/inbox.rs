@@ -223,7 +223,8 @@ pub fn attend(
             };
             let kept = state.write(&store.name, &store.bytes);
             if let Err(why) = &kept {
-                tracing::error!(%why, "a volume's record (reservations, bad blocks, paths, protection) cannot be made durable");
+                tracing::error!(%why, "a volume's record (reservations, bad blocks, path states, protection) \
+                                       cannot be saved");
             }
             stored(volume, store.ticket, kept.is_ok());
         }
@@ -257,7 +258,7 @@ pub fn attend(
                 }
                 Message::Nvme(NvmeMessage::Forget(shard, id)) => powers.forget(shard, id),
                 _ => tracing::error!(
-                    "a shard has sent the control plane what is not for it: please report this"
+                    "a shard has sent the control plane an unexpected message: please report this"
                 ),
             }
         }

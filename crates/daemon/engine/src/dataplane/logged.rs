@@ -39,7 +39,7 @@ pub fn write(lines: Receiver<LogLine>) {
         };
         let kept = flood.kept_back(Instant::now());
         if kept > 0 {
-            tracing::warn!(lines = kept, "more failed logins and broken rules, not written one by one");
+            tracing::warn!(lines = kept, "more failed logins and protocol violations, not logged one by one");
         }
         match line {
             Ok(line) if passes => write_line(line),
@@ -96,15 +96,15 @@ fn write_nvme(line: NvmeLogLine) {
                 %peer,
                 %host,
                 %subsystem,
-                "connect put off: hosts from this address did not authenticate several times; it may come \
-                 again in a few seconds"
+                "connect delayed: hosts from this address failed to authenticate several times; it may retry in a \
+                 few seconds"
             ),
             (Some((host, subsystem)), ConnectFailure::OtherRule) => tracing::warn!(
                 %peer,
                 %host,
                 %subsystem,
-                "connect of an I/O queue refused: its address comes under another host rule than that of its \
-                 controller's admin queue; let one rule hold for all addresses of a host"
+                "connect of an I/O queue refused: its address matches a different host rule than the admin queue \
+                 of its controller; use one rule for all addresses of a host"
             ),
             (Some((host, subsystem)), cause) => {
                 tracing::warn!(%peer, %host, %subsystem, %cause, "connect refused");
@@ -119,7 +119,7 @@ fn write_nvme(line: NvmeLogLine) {
             tracing::warn!(
                 %host,
                 %subsystem,
-                "the host did not authenticate: its key is not the one configured here, or it has none \
+                "the host failed to authenticate: its key differs from the one configured here, or it has none \
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
             );
         }
@@ -127,7 +127,7 @@ fn write_nvme(line: NvmeLogLine) {
             tracing::warn!(
                 %host,
                 %subsystem,
-                "put off: too many hosts from this address, or from all, wait to authenticate; it may come again"
+                "delayed: too many hosts are waiting to authenticate, from this address or in total; it may retry"
             );
         }
         NvmeLogLine::Disconnected { host, subsystem, cntlid, why } => {
@@ -153,32 +153,32 @@ fn write_remark(volume: &str, remark: OperatorNotice) {
         ),
         OperatorNotice::Closed => tracing::error!(
             volume,
-            "closed: older operations did not end in time for a change; it opens when they end"
+            "closed: earlier operations did not complete in time for a change; it reopens when they complete"
         ),
-        OperatorNotice::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
+        OperatorNotice::Opened => tracing::warn!(volume, "open again: the stuck operations have completed"),
         OperatorNotice::NoSpace => tracing::error!(
             volume,
-            "no space left for a write, which its host is told; make room where the volume lies, or have its hosts \
-             give back what they do not need (fstrim)"
+            "no space left for a write, which failed; free space on the backing file system, or discard unused \
+             blocks from the hosts (fstrim)"
         ),
         OperatorNotice::SyncFailed => tracing::error!(
             volume,
-            "a sync has failed: what was written since the last good one may be lost, and nothing more is written; \
-             look at the disk, then acknowledge it by `blockwire volume retry`; a restart alone changes nothing"
+            "a sync has failed: writes since the last successful sync may be lost, and writes are refused; check \
+             the disk, then acknowledge with `blockwire volume retry`; a restart alone changes nothing"
         ),
         OperatorNotice::NotFlushed => tracing::error!(
             volume,
-            "not flushed: what was written since the last good flush may be lost; look at the disk or the machine \
-             that holds it before its hosts go on"
+            "not flushed: writes since the last successful flush may be lost; check the disk, or the machine that \
+             owns it, before hosts continue"
         ),
         OperatorNotice::PathDown { path: (leg, path), why } => {
-            tracing::warn!(volume, leg, path, cause = why, "a path to where the volume lies is down");
+            tracing::warn!(volume, leg, path, cause = why, "a path to the remote volume is down");
         }
         OperatorNotice::PathUp { path: (leg, path) } => {
-            tracing::info!(volume, leg, path, "a path to where the volume lies is up again");
+            tracing::info!(volume, leg, path, "a path to the remote volume is up again");
         }
         OperatorNotice::BadBlocksFull { by } => {
-            tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
+            tracing::warn!(volume, %by, "no more blocks can be marked bad: write the marked ones first");
         }
     }
 }

@@ -91,7 +91,7 @@ impl Medium {
             (Source::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
             (Source::Ram, _) => {
                 let disk = ram(store).ok_or_else(|| {
-                    let why = "there is no address space for so much memory (at most 16 TiB)";
+                    let why = "not enough address space for that much memory (at most 16 TiB)";
                     EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
                 })?;
                 Ok(Medium::Ram(Arc::new(disk)))
@@ -195,7 +195,7 @@ impl Medium {
             Medium::File(disk, _) => Ok(disk.resized(bytes)),
             Medium::Null { .. } => Err(EngineError::Unsupported("a null volume keeps its size".to_owned())),
             Medium::Remote(_) => {
-                Err(EngineError::Unsupported("the volume is resized on the machine that has it".to_owned()))
+                Err(EngineError::Unsupported("resize the volume on the machine that owns it".to_owned()))
             }
             Medium::Stripe(_) => {
                 Err(EngineError::Unsupported("a stripe has the size of its legs".to_owned()))
@@ -290,8 +290,8 @@ impl Medium {
         )
         .map_err(|why| {
             refuse(format!(
-                "{record} in the state directory is damaged ({why}); restore it, or move it away if the reservations \
-                 and bad blocks that it remembers may be lost"
+                "{record} in the state directory is damaged ({why}); restore it, or move it away if its \
+                 reservations and bad blocks may be lost"
             ))
         })?;
         let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());

@@ -129,7 +129,7 @@ impl Notes {
             Ok(None) => false,
             Ok(Some(_)) => true,
             Err(why) => {
-                tracing::error!(%why, volume = %part.volume.name, "a note of a failed sync cannot be read");
+                tracing::error!(%why, volume = %part.volume.name, "the record of a failed sync cannot be read");
                 true
             }
         }
@@ -266,8 +266,8 @@ where
         tracing::error!(
             volume = job.note.volume,
             why,
-            "a failed sync cannot be noted in the state directory: if the daemon is started again, it will not know \
-             that what was written may be lost"
+            "a failed sync cannot be recorded in the state directory: after a restart the daemon will not know \
+             that recent writes may be lost"
         );
         self.tell(job, failures);
     }

@@ -7,42 +7,44 @@ pub fn words(name: &str, refusal: &Refusal) -> String {
     let show = format!("`blockwire reservation show {name}`");
     let why = match refusal {
         Refusal::Conflict => {
-            format!("a host's reservation forbids it, which that host must release first: see {show}")
+            format!("a host's reservation conflicts: that host must release it first; see {show}")
         }
-        Refusal::Inaccessible(Access::Transition) => "its path is changing its state: try again".to_owned(),
+        Refusal::Inaccessible(Access::Transition) => "its path is changing state: try again".to_owned(),
         Refusal::Inaccessible(_) => {
-            format!("its path does not serve: see `blockwire path list {name}`, change it by `blockwire path set`")
+            format!("its path is not accessible: see `blockwire path list {name}`, change it with `blockwire path \
+                     set`")
         }
-        Refusal::OutOfRange => "that is beyond its end: resize it first".to_owned(),
+        Refusal::OutOfRange => "that is beyond its end: resize the volume first".to_owned(),
         Refusal::ReadOnly => format!(
-            "it is write-protected: `blockwire volume show {name}` says by whom, and `blockwire volume set {name} \
-             --read-only off` ends what an operator has set"
+            "it is write-protected: `blockwire volume show {name}` shows by whom; `blockwire volume set {name} \
+             --read-only off` removes the operator's protection"
         ),
-        Refusal::AtomicUnit => "it is longer than the volume writes atomically: write less at once".to_owned(),
+        Refusal::AtomicUnit => "it is larger than the volume can write atomically: use smaller writes".to_owned(),
         Refusal::NotReady(why) => not_ready(*why).to_owned(),
         Refusal::Unsupported => {
-            "what backs it cannot do this: create another volume that can, and copy it there".to_owned()
+            "its backing does not support this: copy it to a volume that does".to_owned()
         }
-        Refusal::Busy => "too many changes of it are under way: try again in a moment".to_owned(),
+        Refusal::Busy => "too many changes are in progress: try again in a moment".to_owned(),
         Refusal::NoRegistrationSpace => {
-            format!("it keeps no more registrations: have hosts that are gone removed ({show})")
+            format!("no room for more registrations: remove those of hosts that are gone ({show})")
         }
-        Refusal::NoMarkSpace => "no more of its blocks can be marked bad: have hosts write those that are".to_owned(),
-        Refusal::NotRegistered => format!("the key does not match, or nobody registered it: see {show}"),
+        Refusal::NoMarkSpace => "no more of its blocks can be marked bad: let hosts write the marked \
+                                 ones".to_owned(),
+        Refusal::NotRegistered => format!("the key does not match, or is not registered: see {show}"),
         Refusal::InvalidRelease => format!("its reservation is of another type: see {show}"),
         Refusal::InvalidAction => {
-            format!("it makes no sense in the state that it is in: see `blockwire volume show {name}`")
+            format!("not possible in its current state: see `blockwire volume show {name}`")
         }
-        Refusal::NothingReserved => format!("nothing of it is reserved: see {show}"),
+        Refusal::NothingReserved => format!("it is not reserved: see {show}"),
         Refusal::NotDurable => {
-            "the change could not be made durable, so nothing has changed: see whether the state directory is full \
-             or read-only, then try again"
+            "the change could not be saved, so nothing has changed: check whether the state directory is full or \
+             read-only, then try again"
                 .to_owned()
         }
-        Refusal::RemovalPrevented => "a host prevents that its medium is removed: end that there first".to_owned(),
+        Refusal::RemovalPrevented => "a host prevents medium removal: allow it on that host first".to_owned(),
         Refusal::NotFenced => {
-            "the change stands, but what was in flight before it did not end in time, so the volume is closed: look \
-             at the disk beneath it, then restart the daemon"
+            "the change is in effect, but earlier operations did not complete in time, so the volume is closed: \
+             check its disk, then restart the daemon"
                 .to_owned()
         }
     };
@@ -51,13 +53,13 @@ pub fn words(name: &str, refusal: &Refusal) -> String {
 
 fn not_ready(why: UnservableReason) -> &'static str {
     match why {
-        UnservableReason::Stopped => "it was stopped: start it again by the host that has stopped it",
-        UnservableReason::NoMedium => "its medium was ejected: load it again by the host that has ejected it",
-        UnservableReason::Sanitizing(_) => "it is being sanitized: wait for the end",
-        UnservableReason::SanitizeFailed => "its last sanitize has failed: have a host repeat it",
+        UnservableReason::Stopped => "it was stopped by a host: start it again from that host",
+        UnservableReason::NoMedium => "its medium was ejected by a host: load it again from that host",
+        UnservableReason::Sanitizing(_) => "it is being sanitized: wait until that has finished",
+        UnservableReason::SanitizeFailed => "its last sanitize failed: repeat it from a host",
         UnservableReason::SyncFailed => {
-            "a sync has failed, so what was written last may be lost: look at the disk beneath it, then \
-             acknowledge it by `blockwire volume retry`"
+            "a sync has failed: recent writes may be lost; check its disk, then acknowledge with `blockwire \
+             volume retry`"
         }
         UnservableReason::Removed => "it is being removed",
     }

@@ -64,7 +64,7 @@ pub struct Shards {
 
 pub(super) fn no_number() -> EngineError {
     EngineError::Unsupported(
-        "the daemon has served as many volumes as it can count: start it again".to_owned(),
+        "the daemon has used up its volume numbers: restart it".to_owned(),
     )
 }
 
@@ -204,7 +204,7 @@ impl Shards {
         let told = self.publish(&mut catalog);
         drop(catalog);
         if let Err(why) = told.and_then(|()| self.part(id, ANSWER)) {
-            tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
+            tracing::error!(%why, volume = %store.volume.name, "cannot remove a volume that failed");
         }
     }
 
@@ -214,7 +214,7 @@ impl Shards {
         let flushed = match self.ask_all(|| Control::Stop { grace: GRACE }, GRACE + FLUSH) {
             Ok(reports) => match reports.iter().find(|report| !matches!(report, Report::Done)) {
                 None => Ok(()),
-                Some(_) => Err("see what is said of each volume".to_owned()),
+                Some(_) => Err("see the messages of each volume".to_owned()),
             },
             Err(EngineError::Stopped) => Ok(()),
             Err(why) => Err(why.to_string()),
@@ -428,7 +428,7 @@ impl Engine for Shards {
         let Some(id) = self.catalog().leaver(name) else { return Ok(()) };
         // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
         if let Err(why) = self.change((name, id), VolumeRequest::Remove) {
-            tracing::warn!(%why, volume = name, "a volume that is deleted does not come to rest");
+            tracing::warn!(%why, volume = name, "operations of a deleted volume do not complete");
         }
         self.part(id, ANSWER)
     }
@@ -503,12 +503,12 @@ impl Engine for Shards {
         // Counted before the sync: what fails from then on is another failure.
         let failures = medium.failures();
         let failed = |what: &str, why: std::io::Error| {
-            EngineError::Unsupported(format!("{what}, so nothing is written to it still: {why}"))
+            EngineError::Unsupported(format!("{what}, so writes are still refused: {why}"))
         };
         // By the shards' own descriptors, so that none is told of it later what was told here.
         let mut files = store.parts().iter().filter_map(|part| part.file.as_ref());
         files.try_for_each(std::fs::File::sync_data).map_err(|why| failed("it cannot be synced yet", why))?;
-        self.notes.forget(store).map_err(|why| failed("what was noted cannot be removed", why))?;
+        self.notes.forget(store).map_err(|why| failed("its record cannot be removed", why))?;
         medium.forgive(&failures);
         shared.forgive_sync();
         Ok(())
@@ -526,8 +526,8 @@ impl Engine for Shards {
         match self.running.join_within(patience) {
             Ok(true) => {}
             Ok(false) => tracing::error!(
-                "ended without waiting for what is out on a disk that does not answer; what was written last may \
-                 land there still, or be lost"
+                "stopped without waiting for a disk that does not respond; recent writes may still reach it, or \
+                 be lost"
             ),
             Err(_) => {
                 tracing::error!("a shard has panicked");

@@ -48,7 +48,7 @@ fn not_ready(why: &UnservableReason) -> &'static str {
         UnservableReason::NoMedium => "no medium",
         UnservableReason::Sanitizing(_) => "sanitizing",
         UnservableReason::SanitizeFailed => "the last sanitize failed",
-        UnservableReason::SyncFailed => "a sync failed: acknowledge it by `volume retry`",
+        UnservableReason::SyncFailed => "a sync failed: acknowledge with `volume retry`",
         UnservableReason::Removed => "going away",
     }
 }
@@ -170,6 +170,6 @@ mod tests {
             of(&frame, "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }]).unwrap().not_ready
         };
         assert_eq!(shown(false), None);
-        assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge it by `volume retry`"));
+        assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge with `volume retry`"));
     }
 }

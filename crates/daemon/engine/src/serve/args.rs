@@ -35,7 +35,7 @@ pub struct ServeArgs {
     /// Address to answer NVMe/TCP discovery on, and nothing else; may be repeated [likewise: 127.0.0.1:8009]
     #[arg(long, value_name = "ADDR", value_parser = network::discovery_address)]
     pub nvme_discovery: Vec<std::net::SocketAddr>,
-    /// Metrics over HTTP: not built yet
+    /// Metrics over HTTP: not implemented yet
     #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
     pub http: Option<String>,
     /// Control socket [default: /run/blockwire/control.sock]
@@ -90,7 +90,7 @@ fn named(text: &str, parse: fn(&str) -> Result<(Spec, bool), SpecError>) -> Resu
 }
 
 fn not_built(_: &str) -> Result<String, String> {
-    Err("this is not built yet".to_owned())
+    Err("this is not implemented yet".to_owned())
 }
 
 /// A set of cores, ascending.

@@ -211,8 +211,8 @@ impl Identities {
         if let Err(why) = self.save(state) {
             tracing::error!(
                 %why,
-                "what was opened and is not served is still recorded as having been there: the next start says that \
-                 files are missing that were made and removed again, or that another volume is in their place"
+                "the state directory still records files or volumes that were opened but are not served: at the \
+                 next start they may be reported as missing or replaced"
             );
         }
     }
@@ -242,9 +242,9 @@ impl Identities {
         if let Some(old) = self.lost(key, path) {
             tracing::warn!(
                 device = %path.display(), %old, new = %uuid,
-                "the device was set up again, or the machine has started again, and the system tells no serial number: it \
-                 is shown to hosts as a new disk, without its reservations. If it is the same disk, give the volume its \
-                 old identity for good by uuid={old}"
+                "the device was set up again, or the machine was rebooted, and the system reports no serial \
+                 number: hosts see a new disk without its reservations. If it is the same disk, keep its old \
+                 identity with uuid={old}"
             );
         }
         // What bore this number in this place is gone. KnownRemote it may come back: numbers of file systems and of

@@ -101,26 +101,24 @@ impl fmt::Display for StateError {
                 if *stopping {
                     return write!(
                         f,
-                        "the daemon{who} that uses the state directory {path} is still stopping: start again when it \
-                         has ended (`blockwire stop` waits for that)"
+                        "the daemon{who} that uses the state directory {path} is still stopping: start again when \
+                         it has exited (`blockwire stop` waits for that)"
                     );
                 }
                 write!(
                     f,
-                    "the state directory {path} is in use by another daemon{who}: end that by `blockwire stop`; one \
-                     that is to run beside it needs a --state and a --control of its own, and gives volumes other \
-                     identities there"
+                    "the state directory {path} is in use by another daemon{who}: stop it with `blockwire stop`. \
+                     A second daemon needs its own --state and --control, and gives its volumes other identities"
                 )
             }
             StateError::Large { path, bytes } => write!(
                 f,
-                "{} would have {bytes} bytes, and {RECORD_BYTES_MAX} are the most that can be read again: the old one \
-                 stands",
+                "{} would have {bytes} bytes, more than the limit of {RECORD_BYTES_MAX}: the old record is kept",
                 path.display()
             ),
             StateError::Damaged { path, why } => write!(
                 f,
-                "{} is damaged ({why}); restore it, or move it away if what it remembers may be lost",
+                "{} is damaged ({why}); restore it, or move it away if its contents may be lost",
                 path.display()
             ),
         }
@@ -209,7 +207,7 @@ impl StateDir {
             Ok(bytes) => bytes,
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
-                let why = "it is no file of ours that nobody else can write".to_owned();
+                let why = "it is not our own file, or others can write to it".to_owned();
                 return Err(StateError::Damaged { path, why });
             }
             Err(why) => return Err(StateError::Io { what: "read", path, why }),
@@ -261,7 +259,8 @@ impl StateDir {
             let back = if had_one { fs::rename(&old, &path) } else { fs::remove_file(&path) };
             let back = back.and_then(|()| sync_directory());
             if let Err(why) = back {
-                tracing::error!(%why, record = %path.display(), "what was refused may be there at the next start");
+                tracing::error!(%why, record = %path.display(), "a refused change may be in effect at the next \
+                start");
             }
         } else if had_one {
             let _ = fs::remove_file(&old);
@@ -375,7 +374,7 @@ mod tests {
         for mode in [0o777, 0o1777, 0o770] {
             fs::set_permissions(&place, fs::Permissions::from_mode(mode)).unwrap();
             let why = StateDir::open(&place).unwrap_err().to_string();
-            assert!(why.contains("may be written by other users") && why.contains("--state"), "{why}");
+            assert!(why.contains("can be written by other users") && why.contains("--state"), "{why}");
         }
         fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
         assert!(matches!(StateDir::open(&place), Err(StateError::Io { .. })), "a link is no lock");

@@ -63,8 +63,8 @@ impl Ports {
                 continue;
             }
             let port = self.last().checked_add(1).ok_or(
-                "all 65,535 port numbers were given to portal groups: move the record `ports` out of the state directory \
-                 when no saved reservation or path state is needed any more",
+                "all 65,535 port numbers were given to portal groups: move the record `ports` out of the state \
+                 directory once no saved reservation or path state is needed",
             )?;
             self.entries.push(PortGroupRecord { protocol: protocol.as_str().to_owned(), group, port });
         }

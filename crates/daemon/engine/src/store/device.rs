@@ -39,8 +39,8 @@ pub(super) fn device<'a>(
     if let (FileIdentity::Numbered { .. }, None) = (&key, spec.uuid) {
         tracing::warn!(
             volume = %volume.name, device = %path.display(),
-            "the system tells no serial number of the device: its identity lasts until it is set up again or the machine \
-             starts again; give the volume one for good by uuid="
+            "the system reports no serial number for the device: its identity lasts only until it is set up again \
+             or the machine reboots; set a permanent one with uuid="
         );
     }
     claim(path, &file, &key, spec.read_only, others)?;

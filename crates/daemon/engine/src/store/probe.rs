@@ -103,7 +103,7 @@ impl ProbeResult {
         let is_it = |one: &ProbeTarget| one.leg == leg && one.urls == urls && one.known.as_ref() == known;
         match self.found.iter().position(|(sought, _)| is_it(sought)) {
             Some(at) => self.found.swap_remove(at).1,
-            None => Err(remote::RemoteError::Absent("it has changed meanwhile; try again".to_owned())),
+            None => Err(remote::RemoteError::Absent("it has changed in the meantime; try again".to_owned())),
         }
     }
 }

@@ -65,14 +65,15 @@ impl fmt::Display for Why {
             }
             Why::Gone(path, name) => write!(
                 f,
-                "{} is missing, and is not made again, since it was there before: mount its file system, or put it \
-                 back, then `blockwire volume retry {name}`; if its contents are lost for good, `blockwire volume \
-                 delete {name}`, then create it again (or make the file by truncate(1) if the configuration names it)",
+                "{} is missing and is not created again because it existed before: mount its file system or \
+                 restore it, then run `blockwire volume retry {name}`; if its contents are lost for good, run \
+                 `blockwire volume delete {name}` and create it again (or create the file with truncate(1) if the \
+                 volume is configured)",
                 path.display()
             ),
-            Why::Empty(path) => write!(f, "{} holds less than one block; give size=", path.display()),
+            Why::Empty(path) => write!(f, "{} is smaller than one block; set size=", path.display()),
             Why::Moved(path) => {
-                write!(f, "{} was removed or replaced while it was opened; try again", path.display())
+                write!(f, "{} was removed or replaced while it was being opened; try again", path.display())
             }
             Why::Locked(path) => write!(f, "{} is in use by another process", path.display()),
             Why::InUseBySystem(path) => {
@@ -80,17 +81,17 @@ impl fmt::Display for Why {
             }
             Why::Alias(path, other) => write!(f, "{} is already open as volume \"{other}\"", path.display()),
             Why::BlockTooSmall(path, block) => {
-                write!(f, "{} has blocks of {block} bytes; give block={block}", path.display())
+                write!(f, "{} has blocks of {block} bytes; set block={block}", path.display())
             }
             Why::NoDirect(path) => {
-                write!(f, "{} cannot be opened past the page cache (direct)", path.display())
+                write!(f, "{} cannot be opened with O_DIRECT (direct)", path.display())
             }
             Why::Remote(why) | Why::Absent(why) => f.write_str(why),
             Why::Replaced(place, name, stranger) => write!(
                 f,
-                "{place}: it is not the volume that was served before: {stranger}. If the new one is meant, say so by \
-                 `blockwire volume delete {name}`, then create it again, or start the daemon again if its \
-                 configuration names it"
+                "{place}: it is not the volume that was served before: {stranger}. To serve the new one, run \
+                 `blockwire volume delete {name}`, then create it again, or restart the daemon if the volume is \
+                 configured"
             ),
             Why::Leg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
             Why::SameLeg(leg) => write!(f, "it is the same volume as leg {leg}"),
@@ -103,7 +104,7 @@ impl fmt::Display for Why {
                 write!(f, "size={size} is more than the legs of the stripe have, {most}")
             }
             Why::SameUuid(uuid, other) => {
-                write!(f, "the identity {uuid} is already that of volume \"{other}\"")
+                write!(f, "the UUID {uuid} is already used by volume \"{other}\"")
             }
         }
     }

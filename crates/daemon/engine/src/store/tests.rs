@@ -37,7 +37,7 @@ fn a_file_is_created_grown_and_never_shrunk() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("a.img");
     let text = |rest: &str| format!("file:{}{rest}", path.display());
-    assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("give size="));
+    assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("set size="));
     let store = open(&volume("a", &text(",size=1M")), &[]).unwrap();
     assert!(store.made == CreatedFile::File && store.bytes == 1 << 20 && store.physical == 4096);
     assert_eq!(store.file.as_ref().unwrap().metadata().unwrap().blocks(), 0, "sparse");
@@ -47,7 +47,7 @@ fn a_file_is_created_grown_and_never_shrunk() {
     File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
     assert_eq!(open(&volume("a", &text(",block=4096")), &[]).unwrap().bytes, 4096);
     File::options().write(true).open(&path).unwrap().set_len(5).unwrap();
-    assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("less than one block"));
+    assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("smaller than one block"));
 }
 
 /// A start may fail when hosts have been let in already.

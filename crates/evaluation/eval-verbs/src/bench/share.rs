@@ -336,7 +336,7 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
     let io = Io { id: io_id(at, ask), epoch: Epoch(0), op, payload };
     let is_taken = volumes.submit(volume, io);
     if !is_taken {
-        seat.fail(ask.slot, now(), "the volume takes no more operations");
+        seat.fail(ask.slot, now(), "the volume is closed");
     }
     is_taken
 }

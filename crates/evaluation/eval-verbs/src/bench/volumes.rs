@@ -215,7 +215,7 @@ impl Volumes {
     /// The next operation of any volume that has ended.
     pub(super) fn poll_done(&mut self) -> Option<Ended> {
         if let Some(io) = self.refused.pop_front() {
-            let result = Err(Failure::failed("the volume takes no more operations"));
+            let result = Err(Failure::failed("the volume is closed"));
             return Some(Ended { id: io.id, result, payload: io.payload });
         }
         self.poll_remote().or_else(|| self.poll_near())

@@ -118,7 +118,7 @@ impl Mount {
         };
         let at = open(dir).map_err(|error| match error {
             Errno::NOTDIR | Errno::LOOP => {
-                io::Error::new(io::ErrorKind::NotADirectory, "it must be a directory, and no link to one")
+                io::Error::new(io::ErrorKind::NotADirectory, "it must be a directory, not a link")
             }
             other => other.into(),
         })?;
@@ -442,7 +442,7 @@ fn described(line: &str) -> Option<(&str, &str, &str)> {
 /// # Errors
 /// What is in the way.
 pub fn available() -> io::Result<()> {
-    crate::device_node::open("/dev/fuse", "the kernel has no FUSE, or this container is not given it")?;
+    crate::device_node::open("/dev/fuse", "the kernel has no FUSE, or this container has no access to it")?;
     let program = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).exists()));
     if program || may_mount()? {
@@ -496,7 +496,7 @@ fn asked(at: OwnedFd) -> io::Result<rustix::io::Result<()>> {
     })?;
     said.recv_timeout(ANSWER).map_err(|_| {
         let why =
-            "the file system there does not answer: its server hangs, or was killed and a guardian holds it";
+            "the file system there does not respond: its server hangs, or was killed and a guardian holds it";
         io::Error::new(io::ErrorKind::TimedOut, why)
     })
 }

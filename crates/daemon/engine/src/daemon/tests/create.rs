@@ -67,7 +67,7 @@ fn a_created_volume_is_not_open_to_strangers_beyond_this_machine() {
     let why = create(&daemon, "x", spec.clone()).unwrap_err();
     assert_eq!(why.code, Code::Invalid);
     assert!(
-        why.message.contains("asks for no authentication") && why.message.contains("--allow-anonymous"),
+        why.message.contains("requires no authentication") && why.message.contains("--allow-anonymous"),
         "{why:?}"
     );
     assert!(!path.exists() && engine.take().is_empty() && volumes::load(&daemon.state).unwrap().is_empty());

@@ -16,7 +16,7 @@ fn a_failed_sync_is_shown_and_acknowledged_by_a_retry() {
     let Ok(Answer::Volume(shown)) = daemon.answer(Request::VolumeShow { name: "demo".into() }) else {
         panic!()
     };
-    assert!(shown.failed.unwrap().contains("acknowledge it by `volume retry`"));
+    assert!(shown.failed.unwrap().contains("acknowledge with `volume retry`"));
     let Ok(Answer::Volume(shown)) = retry() else { panic!() };
     assert_eq!((shown.failed, failed(), engine.take()), (None, 0, vec!["acknowledge demo".to_owned()]));
 }
