@@ -68,7 +68,7 @@ pub const VOLUME: Section = Section {
     about: "A volume. The keys below `source` may also stand in the SPEC itself (`source = \"ram:1G,block=4096\"`), but not in both places.",
     keys: keys! {
         "name": "name", "needed", "Lowercase letters, digits, `-` and `.`; unique.";
-        "source": "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe a comma or a plus sign inside of a leg is written `\\,` or `\\+` (in TOML best between single quotes); see [initiator.md](initiator.md#several-volumes-as-one).";
+        "source": "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe a comma or a plus sign inside of a leg is written `\\,` or `\\+` (in TOML best between single quotes); see [initiator.md](initiator.md#stripes).";
         "size": "size", "of the file", "Size of a file volume. The file is created or grown to it; a larger file keeps its size. Of a stripe: its size, if that is to be less than what its legs have together.";
         "chunk": "size", "64K", "Of a stripe: what lies on one leg in a row, a power of two from 512 to 64M. Another value makes another volume of the same legs.";
         "block": "512 or 4096", "512", "Logical block size, bytes.";
