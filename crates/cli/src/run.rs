@@ -274,9 +274,7 @@ fn man(directory: &Path) -> Result<Exit, Failure> {
 fn unknown_verb(words: &[OsString]) -> Failure {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     if VERBS_LATER.contains(&word.as_str()) {
-        return Failure::usage(format!(
-            "`blockwire {word}` is not implemented yet; see `blockwire --help`"
-        ));
+        return Failure::usage(format!("`blockwire {word}` is not implemented yet; see `blockwire --help`"));
     }
     let command = Cli::command();
     let verbs: Vec<&str> =

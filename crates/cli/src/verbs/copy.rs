@@ -163,7 +163,9 @@ fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
 }
 
 fn same() -> Failure {
-    Failure::usage("source and destination are the same volume, or one is stored on the other: nothing was changed")
+    Failure::usage(
+        "source and destination are the same volume, or one is stored on the other: nothing was changed",
+    )
 }
 
 /// Refuses a destination that is the source by another name, before it is locked.

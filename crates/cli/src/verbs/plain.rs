@@ -121,9 +121,7 @@ impl Sink {
         match file.sync_all() {
             // A stream has nothing to make stable, and says so.
             Err(why) if matches!(Errno::from_io_error(&why), Some(Errno::INVAL | Errno::OPNOTSUPP)) => Ok(()),
-            Err(why) => Err(Failure::failed(format!(
-                "output: cannot sync, written data may be lost: {why}"
-            ))),
+            Err(why) => Err(Failure::failed(format!("output: cannot sync, written data may be lost: {why}"))),
             Ok(()) => Ok(()),
         }
     }

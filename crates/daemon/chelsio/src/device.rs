@@ -125,7 +125,8 @@ impl Device {
         spec.size = match (self.mode, self.is_null) {
             (Mode::Memory, _) => Some(self.size.unwrap_or(MEMORY)),
             (Mode::File | Mode::Block, true) => Some(
-                self.size.ok_or("with NULLRW needs size=, or MEM: no file is opened that could give a size")?,
+                self.size
+                    .ok_or("with NULLRW needs size=, or MEM: no file is opened that could give a size")?,
             ),
             (Mode::File | Mode::Block, false) => None,
         };

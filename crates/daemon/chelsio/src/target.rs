@@ -289,7 +289,10 @@ fn complete(at: &Place, proof: &ChapSettings, usual: (bool, bool), keys: (&str, 
         return;
     }
     if proof.methods.unwrap_or(usual) == (false, true) && proof.initiators.is_empty() {
-        sink.error(at, format!("{method}=CHAP needs the key \"{prefix}Initiator\": no initiator could log in"));
+        sink.error(
+            at,
+            format!("{method}=CHAP needs the key \"{prefix}Initiator\": no initiator could log in"),
+        );
     }
     if proof.is_mutual && proof.is_used(usual) && proof.target.is_none() {
         sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}Target\""));

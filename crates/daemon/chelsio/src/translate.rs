@@ -357,9 +357,9 @@ fn treat_global(entry: &Entry, global: &Global) -> (Treatment, String) {
             meaningless("TCP, iSCSI and digests are done by the processor; there is no offload engine")
         }
         Key::HaMode => meaningless("it is about the vendor's driver"),
-        Key::AuthOrder if global.is_chap_first => {
-            emulated("initiators that no ACL names are refused before CHAP, not after it; the result is the same")
-        }
+        Key::AuthOrder if global.is_chap_first => emulated(
+            "initiators that no ACL names are refused before CHAP, not after it; the result is the same",
+        ),
         Key::LoginTime if global.login_time.is_some_and(|time| time.is_zero() || time > LOGIN_TIME_MAX) => {
             emulated("a login may take 600 seconds at most")
         }

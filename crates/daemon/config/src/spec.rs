@@ -140,9 +140,7 @@ impl Source {
     /// The keys that mean something, and what to say of the others.
     fn keys(&self) -> (&'static [&'static str], &'static str) {
         match self {
-            Source::Remote(_) => {
-                (&KEYS_OF_REMOTE, "is set by the other machine and cannot be chosen here")
-            }
+            Source::Remote(_) => (&KEYS_OF_REMOTE, "is set by the other machine and cannot be chosen here"),
             Source::Stripe(_) => {
                 (&stripe::KEYS, "belongs to the legs; append it to a leg, with \"\\,\" before it")
             }

@@ -276,7 +276,8 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, slot: Option<&ClientSl
     stream.set_write_timeout(Some(STALLED))?;
     let mut reader = BufReader::new(stream);
     let full = || {
-        let why = "too many clients at the control socket; `blockwire status` and `blockwire stop` still work";
+        let why =
+            "too many clients at the control socket; `blockwire status` and `blockwire stop` still work";
         send(stream, Err(Refused::new(Code::Unavailable, why)))
     };
     let Some(slot) = slot else { return full() };

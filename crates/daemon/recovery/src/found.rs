@@ -42,9 +42,12 @@ pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option
             Err(Failure::new(Exit::NothingFound, why))
         }
         (Some(one), Some(other)) => {
-            let why =
-                format!("several are waiting to be recovered ({}, {}): choose one with \
-                         --at", one.ways(), other.ways());
+            let why = format!(
+                "several are waiting to be recovered ({}, {}): choose one with \
+                         --at",
+                one.ways(),
+                other.ways()
+            );
             Err(Failure::usage(why))
         }
     }

@@ -109,9 +109,7 @@ impl Lifeline {
         send(socket, &GuardianRequest::Hold { state, record, timeout_ms, url }, files).map_err(unsaid)?;
         match receive::<GuardianReply>(socket, PATIENCE).map_err(said)? {
             Some((GuardianReply::Held, _)) => Ok(()),
-            Some(_) => {
-                Err(said(io::Error::other("the guardian gave an unexpected answer")))
-            }
+            Some(_) => Err(said(io::Error::other("the guardian gave an unexpected answer"))),
             None => Err(said(io::Error::new(io::ErrorKind::BrokenPipe, "the guardian is gone"))),
         }
     }

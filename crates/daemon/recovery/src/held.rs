@@ -162,8 +162,7 @@ impl Attachments {
                 // Nobody was told of it; a device that it has just made goes again.
                 end.end();
                 end.end();
-                let why =
-                    "the volume did not come up in time, or recovery is still waiting for writes of the killed \
+                let why = "the volume did not come up in time, or recovery is still waiting for writes of the killed \
                      holder";
                 Err(Failure::new(Exit::RequestTimeout, why))
             }

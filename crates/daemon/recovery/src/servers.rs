@@ -161,7 +161,8 @@ fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
     };
     let mut told = ReadyOutcome::new();
     let ran = server.map_err(&failed)?.run(disk, &end.stop, &mut |place| {
-        let mut opened = AccessPoints { ways: vec![("file", place.file.display().to_string())], remarks: Vec::new() };
+        let mut opened =
+            AccessPoints { ways: vec![("file", place.file.display().to_string())], remarks: Vec::new() };
         if let Some(device) = place.device {
             opened.ways.push(("device", device.display().to_string()));
         }

@@ -186,7 +186,7 @@ impl Server {
     /// that could be kept ([`MountedFile::kept`]) stays as it is, and its users wait as long as somebody holds what was
     /// kept: who called this sees to that.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
-        let mut handler = handler::Handler::new(self, disk, ready)?;
+        let mut handler = handler::FuseHandler::new(self, disk, ready)?;
         let result = event_loop::run(&mut handler, disk, stop);
         if result.is_err() && handler.leaves_users() {
             self.mount.settled = false;

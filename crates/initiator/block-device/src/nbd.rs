@@ -113,7 +113,7 @@ impl Server {
     /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
     /// it gives no descriptors or waits no more.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-        let mut handler = Handler {
+        let mut handler = NbdHandler {
             export: export(&self.settings, disk),
             requests: Requests::new(disk, self.settings.depth, self.statistics.clone()),
             clients: Vec::new(),
@@ -155,7 +155,7 @@ fn escape(bytes: &[u8], into: &mut String) {
 const LISTENER: EventKey = EventKey(u64::MAX >> 1);
 
 /// A server at work.
-struct Handler<'a> {
+struct NbdHandler<'a> {
     server: &'a Server,
     export: Export,
     requests: Requests<ReplyTo>,
@@ -166,7 +166,7 @@ struct Handler<'a> {
     vectors: Vectors,
 }
 
-impl Handler<'_> {
+impl NbdHandler<'_> {
     fn count(&self) -> usize {
         self.clients.iter().flatten().count()
     }
@@ -210,7 +210,7 @@ impl Handler<'_> {
     }
 }
 
-impl EventHandler for Handler<'_> {
+impl EventHandler for NbdHandler<'_> {
     type Token = ReplyTo;
 
     fn requests(&mut self) -> &mut Requests<ReplyTo> {

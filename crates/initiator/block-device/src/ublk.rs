@@ -261,7 +261,7 @@ impl Server {
         };
         let driver = Kernel::new(&self.info, self.recovers)?;
         let (result, is_done_with) = {
-            let mut handler = handler::Handler::new(&self, driver, disk, &mut tell);
+            let mut handler = handler::UblkHandler::new(&self, driver, disk, &mut tell);
             let result = handler.run(disk, stop);
             (result, handler.is_done_with())
         };

@@ -107,7 +107,7 @@ impl Backend {
     /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
     /// it gives no descriptors or waits no more.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-        let mut handler = handler::Handler::new(self, disk);
+        let mut handler = handler::VhostHandler::new(self, disk);
         event_loop::run(&mut handler, disk, stop)
     }
 }

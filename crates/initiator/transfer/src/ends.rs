@@ -95,9 +95,7 @@ pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Res
     let reservations = match reservations {
         // Who holds it by RESERVE(6) need not let others ask.
         Err(client::Error { failure: Some(client::Failure::Refused(client::Refusal::Conflict)), .. }) => {
-            return Err(Failure::usage(
-                "another host holds a reservation on the destination: use --force",
-            ));
+            return Err(Failure::usage("another host holds a reservation on the destination: use --force"));
         }
         other => other?,
     };
@@ -425,9 +423,7 @@ pub fn start(
     let op = what(Span { lba: at / block, blocks: len / block });
     let id = initiator.fresh_id();
     let io = Io { id, epoch: Epoch(0), op, payload };
-    initiator
-        .submit(volume, io)
-        .map_err(|_| Failure::failed("the volume is closed"))?;
+    initiator.submit(volume, io).map_err(|_| Failure::failed("the volume is closed"))?;
     Ok(id)
 }
 

@@ -13,10 +13,7 @@ const CORE_MAX: u64 = 4095;
 
 /// What a rule cannot choose in this version, and what to do instead.
 const REFUSED: [(&str, &str); 4] = [
-    (
-        "polling",
-        "a core polls for all its connections, as long as its load makes polling worthwhile",
-    ),
+    ("polling", "a core polls for all its connections, as long as its load makes polling worthwhile"),
     (
         "digest",
         "they are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`), over \

@@ -76,8 +76,7 @@ impl Daemon {
         let ways = self.default_ways(&volume);
         // As the next start will judge it.
         if let Some(why) = check::forbidden(&self.plan, &ways) {
-            let message =
-                format!("volume \"{}\" would be exported by default, but: {why}", volume.name);
+            let message = format!("volume \"{}\" would be exported by default, but: {why}", volume.name);
             return Err(invalid(&message));
         }
         let name = volume.name.as_str();
@@ -407,8 +406,7 @@ impl Daemon {
         drop(parted);
         self.served().leaving.retain(|store| store.volume.name.as_str() != name);
         synced.map_err(|why| {
-            let message =
-                format!("no longer served, but recent writes may be lost: cannot sync: {why}");
+            let message = format!("no longer served, but recent writes may be lost: cannot sync: {why}");
             Refused::new(Code::Failed, message)
         })
     }

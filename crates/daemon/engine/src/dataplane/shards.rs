@@ -63,9 +63,7 @@ pub struct Shards {
 }
 
 pub(super) fn no_number() -> EngineError {
-    EngineError::Unsupported(
-        "the daemon has used up its volume numbers: restart it".to_owned(),
-    )
+    EngineError::Unsupported("the daemon has used up its volume numbers: restart it".to_owned())
 }
 
 impl Shards {

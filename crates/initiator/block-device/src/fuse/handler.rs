@@ -99,7 +99,7 @@ struct LoopThread {
     wake: Arc<OwnedFd>,
 }
 
-pub(super) struct Handler<'a> {
+pub(super) struct FuseHandler<'a> {
     server: &'a mut Server,
     ready: Option<Called<'a>>,
     /// Somebody knows of the place, and sees to who serves it next.
@@ -147,7 +147,7 @@ pub(super) struct Handler<'a> {
     detach_due: Option<Time>,
 }
 
-impl<'a> Handler<'a> {
+impl<'a> FuseHandler<'a> {
     pub(super) fn new(server: &'a mut Server, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
         let geometry = disk.geometry();
         let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
@@ -158,7 +158,7 @@ impl<'a> Handler<'a> {
             Some((device, write_max)) => (device, write_max as usize),
             None => (None, most.max(PAGE)),
         };
-        Ok(Handler {
+        Ok(FuseHandler {
             server,
             ready: Some(ready),
             told: false,
@@ -427,7 +427,7 @@ impl<'a> Handler<'a> {
     }
 }
 
-impl EventHandler for Handler<'_> {
+impl EventHandler for FuseHandler<'_> {
     type Token = ReplyTo;
 
     fn requests(&mut self) -> &mut Requests<ReplyTo> {

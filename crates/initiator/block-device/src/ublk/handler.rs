@@ -24,7 +24,7 @@ const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
 /// How often a device that is to stop is asked whether it is still used.
 const LOOK: Duration = Duration::from_millis(200);
 
-pub(super) struct Handler<'a, D> {
+pub(super) struct UblkHandler<'a, D> {
     server: &'a Server,
     ready: Option<Called<'a>>,
     /// Somebody was told that the device can be used.
@@ -49,10 +49,10 @@ pub(super) struct Handler<'a, D> {
     is_unsent: bool,
 }
 
-impl<'a, D: Driver> Handler<'a, D> {
+impl<'a, D: Driver> UblkHandler<'a, D> {
     pub(super) fn new(server: &'a Server, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
         let requests = Requests::new(disk, driver.depth(), server.statistics.clone());
-        Handler {
+        UblkHandler {
             server,
             ready: Some(ready),
             told: false,
@@ -197,7 +197,7 @@ fn understood(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
     if len > most { Err(libc::EIO) } else { Ok((ask, at, len)) }
 }
 
-impl<D: Driver> EventHandler for Handler<'_, D> {
+impl<D: Driver> EventHandler for UblkHandler<'_, D> {
     type Token = u16;
 
     fn requests(&mut self) -> &mut Requests<u16> {

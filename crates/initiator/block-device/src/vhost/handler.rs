@@ -79,7 +79,7 @@ struct Peer {
     stopping: Option<(u32, u32)>,
 }
 
-pub(super) struct Handler<'a> {
+pub(super) struct VhostHandler<'a> {
     server: &'a Backend,
     requests: Requests<ReplyTo>,
     geometry: Geometry,
@@ -91,10 +91,10 @@ pub(super) struct Handler<'a> {
     out: Vec<u8>,
 }
 
-impl<'a> Handler<'a> {
+impl<'a> VhostHandler<'a> {
     pub(super) fn new(server: &'a Backend, disk: &dyn Disk) -> Self {
         let requests = Requests::new(disk, server.settings.depth, server.statistics.clone());
-        Handler {
+        VhostHandler {
             server,
             requests,
             geometry: disk.geometry(),
@@ -154,7 +154,7 @@ impl<'a> Handler<'a> {
     }
 }
 
-impl EventHandler for Handler<'_> {
+impl EventHandler for VhostHandler<'_> {
     type Token = ReplyTo;
 
     fn requests(&mut self) -> &mut Requests<ReplyTo> {

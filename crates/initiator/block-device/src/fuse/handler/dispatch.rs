@@ -7,13 +7,15 @@ use std::io;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{COPY_MAX, HEAD, Handler, PAGE, Parked, ReplyKind, ReplyTo, SEEK_DATA, SEEK_HOLE, VALID, VOLUME};
+use super::{
+    COPY_MAX, FuseHandler, HEAD, PAGE, Parked, ReplyKind, ReplyTo, SEEK_DATA, SEEK_HOLE, VALID, VOLUME,
+};
 use crate::disk::Disk;
 use crate::fuse::FILE;
 use crate::fuse::wire::{self, init, opcode};
 use crate::requests::{Ended, Request, RequestKind, read_parts, truncate_parts};
 
-impl Handler<'_> {
+impl FuseHandler<'_> {
     pub(super) fn dispatch(
         &mut self,
         disk: &mut dyn Disk,

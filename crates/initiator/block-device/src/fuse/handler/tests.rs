@@ -105,7 +105,7 @@ fn a_polite_stop_does_not_cut_users_when_something_is_mounted_over_it() {
     let waiter = Waiter::new(&disk, &Stop::new().unwrap()).unwrap();
     let mut ready = |_: MountedFile<'_>| Ok(());
     for (opened, is_over) in [(1, false), (0, true)] {
-        let mut handler = Handler::new(&mut server, &disk, &mut ready).unwrap();
+        let mut handler = FuseHandler::new(&mut server, &disk, &mut ready).unwrap();
         handler.opened = opened;
         assert!(handler.stop(&waiter, StopMode::WhenDone), "they are given a time");
         assert_eq!((handler.is_over(), handler.poll_timeout().is_some()), (is_over, !is_over));
@@ -160,7 +160,7 @@ fn a_new_place_of_which_nobody_could_be_told_does_not_stay_as_a_dead_mount() {
     for (is_told, leaves_users) in [(false, false), (true, true)] {
         let mut ready =
             |_: MountedFile<'_>| if is_told { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) };
-        let mut handler = Handler::new(&mut server, &disk, &mut ready).unwrap();
+        let mut handler = FuseHandler::new(&mut server, &disk, &mut ready).unwrap();
         handler.resends = true;
         assert_eq!(handler.tell_ready(Err(None)).is_ok(), is_told);
         assert_eq!(handler.leaves_users(), leaves_users);

@@ -173,7 +173,7 @@ fn a_polite_stop_never_waits_for_a_look_at_the_device() {
         stop.stop();
         Ok(())
     };
-    let mut handler = Handler::new(&server, FakeDriver::new(&heard, looks, &flushed), &disk, &mut ready);
+    let mut handler = UblkHandler::new(&server, FakeDriver::new(&heard, looks, &flushed), &disk, &mut ready);
     let begun = std::time::Instant::now();
     handler.run(&mut disk, &stop).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(4), "it waited for what only itself could do");
@@ -193,7 +193,7 @@ fn an_error_of_the_driver_does_not_take_a_device_in_use_away() {
             if is_used { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
         };
         let driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
-        let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+        let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
         assert!(handler.run(&mut disk, &stop).is_err());
         assert_eq!(!handler.is_done_with(), is_left);
     }
@@ -218,7 +218,7 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
         Ok(())
     };
     let driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
-    let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+    let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
     let freed = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         stuck.store(false, Ordering::Relaxed);
@@ -257,7 +257,7 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
         let mut ready = |_: &std::path::Path| Ok(());
         let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
-        let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+        let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
         handler.run(&mut disk, &stop).unwrap();
         let heard = heard.borrow();
         assert_eq!((heard.results.len(), heard.out.len()), (asked + 1, 0), "seed {seed}");
@@ -279,7 +279,7 @@ fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
         };
         let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
-        let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+        let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
         let ran = handler.run(&mut disk, &stop);
         assert_eq!(ran.is_err(), fails);
         assert_eq!(heard.borrow().results.len(), usize::from(!fails));
@@ -319,7 +319,7 @@ fn what_the_system_has_no_memory_for_is_handed_over_again() {
     let mut ready = |_: &std::path::Path| Ok(());
     let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
     driver.stop = Some(stop.clone());
-    let mut handler = Handler::new(&server, driver, &disk, &mut ready);
+    let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
     handler.run(&mut disk, &stop).unwrap();
     assert!(!handler.is_short());
     assert_eq!((heard.borrow().unsent_for, heard.borrow().results.len()), (0, 1));

@@ -13,7 +13,7 @@ use rustix::net::{
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use super::{DESCRIPTORS_MAX, Handler, KICKS, PEER, Peer, Queue};
+use super::{DESCRIPTORS_MAX, KICKS, PEER, Peer, Queue, VhostHandler};
 use crate::disk::Disk;
 use crate::vhost::block::{self, Config, WCE};
 use crate::vhost::inflight;
@@ -39,7 +39,7 @@ impl From<message::Malformed> for SessionEnd {
     }
 }
 
-impl Handler<'_> {
+impl VhostHandler<'_> {
     /// Takes what the front end says.
     pub(super) fn hear(&mut self, disk: &dyn Disk, waiter: &Waiter) -> Result<(), SessionEnd> {
         loop {

@@ -10,7 +10,7 @@ use buf::Sg;
 use smallvec::SmallVec;
 use volume::Geometry;
 
-use super::{Handler, Queue, ReplyTo};
+use super::{Queue, ReplyTo, VhostHandler};
 use crate::disk::Disk;
 use crate::requests::{Parts, Request, RequestKind, Requests};
 use crate::vhost::ID_MAX;
@@ -20,7 +20,7 @@ use crate::vhost::message::feature;
 use crate::vhost::ring::{BrokenQueue, Chain, SIZE_MAX};
 use crate::wait::Waiter;
 
-impl Handler<'_> {
+impl VhostHandler<'_> {
     /// Takes what is in a ring, at most as much as a ring holds: a driver that goes on adding keeps nobody else
     /// waiting. True if anything was started.
     pub(super) fn serve(&mut self, disk: &mut dyn Disk, index: u16) -> bool {
