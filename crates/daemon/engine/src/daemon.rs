@@ -7,7 +7,7 @@ pub mod absent;
 mod access;
 mod resize;
 mod targets;
-mod turn;
+mod locks;
 mod volumes;
 
 pub use targets::PlanReader;
@@ -45,15 +45,7 @@ const DETACH: Duration = Duration::from_secs(30);
 
 /// The daemon.
 pub struct Daemon {
-    engine: Arc<dyn Engine>,
-    /// The plan as it was at start; volumes and targets that came later are in `served`.
-    plan: Plan,
-    state: Arc<StateDir>,
-    served: Mutex<Served>,
-    /// What is known of files and of volumes of other machines. Who changes what is served has it meanwhile.
-    identities: Mutex<Identities>,
-    /// Volumes that are being changed, and how; a disk may be waited for.
-    held: Mutex<Vec<(String, &'static str)>>,
+    volumes: Volumes,
     stopping: Arc<StopSignal>,
     started: Instant,
     attachments: Arc<Attachments>,
@@ -61,6 +53,19 @@ pub struct Daemon {
     control: PathBuf,
     /// Reads the files of the targets again, if they can be read while the daemon runs.
     again: Option<PlanReader>,
+}
+
+/// What is served, and the only one that changes it: volumes are created, resized, tried again and deleted here.
+struct Volumes {
+    engine: Arc<dyn Engine>,
+    /// The plan as it was at start; volumes and targets that came later are in `served`.
+    plan: Plan,
+    state: Arc<StateDir>,
+    served: Mutex<Served>,
+    /// What is known of files and of remote volumes. It is locked while what is served is changed.
+    identities: Mutex<Identities>,
+    /// Volumes that are being changed, and how; a disk may be waited for.
+    held: Mutex<Vec<(String, &'static str)>>,
 }
 
 /// What is served now.
@@ -134,33 +139,22 @@ impl Daemon {
         let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let served = Mutex::new(Served { stores, unserved, leaving, ways, stopped, lines });
         let (identities, held) = (Mutex::new(identities), Mutex::default());
+        let volumes = Volumes { engine, plan, state, served, identities, held };
         let (attachments, started) = (Arc::default(), Instant::now());
-        Daemon {
-            engine,
-            plan,
-            state,
-            served,
-            identities,
-            held,
-            stopping,
-            started,
-            attachments,
-            control,
-            again: None,
-        }
+        Daemon { volumes, stopping, started, attachments, control, again: None }
     }
 
     /// With what became of the lines of foreign files, and how they are read again.
     #[must_use]
     pub fn of_files(self, lines: Vec<LineReport>, again: Option<PlanReader>) -> Self {
-        self.served().lines = lines;
+        self.volumes.served().lines = lines;
         Daemon { again, ..self }
     }
 
     /// With volumes that it should serve and does not.
     #[must_use]
     pub fn without(self, unserved: Vec<FailedVolume>) -> Self {
-        self.served().unserved = unserved;
+        self.volumes.served().unserved = unserved;
         self
     }
 
@@ -188,9 +182,9 @@ impl Daemon {
     }
 
     fn targets(&self) -> Result<Vec<TargetReport>, Refused> {
-        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
-        let listeners = self.engine.listeners();
-        let served = self.served();
+        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
+        let listeners = self.volumes.engine.listeners();
+        let served = self.volumes.served();
         let running = served.ways.targets.iter().map(|target| (target, false));
         let all = running.chain(served.stopped.iter().map(|target| (target, true)));
         let report =
@@ -210,7 +204,7 @@ impl Daemon {
                 && target.listeners.as_ref().is_none_or(|own| own.contains(at))
         });
         let granted =
-            self.plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
+            self.volumes.plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
         TargetReport {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -237,18 +231,18 @@ impl Daemon {
     }
 
     fn connection(&self, id: u64) -> Result<ConnectionReport, Refused> {
-        let all = self.engine.connections().map_err(|why| refused(&why))?;
+        let all = self.volumes.engine.connections().map_err(|why| refused(&why))?;
         let found = all.into_iter().find(|connection| connection.id == id);
         found.ok_or_else(|| Refused::new(Code::NotFound, format!("there is no connection {id}")))
     }
 
     fn status(&self) -> Result<StatusReport, Refused> {
         let failed = |why: EngineError| refused(&why);
-        let shards = self.engine.shards().map_err(failed)?;
-        let sessions = self.engine.sessions().map_err(failed)?.len();
-        let connections = self.engine.connections().map_err(failed)?.len();
+        let shards = self.volumes.engine.shards().map_err(failed)?;
+        let sessions = self.volumes.engine.sessions().map_err(failed)?.len();
+        let connections = self.volumes.engine.connections().map_err(failed)?.len();
         let (reports, volumes, targets, subsystems) = {
-            let served = self.served();
+            let served = self.volumes.served();
             let ways = &served.ways;
             (served.volumes(), served.stores.len(), ways.targets.len(), ways.subsystems.len())
         };
@@ -256,18 +250,18 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
-            node: self.plan.node.as_ref().map(VolumeName::to_string),
-            io: shards.first().map_or_else(|| self.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
-            listeners: self.engine.listeners(),
+            node: self.volumes.plan.node.as_ref().map(VolumeName::to_string),
+            io: shards.first().map_or_else(|| self.volumes.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
+            listeners: self.volumes.engine.listeners(),
             volumes,
-            failed: Served::failures(reports.into_iter().map(|one| self.with_doubt(one)).collect()),
+            failed: Served::failures(reports.into_iter().map(|one| self.volumes.with_doubt(one)).collect()),
             targets,
             subsystems,
             sessions,
             connections,
             attachments: self.attachments.count(),
             shards: shards.len(),
-            state: self.state.path().to_string_lossy().into_owned(),
+            state: self.volumes.state.path().to_string_lossy().into_owned(),
         })
     }
 }
@@ -276,7 +270,7 @@ impl Service for Daemon {
     fn answer(&self, request: Request) -> Result<Answer, Refused> {
         let failed = |why: EngineError| refused(&why);
         Ok(match request {
-            Request::VolumeList => Answer::Volumes(self.volumes()?),
+            Request::VolumeList => Answer::Volumes(self.volume_list()?),
             Request::VolumeShow { name } => Answer::Volume(self.volume_shown(&name)?),
             Request::VolumeProtect { name, on } => Answer::Volume(self.protect(&name, on)?),
             Request::SubsystemList => Answer::Subsystems(self.subsystems()?),
@@ -289,26 +283,26 @@ impl Service for Daemon {
             Request::PathSet { name, port, group, state } => {
                 Answer::Paths(self.set_paths(&name, port, group, &state)?)
             }
-            Request::VolumeCreate { name, spec } => Answer::Volume(self.create(&name, &spec)?),
-            Request::VolumeDelete { name, force } => Answer::Deleted(self.delete(&name, force)?),
-            Request::VolumeRetry { name } => Answer::Volume(self.retry(&name)?),
+            Request::VolumeCreate { name, spec } => Answer::Volume(self.volumes.create(&name, &spec)?),
+            Request::VolumeDelete { name, force } => Answer::Deleted(self.volumes.delete(&name, force)?),
+            Request::VolumeRetry { name } => Answer::Volume(self.volumes.retry(&name)?),
             Request::VolumeResize { name, size_bytes, shrink } => {
-                Answer::Volume(self.resize(&name, size_bytes, shrink)?)
+                Answer::Volume(self.volumes.resize(&name, size_bytes, shrink)?)
             }
             Request::TargetList => Answer::Targets(self.targets()?),
             Request::TargetShow { name } => Answer::Target(self.target_named(&name)?),
             Request::TargetStart { names } => Answer::Switched(self.start_targets(names.as_deref())?),
             Request::TargetStop { names } => Answer::Switched(self.stop_targets(&names)?),
             Request::TargetSettings { names } => Answer::Settings(self.settings(&names)?),
-            Request::FileLines => Answer::Lines(self.served().lines.clone()),
+            Request::FileLines => Answer::Lines(self.volumes.served().lines.clone()),
             Request::SessionEnd { id } => {
                 self.end_session(id)?;
                 Answer::SessionEnded { id }
             }
-            Request::SessionList => Answer::Sessions(self.engine.sessions().map_err(failed)?),
-            Request::ConnectionList => Answer::Connections(self.engine.connections().map_err(failed)?),
+            Request::SessionList => Answer::Sessions(self.volumes.engine.sessions().map_err(failed)?),
+            Request::ConnectionList => Answer::Connections(self.volumes.engine.connections().map_err(failed)?),
             Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
-            Request::ShardList => Answer::Shards(self.engine.shards().map_err(failed)?),
+            Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
             Request::Attach(request) => Answer::Attached(self.attach(request)?),
             Request::Detach { way, now } => self.detach(&way, now)?,
             Request::Status => Answer::Status(self.status()?),

@@ -222,7 +222,7 @@ impl RepeatedProbe {
             }
             let now = Instant::now();
             for (_, volume) in self.due.extract_if(.., |(at, _)| *at <= now) {
-                if let Some(probe) = daemon.probe_absent(volume.as_str()) {
+                if let Some(probe) = daemon.volumes.probe_absent(volume.as_str()) {
                     self.probes.send(volume, probe);
                     self.out += 1;
                 }
@@ -235,7 +235,7 @@ impl RepeatedProbe {
         let (daemon, tell, name) = (Arc::downgrade(daemon), self.probes.tell.clone(), volume.clone());
         let begun = thread::Builder::new().name("arrival".to_owned()).spawn(move || {
             let Some(daemon) = daemon.upgrade() else { return };
-            let arrival = daemon.arrive(name.as_str(), probed);
+            let arrival = daemon.volumes.arrive(name.as_str(), probed);
             drop(daemon);
             // Nobody may want to know any more.
             let _ = tell.send(ProbeEvent::Taken(name, arrival));

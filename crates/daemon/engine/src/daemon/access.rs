@@ -20,8 +20,8 @@ fn bring_up_to_date(report: &mut VolumeReport, standing: &VolumeStateReport) {
 impl Daemon {
     /// One volume with all that is true of it.
     pub(super) fn volume_shown(&self, name: &str) -> Result<VolumeReport, Refused> {
-        let report = self.served().volume(name)?;
-        let mut report = self.with_doubt(report);
+        let report = self.volumes.served().volume(name)?;
+        let mut report = self.volumes.with_doubt(report);
         if let Some(standing) = self.standings(Some(name))?.pop() {
             bring_up_to_date(&mut report, &standing);
             report.standing = Some(standing);
@@ -30,9 +30,9 @@ impl Daemon {
     }
 
     /// All volumes, as they are now.
-    pub(super) fn volumes(&self) -> Result<Vec<VolumeReport>, Refused> {
-        let served = self.served().volumes();
-        let mut reports: Vec<_> = served.into_iter().map(|one| self.with_doubt(one)).collect();
+    pub(super) fn volume_list(&self) -> Result<Vec<VolumeReport>, Refused> {
+        let served = self.volumes.served().volumes();
+        let mut reports: Vec<_> = served.into_iter().map(|one| self.volumes.with_doubt(one)).collect();
         let standings = self.standings(None)?;
         for report in &mut reports {
             if let Some(standing) = standings.iter().find(|standing| standing.volume == report.name) {
@@ -45,9 +45,9 @@ impl Daemon {
     /// What is true of the volumes, or of one.
     fn standings(&self, name: Option<&str>) -> Result<Vec<VolumeStateReport>, Refused> {
         if let Some(name) = name {
-            self.served().volume(name)?;
+            self.volumes.served().volume(name)?;
         }
-        let all = self.engine.standings().map_err(|why| refused(&why))?;
+        let all = self.volumes.engine.standings().map_err(|why| refused(&why))?;
         Ok(all.into_iter().filter(|one| name.is_none_or(|name| one.volume == name)).collect())
     }
 
@@ -87,7 +87,7 @@ impl Daemon {
             let why = format!("volume \"{name}\" has no such path; it has {}", known.join(", "));
             return Err(Refused::new(Code::NotFound, why));
         }
-        self.engine.set_access(name, &ports, *to).map_err(|why| refused(&why))?;
+        self.volumes.engine.set_access(name, &ports, *to).map_err(|why| refused(&why))?;
         let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
         tracing::info!(volume = name, ports, state, "paths set");
         self.paths(Some(name))
@@ -95,22 +95,22 @@ impl Daemon {
 
     /// Forbids writes to a volume, or allows them again.
     pub(super) fn protect(&self, name: &str, on: bool) -> Result<VolumeReport, Refused> {
-        let report = self.served().volume(name)?;
+        let report = self.volumes.served().volume(name)?;
         if report.read_only && !on {
             let why = format!(
                 "volume \"{name}\" was opened read-only (`ro`); remove that from the configuration and restart"
             );
             return Err(Refused::new(Code::Conflict, why));
         }
-        self.engine.protect_volume(name, on).map_err(|why| refused(&why))?;
+        self.volumes.engine.protect_volume(name, on).map_err(|why| refused(&why))?;
         tracing::info!(volume = name, on, "write protection");
         self.volume_shown(name)
     }
 
     pub(super) fn subsystems(&self) -> Result<Vec<SubsystemReport>, Refused> {
-        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
-        let listeners = self.engine.listeners();
-        let served = self.served();
+        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
+        let listeners = self.volumes.engine.listeners();
+        let served = self.volumes.served();
         Ok(served.ways.subsystems.iter().map(|one| self.subsystem(one, &sessions, &listeners)).collect())
     }
 
@@ -123,7 +123,7 @@ impl Daemon {
         let through = listeners.iter().filter(|listener| {
             listener.protocol == Protocol::Nvme.as_str() && subsystem.portals.contains(&listener.tag)
         });
-        let granted = self.plan.hosts.iter().filter(|host| reaches_subsystem(host, &subsystem.nqn));
+        let granted = self.volumes.plan.hosts.iter().filter(|host| reaches_subsystem(host, &subsystem.nqn));
         let namespace = |one: &config::plan::Namespace| NamespaceReport {
             nsid: one.nsid,
             volume: one.volume.to_string(),
@@ -149,9 +149,9 @@ impl Daemon {
     }
 
     pub(super) fn hosts(&self) -> Result<Vec<HostReport>, Refused> {
-        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
-        let served = self.served();
-        Ok(self.plan.hosts.iter().map(|host| report(host, &served, &sessions)).collect())
+        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
+        let served = self.volumes.served();
+        Ok(self.volumes.plan.hosts.iter().map(|host| report(host, &served, &sessions)).collect())
     }
 
     pub(super) fn host(&self, name: &str) -> Result<HostReport, Refused> {

@@ -3,20 +3,20 @@
 //! Invariant: nobody is promised blocks that are not there, and a size that hosts may have been told stays. The file is
 //! changed by descriptors of its own, while nobody waits for its disk but who asked.
 
-use super::{Daemon, refused, volumes::was_not_begun};
+use super::{Volumes, refused, volumes::was_not_begun};
 use crate::store::Store;
 use config::{size, spec::Source};
 use control::{Code, Refused, report::VolumeReport};
 
-impl Daemon {
+impl Volumes {
     pub(super) fn resize(&self, name: &str, bytes: u64, shrink: bool) -> Result<VolumeReport, Refused> {
-        let _held = self.hold(name, "resized")?;
+        let _held = self.lock_name(name, "resized")?;
         self.served().volume(name)?;
         let Some(mut twin) = self.twin(name)? else { return Err(Refused::new(Code::NotFound, name)) };
         may_become(&twin, bytes, shrink)?;
         let unsettled = self.change_size(&mut twin, bytes)?;
         drop(twin);
-        let _turn = self.turn_at_last();
+        let _turn = self.lock_changes_at_last();
         if let Some(store) = self.served().store(name) {
             store.bytes = bytes;
             store.volume.spec.size = Some(bytes);

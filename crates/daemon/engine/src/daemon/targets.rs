@@ -21,9 +21,9 @@ impl Daemon {
     /// Starts targets that are stopped, and reads them again where they come from a file. `None`: those
     /// that run; an empty list: all.
     pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<SwitchReport>, Refused> {
-        let _turn = self.turn()?;
+        let _turn = self.volumes.lock_changes()?;
         let (known, lines) = self.targets_again()?;
-        let mut ways = self.served().ways.clone();
+        let mut ways = self.volumes.served().ways.clone();
         let running: Vec<String> = ways.targets.iter().map(|target| target.name.clone()).collect();
         let names: Vec<String> = match names {
             None => running.clone(),
@@ -52,8 +52,8 @@ impl Daemon {
             };
             done.push(SwitchReport { target: name, done: what.to_owned() });
         }
-        self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
-        let mut served = self.served();
+        self.volumes.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        let mut served = self.volumes.served();
         served.stopped.retain(|target| !ways.targets.iter().any(|other| other.name == target.name));
         served.ways = ways;
         if let Some(lines) = lines {
@@ -67,9 +67,9 @@ impl Daemon {
 
     /// Stops targets: their sessions are asked to log out, and nobody gets in. An empty list: all.
     pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<SwitchReport>, Refused> {
-        let _turn = self.turn()?;
+        let _turn = self.volumes.lock_changes()?;
         let (mut ways, before) = {
-            let served = self.served();
+            let served = self.volumes.served();
             (served.ways.clone(), served.stopped.clone())
         };
         let all = || ways.targets.iter().chain(&before).map(|target| target.name.as_str());
@@ -78,7 +78,7 @@ impl Daemon {
         }
         let is_meant = |target: &Target| names.is_empty() || names.contains(&target.name);
         let stopped: Vec<Target> = ways.targets.extract_if(.., |target| is_meant(target)).collect();
-        self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        self.volumes.engine.set_ways(&ways).map_err(|why| refused(&why))?;
         let report =
             |target: &Target, done: &str| SwitchReport { target: target.name.clone(), done: done.to_owned() };
         let mut done: Vec<SwitchReport> = stopped.iter().map(|target| report(target, "stopped")).collect();
@@ -86,7 +86,7 @@ impl Daemon {
         for target in &stopped {
             tracing::info!(target = target.name, done = "stopped", "target");
         }
-        let mut served = self.served();
+        let mut served = self.volumes.served();
         served.ways = ways;
         served.stopped.extend(stopped);
         Ok(done)
@@ -95,14 +95,14 @@ impl Daemon {
     /// What the targets are now by the file that they come from; else those that there are.
     fn targets_again(&self) -> Result<(Vec<Target>, Option<Vec<LineReport>>), Refused> {
         let (known, created) = {
-            let served = self.served();
+            let served = self.volumes.served();
             let volumes = served.stores.iter().map(|store| &store.volume);
             let created = volumes.filter(|volume| volume.origin == Origin::Created).cloned().collect();
             (served.ways.targets.iter().chain(&served.stopped).cloned().collect(), created)
         };
         let Some(again) = &self.again else { return Ok((known, None)) };
         let (plan, lines) = again(created).map_err(|why| Refused::new(Code::Invalid, why))?;
-        if let Some(what) = difference(&self.plan, &plan) {
+        if let Some(what) = difference(&self.volumes.plan, &plan) {
             let why = format!(
                 "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it again; \
                  initiators reconnect automatically"
@@ -114,21 +114,21 @@ impl Daemon {
 
     /// Ends a session at once; its initiator may come back.
     pub(super) fn end_session(&self, id: u64) -> Result<(), Refused> {
-        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
+        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
         let is_it = |session: &&control::report::SessionReport| {
             session.id == id && session.protocol == Protocol::Iscsi.as_str()
         };
         let Some(session) = sessions.iter().find(is_it) else {
             return Err(Refused::new(Code::NotFound, format!("there is no iSCSI session {id:#x}")));
         };
-        self.engine.end_session(id, session.shard).map_err(|why| refused(&why))?;
+        self.volumes.engine.end_session(id, session.shard).map_err(|why| refused(&why))?;
         tracing::info!(session = id, initiator = session.initiator, "session dropped");
         Ok(())
     }
 
     /// What targets are set to, in the words of `chiscsi.conf`. An empty list: all.
     pub(super) fn settings(&self, names: &[String]) -> Result<Vec<SettingsReport>, Refused> {
-        let served = self.served();
+        let served = self.volumes.served();
         let all = || served.ways.targets.iter().chain(&served.stopped);
         if let Some(name) = names.iter().find(|name| !all().any(|target| target.name == **name)) {
             return Err(unknown("target", name, all().map(|target| target.name.as_str())));
@@ -144,7 +144,7 @@ impl Daemon {
         if let Some(alias) = &target.alias {
             say("TargetAlias", alias.clone());
         }
-        let listeners = self.engine.listeners();
+        let listeners = self.volumes.engine.listeners();
         let reached = listeners.iter().enumerate().filter(|(at, one)| {
             one.protocol == Protocol::Iscsi.as_str()
                 && target.portals.contains(&one.tag)
@@ -173,7 +173,7 @@ impl Daemon {
         say("TargetSessionMaxCmd", target.commands.to_string());
         self.proofs(target, &mut say);
         say("ACL_Enable", yes(!target.open));
-        for host in self.plan.hosts.iter().filter(|host| host.speaks_iscsi()) {
+        for host in self.volumes.plan.hosts.iter().filter(|host| host.speaks_iscsi()) {
             if let Some(grant) = host.grant(&target.name) {
                 say("ACL", acl(host, grant));
             }
@@ -183,7 +183,7 @@ impl Daemon {
     }
 
     fn proofs(&self, target: &Target, say: &mut impl FnMut(&str, String)) {
-        let (auth, own) = (&self.plan.auth, self.plan.auth.common(target));
+        let (auth, own) = (&self.volumes.plan.auth, self.volumes.plan.auth.common(target));
         if own.is_empty() {
             return say("AuthMethod", "None".to_owned());
         }

@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::{Daemon, Served, absent::Arrival, refused, unknown};
+use super::{Served, Volumes, absent::Arrival, refused, unknown};
 use crate::{
     EngineError,
     dataplane::notes,
@@ -61,7 +61,7 @@ impl FailedVolume {
     }
 }
 
-impl Daemon {
+impl Volumes {
     pub(super) fn create(&self, name: &str, spec: &str) -> Result<VolumeReport, Refused> {
         let invalid = |why: &dyn std::fmt::Display| Refused::new(Code::Invalid, why);
         let name = VolumeName::parse(name).map_err(|why| invalid(&why))?;
@@ -80,19 +80,19 @@ impl Daemon {
             return Err(invalid(&message));
         }
         let name = volume.name.as_str();
-        let _held = self.hold(name, "created")?;
+        let _held = self.lock_name(name, "created")?;
         let is_free = || {
             let served = self.served();
             served.free_for(name).and_then(|()| served.free_to_use(&ways))
         };
         is_free()?;
         let probed = ProbeNeeds::of_new(&volume).look();
-        let (mut known, others) = self.beside()?;
+        let (mut known, others) = self.snapshot()?;
         // What is created has no past, whatever had its name.
         known.forget(&volume.name);
         let opened = OpenedStore::created(&volume, &known, others.iter(), probed);
         let opened = opened.map_err(|why| Refused::new(Code::Failed, why))?;
-        let mut identities = self.turn_at_last();
+        let mut identities = self.lock_changes_at_last();
         let before = identities.clone();
         let begun = match is_free() {
             Ok(()) => self.begin(&volume, &ways, opened, &mut identities).inspect_err(|_| {
@@ -147,7 +147,7 @@ impl Daemon {
 
     /// Serves a volume that could not be served before.
     pub(super) fn retry(&self, name: &str) -> Result<VolumeReport, Refused> {
-        let _held = self.hold(name, "tried again")?;
+        let _held = self.lock_name(name, "tried again")?;
         let is_served = {
             let served = self.served();
             served.volume(name)?;
@@ -160,7 +160,7 @@ impl Daemon {
         let closed = self.let_go(name)?;
         drop(closed);
         let probe = {
-            let (identities, served) = (self.turn()?, self.served());
+            let (identities, served) = (self.lock_changes()?, self.served());
             let Some(one) = served.unserved.iter().find(|one| one.recorded.name == name) else {
                 return Err(Refused::new(Code::Conflict, format!("volume \"{name}\" has not failed")));
             };
@@ -173,7 +173,7 @@ impl Daemon {
 
     /// What other machines are to be asked for a volume that they did not give, if it is still to be served.
     pub(super) fn probe_absent(&self, name: &str) -> Option<ProbeNeeds> {
-        let (identities, served) = (self.turn_at_last(), self.served());
+        let (identities, served) = (self.lock_changes_at_last(), self.served());
         let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought)?;
         Some(ProbeNeeds::of(one.volume.as_ref()?, &identities))
     }
@@ -186,7 +186,7 @@ impl Daemon {
             one.map(|one| one.why.clone())
         };
         let Some(before) = reason() else { return Arrival::Settled };
-        let Ok(_held) = self.hold(name, "tried again") else { return Arrival::NotYet };
+        let Ok(_held) = self.lock_name(name, "tried again") else { return Arrival::NotYet };
         let Ok(closed) = self.let_go(name) else { return Arrival::NotYet };
         drop(closed);
         let Err(why) = self.serve_again(name, probed) else { return Arrival::Settled };
@@ -201,10 +201,10 @@ impl Daemon {
         let found = self.served().unserved.iter().find(|one| one.recorded.name == name).cloned();
         let Some(one) = found else { return Ok(()) };
         let Some(volume) = one.volume else { return Err(Refused::new(Code::Failed, one.why)) };
-        let (known, others) = self.beside()?;
+        let (known, others) = self.snapshot()?;
         let opened = OpenedStore::as_before(&volume, &known, others.iter(), probed);
         let is_for_the_operator = opened.as_ref().is_err_and(StoreError::is_for_the_operator);
-        let mut identities = self.turn_at_last();
+        let mut identities = self.lock_changes_at_last();
         let begun = opened
             .map_err(|why| StartRefusal::of(Refused::new(Code::Failed, why)))
             .and_then(|opened| self.begin_again(opened, &mut identities));
@@ -240,7 +240,7 @@ impl Daemon {
     /// Lets go a volume that was taken back while shards were still busy with it, if they are not any more. Gives what
     /// is to be closed.
     fn let_go(&self, name: &str) -> Result<Vec<Store>, Refused> {
-        let turn = self.turn()?;
+        let turn = self.lock_changes()?;
         if !self.served().leaving.iter().any(|store| store.volume.name.as_str() == name) {
             return Ok(Vec::new());
         }
@@ -289,7 +289,7 @@ impl Daemon {
     fn undo(&self, StartRefusal { why, store }: StartRefusal) -> Refused {
         let removed = store.as_ref().map(|store| store.undo()).unwrap_or_default();
         if !removed.is_empty() {
-            let mut identities = self.turn_at_last();
+            let mut identities = self.lock_changes_at_last();
             removed.iter().for_each(|(key, path)| identities.unmade(key, path));
             identities.save_unmade(&self.state);
         }
@@ -353,8 +353,8 @@ impl Daemon {
     }
 
     pub(super) fn delete(&self, name: &str, force: bool) -> Result<VolumeReport, Refused> {
-        let _held = self.hold(name, "deleted")?;
-        let mut identities = self.turn()?;
+        let _held = self.lock_name(name, "deleted")?;
+        let mut identities = self.lock_changes()?;
         let report = self.served().volume(name)?;
         // Of one that could not be served it has what leads there.
         self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;

@@ -9,21 +9,21 @@ fn a_resize_that_is_refused_or_changes_nothing_cuts_nothing_off() {
     let path = root.path().join("odd.img");
     let content: Vec<u8> = (0..(1 << 20) + 100).map(|at| at as u8).collect();
     std::fs::write(&path, &content).unwrap();
-    daemon.create("odd", &format!("file:{}", path.display())).unwrap();
-    let shown = || daemon.served().volume("odd").unwrap().size_bytes;
+    daemon.volumes.create("odd", &format!("file:{}", path.display())).unwrap();
+    let shown = || daemon.volumes.served().volume("odd").unwrap().size_bytes;
     assert_eq!(shown(), Some(1 << 20));
-    daemon.resize("odd", 1 << 20, false).unwrap();
+    daemon.volumes.resize("odd", 1 << 20, false).unwrap();
     assert!(std::fs::read(&path).unwrap() == content, "it was made as large as it was");
     *engine.refuse.lock().unwrap() = true;
-    assert_eq!(daemon.resize("odd", 2 << 20, false).unwrap_err().code, Code::Conflict);
+    assert_eq!(daemon.volumes.resize("odd", 2 << 20, false).unwrap_err().code, Code::Conflict);
     assert!(std::fs::read(&path).unwrap() == content, "it was refused");
     assert_eq!(shown(), Some(1 << 20));
     *engine.refuse.lock().unwrap() = false;
     // Somebody has made it longer than what is asked for.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(3 << 20).unwrap();
-    daemon.resize("odd", 2 << 20, false).unwrap();
+    daemon.volumes.resize("odd", 2 << 20, false).unwrap();
     assert_eq!((shown(), path.metadata().unwrap().len()), (Some(2 << 20), 3 << 20));
-    daemon.resize("odd", 1 << 20, true).unwrap();
+    daemon.volumes.resize("odd", 1 << 20, true).unwrap();
     assert_eq!((shown(), path.metadata().unwrap().len()), (Some(1 << 20), 1 << 20));
 }
 
@@ -36,7 +36,7 @@ fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
     assert_eq!(report.exports[0].target, "iqn.2026-11.io.blockwire:x");
     assert!(report.created && report.size_bytes == Some(1 << 20));
     assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x and nqn.2026-11.io.blockwire:x"]);
-    let recorded = volumes::load(&daemon.state).unwrap();
+    let recorded = volumes::load(&daemon.volumes.state).unwrap();
     assert_eq!(recorded.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["x"]);
 
     assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Conflict);
@@ -46,7 +46,7 @@ fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
 
     let deleted = daemon.answer(Request::VolumeDelete { name: "x".into(), force: false }).unwrap();
     assert!(matches!(deleted, Answer::Deleted(_)));
-    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    assert_eq!(volumes::load(&daemon.volumes.state).unwrap(), []);
     assert!(path.exists(), "the data is never deleted");
     let why = daemon.answer(Request::VolumeShow { name: "x".into() }).unwrap_err();
     assert_eq!(why.code, Code::NotFound);
@@ -70,7 +70,7 @@ fn a_created_volume_is_not_open_to_strangers_beyond_this_machine() {
         why.message.contains("requires no authentication") && why.message.contains("--allow-anonymous"),
         "{why:?}"
     );
-    assert!(!path.exists() && engine.take().is_empty() && volumes::load(&daemon.state).unwrap().is_empty());
+    assert!(!path.exists() && engine.take().is_empty() && volumes::load(&daemon.volumes.state).unwrap().is_empty());
     assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
     let Fixture { root: _root, daemon, .. } = fixture_of(|plan| {
         public(plan);
@@ -110,7 +110,7 @@ fn what_the_engine_refuses_leaves_no_trace() {
     let path = root.path().join("x.img");
     assert_eq!(code(create(&daemon, "x", format!("file:{},size=1M", path.display()))), Code::Conflict);
     assert!(!path.exists());
-    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    assert_eq!(volumes::load(&daemon.volumes.state).unwrap(), []);
     assert_eq!(
         code(daemon.answer(Request::VolumeDelete { name: "demo".into(), force: false })),
         Code::Conflict
@@ -121,7 +121,7 @@ fn what_the_engine_refuses_leaves_no_trace() {
 #[test]
 fn what_cannot_be_recorded_is_not_served() {
     let Fixture { root: _root, engine, daemon } = fixture();
-    std::fs::create_dir(daemon.state.path().join("volumes.new")).unwrap();
+    std::fs::create_dir(daemon.volumes.state.path().join("volumes.new")).unwrap();
     assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Failed);
     assert_eq!(engine.take(), [] as [&str; 0], "no host has seen it");
     assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
@@ -147,7 +147,7 @@ fn resizing() {
     *engine.refuse.lock().unwrap() = true;
     assert_eq!(code(resize(4 << 20, false)), Code::Conflict);
     assert_eq!(length(), 1 << 20, "undone");
-    let recorded = volumes::load(&daemon.state).unwrap();
+    let recorded = volumes::load(&daemon.volumes.state).unwrap();
     assert_eq!(recorded[0].read().unwrap().spec.size, Some(1 << 20));
 }
 
@@ -164,7 +164,7 @@ fn a_growth_that_was_not_fenced_in_time_is_not_taken_back() {
         let why = daemon.answer(request).unwrap_err();
         assert!(why.message.contains("4 MiB now, but not every host"), "{why:?}");
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 << 20);
-        assert_eq!(volumes::load(&daemon.state).unwrap()[0].read().unwrap().spec.size, Some(4 << 20));
+        assert_eq!(volumes::load(&daemon.volumes.state).unwrap()[0].read().unwrap().spec.size, Some(4 << 20));
     }
 }
 
@@ -176,7 +176,7 @@ fn a_create_that_may_have_been_told_leaves_the_file() {
     let path = root.path().join("x.img");
     assert_eq!(code(create(&daemon, "x", format!("file:{},size=1M", path.display()))), Code::TimedOut);
     assert!(path.exists());
-    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    assert_eq!(volumes::load(&daemon.volumes.state).unwrap(), []);
 }
 
 /// Shards may be busy with what they were told of too late: its file is nobody else's until they have let it go.
@@ -204,7 +204,7 @@ fn a_file_that_shards_may_still_have_is_opened_by_no_other_volume() {
         spec: spec::parse(&spec).unwrap(),
         origin: Origin::Configured,
     };
-    daemon.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
+    daemon.volumes.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
     let retry = || daemon.answer(Request::VolumeRetry { name: "x".into() });
     *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
     let why = retry().unwrap_err();
@@ -235,7 +235,7 @@ fn a_volume_whose_operations_are_out_is_shown_until_they_end() {
     let delete = || daemon.answer(Request::VolumeDelete { name: "x".into(), force: true });
     *engine.lingers.lock().unwrap() = Some(EngineError::Lingers);
     assert_eq!(code(delete()), Code::Conflict);
-    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    assert_eq!(volumes::load(&daemon.volumes.state).unwrap(), []);
     let Answer::Status(status) = daemon.answer(Request::Status).unwrap() else { panic!() };
     assert_eq!((status.volumes, status.failed[0].volume.as_str()), (1, "x"));
     assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Conflict);
@@ -247,7 +247,7 @@ fn a_volume_whose_operations_are_out_is_shown_until_they_end() {
 
 /// The file of a volume can be synced no more: what this system keeps nowhere can be made stable nowhere.
 fn lose_file(daemon: &Daemon, name: &str) {
-    let mut served = daemon.served();
+    let mut served = daemon.volumes.served();
     let store = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name).unwrap();
     store.file = Some(std::fs::File::open("/proc/self/status").unwrap());
 }
@@ -262,5 +262,5 @@ fn a_volume_that_cannot_be_synced_is_not_deleted_in_silence() {
     let refused = daemon.answer(Request::VolumeDelete { name: "x".into(), force: true }).unwrap_err();
     assert!(refused.message.contains("may be lost"), "{}", refused.message);
     assert_eq!(engine.take(), ["remove x true", "drain x"]);
-    assert_eq!(volumes::load(&daemon.state).unwrap().len(), 0, "it does not come back");
+    assert_eq!(volumes::load(&daemon.volumes.state).unwrap().len(), 0, "it does not come back");
 }

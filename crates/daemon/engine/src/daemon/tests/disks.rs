@@ -29,7 +29,7 @@ fn a_failed_sync_that_was_acknowledged_is_not_told_again_by_a_resize() {
         let path = root.path().join("x.img");
         create(&daemon, "x", format!("file:{},size=1M", path.display())).unwrap();
         let in_doubt = |value: Option<bool>| {
-            let mut served = daemon.served();
+            let mut served = daemon.volumes.served();
             let store = served.stores.iter_mut().find(|store| store.volume.name.as_str() == "x").unwrap();
             store.in_doubt = value.unwrap_or(store.in_doubt);
             store.in_doubt
@@ -84,12 +84,12 @@ fn a_retry_whose_disk_does_not_answer_keeps_nobody_from_anything_else() {
     std::thread::scope(|scope| {
         let silent = engine.silent.lock().unwrap();
         let retry = scope.spawn(|| daemon.answer(Request::VolumeRetry { name: "demo".into() }));
-        wait_until(|| !daemon.held.lock().unwrap().is_empty());
+        wait_until(|| !daemon.volumes.held.lock().unwrap().is_empty());
         goes_on_without(&daemon, "demo");
         drop(silent);
         retry.join().unwrap().unwrap();
     });
-    assert!(daemon.held.lock().unwrap().is_empty());
+    assert!(daemon.volumes.held.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -109,12 +109,12 @@ fn a_disk_that_does_not_answer_keeps_nobody_from_anything_else() {
         let silent = disk.lock().unwrap();
         let delete = Request::VolumeDelete { name: "silent".into(), force: false };
         let deleted = scope.spawn(|| daemon.answer(delete));
-        let shown = || daemon.served().volume("silent").unwrap().failed;
+        let shown = || daemon.volumes.served().volume("silent").unwrap().failed;
         wait_until(|| shown().is_some());
         goes_on_without(&daemon, "silent");
         // Its file is nobody else's, and it does not come back.
         assert_eq!(code(create(&daemon, "other", spec.clone())), Code::Failed);
-        assert!(volumes::load(&daemon.state).unwrap().is_empty());
+        assert!(volumes::load(&daemon.volumes.state).unwrap().is_empty());
         drop(silent);
         deleted.join().unwrap().unwrap();
     });
@@ -129,7 +129,7 @@ fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
     let path = root.path().join("x.img");
     let spec = format!("file:{},size=1M", path.display());
     create(&daemon, "x", spec.clone()).unwrap();
-    let shown = || daemon.served().volume("x").unwrap().failed;
+    let shown = || daemon.volumes.served().volume("x").unwrap().failed;
     std::thread::scope(|scope| {
         let busy = engine.busy.lock().unwrap();
         let delete = Request::VolumeDelete { name: "x".into(), force: true };
@@ -144,7 +144,7 @@ fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
         spec: spec::parse(&spec).unwrap(),
         origin: Origin::Configured,
     };
-    daemon.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
+    daemon.volumes.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
     let retry = || daemon.answer(Request::VolumeRetry { name: "x".into() });
     *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
     assert_eq!(code(retry()), Code::TimedOut);
@@ -194,7 +194,7 @@ fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else()
         assert!(!path.exists(), "it is undone all the same");
         engine.take();
         // Likewise one that could not be served before.
-        daemon.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
+        daemon.volumes.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
         let silent = disk.lock().unwrap();
         *engine.comes.lock().unwrap() = Some(EngineError::InUse { sessions: 1 });
         let retry = Request::VolumeRetry { name: "refused".into() };
@@ -205,7 +205,7 @@ fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else()
         assert_eq!(code(retried.join().unwrap()), Code::Conflict);
         assert!(!path.exists());
         // And one that turns out to be another that came meanwhile.
-        daemon.served().unserved.clear();
+        daemon.volumes.served().unserved.clear();
         let silent = disk.lock().unwrap();
         let uuid = "11111111-2222-4333-8444-555555555555";
         create(&daemon, "taken", format!("ram:1M,uuid={uuid}")).unwrap();
@@ -231,10 +231,10 @@ fn a_volume_that_has_come_and_whose_disk_does_not_answer_keeps_no_other_away() {
         std::fs::write(&path, [0; 4096]).unwrap();
         let spec = spec::parse(&format!("file:{}", path.display())).unwrap();
         let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
-        daemon.served().unserved.push(FailedVolume::absent(&volume, "its machine did not answer"));
+        daemon.volumes.served().unserved.push(FailedVolume::absent(&volume, "its machine did not answer"));
     }
     let daemon = Arc::new(daemon);
-    let is_served = |name: &VolumeName| daemon.served().store(name.as_str()).is_some();
+    let is_served = |name: &VolumeName| daemon.volumes.served().store(name.as_str()).is_some();
     let silent = disk.lock().unwrap();
     let probes = absent::RemoteProbes::start(names.len()).unwrap();
     absent::RepeatedProbe::of(probes, 0, names.to_vec()).begin(&daemon).unwrap();

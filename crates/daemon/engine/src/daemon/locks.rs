@@ -1,0 +1,85 @@
+//! Locks of the control plane: which one a request holds, and for how long.
+//!
+//! Invariants: what is served is locked for moments only, so that a request that only reads never waits. A request that
+//! changes it holds the change lock, for as long as shards and the state directory take, which have deadlines. A request
+//! that waits for a disk, a remote machine or the last operations of a volume holds neither, but only the name of its
+//! volume, which no other request may change meanwhile.
+
+use std::{
+    sync::{MutexGuard, PoisonError, TryLockError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Served, Volumes};
+use crate::{state::identity::Identities, store::Store};
+use control::{Code, Refused};
+
+/// How long a request waits for the change lock.
+const CHANGE_LOCK: Duration = Duration::from_secs(10);
+/// Time between two attempts to take it.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// As long as this lives, no other request changes the volume.
+pub(super) struct NameLock<'a> {
+    volumes: &'a Volumes,
+    name: String,
+}
+
+impl Drop for NameLock<'_> {
+    fn drop(&mut self) {
+        self.volumes.names().retain(|(name, _)| *name != self.name);
+    }
+}
+
+impl Volumes {
+    /// What is served, locked for a moment. If a change panics, the state from before it stays valid.
+    pub(super) fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the name of a volume, or of one to be created, while it is `done`.
+    pub(super) fn lock_name(&self, name: &str, done: &'static str) -> Result<NameLock<'_>, Refused> {
+        let mut names = self.names();
+        if let Some((_, done)) = names.iter().find(|(held, _)| held == name) {
+            let why = format!(
+                "volume \"{name}\" is already being {done}, and its backing has not responded yet; try again when \
+                 that has finished"
+            );
+            return Err(Refused::new(Code::Conflict, why));
+        }
+        names.push((name.to_owned(), done));
+        Ok(NameLock { volumes: self, name: name.to_owned() })
+    }
+
+    /// The lock to change what is served, with what only changes need.
+    pub(super) fn lock_changes(&self) -> Result<MutexGuard<'_, Identities>, Refused> {
+        let until = Instant::now() + CHANGE_LOCK;
+        loop {
+            match self.identities.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) => {
+                    let why = "another change is in progress; try again";
+                    return Err(Refused::new(Code::TimedOut, why));
+                }
+            }
+        }
+    }
+
+    /// The same without a time limit, for a change that has begun and must be finished.
+    pub(super) fn lock_changes_at_last(&self) -> MutexGuard<'_, Identities> {
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies of what is known and what is open, for a request that opens something without holding a lock.
+    pub(super) fn snapshot(&self) -> Result<(Identities, Vec<Store>), Refused> {
+        let known = self.lock_changes()?.clone();
+        Ok((known, self.served().open()))
+    }
+}
