@@ -117,8 +117,8 @@ fn legs_may_be_of_any_kind_and_keep_their_identity() {
     refuses("volume resize wide 1G", "a stripe has the size of its legs");
     refuses(&format!("volume create again=file:{}", escaped.replace(r"\\\", r"\")), "already open as volume");
     let url = &urls(&far, "far")[0];
-    refuses(&format!("volume create again={url}"), "already that of volume \"wide\"");
-    refuses(&format!("volume create more=stripe:ram:1M+{url}"), "is already that of volume \"wide\"");
+    refuses(&format!("volume create again={url}"), "already used by volume \"wide\"");
+    refuses(&format!("volume create more=stripe:ram:1M+{url}"), "is already used by volume \"wide\"");
     refuses(
         &format!("volume create more=stripe:{url}+{url}"),
         "leg 2 of the stripe: it is the same volume as leg 1",

@@ -180,8 +180,8 @@ mod tests {
         for (name, kind, why) in [
             ("targetname", BlockKind::Target, "did you mean \"TargetName\"?"),
             ("InitalR2T", BlockKind::Target, "did you mean \"InitialR2T\"?"),
-            ("TargetName", BlockKind::Global, "not belong into \"global:\" but into \"target:\""),
-            ("iscsi_auth_order", BlockKind::Target, "not belong into \"target:\" but into \"global:\""),
+            ("TargetName", BlockKind::Global, "belongs in \"target:\", not in \"global:\""),
+            ("iscsi_auth_order", BlockKind::Target, "belongs in \"global:\", not in \"target:\""),
             ("iscsi_auth_oder", BlockKind::Global, "did you mean \"iscsi_auth_order\"?"),
             ("qqqqqqqq", BlockKind::Target, "unknown key \"qqqqqqqq\" in \"target:\""),
         ] {

@@ -92,7 +92,7 @@ fn the_papers_file_is_open_beyond_the_machine_and_says_what_to_do() {
     translate::read(&text, Path::new("/"), false, &sink, &mut draft);
     let plan = check::check(draft, &Options::default(), &sink);
     let wrong = sink.finish(plan).unwrap_err();
-    assert!(wrong[0].to_string().starts_with("chiscsi.conf:21:13: portal 102.11.11.32:3260 is open beyond"));
+    assert!(wrong[0].to_string().starts_with("chiscsi.conf:21:13: portal 102.11.11.32:3260 is reachable from other machines"));
 }
 
 #[test]
@@ -254,11 +254,11 @@ fn mistakes_have_a_place_and_a_way_out() {
     let in_target = |rest: &str| target(rest);
     for (text, want) in [
         (String::new(), "chiscsi.conf:1:1: there is no \"target:\" in it"),
-        ("TargetName=a\n".to_owned(), "chiscsi.conf:1:1: stands before the first block"),
+        ("TargetName=a\n".to_owned(), "chiscsi.conf:1:1: is before the first block"),
         ("global:\n\ntarget\n".to_owned(), "chiscsi.conf:3:1: expected key=value"),
         (
             "global:\nglobal:\ntarget:\n".to_owned(),
-            "chiscsi.conf:2:1: there can be only one \"global:\"; the first stands at chiscsi.conf:1:1",
+            "chiscsi.conf:2:1: there can be only one \"global:\"; the first is at chiscsi.conf:1:1",
         ),
         (
             "global:\niscsi_offload_mode=TOS\n".to_owned(),
@@ -284,7 +284,7 @@ fn mistakes_have_a_place_and_a_way_out() {
         (in_target("InitialR2T=yes\n"), "chiscsi.conf:5:12: InitialR2T takes \"Yes\" or \"No\", not \"yes\""),
         (
             in_target("InitialR2T=No\nInitialR2T=No\n"),
-            "chiscsi.conf:6:12: InitialR2T already stands at chiscsi.conf:5:12",
+            "chiscsi.conf:6:12: InitialR2T is already set at chiscsi.conf:5:12",
         ),
         (
             in_target("TargetSessionMaxCmd=2049\n"),
@@ -354,7 +354,7 @@ fn mistakes_have_a_place_and_a_way_out() {
         ),
         (
             in_target("PortalGroup=2@127.0.0.2,[7]\n"),
-            "chiscsi.conf:5:13: PortalGroup redirects to group 7, which this target has not",
+            "chiscsi.conf:5:13: PortalGroup redirects to group 7, which this target does not have",
         ),
         (
             in_target("PortalGroup=2@127.0.0.2,[3]\nPortalGroup=3@127.0.0.3,[2]\n"),
@@ -366,7 +366,7 @@ fn mistakes_have_a_place_and_a_way_out() {
         ),
         (
             in_target("TargetAlias=a\nTargetName=iqn.2026-11.test:u\n"),
-            "chiscsi.conf:6:12: TargetName already stands at chiscsi.conf:2:12",
+            "chiscsi.conf:6:12: TargetName is already set at chiscsi.conf:2:12",
         ),
     ] {
         let got = errors(&text);

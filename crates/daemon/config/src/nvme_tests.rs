@@ -28,7 +28,7 @@ fn a_namespace_gets_no_number_that_hosts_are_not_told_of() {
         with(&format!("{volume}[[subsystem]]\nnqn = \"nqn.2026-11.io:s\"\n{names}"))
     };
     let refused = errors(&list(""));
-    let told = |line: &String| line.contains("no nsid is left behind 1024");
+    let told = |line: &String| line.contains("the next nsid would be above 1024");
     assert!(refused.len() == 1 && refused.iter().all(told), "{refused:?}");
     assert!(load(&list(", nsid = 3"), &Options::default()).is_ok());
 }
@@ -135,7 +135,7 @@ fn one_mistake_one_line() {
         ),
         (
             "[[portal]]\nprotocol = \"iscsi\"\naddress = \"[::1]\"\ndata_digest = \"off\"".into(),
-            "blockwire.toml:13:15: data_digest in [[portal]] is for NVMe/TCP; over iSCSI it stands in [[target]]",
+            "blockwire.toml:13:15: data_digest in [[portal]] applies to NVMe/TCP; for iSCSI set it in [[target]]",
         ),
     ] {
         let got = errors(&with(&rest));
@@ -159,7 +159,7 @@ fn a_host_meets_a_volume_over_one_protocol_unless_it_says_both() {
     };
     let two = format!("iqn = [\"iqn.2026-11.io:h\"]\n{NQN}");
     let got = errors(&host(&two, ""));
-    assert!(got.len() == 1 && got[0].contains("multipath merges the two"), "{got:#?}");
+    assert!(got.len() == 1 && got[0].contains("multipath combines the two"), "{got:#?}");
     let (plan, warnings) = load(&host(&two, "both = true"), &Options::default()).unwrap();
     assert!(plan.hosts[0].both && warnings.is_empty());
     // One machine cannot be told from two by its network, so that is a warning.
@@ -196,7 +196,7 @@ fn a_subsystem_is_not_open_to_strangers_unless_said() {
     let run = |text: &str| load_in(directory.path(), text, &Options::default(), false);
     let got = run(&named("")).unwrap_err();
     assert!(
-        got.len() == 1 && got[0].contains("subsystem \"nqn.2026-11.io.blockwire:n:a\" asks for no"),
+        got.len() == 1 && got[0].contains("subsystem \"nqn.2026-11.io.blockwire:n:a\" requires no"),
         "{got:#?}"
     );
     let options = Options { allow_anonymous: true, ..Options::default() };

@@ -175,8 +175,8 @@ fn a_url_keeps_what_is_its_own() {
 fn a_url_that_cannot_be_served_is_refused() {
     let plain = "iscsi://h/iqn.2026-11.io.blockwire:d/0";
     for (text, said) in [
-        (format!("{plain},size=1G"), "size is that of the volume on the other machine"),
-        (format!("{plain},block=4096"), "block is that of the volume on the other machine"),
+        (format!("{plain},size=1G"), "size is set by the other machine"),
+        (format!("{plain},block=4096"), "block is set by the other machine"),
         ("iscsi://u%secret,ro@h/iqn.2026-11.io.blockwire:d/0".to_owned(), "must not hold a password"),
         ("iscsi://h/iqn.2026-11.io.blockwire:d".to_owned(), ""),
         ("iscsi:h".to_owned(), ""),

@@ -395,8 +395,8 @@ fn a_target_may_have_credentials_of_its_own() {
         "who may come without is nobody proved"
     );
     for (rest, want) in [
-        ("mutual = \"require\"", "10:10: mutual in [[target]] means nothing without chap"),
-        ("methods = [\"chap\"]", "10:11: methods in [[target]] means nothing without chap"),
+        ("mutual = \"require\"", "10:10: mutual in [[target]] has no effect without chap"),
+        ("methods = [\"chap\"]", "10:11: methods in [[target]] has no effect without chap"),
         (
             "methods = [\"none\"]\nchap = {user = \"u\", secret = \"secret of 12 bytes\"}",
             "10:11: methods in [[target]] lacks \"chap\"",

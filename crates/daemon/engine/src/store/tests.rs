@@ -37,7 +37,7 @@ fn a_file_is_created_grown_and_never_shrunk() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("a.img");
     let text = |rest: &str| format!("file:{}{rest}", path.display());
-    assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("set size="));
+    assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("give size="));
     let store = open(&volume("a", &text(",size=1M")), &[]).unwrap();
     assert!(store.made == CreatedFile::File && store.bytes == 1 << 20 && store.physical == 4096);
     assert_eq!(store.file.as_ref().unwrap().metadata().unwrap().blocks(), 0, "sparse");
@@ -148,7 +148,7 @@ fn ram_is_new_at_each_start_unless_told() {
     let text = "ram:1M,uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8";
     let store = open(&volume("a", text), &[]).unwrap();
     let why = open(&volume("b", text), &[store]).unwrap_err();
-    assert!(why.contains("already that of volume \"a\""), "{why}");
+    assert!(why.contains("already used by volume \"a\""), "{why}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_created_volume_is_not_reached_by_one_host_over_both_protocols() {
     };
     let Fixture { root: _root, engine, daemon } = fixture_of(both_names(false));
     let why = create(&daemon, "x", "ram:1M".into()).unwrap_err();
-    assert!(why.code == Code::Invalid && why.message.contains("multipath merges the two"), "{why:?}");
+    assert!(why.code == Code::Invalid && why.message.contains("multipath combines the two"), "{why:?}");
     assert!(engine.take().is_empty());
     let Fixture { root: _root, daemon, .. } = fixture_of(both_names(true));
     create(&daemon, "x", "ram:1M".into()).unwrap();
@@ -162,7 +162,7 @@ fn a_growth_that_was_not_fenced_in_time_is_not_taken_back() {
         *engine.comes.lock().unwrap() = Some(why);
         let request = Request::VolumeResize { name: "x".into(), size_bytes: 4 << 20, shrink: false };
         let why = daemon.answer(request).unwrap_err();
-        assert!(why.message.contains("4 MiB now, but not every host"), "{why:?}");
+        assert!(why.message.contains("4 MiB now, but some hosts"), "{why:?}");
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 << 20);
         assert_eq!(volumes::load(&daemon.volumes.state).unwrap()[0].read().unwrap().spec.size, Some(4 << 20));
     }
