@@ -28,67 +28,66 @@ const ABOUT: &str = "Block storage over Ethernet, in user space";
 const LONG_ABOUT: &str = "\
 Block storage over Ethernet, in user space.
 
-`blockwire serve` turns memory, files and block devices of this machine into disks that other machines \
-reach over iSCSI and NVMe/TCP. `discover`, `info`, `read`, `write`, `copy`, `verify`, `reserve`, `doctor`, \
-`attach` and `bench` use the disks of other machines, without kernel module and without root. The other verbs ask a \
-running daemon what it is doing, or change its volumes.";
+`blockwire serve` exports memory, files and block devices of this machine over iSCSI and NVMe/TCP. `discover`, `info`, \
+`read`, `write`, `copy`, `verify`, `reserve`, `doctor`, `attach` and `bench` use volumes of other machines, without a \
+kernel module and without root. The other verbs query or change a running daemon.";
 
 const EXAMPLES: &str = "\
 Examples:
   blockwire serve                                        a 256 MiB RAM disk on 127.0.0.1, over both protocols
   blockwire serve --volume db=file:/srv/db.img,size=200G a file as a disk; the file is created
   blockwire serve --config /etc/blockwire/blockwire.toml
-  blockwire volume create scratch=ram:4G                 on the running daemon
+  blockwire volume create scratch=ram:4G                 in the running daemon
   blockwire connection list --json
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 15 attached already, 21 nothing found, 24 not authenticated, 33 no answer in time.";
+Exit codes: 0 success, 1 failure, 2 wrong usage, 8 connect time-out, 15 already attached, 21 nothing found, 24 not authenticated, 33 request time-out.";
 
 const SERVE_HELP: &str = "\
 SPEC is KIND:ARGUMENT[,key=value]...
 
-  ram:SIZE     memory of the daemon; empty at each start
-  file:PATH    a file; with size= it is created, or grown to that size
+  ram:SIZE     memory of the daemon; lost when it exits
+  file:PATH    a file; with size= it is created or grown to that size
   /dev/NAME    a block device
-  null:SIZE    reads zeroes, forgets writes; for measuring
+  null:SIZE    reads zeroes, discards writes; for measurements
   URL          a volume of another machine: iscsi://HOST/IQN/LUN or nvme+tcp://HOST/NQN/NSID,
                several paths joined by commas; its size, blocks and identity are those of that volume
   stripe:SPEC+SPEC...
-               several of these as one, chunk by chunk (RAID 0); what one of them loses is lost
+               several of these as one (RAID 0, no redundancy)
 
-  size=SIZE        size of a file, for example 64M or 1T (binary); of a stripe: at most its legs'
-  chunk=SIZE       what of a stripe lies on one leg in a row, a power of two (64K)
+  size=SIZE        size of a file, for example 64M or 1T (binary), or of a stripe
+  chunk=SIZE       contiguous bytes per leg of a stripe, a power of two (64K)
   block=512|4096   logical block size; 512 unless given
   physical=SIZE    physical block size
   ro               write-protected
   uuid=UUID        identity shown to initiators
   cache=on|off     report and use a volatile write cache (on for files and devices);
-                   off: every write reaches stable storage before it is answered
-  direct           do not use the page cache
-  thin=on|off      give unmapped blocks back (on but for devices)
+                   off: every write is on stable storage before it completes
+  direct           bypass the page cache
+  thin=on|off      free unmapped blocks (on, except for devices)
   removable        report a removable medium
-  tas=on|off       answer TASK ABORTED to a SCSI command that another initiator ends (on)
+  tas=on|off       report TASK ABORTED for commands that another initiator aborts (on)
   sanitize_rate=SIZE
-                   what a sanitize writes per second at most (no limit)
-  persist=force    reservations survive a restart whatever hosts ask for
+                   most bytes per second that a sanitize writes (no limit)
+  persist=force    reservations always survive a restart
 
-A comma inside a path is written \\, and a plus sign \\+. So is a comma inside a leg of a stripe, which may \
-have its own keys: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid, \
+In a path, escape commas as \\, and plus signs as \\+. Escape commas inside a leg of a stripe likewise; a leg may \
+have options of its own: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid, \
 removable, tas, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
 
-A URL takes ro, uuid, removable, tas, sanitize_rate and persist behind a comma at its end; its own options \
-stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the \
-other machine is away, hosts wait for as long as ?queue_timeout= says (20s), then get errors until it is back.
+A URL takes ro, uuid, removable, tas, sanitize_rate and persist after a comma at its end, and its own options after \
+?. It contains no password: use ?secret_file=FILE or ?secret_env=NAME. While the other machine is unreachable, I/O \
+waits for ?queue_timeout= (20s) and then fails until the machine is back.
 
 Each volume becomes LUN 0 of an iSCSI target of its own, iqn.2026-11.io.blockwire:NAME, and namespace 1 \
 of an NVMe subsystem of its own, nqn.2026-11.io.blockwire:NAME; a configuration file can group them. \
-Where no address is named, it is served over both protocols on 127.0.0.1: iSCSI on port 3260, NVMe/TCP \
-on 4420 and its discovery also on 8009. When the daemon serves, it prints one line for each listener, \
+Without an address, the daemon listens on 127.0.0.1 for both protocols: iSCSI on port 3260, NVMe/TCP on 4420, \
+discovery also on 8009. When it is ready, it prints one line per listener, \
 for example \"listening iscsi 127.0.0.1:3260\", then a line that is exactly \"ready\".
 
-On SIGTERM or SIGINT the daemon completes commands in flight, flushes and ends; a second SIGTERM changes nothing. \
-SIGINT (Ctrl-C) again after a second, or `blockwire stop --now`, ends it at once. SIGHUP does nothing. It exits \
-with 1 if something that was written may be lost, and its log names the volume. A volume of another machine is \
-flushed only if there is something to flush, so that a machine that is away does not delay the stop needlessly.
+On SIGTERM or SIGINT the daemon completes commands in flight, flushes and exits; a second SIGTERM changes nothing. \
+A second SIGINT (Ctrl-C) after at least a second, or `blockwire stop --now`, stops it at once. SIGHUP is ignored. It \
+exits with 1 if written data may be lost, and logs the volume. A remote volume is flushed only if needed, so that \
+an unreachable machine does not delay the stop.
 
 Examples:
   blockwire serve --volume demo=ram:1G
@@ -144,12 +143,12 @@ pub enum Verb {
     /// Use a volume of another machine
     #[command(flatten)]
     Remote(RemoteVerb),
-    /// Start, stop and show targets by the options of Chelsio's iscsictl
+    /// Start, stop and show targets with the options of Chelsio's iscsictl
     #[command(after_help = iscsictl::HELP)]
     Iscsictl(Box<IscsictlArgs>),
-    /// Show whether a daemon runs, and what it serves
+    /// Show whether a daemon is running, and what it serves
     Status(DaemonArgs),
-    /// Stop the running daemon, and wait until it has ended
+    /// Stop the running daemon, and wait until it has exited
     Stop(StopArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  blockwire completions bash > /etc/bash_completion.d/blockwire")]
@@ -197,15 +196,15 @@ pub enum VolumeVerb {
     Delete {
         /// The volume
         name: String,
-        /// Also if initiators are using it
+        /// Even if initiators are using it
         #[arg(long)]
         force: bool,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,
     },
-    /// Try to serve a volume again that has failed, once what is wrong with it was put right; of one that was served,
-    /// acknowledge that what was written before a failed sync may be lost
+    /// Retry a volume that has failed, once the cause is fixed; after a failed sync, acknowledge that recent writes may
+    /// be lost
     Retry {
         /// The volume
         name: String,
@@ -213,18 +212,18 @@ pub enum VolumeVerb {
         #[command(flatten)]
         daemon: DaemonArgs,
     },
-    /// Change a setting of a volume in use; hosts of both protocols are told
+    /// Change a setting of a volume in use; hosts of both protocols are notified
     Set {
         /// The volume
         name: String,
-        /// Forbid writes, or allow them again; until the daemon ends
+        /// Forbid writes, or allow them again; until the daemon exits
         #[arg(long, value_name = "on|off", value_enum)]
         read_only: Switch,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,
     },
-    /// Change the size of a volume in use; initiators are told
+    /// Change the size of a volume in use; initiators are notified
     #[command(
         after_help = "At the next start a volume that was created at run time has this size again; one of the \
         configuration has the size that it says there, or that of its file if it is larger."
@@ -235,7 +234,7 @@ pub enum VolumeVerb {
         /// The new size, for example 200G
         #[arg(value_parser = size::parse)]
         size: u64,
-        /// Also if it gets smaller: what lies beyond the new end is lost
+        /// Allow a smaller size: data beyond the new end is lost
         #[arg(long)]
         shrink: bool,
         /// Which daemon.
@@ -270,13 +269,13 @@ Example:
 /// Verbs of `host`.
 #[derive(Debug, Subcommand)]
 pub enum HostVerb {
-    /// Draw a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file
+    /// Generate a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file
     #[command(after_help = KEY_HELP)]
     Key {
         /// The hash that makes the secret a key of its host, and its length; none: it is used as it is
         #[arg(long, value_enum, default_value_t)]
         hash: KeyHash,
-        /// The file; it must not exist, and nobody else will be able to read it
+        /// The file; it must not exist, and only its owner will be able to read it
         file: PathBuf,
     },
     /// List the configured hosts
@@ -317,7 +316,7 @@ pub enum PathVerb {
         #[command(flatten)]
         daemon: DaemonArgs,
     },
-    /// Set the state of paths to a volume; hosts of both protocols are told
+    /// Set the state of paths to a volume; hosts of both protocols are notified
     #[command(
         after_help = "SCSI hosts see the state as ALUA, NVMe hosts as ANA. It holds until it is set again, \
         over restarts too.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
@@ -398,10 +397,10 @@ pub enum ConnectionVerb {
 /// Options of `stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// At once: do not wait for what is in flight
+    /// At once, without waiting for commands in flight
     #[arg(long)]
     pub now: bool,
-    /// Return when the daemon has been told, before it has ended
+    /// Return once the daemon has been told, before it has exited
     #[arg(long)]
     pub no_wait: bool,
     /// Which daemon.

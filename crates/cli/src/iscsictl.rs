@@ -16,16 +16,16 @@ use process::{exit::Failure, paths::Paths};
 
 /// What stands behind the options in help.
 pub const HELP: &str = "\
-Without an option it says what became of each line of the files that the daemon was started with.
+Without an option it shows how each line of the daemon's files was treated.
 
   -S target=ALL          start all targets of the file, and read it again for those that run
   -S target=NAME         this one; several, or joined by commas
-  -S                     read the file again for targets that run, and start none
-  -s target=NAME|ALL     stop: its initiators are asked to log out, and nobody gets in
-  -c [target=NAME|ALL]   show what targets are set to; of a named one, everything, or only -k KEY
-  -r target=NAME         show its sessions; of one initiator with -k initiator=NAME
+  -S                     read the file again for running targets, and start none
+  -s target=NAME|ALL     stop: its initiators are asked to log out, and none can log in
+  -c [target=NAME|ALL]   show settings of targets; all those of a named one, or only -k KEY
+  -r target=NAME         show its sessions; with -k initiator=NAME only those of one initiator
   -D HANDLE              end a session: its handle in hexadecimal, as -r shows it
-  -g                     show what became of the global settings
+  -g                     show how the global settings were treated
 
 The daemon is started by `blockwire serve --chiscsi FILE`; it has read FILE and serves all targets of it.
 Sessions keep what they have negotiated. Addresses, devices, access lists and the policy cannot be changed while \
@@ -46,7 +46,7 @@ pub struct IscsictlArgs {
     /// Stop targets
     #[arg(short = 's', group = "action")]
     pub stop: bool,
-    /// Show what targets are set to
+    /// Show the settings of targets
     #[arg(short = 'c', group = "action")]
     pub config: bool,
     /// Show the sessions of a target
@@ -55,7 +55,7 @@ pub struct IscsictlArgs {
     /// End a session
     #[arg(short = 'D', value_name = "HANDLE", group = "action", value_parser = handle)]
     pub drop: Option<u64>,
-    /// Show what became of the global settings
+    /// Show how the global settings were treated
     #[arg(short = 'g', group = "action")]
     pub globals: bool,
     /// Not implemented: flush cached data

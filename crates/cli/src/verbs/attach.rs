@@ -38,12 +38,12 @@ fn timeout(text: &str) -> Result<Duration, String> {
 /// `attach`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It prints a line for each way in, for example \"device /dev/loop0\", then a line that is exactly \"ready\".
+    after_help = "It prints a line for each access point, for example \"device /dev/loop0\", then a line that is exactly \"ready\".
 SIGTERM or SIGINT, or `blockwire detach`, ends it when the device's users are gone; a second signal ends it at \
 once. With --daemon it returns as soon as the running `blockwire serve` holds the device. Then the daemon reads the \
 files with secrets and the variables that the URL names.
 
-If the holder is killed, I/O waits until `attach --recover` goes on with the device, or until the time-out has \
+If the holder is killed, I/O waits until `attach --recover` recovers the device, or until the time-out has \
 passed; then it fails. FUSE needs Linux 6.9 for that. The next daemon at the same control socket goes on by itself \
 with what a daemon held.
 
@@ -55,10 +55,10 @@ Examples:
   blockwire attach --list"
 )]
 pub struct AttachArgs {
-    /// The volume; several URLs of it, joined by commas, are its paths
+    /// The volume; several URLs joined by commas are its paths
     #[arg(required_unless_present = "list")]
     pub url: Option<SecretUrl>,
-    /// How: ublk (a block device of the kernel's), fuse (a file, and a loop device over it where that is
+    /// How: ublk (a kernel block device), fuse (a file, and a loop device over it where that is
     /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
     /// The best that the machine offers unless given
     #[arg(long, value_name = "WAY", value_parser = recovery::via)]
@@ -70,18 +70,18 @@ pub struct AttachArgs {
     /// Have the running daemon hold it
     #[arg(long)]
     pub daemon: bool,
-    /// Go on with what a killed holder left: of this volume, or at the place that --at names. What waits
-    /// there is issued again
+    /// Recover an attachment whose holder was killed: of this volume, or the one that --at names. Waiting
+    /// requests are issued again
     #[arg(long)]
     pub recover: bool,
-    /// With --recover --at /dev/ublkbN: also if no note says which volume the device was: it is the URL's
+    /// With --recover --at /dev/ublkbN: even without a record of the device; it is taken for the URL's volume
     #[arg(long, requires = "recover")]
     pub force: bool,
     /// How long I/O waits for --recover if the holder is killed; 0: not at all. As long as an operation waits
     /// for a path to the volume, unless given
     #[arg(long, value_name = "TIME", value_parser = timeout, default_value = "120s")]
     pub timeout: Duration,
-    /// Show what is attached, and what waits
+    /// Show all attachments, including those that wait for recovery
     #[arg(long, conflicts_with = "url")]
     pub list: bool,
     /// The daemon's control socket, if it is not at its usual place

@@ -36,23 +36,23 @@ A new file of one bare word is named ./WORD, so that no volume's name is taken f
 pub struct CopyArgs {
     /// The source: a URL, or a file or device
     pub from: SecretUrl,
-    /// The destination: a URL, or a file or device; all that it held is lost
+    /// The destination: a URL, or a file or device; its contents are overwritten
     pub to: SecretUrl,
-    /// Also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume that
+    /// Even if the destination seems to be in use: a mounted device, a file behind a loop device, a volume that
     /// is attached here or reserved by another host
     #[arg(long)]
     pub force: bool,
-    /// Keep in FILE how far it is, and go on from there if it exists
+    /// Record the progress in FILE, and resume from there if it exists
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// Read and write every block, holes and zeroes too
+    /// Read and write every block, including holes and zeroes
     #[arg(long)]
     pub no_sparse: bool,
     /// Compare both ends afterwards: the destination, where it is a file or device, as it lies on its medium and not
     /// as this system's page cache has it
     #[arg(long)]
     pub verify: bool,
-    /// Draw no progress bar
+    /// Show no progress bar
     #[arg(long, short)]
     pub quiet: bool,
     /// Print what was done as JSON

@@ -18,7 +18,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// `info`
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// The volume; several URLs of it, joined by commas, are its paths
+    /// The volume; several URLs joined by commas are its paths
     pub url: SecretUrl,
     /// Print JSON
     #[arg(long)]

@@ -23,7 +23,7 @@ pub use bench::sort_words;
 
 /// What a URL may say, for the help of verbs that take one.
 const URL_HELP: &str = "\
-A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, and may have options behind ?, \
+A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, with options after ?, \
 joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
 
   both:        digest=none|header|data|both  commands=128  ro=yes  connect_timeout=5s
@@ -45,7 +45,7 @@ Example:
 pub enum RemoteVerb {
     /// Show the targets or subsystems that a machine offers
     Discover(discover::DiscoverArgs),
-    /// Connect step by step, and say what fails and what to change
+    /// Connect step by step, and show what fails and what to change
     #[command(after_help = URL_HELP)]
     Doctor(discover::DoctorArgs),
     /// Show what a remote volume is: identity, size, limits, paths
@@ -53,34 +53,34 @@ pub enum RemoteVerb {
     Info(info::InfoArgs),
     /// Read bytes of a remote volume
     #[command(
-        after_help = "From --offset, a multiple of the volume's blocks. What URLs may say: `blockwire info --help`."
+        after_help = "--offset must be a multiple of the block size. For URLs see `blockwire info --help`."
     )]
     Read(plain::ReadArgs),
     /// Write bytes to a remote volume
     #[command(
-        after_help = "From --offset, a multiple of the volume's blocks; where the input ends within a block, the rest of the block \
-stays as it was. All is flushed before it returns. What URLs may say: `blockwire info --help`."
+        after_help = "--offset must be a multiple of the block size. If the input ends within a block, the rest of the block is kept. \
+Everything is flushed before the command returns. For URLs see `blockwire info --help`."
     )]
     Write(plain::WriteArgs),
     /// Copy a volume: a URL or a file on either side
     Copy(copy::CopyArgs),
     /// Compare two volumes, or a volume and a file, byte by byte
     #[command(
-        after_help = "It exits with 1 at the first byte that differs. What URLs may say: `blockwire info --help`."
+        after_help = "It exits with 1 at the first byte that differs. For URLs see `blockwire info --help`."
     )]
     Verify(verify::VerifyArgs),
     /// Show or change the reservations of a remote volume
     Reserve(reserve::ReserveArgs),
     /// Make a remote volume a local block device, or show what is attached
     Attach(attach::AttachArgs),
-    /// Take a local block device away that `attach` made
+    /// Remove a local block device that `attach` made
     Detach(attach::DetachArgs),
     /// Hold on to an attachment whose holder is killed; `attach` starts it
     #[command(hide = true)]
     Keep(recovery::KeepArgs),
-    /// Put load on remote volumes, in fio's words, and measure
+    /// Run a load on remote volumes with fio's options, and measure it
     Bench(bench::BenchArgs),
-    /// Evaluate targets and initiators as papers do, and show what came of it
+    /// Run the experiments of published papers on targets and initiators, and report
     #[command(arg_required_else_help = true)]
     Eval(eval::EvalArgs),
 }

@@ -35,7 +35,7 @@ pub struct ReadArgs {
     /// Where to; to standard output unless given
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Also to a device that is mounted, or a file behind a loop device
+    /// Even to a mounted device, or a file behind a loop device
     #[arg(long, requires = "output")]
     pub force: bool,
     /// Print what was read as JSON; the bytes go to --output
@@ -57,7 +57,7 @@ pub struct WriteArgs {
     /// Where the bytes come from; standard input unless given
     #[arg(long, short, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Also to what somebody seems to use: a volume that is attached here or reserved by another host
+    /// Even if the volume seems to be in use: attached here, or reserved by another host
     #[arg(long)]
     pub force: bool,
     /// Print what was written as JSON

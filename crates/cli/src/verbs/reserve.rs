@@ -14,21 +14,21 @@ use process::exit::{Exit, Failure};
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Word {
-    /// Show who is registered and what is held
+    /// Show the registrants and the reservation
     Report,
     /// Register this machine with --key
     Register,
     /// Change this machine's key from --key to --new-key
     Replace,
-    /// Take this machine's registration away
+    /// Unregister this machine
     Unregister,
     /// Take the reservation
     Reserve,
-    /// Give the reservation up
+    /// Release the reservation
     Release,
-    /// Take the reservation and all registrations away
+    /// Remove the reservation and all registrations
     Clear,
-    /// Take registrations of --victim away, and the reservation if it held it
+    /// Remove the registrations of --victim, and its reservation if it holds one
     Preempt,
     /// The same, and abort its commands
     PreemptAbort,
@@ -81,19 +81,19 @@ pub struct ReserveArgs {
     /// This machine's key: a number, decimal or 0x and hexadecimal
     #[arg(long, value_parser = key)]
     pub key: Option<Key>,
-    /// The key to have from now on
+    /// The new key
     #[arg(long, value_parser = key)]
     pub new_key: Option<Key>,
-    /// Whose registrations are taken away
+    /// The key whose registrations are removed
     #[arg(long, value_parser = key)]
     pub victim: Option<Key>,
     /// The type of the reservation
     #[arg(long = "type", value_name = "TYPE")]
     pub kind: Option<Type>,
-    /// Whether registrations are to survive a restart of the target
+    /// Whether registrations survive a restart of the target
     #[arg(long, value_name = "yes|no", value_parser = yes)]
     pub persist: Option<bool>,
-    /// Register whatever key this machine has now
+    /// Register regardless of this machine's current key
     #[arg(long)]
     pub ignore_key: bool,
     /// Print JSON

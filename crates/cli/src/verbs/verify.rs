@@ -20,7 +20,7 @@ pub struct VerifyArgs {
     pub one: SecretUrl,
     /// What to compare it with: a URL, or a file or device
     pub other: SecretUrl,
-    /// Draw no progress bar
+    /// Show no progress bar
     #[arg(long, short)]
     pub quiet: bool,
     /// Print JSON

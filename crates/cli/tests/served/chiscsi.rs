@@ -450,5 +450,8 @@ fn wrong_files_are_refused_with_file_and_line() {
     let open = place.write("open.conf", PAPER);
     let (exit, said) = place.refused(&["--chiscsi", &open]);
     assert_eq!(exit, Some(2));
-    assert!(said.contains("open.conf:21:13: portal 102.11.11.32:3260 is reachable from other machines"), "{said}");
+    assert!(
+        said.contains("open.conf:21:13: portal 102.11.11.32:3260 is reachable from other machines"),
+        "{said}"
+    );
 }

@@ -92,7 +92,11 @@ fn the_papers_file_is_open_beyond_the_machine_and_says_what_to_do() {
     translate::read(&text, Path::new("/"), false, &sink, &mut draft);
     let plan = check::check(draft, &Options::default(), &sink);
     let wrong = sink.finish(plan).unwrap_err();
-    assert!(wrong[0].to_string().starts_with("chiscsi.conf:21:13: portal 102.11.11.32:3260 is reachable from other machines"));
+    assert!(
+        wrong[0]
+            .to_string()
+            .starts_with("chiscsi.conf:21:13: portal 102.11.11.32:3260 is reachable from other machines")
+    );
 }
 
 #[test]

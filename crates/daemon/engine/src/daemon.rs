@@ -5,9 +5,9 @@
 
 pub mod absent;
 mod access;
+mod locks;
 mod resize;
 mod targets;
-mod locks;
 mod volumes;
 
 pub use targets::PlanReader;
@@ -203,8 +203,12 @@ impl Daemon {
                 && target.portals.contains(&listener.tag)
                 && target.listeners.as_ref().is_none_or(|own| own.contains(at))
         });
-        let granted =
-            self.volumes.plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
+        let granted = self
+            .volumes
+            .plan
+            .hosts
+            .iter()
+            .filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
         TargetReport {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -251,7 +255,9 @@ impl Daemon {
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
             node: self.volumes.plan.node.as_ref().map(VolumeName::to_string),
-            io: shards.first().map_or_else(|| self.volumes.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
+            io: shards
+                .first()
+                .map_or_else(|| self.volumes.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
             listeners: self.volumes.engine.listeners(),
             volumes,
             failed: Served::failures(reports.into_iter().map(|one| self.volumes.with_doubt(one)).collect()),
@@ -300,7 +306,9 @@ impl Service for Daemon {
                 Answer::SessionEnded { id }
             }
             Request::SessionList => Answer::Sessions(self.volumes.engine.sessions().map_err(failed)?),
-            Request::ConnectionList => Answer::Connections(self.volumes.engine.connections().map_err(failed)?),
+            Request::ConnectionList => {
+                Answer::Connections(self.volumes.engine.connections().map_err(failed)?)
+            }
             Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
             Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
             Request::Attach(request) => Answer::Attached(self.attach(request)?),

@@ -17,10 +17,10 @@ pub struct ServeArgs {
     /// Configuration file [default: /etc/blockwire/blockwire.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Serve what a chiscsi.conf says, of Chelsio's iSCSI target, instead of a configuration file
+    /// Read a chiscsi.conf of Chelsio's iSCSI target instead of a configuration file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub chiscsi: Option<PathBuf>,
-    /// Place connections by an offload policy, as Chelsio's cop compiles them
+    /// Place connections by a Chelsio offload policy
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
     /// A volume to serve; may be repeated
@@ -32,7 +32,7 @@ pub struct ServeArgs {
     /// Address to serve NVMe/TCP on, discovery included; may be repeated [likewise: 127.0.0.1:4420]
     #[arg(long, value_name = "ADDR", value_parser = network::nvme_address)]
     pub nvme: Vec<std::net::SocketAddr>,
-    /// Address to answer NVMe/TCP discovery on, and nothing else; may be repeated [likewise: 127.0.0.1:8009]
+    /// Address to serve only NVMe/TCP discovery on; may be repeated [likewise: 127.0.0.1:8009]
     #[arg(long, value_name = "ADDR", value_parser = network::discovery_address)]
     pub nvme_discovery: Vec<std::net::SocketAddr>,
     /// Metrics over HTTP: not implemented yet
@@ -50,10 +50,10 @@ pub struct ServeArgs {
     /// Cores to run on, for example 0-3,6 [default: all]
     #[arg(long, value_name = "LIST", value_parser = cores)]
     pub cores: Option<Cores>,
-    /// How to move bytes; auto takes io_uring where the kernel allows it
+    /// I/O interface; auto uses io_uring if the kernel allows it
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub io: IoWorld,
-    /// Allow listeners beyond this machine although no authentication is configured
+    /// Allow listeners that other machines can reach without authentication
     #[arg(long)]
     pub allow_anonymous: bool,
 }

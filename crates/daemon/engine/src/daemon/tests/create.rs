@@ -70,7 +70,11 @@ fn a_created_volume_is_not_open_to_strangers_beyond_this_machine() {
         why.message.contains("requires no authentication") && why.message.contains("--allow-anonymous"),
         "{why:?}"
     );
-    assert!(!path.exists() && engine.take().is_empty() && volumes::load(&daemon.volumes.state).unwrap().is_empty());
+    assert!(
+        !path.exists()
+            && engine.take().is_empty()
+            && volumes::load(&daemon.volumes.state).unwrap().is_empty()
+    );
     assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
     let Fixture { root: _root, daemon, .. } = fixture_of(|plan| {
         public(plan);
