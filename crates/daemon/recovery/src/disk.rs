@@ -17,28 +17,27 @@ use super::record::SharedRecord;
 pub(super) struct RemoteDisk {
     pub(super) initiator: Initiator,
     pub(super) volume: Handle,
-    /// What found no room.
+    /// Operations that found no room.
     waiting: VecDeque<Io>,
     /// When [`Disk::drive`] has something to do, as of its last call; at once after a submission.
     due: Option<Time>,
-    /// What the volume was when it last told: a stripe whose legs do not fit any more tells nothing, and fails
-    /// its operations.
+    /// The last known geometry: a stripe whose legs no longer fit reports none, and fails its operations.
     told: Cell<Geometry>,
-    /// What says how long the writes of this process may land.
+    /// The record, which says how long writes of this process may land.
     record: SharedRecord,
 }
 
 impl RemoteDisk {
-    /// `None` if the volume has not told yet what it is.
+    /// `None` if the volume has not reported its geometry yet.
     pub(super) fn new(initiator: Initiator, volume: Handle, record: SharedRecord) -> Option<Self> {
         let told = Cell::new(initiator.geometry(volume)?);
         Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told, record })
     }
 
-    /// A path that has connected again may have longer terms, or be there for the first time.
+    /// Updates the record: a path that has reconnected may have longer times, or be new.
     fn keep_note_true(&mut self) {
         let mut record = self.record.lock();
-        // Until it is written, what has changed goes into it with the rest.
+        // Before it is written, changes go into it anyway.
         let Some(record) = record.as_mut() else { return };
         if !self.initiator.has_landing_changed(self.volume) {
             return;

@@ -1,4 +1,4 @@
-//! What is attached here, and what a killed holder left: found by a name, chosen for a recovery, given up.
+//! Finding attachments: by name, for a recovery, or to give one up.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{AttachOptions, guardian, servers, via};
 use process::exit::{Exit, Failure};
 use process::owned;
 
-/// The attachment that waits at the wished place, or of the wished volume.
+/// The attachment to recover: the one at the requested path, or the one of the requested volume.
 pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<FoundAttachment>, Failure> {
     let all = list::all(&options.dir)?;
     let at = options.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
@@ -53,8 +53,8 @@ pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option
     }
 }
 
-/// Refuses a ublk device without a record: it may be another volume's, and its guardian, whom nobody would ask,
-/// takes it away when the time is over.
+/// Refuses a ublk device without a record: it may belong to another volume, and its guardian, which would not be
+/// asked, deletes it when the time-out has passed.
 pub(super) fn refuse_unknown_device(
     options: &AttachOptions,
     via: Via,
@@ -70,7 +70,7 @@ pub(super) fn refuse_unknown_device(
     )))
 }
 
-/// Which way, and what is to be said of the choice.
+/// The attach method, and a remark about the choice.
 pub(super) fn way(
     options: &AttachOptions,
     left: Option<&FoundAttachment>,
@@ -93,10 +93,10 @@ pub(super) fn way(
     }
 }
 
-/// Ends whatever waits for a holder that is gone: I/O fails.
+/// Gives up an attachment whose holder is gone: waiting I/O fails.
 ///
 /// # Errors
-/// If its guardian does not answer.
+/// Its guardian does not answer.
 pub fn give_up(found: &FoundAttachment) -> Result<(), Failure> {
     match found.state {
         AttachState::Stranded => return delete_stranded(found),
@@ -124,7 +124,7 @@ fn unknown(found: &FoundAttachment) -> Failure {
     ))
 }
 
-/// Takes away a device, or socket, whose holder and guardian are both gone.
+/// Removes a device or socket whose holder and guardian are both gone.
 fn delete_stranded(found: &FoundAttachment) -> Result<(), Failure> {
     let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
     if found.dir.owner() != owned::user() {
@@ -139,10 +139,10 @@ fn delete_stranded(found: &FoundAttachment) -> Result<(), Failure> {
     found.dir.remove(&found.file).map_err(|why| failed(&why))
 }
 
-/// All that is attached, as the records of these directories say.
+/// All attachments recorded in these directories.
 ///
 /// # Errors
-/// A directory whose records cannot be believed.
+/// A directory cannot be trusted.
 pub fn all(dirs: &[PathBuf]) -> Result<Vec<FoundAttachment>, Failure> {
     let found: Vec<Vec<FoundAttachment>> = dirs.iter().map(|dir| list::all(dir)).collect::<Result<_, _>>()?;
     Ok(found.into_iter().flatten().collect())
@@ -155,7 +155,7 @@ pub fn all(dirs: &[PathBuf]) -> Result<Vec<FoundAttachment>, Failure> {
 pub fn find(dirs: &[PathBuf], name: &str) -> Result<FoundAttachment, Failure> {
     let all = all(dirs)?;
     let said = Path::new(name);
-    // A name as it was typed first: looking into a place that nobody serves would wait.
+    // Try the name as typed first: resolving a path in a mount without a server would hang.
     let absolute = std::path::absolute(said).unwrap_or_else(|_| said.to_owned());
     let found = all.iter().find(|found| found.is(said) || found.is(&absolute));
     let real = || std::fs::canonicalize(said).ok();

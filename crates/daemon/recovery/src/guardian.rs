@@ -1,9 +1,8 @@
-//! The guardian of an attachment, as its holder and others see it: a process that does nothing but hold on
-//! when the holder is killed, so that I/O waits to be recovered instead of failing, and then ends the
-//! waiting in time.
+//! The client side of a guardian: the process that keeps I/O of an attachment waiting when its holder is killed, and
+//! makes it fail when the time-out has passed.
 //!
-//! Invariant: the guardian knows of the holder's end by the end of one connection, the lifeline, and by
-//! nothing else; who has the lifeline is the holder.
+//! Invariant: the guardian knows of the holder's death only by the end of one connection, the lifeline. The process
+//! that has the lifeline is the holder.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,27 +22,27 @@ use process::owned::{Peer, user};
 
 /// How long a guardian may take to answer; ending I/O takes longest.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long an answer to a mere question may take.
+/// How long an answer to a status request may take.
 const SOON: Duration = Duration::from_secs(2);
 
 /// The holder's end of the lifeline.
 #[derive(Debug)]
 pub(super) struct Lifeline {
-    /// `None` when the end was said.
+    /// `None` once the attachment has ended.
     socket: Mutex<Option<OwnedFd>>,
     /// Where the guardian is found.
     pub(super) kept: GuardianAddress,
 }
 
-/// A guardian that has not said that it holds on.
+/// A guardian that has not confirmed.
 #[derive(Debug)]
 pub(super) struct NotHeld {
     pub(super) why: io::Error,
-    /// It was told to, so it may.
+    /// The request was sent, so it may hold the state.
     pub(super) is_said: bool,
 }
 
-/// What was taken over.
+/// What a take-over yields.
 #[derive(Debug)]
 pub(super) struct TakeoverResult {
     pub(super) lifeline: Lifeline,
@@ -51,17 +50,17 @@ pub(super) struct TakeoverResult {
     pub(super) files: Vec<OwnedFd>,
     /// How long the holder has been dead.
     pub(super) dead_for: Duration,
-    /// How it named the volume.
+    /// The URL of the volume, as the holder had it.
     pub(super) url: Option<SecretUrl>,
 }
 
-/// Starts a guardian that listens at `path`; it keeps nothing yet.
+/// Starts a guardian that listens at `path`. It holds nothing yet.
 pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot start the attachment's guardian: {why}"));
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|why| failed(why.into()))?;
-    // This very program, also when another version has taken its place on disk.
+    // This very program, even if it was replaced on disk.
     let mut guardian = Command::new("/proc/self/exe");
     guardian
         .arg0("blockwire")
@@ -73,7 +72,7 @@ pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
     let mut child = guardian.spawn().map_err(failed)?;
     let process = Process::of(child.id()).map_err(failed)?;
     let process = process.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    // It ends after its holder said so, or died; then somebody must have waited for it.
+    // Reap it when it exits.
     let spawned = std::thread::Builder::new().name("guardian".into()).spawn(move || child.wait());
     spawned.map_err(failed)?;
     Ok(Lifeline {

@@ -1,8 +1,8 @@
-//! What the daemon holds: each attachment on a thread of its own.
+//! The attachments of the daemon, each on its own thread.
 //!
-//! Invariant: an attachment is in the list from the answer that it is there until its thread has ended.
-//! One that still has users when the daemon ends, or is killed, is left to its guardian; the next daemon of the
-//! same control socket goes on with it by itself.
+//! Invariant: an attachment is in the list from the moment it is reported until its thread has ended. If it still has
+//! users when the daemon exits or is killed, it is left to its guardian; the next daemon with the same control socket
+//! recovers it automatically.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,48 +19,48 @@ use control::report::AttachmentReport;
 use process::exit::{Exit, Failure};
 use process::owned;
 
-/// Attachments at one time: each has a thread, 128 MiB of memory at most, and sessions of its own.
+/// Attachments at one time: each has its own thread and sessions, and up to 128 MiB of memory.
 const ATTACHMENTS_MAX: usize = 64;
-/// How long one may take until it is there; opening a volume and waiting for a killed holder's writes take
-/// longest. The command line waits a little longer.
+/// How long one may take until it is ready; opening the volume and waiting for a killed holder's writes take longest.
+/// The command line waits a little longer.
 const PATIENCE: Duration = Duration::from_secs(55);
-/// The same for what the daemon before this one held: nobody waits for an answer.
+/// The same for attachments of the previous daemon: no client waits for an answer.
 const RESUME_PATIENCE: Duration = Duration::from_secs(600);
-/// Between two attempts to go on with it, until its I/O fails.
+/// Between two attempts to recover one, until its I/O fails.
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
-/// How long the daemon waits for users when it ends.
+/// How long the daemon waits for users when it exits.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Between two looks at whether a thread has ended.
+/// Interval of the check whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The daemon's attachments.
 #[derive(Debug, Default)]
 pub struct Attachments {
     held: Mutex<Vec<HeldAttachment>>,
-    /// What the daemon before this one held, while an attempt to go on with it runs.
+    /// Attachments of the previous daemon that are being recovered.
     resuming: Mutex<Vec<FoundAttachment>>,
     ending: AtomicBool,
 }
 
 #[derive(Debug)]
 struct HeldAttachment {
-    /// Nothing until it is there.
+    /// Empty until it is ready.
     report: Arc<OnceLock<AttachmentReport>>,
-    /// It was the last daemon's.
+    /// It belonged to the previous daemon.
     resumed: bool,
     end: DetachHandle,
     thread: JoinHandle<()>,
 }
 
-/// How long one that has begun to take its device over, or to make it, may take on top.
+/// Extra time for one that has begun to create or take over its device.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// Makes what is to be held, on its thread.
+/// Opens an attachment, on its thread.
 type OpenFn = Box<dyn FnOnce(&Cancellation) -> Result<OpenedAttachment, Failure> + Send>;
-/// Serves it until it is told to end; calls when it can be used.
+/// Serves it until it is detached; calls back when it is ready.
 type ServeFn = Box<dyn FnOnce(&DetachHandle, &mut dyn FnMut(&AccessPoints)) -> Result<(), Failure>>;
 
-/// What is open, and has touched no device yet.
+/// An open attachment that has not touched a device yet.
 struct OpenedAttachment {
     url: String,
     via: String,
@@ -81,12 +81,12 @@ impl From<Attachment> for OpenedAttachment {
     }
 }
 
-/// Whose an attachment is, and how long who asked for it waits.
+/// Where a request came from, and how long it waits.
 #[derive(Clone, Copy, Debug)]
 struct AttachTerms {
-    /// It was the last daemon's.
+    /// It belonged to the previous daemon.
     resumed: bool,
-    /// A device is there already, which users wait for.
+    /// The device exists already, and its users wait.
     recovers: bool,
     patience: Duration,
 }
@@ -98,15 +98,15 @@ impl Attachments {
         held
     }
 
-    /// How many can be used.
+    /// How many are ready.
     pub fn count(&self) -> usize {
         self.held().iter().filter(|one| one.report.get().is_some()).count()
     }
 
-    /// Attaches; answers when the device can be used.
+    /// Attaches; returns when the device can be used.
     ///
     /// # Errors
-    /// What the attachment says.
+    /// Those of the attachment.
     pub fn attach(&self, options: AttachOptions) -> Result<AttachmentReport, Failure> {
         let begun = Instant::now();
         if let Some(report) = options.recover.then(|| self.resumed(&options)).flatten() {
@@ -146,8 +146,7 @@ impl Attachments {
         }
         let mut heard = said.recv_timeout(patience);
         let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
-        // Either it is given up before it touches a device, and touches none, or it is past that, which takes
-        // but a moment more.
+        // Either it is cancelled before it touches a device, or it needs only a moment more.
         if is_late(&heard) && !cancellation.cancel() {
             heard = said.recv_timeout(SETTLING);
             if is_late(&heard) && recovers {
@@ -159,7 +158,7 @@ impl Attachments {
             Ok(answer) => answer,
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(Failure::failed("the attachment failed")),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // Nobody was told of it; a device that it has just made goes again.
+                // No client knows of it; a device that was just created is removed again.
                 end.end();
                 end.end();
                 let why = "the volume did not come up in time, or recovery is still waiting for writes of the killed \
@@ -169,8 +168,8 @@ impl Attachments {
         }
     }
 
-    /// Goes on with all that waits of what a daemon with this control socket held, each on a thread of its
-    /// own, as often as it takes until its I/O fails. Returns at once.
+    /// Recovers all waiting attachments of the previous daemon with this control socket, each on its own thread, with
+    /// retries until its I/O fails. Returns at once.
     pub fn resume(self: &Arc<Self>, control: &Path) {
         let dir = record::dir(Some(control));
         for left in waiting(&dir, control) {
@@ -189,7 +188,7 @@ impl Attachments {
         self.resuming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with one; a failure changes nothing of how long it waits.
+    /// Recovers one; a failure does not change how long it waits.
     fn go_on(&self, mut left: FoundAttachment, dir: &Path, control: &Path) {
         let mut said = String::new();
         loop {
@@ -215,7 +214,7 @@ impl Attachments {
         }
     }
 
-    /// What is wished, if this daemon goes on with it already; an attempt that runs is waited for.
+    /// The requested attachment, if this daemon has already recovered it; waits for a running attempt.
     fn resumed(&self, options: &AttachOptions) -> Option<AttachmentReport> {
         let (_, shown) = client::urls_of(&options.url).ok()?;
         let is_meant = |url: &str, is_at: &dyn Fn(&Path) -> bool| match &options.at {
@@ -237,10 +236,10 @@ impl Attachments {
         reports.find(|report| is_meant(&report.url, &|at| is_at(report, at))).cloned()
     }
 
-    /// Ends the one with this way, and waits for its end. `None`: it is none of ours.
+    /// Detaches the one at this path and waits until it has ended. `None`: not held by this daemon.
     ///
     /// # Errors
-    /// If its users do not go within `patience`.
+    /// It is still in use after `patience`.
     pub fn detach(&self, way: &str, now: bool, patience: Duration) -> Option<Result<(), Failure>> {
         let has = |one: &HeldAttachment| {
             one.report.get().is_some_and(|report| report.ways.iter().any(|mine| mine == way))
@@ -264,7 +263,7 @@ impl Attachments {
         Some(Ok(()))
     }
 
-    /// Ends all; what is still used after a while is left to its guardian.
+    /// Detaches all; what is still in use after a while is left to its guardian.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.held().iter().for_each(|one| one.end.end());
@@ -289,13 +288,13 @@ impl Attachments {
     }
 }
 
-/// What waits of what a daemon with this control socket held.
+/// The waiting attachments of the previous daemon with this control socket.
 fn waiting(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
     let mut all = list::all(dir).unwrap_or_else(|why| {
         tracing::warn!(%why, "attachments of the previous daemon are not taken over");
         Vec::new()
     });
-    // Of nobody else, whichever user we are.
+    // Never those of another user.
     all.retain(|one| one.dir.owner() == owned::user());
     all.retain(|one| {
         one.record.control.as_deref() == Some(control) && matches!(one.state, AttachState::Waiting { .. })
@@ -327,7 +326,7 @@ fn hold(
             timeout_ms,
         };
         tracing::info!(url, via, ways = report.ways.join(" "), "attached");
-        // It can be detached from now on, also where who asked has given up.
+        // From now on it can be detached, even if the client has given up.
         let _ = there.set(report.clone());
         let _ = say.send(Ok(report));
     });
@@ -340,10 +339,10 @@ fn hold(
     }
 }
 
-/// A request to attach, made a options: what has no meaning in another process is refused.
+/// The options of a request to attach; relative paths have no meaning here and are refused.
 ///
 /// # Errors
-/// What makes no sense.
+/// The request is invalid.
 pub fn options(request: AttachRequest, control: &Path) -> Result<AttachOptions, String> {
     let AttachRequest { url, via, at, recover, force, timeout_ms } = request;
     if at.as_deref().is_some_and(Path::is_relative) {

@@ -1,8 +1,8 @@
-//! `blockwire keep`: the guardian's process. Holders start it; nobody types it.
+//! `blockwire keep`: the guardian process. It is started by holders, not by users.
 //!
-//! Invariant: while the holder lives nothing is done with what is kept. When it is dead, I/O waits until
-//! somebody takes over or the time-out has passed, and then fails; a take-over that ends before it serves
-//! changes nothing of when that is.
+//! Invariant: while the holder lives, the guardian does nothing with what it holds. When the holder is dead, I/O waits
+//! until another process takes over or the time-out has passed, and then fails. A take-over that ends before it serves
+//! does not extend that time.
 
 use std::fs;
 use std::io;
@@ -22,18 +22,17 @@ use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use process::owned::{Dir, Peer, user};
 
-/// How long somebody who connects may take to say what he wants.
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a socket is still served with errors when no client is there: those who come again by
-/// themselves come within seconds.
+/// How long a socket without clients is still served with errors: clients that reconnect do so within seconds.
 const DESERTED: Duration = Duration::from_secs(60);
-/// Between two looks at whether a client is there.
+/// Interval of the check for clients.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the kernel may take to see that a killed holder's descriptors are closed.
+/// How long the kernel may take to notice that a killed holder's descriptors are closed.
 const CLOSING: Duration = Duration::from_secs(2);
-/// The same of a ublk driver; who has the waiting ended waits so long for the answer.
+/// The same for the ublk driver; a request to end the waiting takes this long.
 const NOTICED: Duration = Duration::from_secs(10);
-/// How long nothing is done when the system has no descriptor or memory to give.
+/// Pause when the system has no descriptor or memory left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// `keep`
@@ -44,10 +43,10 @@ pub struct KeepArgs {
     socket: PathBuf,
 }
 
-/// Keeps, with the lifeline as standard input.
+/// Runs the guardian, with the lifeline as standard input.
 pub fn keep(args: &KeepArgs) -> Result<Exit, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("{}: {why}", args.socket.display()));
-    // What ends the holder's terminal or group does not end this.
+    // Signals to the holder's terminal or process group must not reach it.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     let lifeline = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
@@ -63,18 +62,18 @@ pub fn keep(args: &KeepArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Listens where nothing is yet.
+/// Listens at a new path.
 fn listen(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // What is bound has this mode from the first moment.
+    // The socket has this mode from the start.
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, 16)?;
     Ok(socket)
 }
 
-/// Removes a record of ours.
+/// Removes a record of our own.
 fn forget(record: &Path) {
     if let (Some(dir), Some(name)) = (record.parent(), record.file_name())
         && let Ok(Some(dir)) = Dir::find(dir)
@@ -84,7 +83,7 @@ fn forget(record: &Path) {
     }
 }
 
-/// What is kept.
+/// What the guardian holds.
 struct Guarded {
     state: RecoveryState,
     files: Vec<OwnedFd>,
@@ -94,16 +93,16 @@ struct Guarded {
 }
 
 struct Guardian {
-    /// The holder's, or that of who is taking over.
+    /// To the holder, or to the process that is taking over.
     lifeline: Option<OwnedFd>,
     held: Option<Guarded>,
-    /// When the holder died; it stays while somebody takes over, until he serves.
+    /// When the holder died; kept during a take-over until the new holder serves.
     dead: Option<Instant>,
-    /// A server of errors, where clients would wait for ever.
+    /// Serves errors to clients that would otherwise wait forever.
     failing: Option<FailingServer>,
 }
 
-/// What follows.
+/// Whether the main loop goes on.
 #[derive(PartialEq, Eq)]
 enum LoopControl {
     Continue,
@@ -111,7 +110,7 @@ enum LoopControl {
 }
 
 impl Guardian {
-    /// Nothing that fails here may end it while something is held.
+    /// No failure may end it while it holds something.
     fn run(&mut self, listener: &OwnedFd) {
         loop {
             let due = self.due();
@@ -136,7 +135,7 @@ impl Guardian {
         }
     }
 
-    /// When something is to be done; `None`: when somebody says something.
+    /// When to act next; `None`: on the next message.
     fn due(&self) -> Option<Duration> {
         if self.lifeline.is_some() {
             return None;
@@ -148,7 +147,7 @@ impl Guardian {
         Some(held.timeout.saturating_sub(dead.elapsed()))
     }
 
-    /// The holder says something, or is gone.
+    /// A message of the holder, or its death.
     fn hear(&mut self) -> LoopControl {
         let Some(lifeline) = &self.lifeline else { return LoopControl::Continue };
         match receive::<GuardianRequest>(lifeline, Duration::ZERO) {
@@ -161,7 +160,7 @@ impl Guardian {
                 self.dead = None;
                 match send(lifeline, &GuardianReply::Held, &[]) {
                     Ok(()) => LoopControl::Continue,
-                    // It died just now, or believes that it has failed: what it held waits.
+                    // The holder has just died, or thinks that it has failed: its I/O waits.
                     Err(_) => self.lose(),
                 }
             }
@@ -177,7 +176,7 @@ impl Guardian {
             Ok(Some((GuardianRequest::Take | GuardianRequest::End | GuardianRequest::Status, _))) => {
                 LoopControl::Continue
             }
-            // What cannot be understood comes from no holder of ours: it counts as its end.
+            // An invalid message counts as the holder's death.
             Ok(None) | Err(_) => self.lose(),
         }
     }
@@ -186,18 +185,18 @@ impl Guardian {
     fn lose(&mut self) -> LoopControl {
         self.lifeline = None;
         self.dead.get_or_insert_with(Instant::now);
-        // One that never served leaves nothing.
+        // A holder that never served leaves nothing behind.
         if self.held.is_some() { LoopControl::Continue } else { LoopControl::Exit }
     }
 
-    /// Somebody else has come.
+    /// A client has connected.
     fn answer(&mut self, listener: &OwnedFd) -> LoopControl {
         use rustix::io::Errno;
         let peer = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(peer) => peer,
-            // Nobody is there, or not any more.
+            // The client is gone.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return LoopControl::Continue,
-            // There is no descriptor or memory for another, and the listener stays ready.
+            // No descriptor or memory; the listener stays ready.
             Err(_) => {
                 std::thread::sleep(PAUSE);
                 return LoopControl::Continue;
@@ -210,7 +209,7 @@ impl Guardian {
             return LoopControl::Continue;
         };
         let (Some(held), Some(dead), None) = (&self.held, self.dead, &self.lifeline) else {
-            // Also while somebody takes over. If the answer does not reach him he is gone.
+            // Also during a take-over. If the reply cannot be sent, the client is gone.
             let _ = send(&peer, &GuardianReply::Busy, &[]);
             return LoopControl::Continue;
         };
@@ -222,7 +221,7 @@ impl Guardian {
                 LoopControl::Continue
             }
             GuardianRequest::Take => {
-                // It has the socket's place.
+                // It occupies the socket's path.
                 self.failing = None;
                 let (state, url) = (held.state.clone(), held.url.clone());
                 let answer = GuardianReply::TakeoverResult { state, dead_ms: millis(dead.elapsed()), url };
@@ -244,7 +243,7 @@ impl Guardian {
         }
     }
 
-    /// The time-out has passed, or nobody is left whom errors must be told.
+    /// The time-out has passed, or no client is left that needs errors.
     fn end(&mut self) -> LoopControl {
         if let Some(failing) = &mut self.failing {
             return if failing.is_deserted() { LoopControl::Exit } else { LoopControl::Continue };
@@ -260,13 +259,13 @@ impl Guardian {
         if self.failing.is_some() { LoopControl::Continue } else { LoopControl::Exit }
     }
 
-    /// Who waits gets errors.
+    /// Makes waiting I/O fail.
     fn give_up(&mut self) {
         let Some(held) = &mut self.held else { return };
         match &held.state {
             RecoveryState::Fuse { dir, name, made, .. } => {
                 let mut files = held.files.drain(..);
-                // The last descriptor of the kernel's end: it answers everything with errors from now on.
+                // The last descriptor of the FUSE connection: without it the kernel fails all requests.
                 drop(files.next());
                 let until = Instant::now() + CLOSING;
                 let name = fuse::MountId(*name);
@@ -276,12 +275,12 @@ impl Guardian {
                 if let Some((device, inode)) = *made {
                     fuse::CreatedDir { device, inode }.remove(dir);
                 }
-                // Nobody waits for the loop device's own users.
+                // Users of the loop device are not waited for.
                 files.for_each(drop);
             }
             RecoveryState::Ublk { number, process } => {
-                // The driver sees the end of a killed server a moment later; whom it has as a server by then is
-                // another one, whose device it is.
+                // The driver notices the death of a server a moment later. If it has another server by then, the device
+                // is that server's.
                 let until = Instant::now() + NOTICED;
                 let deleted = || ublk::delete_left(*number, *process);
                 while deleted().is_err_and(|why| why.kind() == io::ErrorKind::ResourceBusy)
@@ -290,20 +289,20 @@ impl Guardian {
                     std::thread::sleep(Duration::from_millis(50));
                 }
             }
-            // Who connects waits for nobody: it is told at once that nobody is there.
+            // Clients get a refused connection at once.
             RecoveryState::Nbd { .. } | RecoveryState::VhostUser { .. } => {}
         }
     }
 }
 
-/// Serves a socket's clients with errors, who would else come again and again, their users waiting.
+/// Answers clients of a socket with errors; otherwise they would reconnect forever while their users wait.
 struct FailingServer {
     stop: Stop,
     statistics: std::sync::Arc<Statistics>,
     thread: Option<JoinHandle<()>>,
-    /// Since when no client is there.
+    /// Since when there is no client.
     deserted: Instant,
-    /// When to look whether one is.
+    /// When to check for clients.
     look_at: Instant,
 }
 
@@ -312,7 +311,7 @@ impl FailingServer {
         let stop = Stop::new().ok()?;
         let its_stop = stop.clone();
         let disk = |shape: Shape| Failing::new(shape.geometry(), shape.read_only).ok();
-        // If the place is taken, somebody serves there.
+        // If the path is in use, another process serves there.
         let (statistics, thread) = match state {
             RecoveryState::Nbd { path, shape } => {
                 let mut server = nbd::Server::new(nbd::Settings::new(path)).ok()?;
@@ -376,7 +375,7 @@ mod tests {
         assert!(guardian.hear() == LoopControl::Continue, "what it holds goes, and all that waits fails");
         assert!(guardian.lifeline.is_none() && guardian.held.is_some());
         assert!(guardian.due().is_some_and(|due| due > Duration::from_secs(50)), "its time-out runs");
-        // One that never served leaves nothing.
+        // A holder that never served leaves nothing behind.
         let (ours, theirs) = pair();
         let mut guardian = Guardian { lifeline: Some(theirs), held: None, dead: None, failing: None };
         drop(ours);

@@ -1,10 +1,9 @@
-//! When nothing that a killed holder had sent can reach the volume any more.
+//! Waits until no write of a killed holder can reach the volume any more.
 //!
-//! The holder writes down each of its paths: by which nexus it was, and for how long after its loss the target may
-//! still carry commands out. Who goes on takes the same nexuses, so that over iSCSI a login ends the session before
-//! it, with all its tasks (RFC 7143 §6.3.5). Invariant: a path counts as ended if this process has logged in as the
-//! same nexus at the same place and portal group, or its time is over; nothing else counts, and what is not known
-//! is waited for.
+//! The holder records each of its paths: its nexus, and how long after its loss the target may still execute commands.
+//! A recovery uses the same nexuses, so that over iSCSI its login ends the old session with all its tasks (RFC 7143
+//! §6.3.5). Invariant: a path counts as ended only if this process has logged in as the same nexus at the same address
+//! and portal group, or its time has passed. What is not known is waited for.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +13,15 @@ use super::Cancellation;
 use super::record::{RecordedPath, millis};
 use process::exit::{Exit, Failure};
 
-/// Between two looks at the paths, and at whether who waits has given up.
+/// Interval of the check of the paths, and for a cancellation.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long the first path that is up waits for the others.
+/// How long the first path that comes up waits for the others.
 const MEETING: Duration = Duration::from_secs(1);
-/// The longest Command Quiesce Time that a controller can tell (NVMe Base, Identify Controller, CQT).
+/// The longest Command Quiesce Time that a controller can report (NVMe Base, Identify Controller, CQT).
 const QUIESCE_MAX: Duration = Duration::from_millis(u16::MAX as u64);
 
-/// The paths of a volume as they are now, and whether each has been up in this process.
+/// The current paths of a volume, and whether each has been up in this process.
 pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)> {
     let identities = initiator.identities(volume).iter().cloned();
     let of = |(PathIdentity { place, number }, info): (PathIdentity, client::PathInfo)| {
@@ -44,7 +43,7 @@ pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)>
     identities.zip(initiator.paths(volume)).map(of).collect()
 }
 
-/// Gives all paths a moment to come up, or to fail: of a path that has been up it is known how long it lands.
+/// Gives all paths a moment to come up or fail: only then is it known how long their writes may land.
 pub fn meet(initiator: &mut Initiator, volume: Handle) {
     let begun = Instant::now();
     let connects = |path: &client::PathInfo| path.state == client::PathState::Connecting;
@@ -54,12 +53,12 @@ pub fn meet(initiator: &mut Initiator, volume: Handle) {
     }
 }
 
-/// How long the paths of a holder that is dead for `dead_for` are still to be waited for.
+/// How long to wait for the paths of a holder that has been dead for `dead_for`.
 fn left(before: &[RecordedPath], now: &[(RecordedPath, bool)], dead_for: Duration) -> Duration {
     let has_ended = |old: &RecordedPath| {
         let same_group = |new: &RecordedPath| match (&old.group, &new.group) {
             (Some(theirs), Some(ours)) => theirs == ours,
-            // Of one that was up, the session may be in another group.
+            // If it was up, its session may be in another group.
             (None, _) | (_, None) => old.is_new,
         };
         let reinstated = |(new, up): &(RecordedPath, bool)| {
@@ -71,11 +70,11 @@ fn left(before: &[RecordedPath], now: &[(RecordedPath, bool)], dead_for: Duratio
     open.max().unwrap_or_default().saturating_sub(dead_for)
 }
 
-/// Waits, while the volume goes on connecting. `before`: the holder's paths; none if it wrote none down, and then
-/// as long as any of ours would take.
+/// Waits, while the volume keeps connecting. `before` are the holder's recorded paths; without any, it waits as long as
+/// our own would take.
 ///
 /// # Errors
-/// If nobody wants it any more.
+/// It was cancelled.
 pub fn wait(
     (initiator, volume): (&mut Initiator, Handle),
     before: &[RecordedPath],

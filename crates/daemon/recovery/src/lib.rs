@@ -1,10 +1,9 @@
-//! Attachments: remote volumes as local devices, held by a process of their own or by the daemon.
+//! Attachments: remote volumes as local devices, held by a foreground process or by the daemon.
 //!
-//! [`Attachment::open`] connects, [`Attachment::serve`] makes the device and serves it on the calling
-//! thread. Beside each attachment a guardian's process holds on if the holder is killed (module `guardian`): I/O
-//! waits until another holder recovers it, or the time-out has passed. Invariant: a holder that recovers
-//! serves nothing before the writes of the killed one can no longer reach the volume, since it issues them
-//! again.
+//! [`Attachment::open`] connects; [`Attachment::serve`] creates the device and serves it on the calling thread. Each
+//! attachment has a guardian process (module `guardian`). If the holder is killed, the guardian keeps I/O waiting until
+//! another holder recovers the attachment or the time-out has passed. Invariant: a recovery serves nothing until writes
+//! of the killed holder can no longer reach the volume, because it issues them again.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -58,62 +57,62 @@ use process::random;
 pub use found::{all, find, give_up};
 pub use keep::{KeepArgs, keep};
 
-/// How long I/O waits for a new holder unless something else is said: as long as an operation waits for a
-/// path (`queue_timeout`), so that users see one patience, whichever end is gone; and no longer than Linux
-/// lets a task hang before it complains (`hung_task_timeout_secs`, 120 s).
+/// How long I/O waits for a new holder by default: as long as an operation waits for a path (`queue_timeout`), so that
+/// both outages look alike to users, and no longer than a task may hang before Linux complains
+/// (`hung_task_timeout_secs`, 120 s).
 pub const TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest such time.
+/// The longest time that may be set.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Memory for payloads of an attachment, bytes.
+/// Payload memory of an attachment, bytes.
 const MEMORY: usize = 128 << 20;
 
-/// The way of this name.
+/// The attach method of this name.
 ///
 /// # Errors
-/// Which names there are.
+/// The known names.
 pub fn via(name: &str) -> Result<Via, String> {
     let known = Via::ALL.into_iter().find(|via| via.name() == name);
     known.ok_or_else(|| format!("the ways are {}", Via::ALL.map(Via::name).join(", ")))
 }
 
-/// What is to be attached, and how.
+/// What to attach, and how.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
-    /// The volume; several URLs of it, joined by commas, are its paths.
+    /// The volume; several URLs joined by commas are its paths.
     pub url: SecretUrl,
-    /// How; the best way unless given.
+    /// The method; by default the best available.
     pub via: Option<Via>,
     /// The directory, socket or device; absolute.
     pub at: Option<PathBuf>,
-    /// Go on with what a killed holder left.
+    /// Recover what a killed holder left.
     pub recover: bool,
-    /// Also with a device without a record.
+    /// Even if the device has no record.
     pub force: bool,
     /// How long I/O waits without a holder.
     pub timeout: Duration,
-    /// Where records are.
+    /// The directory of the records.
     pub dir: PathBuf,
-    /// The control socket of the daemon that is to hold it; `None`: this process is all.
+    /// The control socket of the daemon that holds it; `None`: held by this process.
     pub control: Option<PathBuf>,
 }
 
-/// What users have of an attachment that is served.
+/// How users reach an attachment that is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessPoints {
-    /// What they may open, and what it is: `device`, `file`, `socket`, `url`.
+    /// What they can open, with its kind: `device`, `file`, `socket` or `url`.
     pub ways: Vec<(&'static str, String)>,
-    /// What they should know.
+    /// Remarks for users.
     pub remarks: Vec<String>,
 }
 
 impl AccessPoints {
-    /// A line for each, as the command line prints them.
+    /// One line each, as printed by the command line.
     pub fn lines(&self) -> Vec<String> {
         let ways = self.ways.iter().map(|(kind, name)| format!("{kind} {name}"));
         ways.chain(self.remarks.iter().map(|remark| format!("note {remark}"))).collect()
     }
 
-    /// What a record says: the device first, no URLs.
+    /// The names for a record: the device first, without URLs.
     fn names(&self) -> Vec<String> {
         let of = |cancellation: bool| {
             let ways = self
@@ -126,7 +125,7 @@ impl AccessPoints {
     }
 }
 
-/// Ends an attachment, from any thread.
+/// Detaches an attachment, from any thread.
 #[derive(Clone, Debug)]
 pub struct DetachHandle {
     stop: Stop,
@@ -134,15 +133,15 @@ pub struct DetachHandle {
 }
 
 impl DetachHandle {
-    /// Not yet.
+    /// Not detached yet.
     ///
     /// # Errors
-    /// If the system gives no descriptor.
+    /// The system has no descriptor left.
     pub fn new() -> Result<DetachHandle, Failure> {
         Ok(DetachHandle { stop: Stop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
     }
 
-    /// As soon as the device's users are gone; asked again, at once.
+    /// Detaches as soon as the device has no users; called again, at once.
     pub fn end(&self) {
         if let Some(lifeline) = &*self.lifeline.lock().unwrap_or_else(PoisonError::into_inner) {
             lifeline.let_go();
@@ -151,8 +150,7 @@ impl DetachHandle {
     }
 }
 
-/// Whether an attachment that is being opened was cancelled. Until it begins it has changed nothing, and one that was
-/// cancelled never begins.
+/// Cancels an attachment that is being opened. Until it begins it has changed nothing; once cancelled it never begins.
 #[derive(Debug)]
 pub struct Cancellation(AtomicU8);
 
@@ -161,44 +159,44 @@ const BEGUN: u8 = 1;
 const CANCELLED: u8 = 2;
 
 impl Cancellation {
-    /// Not yet.
+    /// Not cancelled yet.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Cancellation {
         Cancellation(AtomicU8::new(OPENING))
     }
 
-    /// Whether it was.
+    /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire) == CANCELLED
     }
 
-    /// From now on the device is touched; false: it was cancelled.
+    /// Marks that the device is touched from now on; false: it was cancelled.
     pub fn begin(&self) -> bool {
         self.0.compare_exchange(OPENING, BEGUN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Cancels it; false: it has begun already.
+    /// Cancels it; false: it has already begun.
     pub fn cancel(&self) -> bool {
         self.0.compare_exchange(OPENING, CANCELLED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// What a killed holder left, taken over.
+/// An attachment of a killed holder, taken over.
 struct OrphanedAttachment {
     found: FoundAttachment,
-    /// From its guardian, if that lives.
+    /// From its guardian, if that is alive.
     state: Option<(RecoveryState, Vec<OwnedFd>)>,
 }
 
-/// A volume that is open, and is to become a device.
+/// An open volume that is about to become a device.
 pub struct Attachment {
     disk: RemoteDisk,
     records: RecoveryContext,
-    /// What is to be told before the device is there.
+    /// A remark to print before the device exists.
     pub remark: Option<String>,
 }
 
-/// What is written down of an attachment, and who keeps it.
+/// What recovery needs to know of an attachment: its record and its guardian.
 struct RecoveryContext {
     options: AttachOptions,
     dir: Arc<Dir>,
@@ -211,35 +209,35 @@ struct RecoveryContext {
     nexus: [u8; 3],
     orphan: Option<OrphanedAttachment>,
     lifeline: Option<Lifeline>,
-    /// The record, when it is written; the disk keeps it true.
+    /// The record, once written; the disk keeps it up to date.
     noted: SharedRecord,
-    /// What its files begin with.
+    /// Prefix of its file names.
     stem: String,
 }
 
 impl Attachment {
-    /// Connects to the volume; of a recovery also takes over what is kept, and waits until nothing of the
-    /// killed holder can reach the volume.
+    /// Connects to the volume. A recovery also takes over the guardian's state, and waits until writes of the killed
+    /// holder can no longer reach the volume.
     ///
     /// # Errors
-    /// What the volume says; a place that another attachment has; a recovery of another volume.
+    /// Errors of the volume; a path used by another attachment; a recovery of a different volume.
     pub fn open(options: AttachOptions, cancellation: &Cancellation) -> Result<Attachment, Failure> {
         let dir = Arc::new(Dir::make(&options.dir)?);
         let (_, shown) = client::urls_of(&options.url)?;
         let left = left_behind(&options, &shown)?;
         let (via, remark) = way(&options, left.as_ref())?;
         refuse_unknown_device(&options, via, left.is_some())?;
-        // Of what is stranded the guardian is dead too, and has nothing to give.
+        // The guardian of a stranded attachment is dead, too.
         let kept = left.as_ref().filter(|left| left.state != AttachState::Stranded);
         let taken = kept.and_then(|left| left.record.guardian.as_ref()).map(guardian::take);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
         Attachment::connect(options, dir, (via, remark), (left, taken), cancellation)
     }
 
-    /// The same for what a killed daemon left, as it was: the volume by the name that its guardian knows.
+    /// The same for an attachment of a killed daemon, with the URL that its guardian knows.
     ///
     /// # Errors
-    /// As [`Attachment::open`]; somebody else who goes on with it.
+    /// As [`Attachment::open`]; another process that recovers it.
     pub fn resume(
         left: FoundAttachment,
         dir: &Path,
@@ -271,7 +269,7 @@ impl Attachment {
         (left, taken): (Option<FoundAttachment>, Option<TakeoverResult>),
         cancellation: &Cancellation,
     ) -> Result<Attachment, Failure> {
-        // A name that no attachment has had, nor has left behind; in the order in which they were made.
+        // A name that no attachment has had before; names sort in the order of creation.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let random = u32::from_ne_bytes(random::bytes().map_err(Failure::failed)?);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -288,8 +286,8 @@ impl Attachment {
         if let Some(left) = &left {
             same::refuse_another(left, (initiator.volume_info(volume).as_deref(), block), &shown)?;
         }
-        // Users who ask again although nothing is written down of what was: all is waited for that may be. What a
-        // FUSE file had in flight failed with its holder.
+        // Users may resend requests although there is no record: wait for everything that may still land. Requests of a
+        // FUSE file failed with its holder.
         let is_bare = left.is_none() && options.recover && via != Via::Fuse;
         if left.is_some() || is_bare {
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
@@ -346,21 +344,21 @@ impl Attachment {
         self.records.options.timeout
     }
 
-    /// How it will be attached.
+    /// The attach method.
     pub fn via(&self) -> Via {
         self.records.via
     }
 
-    /// Makes the device and serves it until `end` is asked and its users are gone. `ready` is called once,
-    /// when it can be used.
+    /// Creates the device and serves it until `end` is called and its users are gone. `ready` is called once, when the
+    /// device can be used.
     ///
     /// # Errors
-    /// What the system says when the device is made; the end of the volume.
+    /// The device cannot be created; the volume is lost.
     pub fn serve(mut self, end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)) -> Result<(), Failure> {
         let result = servers::serve(&mut self, end, ready);
         let lifeline = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // What failed was the server or the system, and nobody asked it to end: its users wait, as if this process
-        // had been killed.
+        // If the server or the system failed without being asked to stop, users wait as if this process had been
+        // killed.
         let is_left = result.is_err() && end.stop.times() == 0;
         if let Some(lifeline) = lifeline.as_ref().filter(|_| !is_left) {
             lifeline.leave();
@@ -369,7 +367,7 @@ impl Attachment {
         if let Some(noted) = self.records.noted.lock().take().filter(|_| is_left && lifeline.is_some()) {
             noted.leave_behind();
         }
-        // The guardian hears of it when nothing more is sent to the volume.
+        // The guardian is told only when nothing more is sent to the volume.
         drop(lifeline);
         result?;
         Ok(ended?)
@@ -377,25 +375,24 @@ impl Attachment {
 }
 
 impl RecoveryContext {
-    /// What the killed holder's guardian had, once.
+    /// Takes the state that the guardian of the killed holder kept.
     fn inherit(&mut self) -> Option<(RecoveryState, Vec<OwnedFd>)> {
         self.orphan.as_mut()?.state.take()
     }
 
-    /// Where an attachment was that has no guardian left.
+    /// The path of a stranded attachment.
     fn stranded(&self) -> Option<&Path> {
         let found = &self.orphan.as_ref()?.found;
         (found.state == AttachState::Stranded).then(|| Path::new(found.place()))
     }
 
-    /// Where the device is to be: as it was, as it was wished, or at a place of its own.
+    /// The path of the device: as before, as requested, or a new one.
     fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
         let own = || self.dir.path().join(format!("{}.{name}", self.stem));
         was.or(self.options.at.as_deref()).map_or_else(own, Path::to_owned)
     }
 
-    /// From now on the guardian holds on, and the record says what is there; `state`: what is to be kept,
-    /// `None` where nothing could be.
+    /// Writes the record and hands the state to the guardian. `state` is `None` if nothing can be kept.
     fn record_and_hold(
         &mut self,
         end: &DetachHandle,
@@ -428,7 +425,7 @@ impl RecoveryContext {
             paths: self.paths.clone(),
             nexus: self.nexus,
         };
-        // What fails before the guardian has heard of us leaves it as it was, waiting.
+        // A failure before the guardian knows of us leaves the attachment waiting, as it was.
         let noted = RecordFile::write(self.dir.clone(), &file, &record)?;
         if let (Some(lifeline), Some((state, files))) = (lifeline, state) {
             let at = self.dir.path().join(&file);
@@ -436,7 +433,7 @@ impl RecoveryContext {
                 lifeline.hold(state, &files, at, timeout_ms, &self.options.url)
             {
                 if is_said {
-                    // It may hold on by this record, and who goes on with what it holds finds it by that.
+                    // The guardian may have taken it; a recovery finds it by this record.
                     noted.leave_behind();
                 }
                 return Err(Failure::failed(format!("the attachment's guardian: {why}")));

@@ -1,9 +1,9 @@
-//! What is attached on this machine: the records of a directory, and how each attachment stands.
+//! What is attached on this machine: the records of a directory and the state of each attachment.
 //!
 //! Invariants: an attachment whose holder and guardian are both gone is forgotten, and its record removed, unless its
-//! device or socket is still there. What cannot be told from here (no descriptor, another PID namespace) is not gone.
-//! A record is believed only if it stands in a directory that its owner alone can change, and only about processes of
-//! that owner.
+//! device or socket still exists. An attachment whose state cannot be determined (no descriptor, another PID namespace)
+//! does not count as gone. A record is trusted only in a directory that its owner alone can change, and only about
+//! processes of that owner.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,7 +19,7 @@ use super::{guardian, running_process};
 use process::exit::Failure;
 use process::owned::Dir;
 
-/// How an attachment stands.
+/// The state of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum AttachState {
@@ -27,40 +27,39 @@ pub enum AttachState {
     Serving,
     /// Its holder is gone; I/O waits to be recovered.
     Waiting {
-        /// For so long yet.
+        /// Remaining time.
         left_ms: u64,
     },
-    /// Nobody recovered it in time: I/O fails.
+    /// It was not recovered in time: I/O fails.
     Failing,
-    /// Holder and guardian are gone, and its device or socket is still there: I/O waits to be recovered, as long as
-    /// its users do.
+    /// Holder and guardian are gone, but its device or socket still exists: I/O waits until it is recovered.
     Stranded,
-    /// It cannot be told from here. It counts as served.
+    /// It cannot be determined from here. It counts as served.
     Unknown,
 }
 
-/// A record, where it was found, and how the attachment stands.
+/// A record, where it was found, and the state of the attachment.
 #[derive(Clone, Debug)]
 pub struct FoundAttachment {
     /// The record.
     pub record: AttachRecord,
-    /// Where it stands.
+    /// The directory.
     pub dir: Arc<Dir>,
-    /// Its file there.
+    /// Its file in it.
     pub file: OsString,
-    /// As it stands.
+    /// The state.
     pub state: AttachState,
 }
 
 impl FoundAttachment {
-    /// Whether a user's word names it: one of its ways, the directory of one, or the number of a process
-    /// that holds nothing else.
+    /// Whether this name means it: a device, file or socket of it, its directory, or the PID of a process that holds
+    /// only this attachment.
     pub fn is(&self, name: &Path) -> bool {
         let record = &self.record;
         let is_pid = record.control.is_none() && name == Path::new(&record.holder.pid.to_string());
         let is_way = |way: &String| {
             let way = Path::new(way);
-            // Of a FUSE file the directory names it too; of a device or socket it would name others.
+            // Only a FUSE file has a directory of its own.
             way == name || (record.via == "fuse" && way.parent() == Some(name) && !way.starts_with("/dev"))
         };
         is_pid || record.ways.iter().any(is_way)
@@ -71,34 +70,34 @@ impl FoundAttachment {
         matches!(self.state, AttachState::Serving | AttachState::Unknown)
     }
 
-    /// What `--at` names of it.
+    /// The path for `--at`.
     pub fn place(&self) -> &str {
         self.record.ways.first().map_or("", String::as_str)
     }
 
-    /// Its ways, for people.
+    /// Its access points, for people.
     pub fn ways(&self) -> String {
         self.record.ways.join(" ")
     }
 }
 
-/// All that is attached; what is dead is forgotten.
+/// All attachments; records of dead ones are removed.
 ///
 /// # Errors
-/// A directory whose records cannot be believed, and why.
+/// The directory cannot be trusted, and why.
 pub fn all(dir: &Path) -> Result<Vec<FoundAttachment>, Failure> {
     let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.display()));
     let Some(dir) = Dir::find(dir)?.map(Arc::new) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for file in dir.names().map_err(failed)? {
         let is_record = Path::new(&file).extension().is_some_and(|extension| extension == "json");
-        // What begins with a dot is being written, and seen next time.
+        // A name with a leading dot is still being written.
         if !is_record || file.as_encoded_bytes().starts_with(b".") {
             continue;
         }
         let text = match dir.read(&file, RECORD_MAX) {
             Ok(text) => text,
-            // What is no record, or has just gone, is nobody's business; what cannot be read now is.
+            // Skip what is no record, or was just removed; but report what cannot be read.
             Err(why) if is_no_record(&why) => continue,
             Err(why) => return Err(failed(why)),
         };
@@ -108,7 +107,7 @@ pub fn all(dir: &Path) -> Result<Vec<FoundAttachment>, Failure> {
             None => drop(dir.remove(&file)),
         }
     }
-    // A number that was given again is the one's who serves it.
+    // A reused device number belongs to the attachment that serves it.
     let served: Vec<String> = found
         .iter()
         .filter(|one| !matches!(one.state, AttachState::Stranded | AttachState::Unknown))
@@ -127,8 +126,8 @@ pub fn all(dir: &Path) -> Result<Vec<FoundAttachment>, Failure> {
     Ok(found)
 }
 
-/// Of records with one guardian one counts: that whose holder lives, if there is one. A recovery that was killed before
-/// its guardian had heard of it leaves its own beside the other.
+/// Of several records with the same guardian only one counts, preferably one with a living holder. A recovery that was
+/// killed before it reached the guardian leaves a second record.
 fn hide_doubles(found: &mut Vec<FoundAttachment>) {
     found.sort_by_key(|one| !one.is_held());
     let mut seen = Vec::new();
@@ -140,19 +139,19 @@ fn hide_doubles(found: &mut Vec<FoundAttachment>) {
     });
 }
 
-/// Whether what keeps a file from being read is that it is no record of the directory's owner, or none any more.
+/// Whether the error means that the file is no record of the directory's owner, or was removed.
 fn is_no_record(why: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
     let is_link = why.raw_os_error() == Some(Errno::LOOP.raw_os_error());
     is_link || matches!(why.kind(), NotFound | PermissionDenied | InvalidData)
 }
 
-/// `None`: it is shown to be gone.
+/// `None`: it is certainly gone.
 fn state(record: &AttachRecord, owner: u32) -> Option<AttachState> {
     let look = || -> io::Result<Option<AttachState>> {
         let here = running_process::space()?;
         if record.space.is_some_and(|space| space != here) {
-            // Of its processes nothing can be told; but a guardian outlives its holder, and answers in any space.
+            // Its processes cannot be seen, but its guardian, which outlives the holder, can be asked from any namespace.
             let is_gone = record.guardian.as_ref().map(|kept| has_ceased(kept, owner)).transpose()?;
             return Ok((is_gone != Some(true)).then_some(AttachState::Unknown));
         }
@@ -167,25 +166,24 @@ fn state(record: &AttachRecord, owner: u32) -> Option<AttachState> {
     found.unwrap_or(Some(AttachState::Unknown))
 }
 
-/// Whether nobody listens any more where a guardian did. Without the socket it is not told: it may have another path
-/// here.
+/// Whether the guardian's socket is stale. Without a socket that is unknown: it may have another path here.
 fn has_ceased(kept: &GuardianAddress, owner: u32) -> io::Result<bool> {
     let Some(socket) = kept.socket.to_str() else { return Ok(false) };
     is_stale_socket(socket, owner)
 }
 
-/// As the guardian says it.
+/// As reported by the guardian.
 fn waiting(kept: &GuardianAddress, owner: u32) -> AttachState {
     match guardian::ask(kept, owner) {
         Ok(Some(left)) => AttachState::Waiting { left_ms: millis(left) },
         Ok(None) => AttachState::Failing,
-        // It is just going, or just taken over: its process says that somebody is there.
+        // It is exiting or being taken over, but its process is alive.
         Err(_) => AttachState::Waiting { left_ms: 0 },
     }
 }
 
-/// Whether what nobody holds is there all the same: a ublk device stays until it is taken away; and who was at a
-/// socket comes again when somebody listens there, and asks again what was in flight.
+/// Whether an attachment without holder and guardian still exists: a ublk device stays until it is deleted, and clients
+/// of a socket reconnect and resend when it is served again.
 fn is_stranded(record: &AttachRecord, owner: u32) -> io::Result<bool> {
     let Some(way) = record.ways.first() else { return Ok(false) };
     match &*record.via {
@@ -195,7 +193,7 @@ fn is_stranded(record: &AttachRecord, owner: u32) -> io::Result<bool> {
     }
 }
 
-/// `None`: nothing is there.
+/// `None`: it does not exist.
 fn facts_of(path: &str) -> io::Result<Option<std::fs::Metadata>> {
     match std::fs::symlink_metadata(path) {
         Ok(facts) => Ok(Some(facts)),
@@ -204,10 +202,10 @@ fn facts_of(path: &str) -> io::Result<Option<std::fs::Metadata>> {
     }
 }
 
-/// Whether a path is a socket of this owner that nobody listens on.
+/// Whether a path is a socket of this owner without a listener.
 ///
 /// # Errors
-/// What keeps us from knowing.
+/// It cannot be determined.
 pub(super) fn is_stale_socket(path: &str, owner: u32) -> io::Result<bool> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     if !facts_of(path)?.is_some_and(|facts| facts.file_type().is_socket() && facts.uid() == owner) {
@@ -217,7 +215,7 @@ pub(super) fn is_stale_socket(path: &str, owner: u32) -> io::Result<bool> {
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&probe, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => Ok(true),
-        // Somebody listens, who has no room now or speaks otherwise; or it has just gone.
+        // There is a listener that is busy or of another type; or the socket was just removed.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE | Errno::NOENT) => Ok(false),
         Err(why) => Err(why.into()),
     }

@@ -1,8 +1,7 @@
-//! Processes, told apart from later ones of the same number.
+//! Processes, distinguished from later ones with the same PID.
 //!
-//! Invariants: a signal reaches the very process that was meant, or none. A process counts as ended only where the
-//! system says so: what cannot be looked at is an error, and so is the /proc of other processes than those that we
-//! count among.
+//! Invariants: a signal reaches exactly the intended process, or none. A process counts as ended only if the system
+//! says so: one that cannot be inspected is an error, and so is the /proc of another PID namespace.
 
 use std::fs;
 use std::io;
@@ -11,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// A process, told apart from a later one of the same number.
+/// A process, distinguished from a later one with the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number.
@@ -24,7 +23,7 @@ impl Process {
     /// The process of this number, if there is one.
     ///
     /// # Errors
-    /// What keeps us from knowing.
+    /// It cannot be determined.
     pub fn of(pid: u32) -> io::Result<Option<Process>> {
         told(fs::read_to_string(format!("/proc/{pid}/stat")))?.map_or(Ok(None), |text| parse(pid, &text))
     }
@@ -32,7 +31,7 @@ impl Process {
     /// This one.
     ///
     /// # Errors
-    /// What keeps us from knowing.
+    /// It cannot be determined.
     pub fn own() -> io::Result<Process> {
         Process::of(std::process::id())?.ok_or_else(other_processes)
     }
@@ -40,7 +39,7 @@ impl Process {
     /// Whether it still runs.
     ///
     /// # Errors
-    /// What keeps us from knowing.
+    /// It cannot be determined.
     pub fn lives(self) -> io::Result<bool> {
         Ok(Process::of(self.pid)? == Some(self))
     }
@@ -48,7 +47,7 @@ impl Process {
     /// Whether it runs as this user.
     ///
     /// # Errors
-    /// What keeps us from knowing.
+    /// It cannot be determined.
     pub fn is_of(self, user: u32) -> io::Result<bool> {
         let status = told(fs::read_to_string(format!("/proc/{}/status", self.pid)))?.unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -57,13 +56,13 @@ impl Process {
         Ok(effective == Some(user) && self.lives()?)
     }
 
-    /// Sends it a signal, if it still runs and is this user's.
+    /// Sends it a signal, if it is still running and belongs to this user.
     ///
     /// # Errors
-    /// `NotFound` if it has ended; `PermissionDenied` if it is somebody else's; what the system says.
+    /// `NotFound` if it has ended; `PermissionDenied` if it belongs to another user; system errors.
     pub fn signal(self, signal: Signal, user: u32) -> io::Result<()> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        // Held while it is looked at: from then on the number can mean no other process.
+        // From here on the PID cannot be reused unnoticed.
         let held = pidfd_open(pid, PidfdFlags::empty())?;
         if !self.lives()? {
             return Err(io::ErrorKind::NotFound.into());
@@ -75,7 +74,7 @@ impl Process {
     }
 }
 
-/// What a file of a process says; `None`: there is no such process.
+/// A file of a process in /proc; `None`: there is no such process.
 fn told(read: io::Result<String>) -> io::Result<Option<String>> {
     match read {
         Ok(text) => Ok(Some(text)),
@@ -104,10 +103,10 @@ fn other_processes() -> io::Error {
     io::Error::other("/proc shows the processes of another PID namespace than this process is in")
 }
 
-/// Among which processes a number means one: the PID namespace of this process.
+/// The PID namespace of this process.
 ///
 /// # Errors
-/// What keeps us from knowing; a /proc that shows another one.
+/// It cannot be determined; /proc belongs to another namespace.
 pub fn space() -> io::Result<u64> {
     let own = fs::read_link("/proc/self")?;
     if own.to_str() != Some(&std::process::id().to_string()) {

@@ -1,6 +1,6 @@
-//! Whether a volume is the one that a record tells of.
+//! Whether a volume is the one in a record.
 //!
-//! Invariant: a volume that is not shown to be the one that a killed holder had gets nothing of what waits.
+//! Invariant: waiting writes go only to a volume that is proved to be the one of the killed holder.
 
 use client::{Handle, Initiator, VolumeInfo};
 use multipath::is_same_serial;
@@ -9,7 +9,7 @@ use super::list::FoundAttachment;
 use super::record::AttachRecord;
 use process::exit::Failure;
 
-/// What is written down of a volume, to know it again: UUID, serial number, and the bytes of its blocks.
+/// What identifies a volume in a record: UUID, serial number and block size.
 pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, Option<String>, Option<u32>) {
     let volume_info = initiator.volume_info(volume);
     let uuid = volume_info.as_ref().and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
@@ -17,9 +17,9 @@ pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, O
     (uuid, serial, initiator.known(volume).ok().map(|geometry| geometry.logical))
 }
 
-/// Whether a record is of the volume of this portrait: by its UUID, or where there is none by its serial number. Of one
-/// that tells neither, as it told neither before, the URL is all that is known: it must be the very one (`shown`). So
-/// it is of a record of an earlier version, which names no `space`: it knew no name of a stripe whose legs have no UUID.
+/// Whether a record belongs to the volume of this volume_info: by its UUID, or by its serial number if it has no UUID. If it
+/// has neither, now and in the record, the URLs must be equal (`shown`). The same holds for records of earlier versions,
+/// without `space`: they stored no identity for a stripe whose legs have no UUID.
 pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &str) -> bool {
     let uuid = volume_info.and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
     let was = record.serial.as_deref().filter(|serial| !serial.is_empty());
@@ -33,7 +33,7 @@ pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &st
     }
 }
 
-/// Refuses a volume that is not shown to be the one that the killed holder had, by its name and by its blocks.
+/// Refuses a volume whose identity or block size differs from that of the killed holder's.
 pub(super) fn refuse_another(
     left: &FoundAttachment,
     (volume_info, block): (Option<&VolumeInfo>, Option<u32>),
@@ -57,7 +57,7 @@ pub(super) fn refuse_another(
             record.url,
         )));
     }
-    // Older versions did not always write the size down; a UUID is of one volume all the same.
+    // Older versions did not always record the block size; a UUID is sufficient.
     let is_unsaid = record.block.is_none() && record.uuid.is_some();
     if record.block.is_some() && record.block == block || is_unsaid {
         return Ok(());

@@ -1,5 +1,4 @@
-//! The servers of `attach`: what users open of each, what its guardian holds, and how each goes on with what
-//! a killed holder left.
+//! The servers of `attach`: for each method what users open, what the guardian holds, and how it is recovered.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,10 +10,10 @@ use super::wire::{RecoveryState, Shape};
 use super::{AccessPoints, Attachment, DetachHandle};
 use process::exit::Failure;
 
-/// What is told when the device can be used.
+/// Called when the device can be used.
 type Ready<'a> = &'a mut dyn FnMut(&AccessPoints);
 
-/// Serves by the way that was chosen.
+/// Serves with the chosen method.
 pub(super) fn serve(
     attachment: &mut Attachment,
     end: &DetachHandle,
@@ -33,8 +32,7 @@ fn at(place: &Path) -> impl Fn(io::Error) -> Failure + use<> {
     move |why| Failure::failed(format!("{}: {why}", place.display()))
 }
 
-/// A server that makes its device on the thread that serves it tells of it there; what goes wrong then ends it,
-/// and comes back through it.
+/// What became of the callback that reports a device as ready. It runs inside the server, which a failure ends.
 struct ReadyOutcome {
     noted: bool,
     failed: Option<Failure>,
@@ -57,7 +55,7 @@ impl ReadyOutcome {
         Ok(())
     }
 
-    /// Whether somebody knows of the device.
+    /// Whether the device was reported.
     fn is_told(&self) -> bool {
         self.noted
     }
@@ -103,7 +101,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
         ready(&opened);
         Ok(())
     });
-    // What failed here was the system or the driver, not the volume: the device's users wait, and are served again.
+    // The system or the driver failed, not the volume: users wait, and are served again.
     for _ in 0..RECOVERIES {
         if ran.is_ok() || !told.is_told() || end.stop.times() > 0 {
             break;
@@ -111,11 +109,9 @@ fn serve_ublk(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
         let Ok(server) = ublk::Server::recover(number, disk) else { break };
         ran = server.run(disk, &end.stop, &mut |_: &Path| Ok(()));
     }
-    // One that nobody asked to end is left to its guardian, which takes the device away when nobody goes on with it in
-    // time.
+    // If it was not asked to stop, it is left to its guardian, which deletes the device after the time-out.
     if ran.is_err() && told.is_told() && end.stop.times() > 0 {
-        // Or they would wait for ever. It is there no more if the volume is gone; the driver notices its server's
-        // end a moment later.
+        // Otherwise its users would wait forever. The driver notices the end of its server a moment later.
         for _ in 0..100 {
             match ublk::delete_left(number, std::process::id()) {
                 Err(why) if why.kind() == io::ErrorKind::ResourceBusy => {
@@ -128,7 +124,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
     told.end(ran, failed)
 }
 
-/// How often a device is gone on with whose server failed for reasons of its own.
+/// How often a device is served again after its server failed.
 const RECOVERIES: u32 = 3;
 
 /// The N of `/dev/ublkbN`.
@@ -181,7 +177,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
     told.end(ran, failed)
 }
 
-/// A server over the descriptors that a guardian held.
+/// A server with the descriptors that the guardian held.
 fn go_on(settings: fuse::Settings, facts: fuse::MountFacts, files: Vec<OwnedFd>) -> io::Result<fuse::Server> {
     let mut files = files.into_iter();
     let fuse = files.next().ok_or_else(|| io::Error::other("the guardian holds nothing"))?;
@@ -196,7 +192,7 @@ fn state<'a>(dir: &Path, keep: fuse::MountHandles<'a>) -> (RecoveryState, Vec<st
     (state, std::iter::once(keep.fuse).chain(keep.device).collect())
 }
 
-/// The path that a killed holder's socket had.
+/// The path of the killed holder's socket.
 fn inherited_path(attachment: &mut Attachment) -> Option<PathBuf> {
     match attachment.records.inherit() {
         Some((RecoveryState::Nbd { path, .. } | RecoveryState::VhostUser { path, .. }, _)) => Some(path),

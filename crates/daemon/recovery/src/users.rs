@@ -1,8 +1,7 @@
-//! Who uses a device: what is mounted of it, swaps to it, stands on it or has it open.
+//! Who uses a device: mounts, swap, devices on top of it, processes that have it open.
 //!
-//! Invariant: what cannot be looked at counts as used by nobody only where the system says that it is not there. Where
-//! it is there, who uses it is not known, and that is said as a user would be. Processes of other users are seen by
-//! root alone.
+//! Invariant: something that cannot be inspected counts as unused only if the system says that it does not exist.
+//! Otherwise its use is unknown, and is reported like a user. Only root sees processes of other users.
 
 use std::fs;
 use std::io;
@@ -13,11 +12,11 @@ use rustix::io::Errno;
 
 use super::record::AttachRecord;
 
-/// Who uses what an attachment made, for people, one entry each.
+/// Users of an attachment, one entry each, for people.
 pub fn of(record: &AttachRecord) -> Vec<String> {
     let mut found = Vec::new();
     for way in record.ways.iter().map(Path::new) {
-        // A socket's users are its server's affair; asking for a file that nobody serves would wait.
+        // Clients of a socket are the server's business; touching a file without a server would hang.
         if way.starts_with("/dev") {
             found.extend(of_device(way).unwrap_or_else(|why| unknown(&way.display().to_string(), &why)));
         }
@@ -35,7 +34,7 @@ fn unknown(way: &str, why: &io::Error) -> Vec<String> {
     vec![format!("cannot determine who uses {way}: {why}")]
 }
 
-/// What was found; `None`: the system says that it is not there, or not any more.
+/// What was found; `None`: it does not exist.
 fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -47,7 +46,7 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The names in a directory; none if it is not there.
+/// The names in a directory; none if it does not exist.
 fn names(dir: &Path) -> io::Result<Vec<String>> {
     let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
     let names = fs::read_dir(dir).and_then(|entries| entries.map(name).collect());
@@ -65,7 +64,7 @@ fn number(path: &Path) -> io::Result<Option<String>> {
     Ok(device.map(|device| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))))
 }
 
-/// What is made of a device or of one of its partitions.
+/// Devices on top of a device or one of its partitions.
 fn of_device(way: &Path) -> io::Result<Vec<String>> {
     let Some(device) = number(way)? else { return Ok(Vec::new()) };
     let name = way.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -100,14 +99,14 @@ fn mounted_at<'a>(line: &'a str, path: &str, number: &str) -> Option<&'a str> {
     (its_number == number || source == Some(path)).then_some(place)
 }
 
-/// Loop devices over files of ours that are none of ours: `mount -o loop`, `losetup`. The kernel has the file open,
-/// so no process shows it.
+/// Foreign loop devices over our files (`mount -o loop`, `losetup`). The kernel has the file open, so no process shows
+/// it.
 fn loops(ways: &[String], blocks: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for name in names(blocks)? {
         let file = blocks.join(&name).join("loop/backing_file");
         let Some(backing) = there(fs::read_to_string(file))? else { continue };
-        // Of a mount that was taken away.
+        // Its mount was removed.
         let backing = backing.trim_end_matches('\n').trim_end_matches(" (deleted)");
         let device = format!("/dev/{name}");
         if ways.iter().any(|way| way == backing) && !ways.contains(&device) {
@@ -117,7 +116,7 @@ fn loops(ways: &[String], blocks: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Processes that have one of these open, but for ours; those of other users are seen by root alone.
+/// Processes, other than ours, that have one of these open; only root sees those of other users.
 fn open_in_processes(ways: &[String], ours: &[Option<u32>]) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for pid in names("/proc".as_ref())?.iter().filter_map(|name| name.parse::<u32>().ok()) {
