@@ -274,7 +274,7 @@ fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Re
     for (at, entry) in block.entries.iter().enumerate() {
         let first = block.entries.iter().take(at).find(|other| other.key == entry.key);
         if let Some(first) = first.filter(|_| !entry.key.is_list()) {
-            let why = format!("{} already stands at {}", entry.key.name(), first.value.at);
+            let why = format!("{} is already set at {}", entry.key.name(), first.value.at);
             sink.error(&entry.value.at, why);
         } else if let Err(why) = take(entry) {
             sink.error(&entry.value.at, format!("{} {why}", entry.key.name()));
