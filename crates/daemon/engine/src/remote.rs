@@ -27,7 +27,7 @@ const MAX_IO: u32 = 1 << 20;
 /// A volume of another machine, as it was found.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    who: Who,
+    who: HostIdentity,
     ways: Vec<RemotePath>,
     terms: Terms,
     /// What its blocks were like.
@@ -47,7 +47,7 @@ struct RemotePath {
 }
 
 impl RemotePath {
-    fn path(&self, who: &Who, number: u16) -> Result<AnyPath, String> {
+    fn path(&self, who: &HostIdentity, number: u16) -> Result<AnyPath, String> {
         AnyPath::of(&self.url, self.addresses.clone(), who, &self.secrets, number)
             .map_err(|why| format!("{}: {why}", self.url))
     }

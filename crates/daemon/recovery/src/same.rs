@@ -17,7 +17,7 @@ pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, O
     (uuid, serial, initiator.known(volume).ok().map(|geometry| geometry.logical))
 }
 
-/// Whether a record belongs to the volume of this volume_info: by its UUID, or by its serial number if it has no UUID. If it
+/// Whether a record belongs to the volume with this info: by its UUID, or by its serial number if it has no UUID. If it
 /// has neither, now and in the record, the URLs must be equal (`shown`). The same holds for records of earlier versions,
 /// without `space`: they stored no identity for a stripe whose legs have no UUID.
 pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &str) -> bool {
