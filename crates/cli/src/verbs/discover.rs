@@ -65,7 +65,7 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
             .collect();
         text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.problems }));
     } else {
-        for one in &discovered.found {
+        for one in &discovered.targets {
             let tls = if one.tls { "  (requires TLS, which is not supported)" } else { "" };
             let _ = writeln!(text, "{}{tls}", url(one));
         }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Handle, Initiator, Protocol, PathIdentity};
+use client::{Handle, Initiator, PathIdentity, Protocol};
 
 use super::Cancellation;
 use super::record::{RecordedPath, millis};
