@@ -16,7 +16,7 @@ use volume::{DiskId, DiskOp};
 use crate::blocking::{BlockingCall, BlockingPool};
 use crate::config::TcpOptions;
 use crate::counters::Counters;
-use crate::disk::{Call, Disks, PendingCall};
+use crate::disk::{Call, DiskFile, Disks, PendingCall};
 use crate::event::Event;
 use crate::flight::Flights;
 use crate::mail::{Bell, Door, Incoming, Letter, Posted};
@@ -387,7 +387,7 @@ impl<M> Base<M> {
 
     // Disks.
 
-    pub(crate) fn set_disk(&mut self, id: DiskId, file: Option<OwnedFd>) {
+    pub(crate) fn set_disk(&mut self, id: DiskId, file: Option<DiskFile>) {
         self.disks.set(id, file);
     }
 
@@ -462,7 +462,7 @@ mod tests {
         });
         let (file, mut other) = UnixStream::pair().unwrap();
         other.set_nonblocking(true).unwrap();
-        base.set_disk(volume::DiskId(0), Some(file.into()));
+        base.set_disk(volume::DiskId(0), Some(DiskFile::new(file.into())));
         let ticket = volume::DiskTicket(0);
         let op = DiskOp { disk: volume::DiskId(0), ticket, kind: volume::DiskKind::Sync };
         let (slot, call) = base.start_disk_call(op).unwrap();

@@ -382,7 +382,7 @@ mod tests {
             disk: DiskId(disk),
             shard: 0,
             slot,
-            call: Call { fd: disk as i32, kind: CallKind::Sync },
+            call: Call { fd: disk as i32, waits_for_others: false, kind: CallKind::Sync },
         }
     }
 

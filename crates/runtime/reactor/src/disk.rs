@@ -11,14 +11,52 @@ use volume::{DiskId, DiskKind, DiskOp};
 /// write, which the backend continues.
 pub(crate) const IOV_MAX: usize = 1024;
 
+/// The file behind a disk.
+pub(crate) struct DiskFile {
+    /// `None`: it is being closed.
+    fd: Option<OwnedFd>,
+    /// Calls wait for another process even if they are asked not to wait.
+    waits_for_others: bool,
+}
+
+impl DiskFile {
+    /// To be made by a thread that may wait: who serves the file is asked what it is.
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        /// FUSE_SUPER_MAGIC of linux/magic.h. Its files count as ones that can be read without waiting, and yet the
+        /// kernel asks the server for data within io_uring_enter (seen with Linux 6.18).
+        const FUSE: u64 = 0x6573_5546;
+        // SAFETY: a statfs is plain numbers, for which zero is good.
+        let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the call fills what is our own.
+        let came = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut found) };
+        // Who does not say what it is may be such a server.
+        DiskFile { fd: Some(fd), waits_for_others: came != 0 || found.f_type as u64 == FUSE }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+}
+
+impl Drop for DiskFile {
+    /// The last word to a server may have to be waited for, too.
+    fn drop(&mut self) {
+        if self.waits_for_others {
+            let fd = self.fd.take();
+            // If the system has no thread for us, it is waited for here.
+            let _ = std::thread::Builder::new().name("bw-close".to_owned()).spawn(move || drop(fd));
+        }
+    }
+}
+
 /// The files that disks stand for, on one shard.
 #[derive(Default)]
 pub(crate) struct Disks {
-    files: Vec<Option<Rc<OwnedFd>>>,
+    files: Vec<Option<Rc<DiskFile>>>,
 }
 
 impl Disks {
-    pub(crate) fn set(&mut self, id: DiskId, file: Option<OwnedFd>) {
+    pub(crate) fn set(&mut self, id: DiskId, file: Option<DiskFile>) {
         let at = id.0 as usize;
         if self.files.len() <= at {
             self.files.resize(at + 1, None);
@@ -28,7 +66,7 @@ impl Disks {
         }
     }
 
-    pub(crate) fn file(&self, id: DiskId) -> Option<Rc<OwnedFd>> {
+    pub(crate) fn file(&self, id: DiskId) -> Option<Rc<DiskFile>> {
         self.files.get(id.0 as usize)?.clone()
     }
 }
@@ -38,7 +76,7 @@ impl Disks {
 pub(crate) struct PendingCall {
     pub(crate) op: Option<DiskOp>,
     /// Keeps the file open until the operation is back, even if its disk is taken away.
-    file: Option<Rc<OwnedFd>>,
+    file: Option<Rc<DiskFile>>,
     iov: Vec<libc::iovec>,
 }
 
@@ -47,6 +85,8 @@ pub(crate) struct PendingCall {
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) fd: RawFd,
+    /// Calls of this file wait for another process even if they are asked not to wait.
+    pub(crate) waits_for_others: bool,
     pub(crate) kind: CallKind,
 }
 
@@ -67,10 +107,15 @@ pub(crate) enum CallKind {
 unsafe impl Send for Call {}
 
 impl PendingCall {
+    /// The disk whose operation is out.
+    pub(crate) fn disk(&self) -> Option<DiskId> {
+        self.op.as_ref().map(|op| op.disk)
+    }
+
     /// Puts an operation in, and says what to call for it.
-    pub(crate) fn start(&mut self, file: Rc<OwnedFd>, mut op: DiskOp) -> Call {
+    pub(crate) fn start(&mut self, file: Rc<DiskFile>, mut op: DiskOp) -> Call {
         self.iov.clear();
-        let fd = file.as_raw_fd();
+        let (fd, waits_for_others) = (file.fd(), file.waits_for_others);
         let kind = match &mut op.kind {
             DiskKind::Read { offset, into, skip } => {
                 list_mut(&mut self.iov, into, *skip);
@@ -92,7 +137,7 @@ impl PendingCall {
         // moves no byte of them.
         self.op = Some(op);
         self.file = Some(file);
-        Call { fd, kind }
+        Call { fd, waits_for_others, kind }
     }
 
     /// Takes the operation out again; `None` if none was started.

@@ -25,6 +25,7 @@ use crate::blocking::{BlockingPool, BlockingThreads};
 use crate::clock;
 use crate::config::{Config, IoKind};
 use crate::counters::{Counters, ShardStats};
+use crate::disk::DiskFile;
 use crate::epoll::Epoll;
 use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
 use crate::running::{CONTROL_MAX, SpawnError, choose};
@@ -107,7 +108,7 @@ where
         let doors: Arc<[Door<E::Message>]> = Arc::new([door.clone()]);
         for (at, file) in config.disks.iter().enumerate() {
             let file = file.try_clone().map_err(SpawnError::System)?;
-            door.post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
+            door.post(Letter::Disk { id: DiskId(at as u32), file: Some(DiskFile::new(file)) });
         }
         // Without disks there is no job.
         let (jobs, threads) = if config.disks.is_empty() {

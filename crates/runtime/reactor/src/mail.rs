@@ -15,6 +15,8 @@ use buf::{Errno, Time};
 use endpoint::{Accepted, Arrival};
 use volume::DiskId;
 
+use crate::disk::DiskFile;
+
 /// Letters that may wait for one shard: far more than the connections that move or the fences that
 /// run in one turn. A shard that finds another's box full keeps its letters and pumps no more until
 /// they are posted, so nobody waits for anybody while holding something.
@@ -31,7 +33,7 @@ pub(crate) enum Letter<M> {
     /// The file behind a disk; `None` takes it away.
     Disk {
         id: DiskId,
-        file: Option<OwnedFd>,
+        file: Option<DiskFile>,
     },
     /// A blocking thread is done with a work slot.
     Worked {

@@ -19,6 +19,7 @@ use crate::blocking::{BlockingPool, BlockingThreads};
 use crate::clock;
 use crate::config::{Config, IoChoice, IoKind, Listen, TcpOptions};
 use crate::counters::{Counters, ShardStats};
+use crate::disk::DiskFile;
 use crate::epoll::Epoll;
 use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
 use crate::shard::Shard;
@@ -120,7 +121,7 @@ impl Reactor {
         for (at, file) in config.disks.iter().enumerate() {
             for door in doors.iter() {
                 let file = file.try_clone().map_err(SpawnError::System)?;
-                door.post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
+                door.post(Letter::Disk { id: DiskId(at as u32), file: Some(DiskFile::new(file)) });
             }
         }
         let (control_in, control) = sync_channel(CONTROL_MAX);
@@ -331,7 +332,7 @@ impl<M> ReactorHandle<M> {
         let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
         let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);
         for (door, file) in self.doors.iter().zip(files) {
-            door.post(Letter::Disk { id, file: Some(file) });
+            door.post(Letter::Disk { id, file: Some(DiskFile::new(file)) });
         }
         Ok(id)
     }

@@ -9,6 +9,7 @@
 //! Invariant: operations stand in flight slots until their completion has come. The world is dropped
 //! before its ring, and what is still out then is never freed.
 
+mod depth;
 mod dial;
 mod leave;
 mod receive;
@@ -24,7 +25,7 @@ use buf::{Errno, Time};
 use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ShardId};
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, FsyncFlags};
-use io_uring::{IoUring, cqueue, opcode};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
@@ -37,6 +38,7 @@ use crate::shard::{link_of, tag_of};
 use crate::socket;
 use crate::world::{Wait, World};
 
+use depth::Depths;
 pub(crate) use ring::make;
 use ring::{Completion, Ring};
 use stages::Stages;
@@ -77,6 +79,7 @@ pub(crate) struct Uring<'r, M> {
     recvs: Flights<RecvFlight>,
     sends: Flights<SendFlight>,
     stages: Option<Stages>,
+    depths: Depths,
     /// Links whose receive found no memory.
     starved: VecDeque<Tag>,
     /// When such were tried last, none could be started.
@@ -184,6 +187,7 @@ impl<'r, M> Uring<'r, M> {
             recvs: Flights::new(),
             sends: Flights::new(),
             stages,
+            depths: Depths::default(),
             starved: VecDeque::new(),
             in_vain: false,
         };
@@ -232,7 +236,7 @@ impl<'r, M> Uring<'r, M> {
         match of.name >> SLOT_BITS {
             kind::RECV => self.received(slot, of),
             kind::SEND => self.sent(slot, of.result),
-            kind::DISK => self.base.finish_disk_call(slot, came(of.result), None),
+            kind::DISK => self.disk_ended(slot, of.result),
             kind::BELL if !cqueue::more(of.flags) => self.watch_bell(),
             kind::LISTENER => {
                 let at = slot as usize;
@@ -244,6 +248,16 @@ impl<'r, M> Uring<'r, M> {
             kind::DIAL => self.dial_ended(slot),
             // A bell that goes on; a cancellation, of which the operation itself says how it ended.
             _ => {}
+        }
+    }
+
+    fn disk_ended(&mut self, slot: u32, result: i32) {
+        let disk = self.base.disk_calls.at(slot).disk();
+        self.base.finish_disk_call(slot, came(result), None);
+        if let Some((slot, call)) = disk.and_then(|disk| self.depths.end(disk))
+            && let Some(entry) = disk_entry(call)
+        {
+            self.push(kind::DISK, slot, entry);
         }
     }
 
@@ -299,7 +313,10 @@ impl<M> Driver<M> for Uring<'_, M> {
         let disk = op.disk;
         let Some((slot, call)) = self.base.start_disk_call(op) else { return };
         match disk_entry(call) {
-            Some(entry) => self.push(kind::DISK, slot, entry),
+            Some(entry) if self.depths.start(&self.ring.submitter, disk, slot, call) => {
+                self.push(kind::DISK, slot, entry);
+            }
+            Some(_) => {}
             None => self.base.block_on(disk, slot, call),
         }
     }
@@ -335,20 +352,22 @@ impl<M> Driver<M> for Uring<'_, M> {
 /// The submission for a disk call; `None` for those that the kernel gives to a thread anyway.
 fn disk_entry(call: Call) -> Option<Entry> {
     let fd = Fd(call.fd);
-    match call.kind {
-        CallKind::Read { iov, count, offset } => {
-            Some(opcode::Readv::new(fd, iov, count).offset(offset).build())
-        }
+    let entry = match call.kind {
+        CallKind::Read { iov, count, offset } => opcode::Readv::new(fd, iov, count).offset(offset).build(),
         CallKind::Write { iov, count, offset, durable } => {
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
-            Some(opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build())
+            opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build()
         }
-        CallKind::Sync => Some(opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()),
+        CallKind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         CallKind::Punch { .. }
         | CallKind::Zero { .. }
         | CallKind::NextData { .. }
-        | CallKind::Prefetch { .. } => None,
-    }
+        | CallKind::Prefetch { .. } => {
+            return None;
+        }
+    };
+    // Else this thread would wait.
+    Some(if call.waits_for_others { entry.flags(squeue::Flags::ASYNC) } else { entry })
 }
 
 impl<M> World<M> for Uring<'_, M> {

@@ -6,6 +6,7 @@
 #[path = "../../src/denied.rs"]
 mod denied;
 mod endpoint;
+mod hang;
 mod inline;
 mod options;
 mod outward;
@@ -23,6 +24,7 @@ use blockwire_reactor::{Config, IoChoice, Listen, Reactor, ReactorHandle, ShardS
 use buf::Entropy;
 
 use endpoint::*;
+use hang::*;
 use inline::*;
 use options::*;
 use outward::*;
@@ -605,6 +607,8 @@ worlds! {
     messages_wake_sleepers,
     timers_are_kept,
     disks_work,
+    disks_that_never_answer_keep_no_other_waiting,
+    many_disks_that_never_answer_leave_workers_to_others,
     operations_out_come_back_at_the_end,
     links_that_arrive_at_the_end_hold_nobody_up,
     links_can_be_aborted_while_busy,

@@ -1,0 +1,64 @@
+//! How many disk calls the ring has at a time.
+//!
+//! What the kernel cannot do at once it gives to workers, of which a ring has four for each processor unless it is told
+//! a number. Disks that never answer would soon have them all, and no other disk's sync would begin. Invariant: a disk
+//! has [`DEPTH_MAX`] calls in the ring at most, the rest waits here, in order; and there may be as many workers as the
+//! disks may have calls there, up to [`WORKERS_MAX`].
+//!
+//! What is left to the kernel: it carries out writes to files one after the other by 64 hashes of their inodes, so that a
+//! write that hangs holds up those to the other files of its hash.
+
+use std::collections::VecDeque;
+
+use io_uring::Submitter;
+use volume::DiskId;
+
+use crate::disk::Call;
+
+/// Calls of one disk that the ring has at most: as many as the kernel queues for a device by itself.
+const DEPTH_MAX: usize = 256;
+/// Workers at most. They are made when others are blocked, and end after seconds without work. Each takes some 24 KiB.
+const WORKERS_MAX: usize = 4096;
+
+/// The calls of each disk.
+#[derive(Default)]
+pub(super) struct Depths {
+    disks: Vec<Depth>,
+}
+
+#[derive(Default)]
+struct Depth {
+    out: usize,
+    /// With the slots that they stand in.
+    waiting: VecDeque<(u32, Call)>,
+}
+
+impl Depths {
+    /// Whether the ring may have a call now; else it is kept until [`Depths::end`] gives it.
+    pub(super) fn start(&mut self, ring: &Submitter<'_>, disk: DiskId, slot: u32, call: Call) -> bool {
+        let at = disk.0 as usize;
+        if at >= self.disks.len() {
+            self.disks.resize_with(at + 1, Depth::default);
+            let workers = (self.disks.len() * DEPTH_MAX).min(WORKERS_MAX) as u32;
+            // Those that are not bound to files stay as they are. Before Linux 5.15 there are as many as there are.
+            let _ = ring.register_iowq_max_workers(&mut [workers, 0]);
+        }
+        let Some(of) = self.disks.get_mut(at) else { return true };
+        if of.out == DEPTH_MAX {
+            of.waiting.push_back((slot, call));
+            return false;
+        }
+        of.out += 1;
+        true
+    }
+
+    /// A call of a disk has ended; the one that the ring may have instead.
+    pub(super) fn end(&mut self, disk: DiskId) -> Option<(u32, Call)> {
+        let of = self.disks.get_mut(disk.0 as usize)?;
+        let next = of.waiting.pop_front();
+        if next.is_none() {
+            of.out -= 1;
+        }
+        next
+    }
+}
