@@ -21,6 +21,8 @@ use zerocopy::byteorder::big_endian::{U16, U32};
 const WAITING_MAX: usize = 512;
 /// Likewise for bytes without a reservation: those of pings, and of answers such as INQUIRY's.
 const UNRESERVED_MAX: u64 = 128 << 10;
+/// Likewise on the link of a discovery session, which strangers may have many of.
+const DISCOVERY_UNRESERVED_MAX: u64 = 16 << 10;
 /// A PDU that is all head is at most so long: a response with 252 bytes of sense.
 const SMALL_MAX: usize = FRAME_LEN + 256;
 
@@ -230,8 +232,9 @@ impl LinkSender {
 
     /// Whether so much waits that no more is parsed.
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX || self.unreserved_bytes >= UNRESERVED_MAX
+    pub(super) fn is_full(&self, discovery: bool) -> bool {
+        let unreserved_max = if discovery { DISCOVERY_UNRESERVED_MAX } else { UNRESERVED_MAX };
+        self.waiting.len() >= WAITING_MAX || self.unreserved_bytes >= unreserved_max
     }
 
     /// Allows `len` bytes of a read, of which `reserved` were allowed before, where no more than `most` are on their

@@ -83,8 +83,9 @@ impl TargetSession {
     }
 
     fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, LinkFault> {
+        let discovery = self.tasks.params.discovery;
         let link = &mut self.tasks.links[index];
-        if link.tx.is_full() {
+        if link.tx.is_full(discovery) {
             return Ok(Parsing::Wait);
         }
         let violation = |fault| LinkFault { link: index.into(), fault };

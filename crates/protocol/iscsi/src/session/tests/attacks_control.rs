@@ -249,6 +249,22 @@ fn attack_37_a_peer_that_never_reads() {
     assert_eq!(peer.pool.usage().lent, 0);
 }
 
+/// Who may look for targets need not have proved who it is, and may come a thousand times.
+#[test]
+fn attack_37_a_discovery_session_that_reads_nothing_holds_little() {
+    let params = SessionParams { discovery: true, ..session_params() };
+    let mut pair = Pair::with(params, link_params(0), limits());
+    pair.ends[0].deaf = true;
+    for n in 0..100 {
+        let mut ping = nop(0, 7000 + n);
+        ping.op = ping.op.immediate();
+        pair.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
+    }
+    pair.pump();
+    assert!(!pair.ends[0].inbox.is_empty());
+    assert!(pair.pool.usage().lent <= 64 << 10, "{:?}", pair.pool.usage());
+}
+
 #[test]
 fn attack_37_one_read_is_always_allowed() {
     let limits = SessionLimits { read_bytes: 1000, ..limits() };
