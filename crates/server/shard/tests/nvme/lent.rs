@@ -82,6 +82,10 @@ enum By {
     ExclusiveAccess,
 }
 
+/// On how many shards a host is shut out, and by what.
+const CASES: [(u16, By); 4] =
+    [(1, By::Reserve6), (1, By::ExclusiveAccess), (3, By::Reserve6), (3, By::ExclusiveAccess)];
+
 /// The SCSI host asks to have the volume alone; the command that says when it has.
 fn shut_out(world: &mut World<Shard>, scsi: &mut Initiator, by: By) -> u32 {
     let kind = match by {
@@ -115,15 +119,15 @@ fn write_later(world: &mut World<Shard>, scsi: &mut Initiator) -> u32 {
 
 #[test]
 fn a_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
-    for by in [By::Reserve6, By::ExclusiveAccess] {
-        let mut world = narrow(7);
+    for (shards, by) in CASES {
+        let mut world = world_of(narrow_config(7, shards), &target::exports(&Terms::default()));
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(20));
         let itt = shut_out(&mut world, &mut scsi, by);
         // It would close the volume for everybody.
         go_on(&mut world, &mut scsi, Duration::from_millis(200));
-        assert!(has_ended(&scsi, itt), "{by:?}: it waits for a host that reads nothing");
+        assert!(has_ended(&scsi, itt), "{shards}, {by:?}: it waits for a host that reads nothing");
         let written = write_later(&mut world, &mut scsi);
         go_on(&mut world, &mut scsi, Duration::from_millis(200));
         assert!(has_ended(&scsi, written));
@@ -134,18 +138,18 @@ fn a_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
         }
         for cid in reads {
             if let Some(ended) = nvme.pipes[1].take_ended(cid) {
-                assert!(ended.data.iter().all(|byte| *byte == 0), "{by:?}");
+                assert!(ended.data.iter().all(|byte| *byte == 0), "{shards}, {by:?}");
             }
         }
-        assert!(is_dead(&world, &nvme.pipes[1]), "{by:?}");
-        assert!(!is_dead(&world, &nvme.pipes[2]), "{by:?}: it had nothing of the volume");
+        assert!(is_dead(&world, &nvme.pipes[1]), "{shards}, {by:?}");
+        assert!(!is_dead(&world, &nvme.pipes[2]), "{shards}, {by:?}: it had nothing of the volume");
     }
 }
 
 #[test]
 fn a_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
-    for by in [By::Reserve6, By::ExclusiveAccess] {
-        let mut world = narrow(8);
+    for (shards, by) in CASES {
+        let mut world = world_of(narrow_config(8, shards), &target::exports(&Terms::default()));
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..6).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(5));
@@ -158,7 +162,7 @@ fn a_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
         for cid in reads {
             let ended = nvme.pipes[1].take_ended(cid).unwrap();
             assert_eq!(ended.status, Status::SUCCESS);
-            assert!(ended.data.iter().all(|byte| *byte == 0), "{by:?}");
+            assert!(ended.data.iter().all(|byte| *byte == 0), "{shards}, {by:?}");
         }
     }
 }
@@ -204,9 +208,7 @@ fn a_parked_read_waits_for_memory_when_the_volume_ceases_to_lend() {
 
 #[test]
 fn an_iscsi_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
-    for (shards, by) in
-        [(1, By::Reserve6), (1, By::ExclusiveAccess), (3, By::Reserve6), (3, By::ExclusiveAccess)]
-    {
+    for (shards, by) in CASES {
         let mut world = world_of(narrow_config(10, shards), &target::exports(&Terms::default()));
         let mut scsi = log_in(&mut world, 1, target::TARGET);
         // On each shard there is one.
@@ -238,9 +240,7 @@ fn an_iscsi_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
 
 #[test]
 fn an_iscsi_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
-    for (shards, by) in
-        [(1, By::Reserve6), (1, By::ExclusiveAccess), (3, By::Reserve6), (3, By::ExclusiveAccess)]
-    {
+    for (shards, by) in CASES {
         let mut world = world_of(narrow_config(11, shards), &target::exports(&Terms::default()));
         let mut scsi = log_in(&mut world, 1, target::TARGET);
         let mut victim = log_in(&mut world, 2, target::TARGET);
