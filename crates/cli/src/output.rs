@@ -480,6 +480,7 @@ mod tests {
             port,
             protocol: protocol.into(),
             group,
+            target: None,
             addresses: Vec::new(),
             state: "optimized".into(),
         };

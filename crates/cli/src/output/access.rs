@@ -19,9 +19,10 @@ pub fn path_table(paths: &[PathReport]) -> String {
             path.group.to_string(),
             path.state.clone(),
             addresses(path),
+            or_dash(path.target.as_deref()),
         ]
     });
-    table(["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES"], rows.collect(), "no paths")
+    table(["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES", "TARGET"], rows.collect(), "no paths")
 }
 
 fn held(reservation: &ReservationReport) -> String {

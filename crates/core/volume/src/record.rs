@@ -2,7 +2,7 @@
 //! write protection, and whether a sanitize was begun that has not ended well. Versioned, checksummed, bound to the volume's UUID.
 //!
 //! ```text
-//! "BWPR" version=4 flags uuid[16] reservations (see `reservation/saved.rs`)
+//! "BWPR" version=5 flags uuid[16] reservations (see `reservation/saved.rs`)
 //! count(u16) × { lba(u64) blocks(u16) }     bad blocks; none in version 1
 //! protection(u8)                            1 by the operator, 2 by a host; from version 3 on; 4 a sanitize is
 //!                                           owed; from version 4 on
@@ -26,8 +26,9 @@ use crate::view::{HostProtection, VolumeState};
 use reader::Reader;
 
 const MAGIC: &[u8; 4] = b"BWPR";
-/// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize.
-const VERSION: u8 = 4;
+/// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize. Up to
+/// version 4 all iSCSI targets had their portal groups' port numbers ([`split_ports`]).
+const VERSION: u8 = 5;
 
 const BY_OPERATOR: u8 = 1;
 const BY_HOST: u8 = 2;
@@ -128,12 +129,49 @@ pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
     out
 }
 
+/// Ports that lead to a volume and have numbers of their own, where an earlier release gave several one number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSplits {
+    /// The number of before, and one of those that have come of it.
+    pub pairs: Vec<(PortId, PortId)>,
+    /// Numbers of before that lead to the volume no more.
+    pub gone: Vec<PortId>,
+}
+
+/// A record as it is to be read. What a release that knew no other numbers said of a port, it says of all that have come
+/// of it: who was registered, and the state of the paths. Who held the reservation holds it by one of them, by the same
+/// number if that is still in use.
+pub fn split_ports(record: &[u8], uuid: Uuid, splits: &PortSplits) -> Result<Vec<u8>, RecordError> {
+    let (mut kept, version) = restore_versioned(record, uuid, false)?;
+    if version > 4 || splits.pairs.is_empty() {
+        return Ok(record.to_vec());
+    }
+    kept.reservations = Arc::new(kept.reservations.split_ports(splits));
+    let state_of = |from| kept.access.iter().find(|(port, _)| *port == from).map(|(_, state)| *state);
+    let states = splits.pairs.iter().filter_map(|(from, to)| Some((*to, state_of(*from)?)));
+    let mut access: Vec<_> = states.collect();
+    access.extend(kept.access.iter().filter(|(port, _)| !splits.gone.contains(port)));
+    access.sort_unstable_by_key(|(port, _)| *port);
+    access.dedup_by_key(|(port, _)| *port);
+    kept.access = access;
+    Ok(save(uuid, &kept))
+}
+
 /// What [`save`], or an older version of it, wrote for this volume.
 pub(crate) fn restore(
     bytes: &[u8],
     uuid: Uuid,
     persist_forced: bool,
 ) -> Result<PersistentState, RecordError> {
+    restore_versioned(bytes, uuid, persist_forced).map(|(kept, _)| kept)
+}
+
+/// And the version that wrote it.
+fn restore_versioned(
+    bytes: &[u8],
+    uuid: Uuid,
+    persist_forced: bool,
+) -> Result<(PersistentState, u8), RecordError> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or(RecordError::Foreign)?;
     let mut from = Reader(body);
     if from.array::<4>().ok_or(RecordError::Foreign)? != *MAGIC {
@@ -152,7 +190,7 @@ pub(crate) fn restore(
         return Err(RecordError::OtherVolume(of));
     }
     let kept = restore_kept(&mut from, version, flags, persist_forced).ok_or(RecordError::Contents)?;
-    if from.0.is_empty() { Ok(kept) } else { Err(RecordError::Contents) }
+    if from.0.is_empty() { Ok((kept, version)) } else { Err(RecordError::Contents) }
 }
 
 fn restore_kept(
@@ -312,6 +350,62 @@ mod tests {
             |body| body[4] = 3,
         );
         assert_eq!(restore(&owing, UUID, false), Err(RecordError::Contents));
+    }
+
+    /// What version 4 wrote, of a release that numbered ports by portal group alone: `iqn.a` is registered by port 1 and
+    /// holds Write Exclusive, `iqn.b` by port 2, a host by any; the paths by port 1 are closed.
+    fn fourth() -> Vec<u8> {
+        let mut old = b"BWPR\x04\x01".to_vec();
+        old.extend_from_slice(&UUID.0);
+        old.extend_from_slice(&[1, 0, 0, 3, 0]);
+        old.extend_from_slice(&[0, 1, 0, 0x40, 0, 0, 0, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5]);
+        old.extend_from_slice(b"iqn.a");
+        old.extend_from_slice(&[0, 2, 0, 0x40, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 0, 0, 0, 5]);
+        old.extend_from_slice(b"iqn.b");
+        old.push(1);
+        old.extend_from_slice(&[4; 16]);
+        old.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0, 5]);
+        old.extend_from_slice(b"nqn.h");
+        old.extend_from_slice(&[0, 0, 0, 1, 0, 1, 0, 2]);
+        old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
+        old
+    }
+
+    /// Neither who was registered nor a closed path is lost where a port got a number of its own since.
+    #[test]
+    fn what_an_older_release_saved_for_a_port_holds_for_those_that_were_split_from_it() {
+        let port = |number| PortId(number);
+        let old = restore(&fourth(), UUID, false).unwrap();
+        assert_eq!(old.access, [(port(1), Access::Inaccessible)]);
+        let splits = |pairs: &[(u16, u16)], gone: &[u16]| PortSplits {
+            pairs: pairs.iter().map(|(from, to)| (port(*from), port(*to))).collect(),
+            gone: gone.iter().copied().map(port).collect(),
+        };
+        let split = split_ports(&fourth(), UUID, &splits(&[(1, 9)], &[])).unwrap();
+        let kept = restore(&split, UUID, false).unwrap();
+        let who = |name: &str, port| {
+            let (name, isid) = (name.into(), [0x40, 0, 0, 0, 0, 7]);
+            crate::Identity::Initiator { name, isid, port: PortId(port) }
+        };
+        let registered = |kept: &PersistentState| -> Vec<(crate::Identity, u64)> {
+            kept.reservations.registrants().iter().map(|one| ((*one.identity).clone(), one.key.0)).collect()
+        };
+        let host = crate::Identity::Host([4; 16]);
+        let (a, b, later) = (who("iqn.a", 1), who("iqn.b", 2), who("iqn.a", 9));
+        let all = [(a.clone(), 1), (later.clone(), 1), (b.clone(), 2), (host.clone(), 3)];
+        assert_eq!(registered(&kept), all);
+        assert!(kept.reservations.is_holder(&a) && !kept.reservations.is_holder(&later));
+        assert_eq!(kept.access, [(port(1), Access::Inaccessible), (port(9), Access::Inaccessible)]);
+        assert_eq!(kept.reservations.host_nqn(&[4; 16]).map(|nqn| &**nqn), Some("nqn.h"));
+        // By the old number nothing leads to the volume any more.
+        let moved = split_ports(&fourth(), UUID, &splits(&[(1, 9)], &[1])).unwrap();
+        let kept = restore(&moved, UUID, false).unwrap();
+        assert_eq!(registered(&kept), [(later.clone(), 1), (b, 2), (host, 3)]);
+        assert!(kept.reservations.is_holder(&later));
+        assert_eq!(kept.access, [(port(9), Access::Inaccessible)]);
+        // What this release wrote says of each port what it means.
+        assert_eq!(split_ports(&split, UUID, &splits(&[(2, 8)], &[2])).unwrap(), split);
+        assert_eq!(split_ports(&fourth(), UUID, &splits(&[], &[])).unwrap(), fourth());
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
 /// Whether a target or subsystem that was configured leads to the volume.
 fn is_exported(volume: &Volume, ways: &ServedNames) -> bool {
     let name = &volume.name;
-    ways.targets.iter().any(|target| target.luns.iter().any(|lun| lun.volume == *name))
+    ways.targets.iter().any(|target| target.leads_to(name.as_str()))
         || ways.subsystems.iter().any(|one| one.namespaces.iter().any(|ns| ns.volume == *name))
 }
 
@@ -152,6 +152,7 @@ fn default_ways(
 pub fn default_target(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], open: bool) -> Target {
     Target {
         name: name::default_target(node, &volume.name),
+        is_default: true,
         alias: None,
         portals: tags.to_vec(),
         listeners: None,
@@ -250,6 +251,7 @@ fn target(
     }
     Target {
         name: draft.name.value.clone(),
+        is_default: false,
         alias: draft.alias.clone(),
         portals: chosen_portals("[[target]]", &draft.name, draft.portals.as_deref(), tags, sink),
         listeners: draft.addresses.as_ref().map(|addresses| {

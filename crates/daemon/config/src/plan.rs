@@ -78,9 +78,8 @@ impl ServedNames {
 
     /// Whether the target or subsystem of this name leads to a volume.
     pub fn lead(&self, name: &str, volume: &str) -> bool {
-        let targets = self.targets.iter().filter(|target| target.name == name);
         let subsystems = self.subsystems.iter().filter(|subsystem| subsystem.nqn == name);
-        targets.flat_map(|one| &one.luns).any(|lun| lun.volume.as_str() == volume)
+        self.targets.iter().any(|target| target.name == name && target.leads_to(volume))
             || subsystems.flat_map(|one| &one.namespaces).any(|one| one.volume.as_str() == volume)
     }
 
@@ -202,6 +201,8 @@ pub struct TcpOptions {
 pub struct Target {
     /// Its iSCSI name, normalized, unique.
     pub name: String,
+    /// It is the default one of a volume, and alone leads to it; else the configuration names it.
+    pub is_default: bool,
     /// TargetAlias, at most 255 bytes of UTF-8.
     pub alias: Option<String>,
     /// Tags of the portal groups through which it is reached; never empty.
@@ -229,6 +230,13 @@ pub struct Target {
     pub auth: Option<TargetAuth>,
     /// How long one of its initiators may leave a ping unanswered; `None`: [`Limits::nop_timeout`].
     pub nop_timeout: Option<Duration>,
+}
+
+impl Target {
+    /// Whether a volume is one of its logical units.
+    pub fn leads_to(&self, volume: &str) -> bool {
+        self.luns.iter().any(|lun| lun.volume.as_str() == volume)
+    }
 }
 
 /// A portal group of a target whose logins are sent to others, for the time being.

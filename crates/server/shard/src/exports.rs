@@ -17,6 +17,7 @@ use iscsi::login::AuthPolicy;
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
+pub use scsi_server::TargetPort;
 use volume::{PortId, VolumeId};
 
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
@@ -97,7 +98,8 @@ pub struct Portal {
     pub address: SocketAddr,
     /// Target portal group tag: 0 to 65535.
     pub group: u16,
-    /// The SCSI target port that connections of this portal come by (one per portal group).
+    /// The SCSI target port that connections of this portal come by (one per portal group), where the target has none
+    /// of its own.
     pub port: PortId,
 }
 
@@ -126,6 +128,9 @@ pub struct TargetExport {
     pub alias: Option<Arc<str>>,
     /// Portal groups that it is reached by; empty: all.
     pub groups: Vec<u16>,
+    /// Its own ports; a group that is not among them stands for its [`Portal::port`]. No two targets that lead to one
+    /// volume have a port in common.
+    pub ports: Vec<TargetPort>,
     /// Of their portals, those of these listeners only; `None`: all.
     pub listeners: Option<Vec<ListenerId>>,
     /// Its logical units, ascending by LUN.
@@ -158,6 +163,7 @@ impl TargetExport {
             name: name.into(),
             alias: None,
             groups: Vec::new(),
+            ports: Vec::new(),
             listeners: None,
             luns: (0..).zip(volumes).map(lun).collect(),
             is_away: false,
@@ -274,10 +280,10 @@ impl Exports {
     }
 
     /// The ports of a target: one for each portal group that it is reached by, ascending.
-    pub fn ports(&self, target: &TargetExport) -> Arc<[scsi_server::TargetPort]> {
+    pub fn ports(&self, target: &TargetExport) -> Arc<[TargetPort]> {
         let reached = self.portals.iter().filter(|portal| target.is_reached_by(portal));
         let mut ports: Vec<_> = reached
-            .map(|portal| scsi_server::TargetPort { port: portal.port, portal_group: portal.group })
+            .map(|portal| TargetPort { port: target.port(portal), portal_group: portal.group })
             .collect();
         ports.sort_unstable_by_key(|port| port.port);
         ports.dedup_by_key(|port| port.port);
@@ -295,6 +301,12 @@ impl TargetExport {
     pub fn is_reached_by(&self, portal: &Portal) -> bool {
         (self.groups.is_empty() || self.groups.contains(&portal.group))
             && self.listeners.as_ref().is_none_or(|own| own.contains(&portal.listener))
+    }
+
+    /// Its port by which connections of this portal come.
+    pub fn port(&self, portal: &Portal) -> PortId {
+        let own = self.ports.iter().find(|port| port.portal_group == portal.group);
+        own.map_or(portal.port, |own| own.port)
     }
 
     /// Where a login by this portal group is sent instead of being served. Those of one machine are spread

@@ -41,7 +41,7 @@ pub use exports::{
     Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, InitiatorRule, LOGINS_MAX, LunExport, LunMask,
     NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
     PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect,
-    Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
+    Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort,
 };
 pub use links::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine};

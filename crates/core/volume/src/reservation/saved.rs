@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
 use crate::nexus::{Identity, PortId};
+use crate::record::PortSplits;
 use crate::record::reader::Reader;
 
 const PERSIST: u8 = 1;
@@ -32,6 +33,33 @@ impl Reservations {
         for registrant in &kept.registrants {
             registrant.save_to(out);
         }
+    }
+
+    /// Initiator ports that are registered by a port are by all that have come of it, as far as there is room.
+    pub(crate) fn split_ports(&self, splits: &PortSplits) -> Reservations {
+        let mut state = self.clone();
+        for registrant in &self.registrants {
+            let Identity::Initiator { port, .. } = &*registrant.identity else { continue };
+            let now = splits.pairs.iter().filter(|(from, _)| from == port).map(|(_, to)| *to);
+            let now: Vec<_> = now.map(|to| Arc::new(registrant.identity.on_port(to))).collect();
+            if let Some(first) = now.first()
+                && splits.gone.contains(port)
+            {
+                state.registrants.retain(|one| one.identity != registrant.identity);
+                let held = state.held.as_mut().and_then(|held| held.holder.as_mut());
+                if let Some(holder) = held.filter(|holder| **holder == registrant.identity) {
+                    *holder = first.clone();
+                }
+            }
+            for identity in now {
+                if let Err(at) = state.find(&identity)
+                    && state.registrants.len() < REGISTRANTS_MAX
+                {
+                    state.registrants.insert(at, Registrant { identity, ..registrant.clone() });
+                }
+            }
+        }
+        state
     }
 
     /// What [`Reservations::save_to`] wrote, with the Host NQNs if they are `named`; `None` if it

@@ -48,6 +48,9 @@ pub struct PathReport {
     pub protocol: String,
     /// Its portal group.
     pub group: u16,
+    /// iSCSI: the target whose port it is.
+    #[serde(default)]
+    pub target: Option<String>,
     /// Where it listens.
     pub addresses: Vec<SocketAddr>,
     /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `transition`: SCSI hosts see

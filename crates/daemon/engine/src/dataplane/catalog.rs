@@ -9,14 +9,21 @@ use std::{
 };
 
 use shard::Exports;
-use volume::{Shared, VolumeId};
+use volume::{PortSplits, Shared, VolumeId};
 
 use super::{
     exports::{FixedSettings, KnownVolume},
     medium::Medium,
 };
-use crate::store::Store;
-use config::{name::VolumeName, plan::ServedNames};
+use crate::{
+    EngineError,
+    state::{StateDir, StateError, target_ports::TargetPorts},
+    store::Store,
+};
+use config::{
+    name::VolumeName,
+    plan::{ServedNames, Target},
+};
 
 /// What is served now.
 #[derive(Debug, Default)]
@@ -29,6 +36,10 @@ pub struct Catalog {
     given: u32,
     /// What leads to them.
     pub ways: ServedNames,
+    /// Targets that led to them and are stopped: the states of their paths are set all the same.
+    pub stopped: Vec<Target>,
+    /// The numbers of the ports of targets.
+    pub target_ports: TargetPorts,
     /// How often exports were made of it: each makes hosts read the discovery log again.
     pub generation: u64,
 }
@@ -63,13 +74,40 @@ impl CatalogVolume {
 
 impl Catalog {
     /// No volume yet, and these ways.
-    pub fn of(ways: ServedNames) -> Self {
-        Catalog { ways, ..Catalog::default() }
+    pub fn of(ways: ServedNames, target_ports: TargetPorts) -> Self {
+        Catalog { ways, target_ports, ..Catalog::default() }
+    }
+
+    /// Other ways lead to the volumes from now on.
+    pub fn change_ways(&mut self, ways: ServedNames) {
+        let stays = |one: &Target| ways.targets.iter().any(|other| other.name == one.name);
+        self.stopped.extend(std::mem::replace(&mut self.ways, ways.clone()).targets);
+        self.stopped.retain(|one| !stays(one));
+    }
+
+    /// The targets that lead to a volume, also those that are stopped.
+    pub fn targets_of(&self, volume: &str) -> impl Iterator<Item = &Target> {
+        self.ways.targets.iter().chain(&self.stopped).filter(move |target| target.leads_to(volume))
+    }
+
+    /// Numbers the ports of targets that came, durably.
+    pub fn number_ports(&mut self, frame: &FixedSettings, state: &StateDir) -> Result<(), EngineError> {
+        let given = self.target_ports.give(&self.ways.targets, frame.numbers());
+        if given.map_err(EngineError::Unsupported)? {
+            let failed = |why: StateError| EngineError::Unsupported(why.to_string());
+            self.target_ports.save(state).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// The volume of that name.
     pub fn find(&self, name: &str) -> Option<(VolumeId, &CatalogVolume)> {
         self.volumes.iter().find(|(_, entry)| entry.name.as_str() == name).map(|(id, entry)| (*id, entry))
+    }
+
+    /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
+    pub fn split_ports(&self, volume: &VolumeName, frame: &FixedSettings) -> PortSplits {
+        self.target_ports.split(&self.ways.targets, volume, frame.numbers())
     }
 
     /// What the shards are to know.
@@ -83,7 +121,7 @@ impl Catalog {
             };
             self.find(name.as_str()).map(known)
         };
-        Arc::new(frame.exports(&self.ways, self.generation, number))
+        Arc::new(frame.exports(&self.ways, &self.target_ports, self.generation, number))
     }
 
     /// The volume of that name that is on its way out.

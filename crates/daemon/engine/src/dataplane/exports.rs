@@ -17,7 +17,7 @@ use volume::{PortId, VolumeId};
 use super::login;
 use crate::{
     EngineError,
-    state::{StateDir, StateError, ports::Ports, serials::Serials},
+    state::{StateDir, StateError, ports::Ports, serials::Serials, target_ports::TargetPorts},
 };
 use config::{
     name::VolumeName,
@@ -40,7 +40,7 @@ pub struct FixedSettings {
     /// The daemon's cores, in shard order.
     cores: Arc<[u32]>,
     ports: Vec<(Protocol, u16)>,
-    /// The numbers of the ports.
+    /// The numbers of the groups' ports.
     numbers: Ports,
     /// The serial numbers of subsystems that were given one.
     pub(super) serials: Serials,
@@ -78,15 +78,25 @@ impl FixedSettings {
         }
     }
 
-    /// Gives every port the number that it had before, and new ones numbers that none ever had, durably.
-    pub fn number_ports(&mut self, state: &StateDir) -> Result<(), EngineError> {
+    /// Gives every port the number that it had before, and new ones numbers that none ever had, durably. The numbers of
+    /// the ports of targets are returned.
+    pub fn number_ports(&mut self, state: &StateDir, targets: &[Target]) -> Result<TargetPorts, EngineError> {
         let failed = |why: StateError| EngineError::Start(why.to_string());
         let mut numbers = Ports::load(state).map_err(failed)?;
-        if numbers.give(&self.ports).map_err(EngineError::Start)? {
+        let mut target_ports = TargetPorts::load(state, &numbers).map_err(failed)?;
+        if numbers.give(&self.ports, target_ports.last()).map_err(EngineError::Start)? {
             numbers.save(state).map_err(failed)?;
         }
+        if target_ports.give(targets, &numbers).map_err(EngineError::Start)? {
+            target_ports.save(state).map_err(failed)?;
+        }
         self.numbers = numbers;
-        Ok(())
+        Ok(target_ports)
+    }
+
+    /// The numbers of the groups' ports.
+    pub fn numbers(&self) -> &Ports {
+        &self.numbers
     }
 
     /// Finds the shards of the cores that rules name: `cores` are those of the daemon, in shard order; the
@@ -197,6 +207,7 @@ impl FixedSettings {
     pub fn exports(
         &self,
         ways: &ServedNames,
+        target_ports: &TargetPorts,
         generation: u64,
         number: impl Fn(&VolumeName) -> Option<KnownVolume>,
     ) -> Exports {
@@ -210,7 +221,7 @@ impl FixedSettings {
         };
         Exports {
             portals: self.portals.iter().enumerate().filter_map(portal).collect(),
-            targets: ways.targets.iter().map(|target| self.target(target, &number)).collect(),
+            targets: ways.targets.iter().map(|target| self.target(target, target_ports, &number)).collect(),
             discovery_auth: login::discovery_policy(&self.auth),
             nvme: self.nvme(&ways.subsystems, &number, generation),
             admission: AdmissionLimits {
@@ -257,7 +268,16 @@ impl FixedSettings {
         self.numbers.last().max(self.ports.len() as u16)
     }
 
-    fn target(&self, target: &Target, number: &impl Fn(&VolumeName) -> Option<KnownVolume>) -> TargetExport {
+    fn target(
+        &self,
+        target: &Target,
+        target_ports: &TargetPorts,
+        number: &impl Fn(&VolumeName) -> Option<KnownVolume>,
+    ) -> TargetExport {
+        let port = |&group: &u16| {
+            let port = target_ports.of(target, group, &self.numbers)?;
+            Some(shard::TargetPort { port: PortId(port), portal_group: group })
+        };
         let lun = |lun: &config::plan::Lun| {
             let known = number(&lun.volume);
             let read_only = lun.read_only || known.is_some_and(|known| known.read_only);
@@ -269,6 +289,7 @@ impl FixedSettings {
             name: target.name.as_str().into(),
             alias: target.alias.as_deref().map(Into::into),
             groups: target.portals.clone(),
+            ports: target.portals.iter().filter_map(port).collect(),
             listeners: target
                 .listeners
                 .as_ref()
@@ -388,7 +409,7 @@ mod tests {
             let read_only = plan.volumes[at].spec.read_only;
             Some(KnownVolume { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
         };
-        FixedSettings::of(&plan).exports(&plan.ways, 1, number)
+        FixedSettings::of(&plan).exports(&plan.ways, &TargetPorts::default(), 1, number)
     }
 
     #[test]
@@ -440,7 +461,7 @@ mod tests {
             let mut plan = example();
             change(&mut plan);
             let mut frame = FixedSettings::of(&plan);
-            frame.number_ports(&state).unwrap();
+            frame.number_ports(&state, &[]).unwrap();
             frame.port(protocol, tag).0
         };
         assert_eq!(port(&|_| {}, Protocol::Iscsi, 2), 2);
@@ -449,10 +470,30 @@ mod tests {
         let none = &|plan: &mut Plan| plan.portals.retain(|portal| portal.protocol != Protocol::Iscsi);
         assert_eq!(port(none, Protocol::Nvme, 1), 3);
         let mut frame = FixedSettings::of(&example());
-        frame.number_ports(&state).unwrap();
+        frame.number_ports(&state, &[]).unwrap();
         assert_eq!(frame.port(Protocol::Iscsi, 1), PortId(1));
-        let exports = frame.exports(&example().ways, 1, |_| None);
+        let exports = frame.exports(&example().ways, &TargetPorts::default(), 1, |_| None);
         assert_eq!(exports.nvme.referrals[0].port, 6, "behind all that ever were");
+    }
+
+    /// And in those of a daemon whose release before knew ports of portal groups only.
+    #[test]
+    fn a_target_has_its_ports_in_the_exports() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = example();
+        for (written, port) in [(None, 5), (Some(r#"[{"protocol":"iscsi","group":1,"port":3}]"#), 3)] {
+            let state = StateDir::open(&root.path().join(port.to_string())).unwrap();
+            if let Some(written) = written {
+                state.write("ports", written.as_bytes()).unwrap();
+            }
+            let mut frame = FixedSettings::of(&plan);
+            let target_ports = frame.number_ports(&state, &plan.ways.targets).unwrap();
+            let exports = frame.exports(&plan.ways, &target_ports, 1, |_| None);
+            let db = exports.target("iqn.2026-11.com.example:db", &exports.portals[0]).unwrap();
+            assert_eq!((db.port(&exports.portals[0]).0, exports.ports(db)[0].port.0), (port, port));
+            // A target that only sends elsewhere has none.
+            assert!(exports.targets.iter().any(|target| target.ports.is_empty()));
+        }
     }
 
     #[test]

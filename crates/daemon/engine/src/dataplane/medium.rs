@@ -4,7 +4,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use backends::{AnyLeg, File, FileDisk, Null, Stripe};
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
-use volume::{DiskId, Facts, Gauge, Geometry, Ram, RamDisk, Shared, Uuid, VolumeId, VolumeOwner};
+use volume::{DiskId, Facts, Gauge, Geometry, PortSplits, Ram, RamDisk, Shared, Uuid, VolumeId, VolumeOwner};
 
 use super::{exports::revision, notes::Notes, usage::Usage};
 use crate::{
@@ -260,7 +260,7 @@ impl Medium {
         id: VolumeId,
         shards: u16,
         oui: Option<[u8; 3]>,
-        state: &StateDir,
+        (state, splits): (&StateDir, &PortSplits),
         usage: &Usage,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
@@ -281,14 +281,12 @@ impl Medium {
         };
         let record = record_of(store);
         let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
-        let home = VolumeOwner::restore(
-            facts.clone(),
-            self.geometry(),
-            shards,
-            store.volume.spec.persist,
-            saved.as_deref(),
-        )
-        .map_err(|why| {
+        let saved = saved.map(|saved| volume::split_ports(&saved, uuid, splits)).transpose();
+        let restored = saved.and_then(|saved| {
+            let persist = store.volume.spec.persist;
+            VolumeOwner::restore(facts.clone(), self.geometry(), shards, persist, saved.as_deref())
+        });
+        let home = restored.map_err(|why| {
             refuse(format!(
                 "{record} in the state directory is damaged ({why}); restore it, or move it away if its \
                  reservations and bad blocks may be lost"

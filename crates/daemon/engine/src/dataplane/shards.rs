@@ -118,6 +118,7 @@ impl Shards {
 
     /// Tells every shard who may reach what from now on.
     pub(super) fn publish(&self, catalog: &mut Catalog) -> Result<(), EngineError> {
+        catalog.number_ports(&self.frame, &self.state)?;
         let exports = catalog.exports(&self.frame);
         self.ask_all(|| Control::Exports(exports.clone()), ANSWER).map(drop)
     }
@@ -320,7 +321,7 @@ impl Engine for Shards {
         let standing = |(id, entry): (&VolumeId, &CatalogVolume)| {
             let entries = listings.iter().flat_map(|listing| &listing.volumes);
             let entries: Vec<_> = entries.filter(|one| one.id == *id).cloned().collect();
-            volume_state::of(&self.frame, entry.name.as_str(), &entries)
+            volume_state::of(&self.frame, &catalog, entry.name.as_str(), &entries)
         };
         Ok(catalog.volumes.iter().filter_map(standing).collect())
     }
@@ -373,7 +374,8 @@ impl Engine for Shards {
             why
         };
         let medium = Medium::of(store, &disks, shards, (&self.notes, id)).map_err(give_up)?;
-        let specs = medium.specs(store, id, shards, self.oui, &self.state, &self.usage).map_err(give_up)?;
+        let records = (&*self.state, &catalog.split_ports(&store.volume.name, &self.frame));
+        let specs = medium.specs(store, id, shards, self.oui, records, &self.usage).map_err(give_up)?;
         let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped);
         let entry = CatalogVolume::of(store, medium, shared.map_err(give_up)?);
         if let Err(why) = self.tell(id, specs) {
@@ -437,8 +439,9 @@ impl Engine for Shards {
 
     fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError> {
         let mut catalog = self.catalog();
-        let before = std::mem::replace(&mut catalog.ways, ways.clone());
-        self.publish(&mut catalog).inspect_err(|_| catalog.ways = before)
+        let before = catalog.ways.clone();
+        catalog.change_ways(ways.clone());
+        self.publish(&mut catalog).inspect_err(|_| catalog.change_ways(before))
     }
 
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {

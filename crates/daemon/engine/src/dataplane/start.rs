@@ -39,7 +39,9 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let Start { plan, volumes, state } = start;
     let mut config = world::config(plan);
     let shards = config.cores.len().max(1) as u16;
-    let mut catalog = Catalog::of(plan.ways.clone());
+    let mut frame = FixedSettings::of(plan);
+    let target_ports = frame.number_ports(&state, &plan.ways.targets)?;
+    let mut catalog = Catalog::of(plan.ways.clone(), target_ports);
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
     let (notes, attending) = Notes::of(state.clone());
     let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
@@ -57,7 +59,8 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         let disks: Vec<Option<DiskId>> = disks.collect();
         let id = catalog.give().ok_or_else(no_number)?;
         let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
-            let specs = medium.specs(store, id, shards, plan.oui, &state, &usage)?;
+            let records = (&*state, &catalog.split_ports(&store.volume.name, &frame));
+            let specs = medium.specs(store, id, shards, plan.oui, records, &usage)?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
             Ok((CatalogVolume::of(store, medium, shared), specs))
         });
@@ -73,10 +76,8 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
             Err(why) => return Err(why),
         }
     }
-    let mut frame = FixedSettings::of(plan);
     let cores = config.cores.clone();
     frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
-    frame.number_ports(&state)?;
     frame.give_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
     let exports = catalog.exports(&frame);
     let (lines, written) = logged::channel();

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use shard::{Traffic, VolumeEntry};
 use volume::reservation::{Kind, Registrant, Reservations};
-use volume::{Access, Identity, UnservableReason, View};
+use volume::{Access, Identity, PortId, UnservableReason, View};
 
-use super::exports::FixedSettings;
+use super::{catalog::Catalog, exports::FixedSettings};
 use config::plan::Protocol;
 use control::report::{PathReport, RegistrantReport, ReservationReport, VolumeStateReport};
 
@@ -20,7 +20,12 @@ pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
 ];
 
 /// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
-pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<VolumeStateReport> {
+pub fn of(
+    frame: &FixedSettings,
+    catalog: &Catalog,
+    name: &str,
+    entries: &[VolumeEntry],
+) -> Option<VolumeStateReport> {
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
     let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
@@ -33,7 +38,7 @@ pub fn of(frame: &FixedSettings, name: &str, entries: &[VolumeEntry]) -> Option<
         write_protected_by_host: view.host_protection.is_on(),
         not_ready: view.not_ready.as_ref().or(sync_failed).map(|why| not_ready(why).to_owned()),
         closed: view.closed,
-        paths: paths(frame, name, view),
+        paths: paths(frame, catalog, name, view),
         reservation: reservation(frame, name, &view.reservations),
         reads: sum(|io| io.reads),
         read_bytes: sum(|io| io.read_bytes),
@@ -53,22 +58,36 @@ fn not_ready(why: &UnservableReason) -> &'static str {
     }
 }
 
-fn paths(frame: &FixedSettings, name: &str, view: &View) -> Vec<PathReport> {
-    let ports = frame.ports().iter().filter(|(protocol, _)| *protocol != Protocol::NvmeDiscovery);
-    let path = |&(protocol, tag): &(Protocol, u16)| {
-        let port = frame.port(protocol, tag);
+/// The paths by all portal groups; over iSCSI one for each target that leads to the volume.
+fn paths(frame: &FixedSettings, catalog: &Catalog, name: &str, view: &View) -> Vec<PathReport> {
+    let mut paths = Vec::new();
+    for &(protocol, tag) in frame.ports() {
         let here = frame.portals().iter().filter(|one| (one.protocol, one.tag) == (protocol, tag));
         let addresses: Vec<SocketAddr> = here.map(|portal| portal.address).collect();
-        PathReport {
-            volume: name.to_owned(),
-            port: port.0,
-            protocol: protocol.as_str().to_owned(),
-            group: tag,
-            addresses,
-            state: word(view.access(port)).to_owned(),
+        let mut add = |port: PortId, target: Option<&str>| {
+            paths.push(PathReport {
+                volume: name.to_owned(),
+                port: port.0,
+                protocol: protocol.as_str().to_owned(),
+                group: tag,
+                target: target.map(str::to_owned),
+                addresses: addresses.clone(),
+                state: word(view.access(port)).to_owned(),
+            });
+        };
+        match protocol {
+            Protocol::NvmeDiscovery => {}
+            Protocol::Nvme => add(frame.port(protocol, tag), None),
+            Protocol::Iscsi => {
+                let targets = catalog.targets_of(name).filter(|target| target.portals.contains(&tag));
+                for target in targets {
+                    let port = catalog.target_ports.of(target, tag, frame.numbers());
+                    add(port.map_or_else(|| frame.port(protocol, tag), PortId), Some(&target.name));
+                }
+            }
         }
-    };
-    ports.map(path).collect()
+    }
+    paths
 }
 
 fn word(state: Access) -> &'static str {
@@ -167,7 +186,9 @@ mod tests {
         let frame = FixedSettings::of(&example());
         let shown = |sync_failed| {
             let (view, io) = (home.view().clone(), Traffic::default());
-            of(&frame, "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }]).unwrap().not_ready
+            of(&frame, &Catalog::default(), "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }])
+                .unwrap()
+                .not_ready
         };
         assert_eq!(shown(false), None);
         assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge with `volume retry`"));

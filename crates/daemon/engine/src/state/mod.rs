@@ -11,6 +11,7 @@ pub mod identity;
 pub mod nexuses;
 pub mod ports;
 pub mod serials;
+pub mod target_ports;
 pub mod volumes;
 
 use std::{

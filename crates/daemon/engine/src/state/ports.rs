@@ -1,4 +1,5 @@
 //! Which number the port of each portal group has: relative target port (SPC-6 §4.6.6) or PORTID (NVMe Base §5.1.12.2).
+//! Targets that the configuration names have ports of their own ([`super::target_ports`]).
 //!
 //! Reservations and path states that were saved name ports by number. So a number is given once and belongs to its
 //! portal group from then on, also while the configuration does not name that group: another one never gets it.
@@ -10,6 +11,10 @@ use config::plan::Protocol;
 
 /// The record's name.
 const RECORD: &str = "ports";
+
+/// Why no port gets a number any more.
+pub(super) const ALL_GIVEN: &str = "all 65,535 port numbers were given: move the records `ports` and `target-ports` out of the state directory \
+     when no saved reservation or path state is needed any more";
 
 /// A portal group, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,18 +59,15 @@ impl Ports {
         state.write_json(RECORD, &self.entries)
     }
 
-    /// Gives numbers to groups that have none, in their order. Says whether there were any; `Err`: all 65,535 numbers
-    /// belong to groups.
-    pub fn give(&mut self, groups: &[(Protocol, u16)]) -> Result<bool, String> {
+    /// Gives numbers to groups that have none, in their order, behind all that were given: to groups, and up to `last`
+    /// to ports of targets. Says whether there were any; `Err`: all 65,535 are given.
+    pub fn give(&mut self, groups: &[(Protocol, u16)], last: u16) -> Result<bool, String> {
         let before = self.entries.len();
         for &(protocol, group) in groups {
             if self.of(protocol, group).is_some() {
                 continue;
             }
-            let port = self.last().checked_add(1).ok_or(
-                "all 65,535 port numbers were given to portal groups: move the record `ports` out of the state \
-                 directory once no saved reservation or path state is needed",
-            )?;
+            let port = self.last().max(last).checked_add(1).ok_or(ALL_GIVEN)?;
             self.entries.push(PortGroupRecord { protocol: protocol.as_str().to_owned(), group, port });
         }
         Ok(self.entries.len() != before)
@@ -96,12 +98,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let mut ports = Ports::load(&state).unwrap();
-        assert!(ports.give(&OLD).unwrap());
-        assert!(!ports.give(&OLD).unwrap());
+        assert!(ports.give(&OLD, 0).unwrap());
+        assert!(!ports.give(&OLD, 0).unwrap());
         ports.save(&state).unwrap();
         let mut ports = Ports::load(&state).unwrap();
         assert!(
-            ports.give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 7), (Protocol::NvmeDiscovery, 1)]).unwrap()
+            ports
+                .give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 7), (Protocol::NvmeDiscovery, 1)], 0)
+                .unwrap()
         );
         ports.save(&state).unwrap();
         let ports = Ports::load(&state).unwrap();
@@ -125,9 +129,9 @@ mod tests {
     fn the_last_number_is_given_and_no_other_twice() {
         let last = PortGroupRecord { protocol: "iscsi".to_owned(), group: 1, port: u16::MAX - 1 };
         let mut ports = Ports { entries: vec![last] };
-        assert!(ports.give(&[(Protocol::Iscsi, 2)]).unwrap());
+        assert!(ports.give(&[(Protocol::Iscsi, 2)], 0).unwrap());
         assert_eq!(ports.of(Protocol::Iscsi, 2), Some(u16::MAX));
-        let why = ports.give(&[(Protocol::Iscsi, 3)]).unwrap_err();
+        let why = ports.give(&[(Protocol::Iscsi, 3)], 0).unwrap_err();
         assert!(why.contains("65,535") && ports.of(Protocol::Iscsi, 3).is_none(), "{why}");
     }
 }

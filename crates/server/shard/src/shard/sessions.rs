@@ -150,13 +150,11 @@ impl Shard {
         // The exports may have changed since its login was judged.
         let luns =
             self.exports.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
-        let identity = Identity::Initiator {
-            name: initiator.clone(),
-            isid: established.identity.isid.0,
-            port: portal.port,
-        };
+        let port = target.port(portal);
+        let isid = established.identity.isid.0;
+        let identity = Identity::Initiator { name: initiator.clone(), isid, port };
         let spec = NexusSpec {
-            nexus: Nexus { identity: Arc::new(identity), port: portal.port, read_only: false },
+            nexus: Nexus { identity: Arc::new(identity), port, read_only: false },
             target: target.name.clone(),
             portal_group: portal.group,
             ports: self.exports.ports(target),

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Shard, TargetExport};
+use blockwire_shard::{Shard, TargetExport, TargetPort};
 use sim::{Config, World};
+use volume::PortId;
 
 use crate::{log_in, run_until};
 use testkit::iscsi_host::Initiator;
@@ -62,21 +63,18 @@ fn the_end_of_a_session_does_not_take_the_reservation_of_the_one_that_reinstates
     }
 }
 
-/// An initiator that reaches a volume by two targets is one nexus to it, as long as one of its sessions lives,
-/// whichever shards they live on.
+/// A target port is a target's name and a portal group tag (RFC 7143 §3.4.1): an initiator port that logs in to two
+/// targets of one volume is two I_T nexuses to it, whichever shards they live on.
 #[test]
-fn a_session_by_another_target_does_not_take_the_reservation_along_when_it_ends() {
+fn sessions_by_two_targets_of_one_volume_are_two_nexuses() {
     for seed in 0..40 {
-        let mut exports = (*target::exports(&target::Terms::default())).clone();
-        let second = TargetExport { name: SECOND.into(), ..exports.targets[0].clone() };
-        exports.targets.push(second);
-        let config = Config { shards: SHARDS, ..Config::new(seed) };
-        let mut world = super::world_with(config, Arc::new(exports));
+        let mut world = two_targets(seed);
         let by_second = iscsi::initiator::LoginConfig { target_name: Some(SECOND.into()), ..wanted(1) };
         let mut first = log_in(&mut world, wanted(1));
         let mut second = log_in(&mut world, by_second);
         let mut other = log_in(&mut world, wanted(2));
         assert_eq!(status(&mut world, &mut second, &RESERVE), 0);
+        assert_eq!(status(&mut world, &mut first, &TEST_UNIT_READY), CONFLICT, "seed {seed}: it is not his");
         first.log_out(&mut world);
         run_until(&mut world, &mut [&mut first], |all| all[0].logged_out);
         world.run_for(Duration::from_millis(50));
@@ -85,4 +83,54 @@ fn a_session_by_another_target_does_not_take_the_reservation_along_when_it_ends(
         run_until(&mut world, &mut [&mut second], |all| all[0].logged_out);
         assert_eq!(status(&mut world, &mut other, &TEST_UNIT_READY), 0, "seed {seed}: it is still reserved");
     }
+}
+
+/// Two targets of one volume, with ports of their own.
+fn two_targets(seed: u64) -> World<Shard> {
+    let mut exports = (*target::exports(&target::Terms::default())).clone();
+    let ports = vec![TargetPort { port: PortId(9), portal_group: exports.portals[0].group }];
+    exports.targets.push(TargetExport { name: SECOND.into(), ports, ..exports.targets[0].clone() });
+    super::world_with(Config { shards: SHARDS, ..Config::new(seed) }, Arc::new(exports))
+}
+
+/// REGISTER of `key`, by who has registered `current`.
+fn register(world: &mut World<Shard>, host: &mut Initiator, current: u8, key: u8) -> u8 {
+    let mut list = [0; 24];
+    (list[7], list[15]) = (current, key);
+    let itt = host.command(world, 0, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
+    run_until(world, &mut [&mut *host], |all| all[0].is_idle());
+    let ended = host.ended.pop().unwrap();
+    assert_eq!(ended.itt, itt);
+    ended.status
+}
+
+/// Reads `len` bytes of what a command tells.
+fn told(world: &mut World<Shard>, host: &mut Initiator, cdb: &[u8], len: usize) -> Vec<u8> {
+    host.command(world, 0, cdb, &[], len);
+    run_until(world, &mut [&mut *host], |all| all[0].is_idle());
+    let ended = host.ended.pop().unwrap();
+    assert_eq!(ended.status, 0);
+    ended.data
+}
+
+#[test]
+fn each_session_by_a_target_of_its_own_is_registered_for_itself_and_names_its_own_port() {
+    let mut world = two_targets(3);
+    let by_second = iscsi::initiator::LoginConfig { target_name: Some(SECOND.into()), ..wanted(1) };
+    let (mut first, mut second) = (log_in(&mut world, wanted(1)), log_in(&mut world, by_second));
+    for (host, own, other) in [(&mut first, 1, 9), (&mut second, 9, 1)] {
+        assert_eq!(register(&mut world, host, 0, 7), 0, "it is not registered yet");
+        let groups = told(&mut world, host, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], 64);
+        // One group, whose number and port are behind the list's length.
+        assert_eq!((groups[3], groups[6..8].to_vec(), groups[15]), (12, vec![0, own], own));
+        let names = told(&mut world, host, &[0x12, 1, 0x83, 0, 255, 0], 255);
+        let relative = |port| names.windows(8).any(|at| at == [0x01, 0x14, 0, 4, 0, 0, 0, port]);
+        assert!(relative(own) && !relative(other), "{names:02x?}");
+    }
+    let keys = told(&mut world, &mut second, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], 64);
+    assert_eq!(keys[7], 16, "two registrations");
+    // Who leaves takes nobody along.
+    assert_eq!(register(&mut world, &mut first, 7, 0), 0);
+    let keys = told(&mut world, &mut second, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], 64);
+    assert_eq!((keys[7], keys[15]), (8, 7));
 }

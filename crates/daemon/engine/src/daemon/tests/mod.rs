@@ -63,6 +63,7 @@ impl Engine for Memory {
             port,
             protocol: protocol.into(),
             group,
+            target: None,
             addresses: Vec::new(),
             state: "optimized".into(),
         };
