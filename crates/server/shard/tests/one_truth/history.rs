@@ -51,6 +51,8 @@ pub struct Tally {
     pub torn: u64,
     /// R2Ts behind the first of a command, and data PDUs before the last of an R2T.
     pub pieces: u64,
+    /// Connections that were reset on their way to the shard of their session or controller.
+    pub turned_away: u64,
 }
 
 impl Tally {
@@ -77,12 +79,13 @@ impl Tally {
         self.undigested += other.undigested;
         self.torn += other.torn;
         self.pieces += other.pieces;
+        self.turned_away += other.turned_away;
     }
 
     /// Whether everything that can happen happens, in a hundred histories or more.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, swapped, miscompared, parted, spoilt, unreadable, .. } = *self;
-        let Tally { aborted, lost_links, resets, unit_resets, pieces, .. } = *self;
+        let Tally { aborted, lost_links, resets, unit_resets, pieces, turned_away, .. } = *self;
         let rare = [
             failed,
             miscompared,
@@ -94,6 +97,7 @@ impl Tally {
             resets,
             unit_resets,
             pieces,
+            turned_away,
         ];
         good > 5_000 && swapped > 200 && rare.iter().all(|count| *count > 20)
     }

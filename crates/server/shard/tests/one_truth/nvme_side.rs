@@ -5,6 +5,7 @@ use std::time::Duration;
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
 use nvme::{FabricsType, HostId, Nqn, Opcode, Sqe, Status};
 use nvme_tcp::{HostLimits, QueueSize};
+use sim::PeerEnd;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -37,16 +38,43 @@ impl History {
         answer.expect("it was waited for")
     }
 
-    /// Connects a host's admin queue, enables the controller, and connects its I/O queues.
+    /// Connects a host's admin queue, enables the controller, and connects its I/O queues; all of it again if a shard
+    /// has no room for one of them.
     pub fn connect(&mut self, host: usize) {
-        let controller = self.hosts[host].controller();
-        controller.cntlid = ConnectData::DYNAMIC;
-        controller.enabled = false;
-        controller.queues.clear();
-        let ended = self.join(host, 0);
-        assert!(ended.status.is_success(), "seed {}: {ended:?}", self.plan.seed);
-        self.hosts[host].controller().cntlid = Connected::parse(ended.result).cntlid;
-        self.enable(host);
+        loop {
+            let controller = self.hosts[host].controller();
+            controller.cntlid = ConnectData::DYNAMIC;
+            controller.enabled = false;
+            controller.queues.clear();
+            let ended = self.join(host, 0);
+            if self.was_turned_away(host, &ended) {
+                continue;
+            }
+            assert!(ended.status.is_success(), "seed {}: {ended:?}", self.plan.seed);
+            self.hosts[host].controller().cntlid = Connected::parse(ended.result).cntlid;
+            if self.enable(host) {
+                return;
+            }
+            self.leave(host);
+        }
+    }
+
+    /// Whether the queue that a host connected last was reset on its way to its controller's shard.
+    fn was_turned_away(&mut self, host: usize, ended: &Ended) -> bool {
+        let queue = self.hosts[host].controller().queues.last().expect("it was connected");
+        let turned_away = ended.status == Status::HOST_PATH_ERROR
+            && self.plan.shard_faults.refuse_move_permille > 0
+            && self.world.peer_end(queue.peer) == PeerEnd::Reset;
+        self.tally.turned_away += u64::from(turned_away);
+        turned_away
+    }
+
+    /// A host gives its association up, of which a queue was turned away.
+    fn leave(&mut self, host: usize) {
+        self.hosts[host].controller().queues[0].hang_up(&mut self.world, false);
+        self.wait("the queues of an association that its host gives up to close", |history| {
+            history.hosts[host].controller().queues.iter().all(Queue::is_closed)
+        });
     }
 
     /// Connects a queue.
@@ -87,12 +115,16 @@ impl History {
         ended
     }
 
-    fn enable(&mut self, host: usize) {
+    /// False: a shard has no room for one of its queues.
+    fn enable(&mut self, host: usize) -> bool {
         let on = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
         assert!(self.errand(host, 0, on, vec![], 0).status.is_success());
         self.wait_ready(host, true);
         for qid in 1..=self.plan.queues {
             let ended = self.join(host, qid);
+            if self.was_turned_away(host, &ended) {
+                return false;
+            }
             let busy = ended.status == Status::CONTROLLER_BUSY;
             if busy && qid > 1 && self.plan.pool_bytes <= 4 << 20 {
                 // There is not the memory for another; a host does with fewer.
@@ -102,6 +134,7 @@ impl History {
             assert!(ended.status.is_success(), "seed {} queue {qid}: {ended:?}", self.plan.seed);
         }
         self.ask_for_events(host);
+        true
     }
 
     /// Waits until CSTS.RDY is so.
@@ -284,6 +317,9 @@ impl History {
         let controller = self.hosts[host].controller();
         controller.orphans.clear();
         controller.queues.truncate(1);
-        self.enable(host);
+        if !self.enable(host) {
+            self.leave(host);
+            self.connect(host);
+        }
     }
 }

@@ -153,8 +153,7 @@ impl Plan {
                 torn_permille: if file { hitches.below(300) as u32 } else { 0 },
                 no_holes: file && hitches.permille(200),
             },
-            // Its hosts do not connect again: the histories of `simulation` have links that are refused.
-            shard_faults: ShardFaults { refuse_move_permille: 0, ..ShardFaults::of(&mut hitches) },
+            shard_faults: ShardFaults::of(&mut hitches),
             abort_permille: trouble(&mut chance, 100),
             lose_permille: trouble(&mut chance, 15),
             reset_permille: trouble(&mut chance, 20),

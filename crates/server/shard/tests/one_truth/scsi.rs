@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
+use sim::{Peer, PeerEnd};
 
 use crate::command::Flight;
 use crate::history::{History, PATIENCE};
@@ -13,7 +14,17 @@ use testkit::iscsi_host::{Ended, Initiator};
 use testkit::target;
 
 impl History {
+    /// Logs in, again as long as the shard of the new session has no room for its first connection. It has none for
+    /// others that join: then the session goes on without them.
     pub fn log_in(&mut self, isid: u16) -> Initiator {
+        loop {
+            if let Some(initiator) = self.try_log_in(isid) {
+                return initiator;
+            }
+        }
+    }
+
+    fn try_log_in(&mut self, isid: u16) -> Option<Initiator> {
         let mut wanted = target::wanted(isid);
         if self.plan.digests.0 {
             wanted.limits.header_digest = vec![Digest::Crc32c];
@@ -39,8 +50,30 @@ impl History {
                 self.poll();
                 self.step();
             }
+            let conn = usize::from(cid);
+            if self.is_turned_away(initiator.peer_of(conn)) {
+                if cid == 0 {
+                    return None;
+                }
+                initiator.kill(&mut self.world, conn, true);
+            }
         }
-        initiator
+        Some(initiator)
+    }
+
+    /// Whether a connection that has just logged in is reset on its way to the shard of its session.
+    fn is_turned_away(&mut self, peer: Peer) -> bool {
+        if self.plan.shard_faults.refuse_move_permille == 0 {
+            return false;
+        }
+        let until = self.world.now() + Duration::from_millis(50);
+        while self.world.now() < until {
+            self.poll();
+            self.step();
+        }
+        let turned_away = self.world.peer_end(peer) == PeerEnd::Reset;
+        self.tally.turned_away += u64::from(turned_away);
+        turned_away
     }
 
     /// Sends a command that is no part of the history, and waits for its end; unit attentions are taken
