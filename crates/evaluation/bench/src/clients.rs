@@ -114,8 +114,8 @@ fn own(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, 
 
 /// Its figures in the words of the table.
 fn figures(said: &Value, load: &Load, used_ns: u64) -> Option<Value> {
-    let job = &said["jobs"][0];
-    let of = &job[load.op];
+    let job = said.get("jobs")?.get(0)?;
+    let of = job.get(load.op)?;
     let (iops, ios) = (of["iops"].as_f64()?, of["ios"].as_u64()?);
     if job["errors"] != 0 || ios == 0 {
         return None;

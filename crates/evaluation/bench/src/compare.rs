@@ -151,8 +151,10 @@ pub fn medians(rounds: &[Value]) -> Value {
     }
     let median = |mut numbers: Vec<f64>| {
         numbers.sort_by(f64::total_cmp);
-        let half = numbers.len() / 2;
-        if numbers.len() % 2 == 1 { numbers[half] } else { (numbers[half - 1] + numbers[half]) / 2.0 }
+        let at = |place: usize| numbers.get(place).copied();
+        // One of both where the number is odd.
+        let (low, high) = (at(numbers.len().checked_sub(1)? / 2)?, at(numbers.len() / 2)?);
+        Some((low + high) / 2.0)
     };
     Value::Object(
         figures.into_iter().map(|(key, numbers)| (key.to_owned(), json!(median(numbers)))).collect(),
@@ -208,17 +210,13 @@ impl<K: Compared> Table<K> {
 
     /// Adds one round's figures.
     pub fn add(&mut self, load: String, kind: K, figures: Value) {
-        let row = match self.rows.iter().position(|(name, _)| *name == load) {
-            Some(row) => row,
-            None => {
-                self.rows.push((load, Vec::new()));
-                self.rows.len() - 1
-            }
+        let Some((_, row)) = self.rows.iter_mut().find(|(name, _)| *name == load) else {
+            self.rows.push((load, vec![(kind, vec![figures])]));
+            return;
         };
-        let servers = &mut self.rows[row].1;
-        match servers.iter_mut().find(|(other, _)| *other == kind) {
+        match row.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, rounds)) => rounds.push(figures),
-            None => servers.push((kind, vec![figures])),
+            None => row.push((kind, vec![figures])),
         }
     }
 

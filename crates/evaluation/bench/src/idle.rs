@@ -106,7 +106,7 @@ fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, Iscsi)]) 
     let end = Instant::now() + time;
     let mut input = vec![0; 64 << 10];
     while Instant::now() < end {
-        let tokens: Vec<u64> = epoll.wait(Some(end - Instant::now()))?.collect();
+        let tokens: Vec<u64> = epoll.wait(Some(end.saturating_duration_since(Instant::now())))?.collect();
         for token in tokens {
             let Some((socket, form)) = open.get_mut(token as usize) else { continue };
             let came = io::Read::read(socket, &mut input)?;
@@ -114,7 +114,7 @@ fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, Iscsi)]) 
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let mut out = Outgoing::new(0);
-            form.take(&input[..came], &mut out, &mut Vec::new())?;
+            form.take(input.get(..came).unwrap_or_default(), &mut out, &mut Vec::new())?;
             out.flush(socket)?;
         }
     }

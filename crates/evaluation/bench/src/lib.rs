@@ -6,6 +6,18 @@
 //! wait in the same way ([`spin`]), and a target is driven by the very loop that drives the
 //! responder ([`load`]); only the bytes on the wire differ ([`form`]).
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 pub mod clients;
 pub mod compare;
 pub mod form;

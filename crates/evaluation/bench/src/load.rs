@@ -249,6 +249,10 @@ impl<F: Form> Load<'_, F> {
         Ok(came)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "an index is one that `add` gave out, and no connection is removed; no more is kept than came"
+    )]
     fn receive(&mut self, index: usize) -> io::Result<bool> {
         let connection = &mut self.connections[index];
         if !connection.out.is_empty() {
@@ -273,12 +277,18 @@ impl<F: Form> Load<'_, F> {
         Ok(true)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "an index is one that `add` gave out, and no connection is removed"
+    )]
     fn complete(&mut self, index: usize, now: Instant) -> io::Result<()> {
         let connection = &mut self.connections[index];
         for tag in self.done.drain(..) {
-            let issued = connection.issued.get(tag as usize);
-            let issued =
-                *issued.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an unknown tag came"))?;
+            let issued = connection.issued.get(tag as usize).copied();
+            let is_idle = connection.free.len() >= connection.issued.len();
+            let Some(issued) = issued.filter(|_| !is_idle) else {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer to no request came"));
+            };
             connection.free.push(tag);
             self.in_flight -= 1;
             if self.measuring {
@@ -301,6 +311,10 @@ impl<F: Form> Load<'_, F> {
     }
 
     /// Issues as many requests as are free, if there is no gap to keep.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "an index is one that `add` gave out, and no connection is removed"
+    )]
     fn refill(&mut self, index: usize, now: Instant) -> io::Result<()> {
         let first = self.connections[index].free.len() == self.plan.depth as usize && self.due.is_empty();
         if self.plan.gap.is_zero() || first {
@@ -309,6 +323,10 @@ impl<F: Form> Load<'_, F> {
         self.flush(index)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "an index is one that `add` gave out, and no connection is removed; a free tag is below the depth"
+    )]
     fn issue(&mut self, index: usize, now: Instant) -> bool {
         let connection = &mut self.connections[index];
         let Some(tag) = connection.free.pop() else { return false };
@@ -335,6 +353,10 @@ impl<F: Form> Load<'_, F> {
         true
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "an index is one that `add` gave out, and no connection is removed"
+    )]
     fn flush(&mut self, index: usize) -> io::Result<()> {
         let connection = &mut self.connections[index];
         let wanted = !connection.out.flush(&mut connection.socket)?;
@@ -361,4 +383,41 @@ fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 25;
     *state ^= *state >> 27;
     state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::form::bare::{Bare, HEADER_LEN, reply_header};
+
+    #[test]
+    fn a_request_that_is_answered_twice_ends_the_load_with_an_error() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.read_exact(&mut [0; HEADER_LEN]).unwrap();
+            socket.write_all(&[reply_header(0, 0), reply_header(0, 0)].concat()).unwrap();
+            socket
+        });
+        let plan = Plan {
+            op: Op::Read,
+            len: 512,
+            depth: 1,
+            size: 512,
+            once: false,
+            warmup: Duration::ZERO,
+            measure: Duration::from_secs(5),
+            gap: Duration::ZERO,
+            wait: Wait::Sleep,
+            poll: Duration::ZERO,
+            server: None,
+            seed: 1,
+        };
+        let why = run(&plan, vec![(connect(address, None).unwrap(), Bare::default())]).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::InvalidData, "{why}");
+        drop(server.join());
+    }
 }

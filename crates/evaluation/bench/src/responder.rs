@@ -238,18 +238,21 @@ impl Responder {
         if let Some(name) = &self.options.congestion {
             system::set_congestion(&socket, name)?;
         }
-        self.connections[index] = Some(Box::new(Connection::new(socket)));
+        if let Some(slot) = self.connections.get_mut(index) {
+            *slot = Some(Box::new(Connection::new(socket)));
+        }
         self.go_on(index).map(drop)
     }
 
     /// Parses what came and starts what can be started; true if the connection closed.
     fn go_on(&mut self, index: usize) -> io::Result<bool> {
-        let Some(connection) = self.connections[index].as_mut() else { return Ok(false) };
+        let Some(slot) = self.connections.get_mut(index) else { return Ok(false) };
+        let Some(connection) = slot else { return Ok(false) };
         if connection.closing {
             if connection.receiving || connection.sending {
                 return Ok(false);
             }
-            self.connections[index] = None;
+            *slot = None;
             return Ok(true);
         }
         self.counters.requests += connection.parse(&mut self.memory);
@@ -261,9 +264,13 @@ impl Responder {
             self.push(entry)?;
         }
         // A peer that breaks the form is closed by the next turn.
-        let connection =
-            self.connections[index].as_ref().is_some_and(|c| c.closing && !c.receiving && !c.sending);
-        if connection { self.go_on(index) } else { Ok(false) }
+        let is_over =
+            |connection: &Connection| connection.closing && !connection.receiving && !connection.sending;
+        if self.connections.get(index).and_then(Option::as_deref).is_some_and(is_over) {
+            self.go_on(index)
+        } else {
+            Ok(false)
+        }
     }
 
     /// Ends all connections and waits until the kernel has let go of their memory.
@@ -310,6 +317,7 @@ impl Connection {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "`filling` is 0 or 1, and there are two batches")]
     fn sent(&mut self, result: i32) {
         self.sending = false;
         let batch = &mut self.batches[1 - self.filling];
@@ -324,6 +332,10 @@ impl Connection {
     }
 
     /// Takes the requests that came; gives their number.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`from` is at most `to`, which is what was received; `place` keeps a request within the memory"
+    )]
     fn parse(&mut self, memory: &mut [u8]) -> u64 {
         let mut requests = 0;
         loop {
@@ -358,6 +370,7 @@ impl Connection {
     }
 
     /// Puts replies into the batch as long as there is room.
+    #[expect(clippy::indexing_slicing, reason = "`filling` is 0 or 1, and there are two batches")]
     fn fill(&mut self, memory: &[u8]) {
         while let Some(request) = self.waiting.front() {
             if !self.batches[self.filling].add(*request, memory) {
@@ -367,6 +380,7 @@ impl Connection {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "`filling` is 0 or 1, and there are two batches")]
     fn start_send(&mut self, index: usize) -> Option<squeue::Entry> {
         if self.sending {
             return None;
@@ -381,6 +395,7 @@ impl Connection {
         Some(entry.user_data(SEND | index as u64))
     }
 
+    #[expect(clippy::indexing_slicing, reason = "`to` is at most what was received")]
     fn start_receive(&mut self, index: usize) -> Option<squeue::Entry> {
         // Requests that find no room are the bound: nothing more is received before they are gone.
         if self.receiving || self.closing || !self.waiting.is_empty() {
@@ -414,6 +429,10 @@ impl Batch {
     }
 
     /// Adds a reply if there is room.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the slots were made long enough; `place` keeps a request within the memory"
+    )]
     fn add(&mut self, request: Request, memory: &[u8]) -> bool {
         let data = if request.op == Op::Read { request.len as usize } else { 0 };
         let bytes = HEADER_LEN + data;

@@ -92,8 +92,8 @@ impl Setting {
             "volumes": format!("{VOLUME_MIB} MiB in memory, written once from end to end"),
             "rounds": format!("{} of {} s, interleaved, medians", self.rounds, self.seconds),
         });
-        for (name, version) in versions {
-            all[*name] = json!(version);
+        if let Some(all) = all.as_object_mut() {
+            all.extend(versions.iter().map(|(name, version)| ((*name).to_owned(), json!(version))));
         }
         all
     }

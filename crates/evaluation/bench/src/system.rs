@@ -153,7 +153,7 @@ impl Epoll {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             other => other?,
         };
-        Ok(self.events[..count as usize].iter().map(|event| event.u64))
+        Ok(self.events.iter().take(count as usize).map(|event| event.u64))
     }
 }
 

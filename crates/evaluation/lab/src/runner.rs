@@ -209,8 +209,10 @@ impl Runner<'_> {
         let (before, rest) = all.split_at_checked(at).unwrap_or((all, &[]));
         // What was estimated wrongly so far is expected to be so further on.
         let done = takes(before);
-        let wrong =
-            if at == 0 { 1.0 } else { progress.allowance.passed().as_secs_f64() / done.as_secs_f64() };
+        let wrong = match done {
+            Duration::ZERO => 1.0,
+            done => progress.allowance.passed().div_duration_f64(done),
+        };
         let moment = Moment {
             step: (at + 1, all.len()),
             what: what(step),

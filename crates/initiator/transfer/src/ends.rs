@@ -360,7 +360,7 @@ impl End {
         let End::File { file, path, .. } = self else { return Ok(()) };
         let (len, mut place) = (memory.len(), at);
         for part in memory.slices_mut(0..len) {
-            let part = &part[..part.len().min(total.saturating_sub(place) as usize)];
+            let (part, _) = part.split_at(part.len().min(total.saturating_sub(place) as usize));
             file.write_all_at(part, place).map_err(named(path))?;
             place += part.len() as u64;
         }

@@ -4,6 +4,17 @@
 //! lock) unless it is forced, and nothing is changed before all that could refuse has been asked.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod claims;
 pub mod ends;

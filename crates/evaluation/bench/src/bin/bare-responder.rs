@@ -1,6 +1,17 @@
 //! Answers requests of a storage protocol's sizes from memory, with no protocol at all.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -1,6 +1,17 @@
 //! Compares Blockwire with tgt and with the bare responder, under one load generator.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 use std::io;
 use std::process::{Command, ExitCode};
@@ -140,15 +151,17 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     if !gaps.is_empty() {
         gaps.print("One request at a time, with pauses at the client", Kind::Bare);
     }
-    if let Some(share) = rest["idle"]["server_cpu_share"].as_f64() {
-        let (sessions, seconds) = (&rest["idle"]["sessions"], &rest["idle"]["seconds"]);
+    let (idle, memory) =
+        (rest.get("idle").unwrap_or(&Value::Null), rest.get("memory").unwrap_or(&Value::Null));
+    if let Some(share) = idle["server_cpu_share"].as_f64() {
+        let (sessions, seconds) = (&idle["sessions"], &idle["seconds"]);
         println!(
             "\nidle: {:.4} % of a core with {sessions} sessions over {seconds} s (goal: below 0.1)",
             share * 100.0
         );
     }
-    if let Some(bytes) = rest["memory"]["bytes_per_session"].as_u64() {
-        println!("memory: {bytes} bytes per idle session, of {} sessions", rest["memory"]["sessions"]);
+    if let Some(bytes) = memory["bytes_per_session"].as_u64() {
+        println!("memory: {bytes} bytes per idle session, of {} sessions", memory["sessions"]);
     }
 }
 

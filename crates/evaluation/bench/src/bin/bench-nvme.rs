@@ -2,6 +2,17 @@
 //! one load generator, and under SPDK's own client.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,17 @@
 //! A load on a storage server's socket: the bare form, iSCSI, or NVMe/TCP.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,11 +61,11 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     connections: u32,
     /// Seconds to measure.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    #[arg(long, default_value = "2", value_parser = duration)]
+    seconds: Duration,
     /// Seconds of load before that.
-    #[arg(long, default_value_t = 0.3)]
-    warmup: f64,
+    #[arg(long, default_value = "0.3", value_parser = duration)]
+    warmup: Duration,
     /// MiB of the volume that are used; offsets are random.
     #[arg(long, default_value_t = 256)]
     size_mib: u64,
@@ -98,6 +109,13 @@ enum FormName {
     Nvme,
 }
 
+/// Seconds, as a user gives them.
+fn duration(text: &str) -> Result<Duration, clap::Error> {
+    let wrong = || clap::Error::raw(clap::error::ErrorKind::ValueValidation, "this is no number of seconds");
+    let seconds = text.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.depth == 0 || args.depth > 1 << 14 || args.connections == 0 || args.bs == 0 || args.bs > 1 << 20 {
@@ -133,8 +151,8 @@ fn load(args: &Args) -> io::Result<Value> {
         depth: args.depth,
         size: args.size_mib << 20,
         once: args.once,
-        warmup: Duration::from_secs_f64(args.warmup),
-        measure: Duration::from_secs_f64(args.seconds),
+        warmup: args.warmup,
+        measure: args.seconds,
         gap: Duration::from_micros(args.gap_us),
         wait: args.wait,
         poll: Duration::from_micros(args.poll_us),
@@ -143,7 +161,7 @@ fn load(args: &Args) -> io::Result<Value> {
     };
     let sockets = (0..args.connections).map(|_| connect(args.address, args.congestion.as_deref()));
     let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
-    let congestion = system::congestion(&sockets[0])?;
+    let congestion = sockets.first().map_or(Ok(String::new()), system::congestion)?;
     let measured = match args.form {
         FormName::Bare => run(&plan, sockets.into_iter().map(|socket| (socket, Bare::default())).collect())?,
         FormName::Iscsi => {
@@ -198,7 +216,7 @@ fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
 fn rest(args: &Args, sessions: u32) -> io::Result<Value> {
     system::raise_descriptor_limit()?;
     let server = args.server_pid.ok_or(io::ErrorKind::InvalidInput)?;
-    let time = Duration::from_secs_f64(args.seconds);
+    let time = args.seconds;
     let idle = match args.form {
         FormName::Bare => return Err(io::Error::other("the bare form has no sessions")),
         FormName::Iscsi => idle::measure(args.address, &args.target, args.lun, sessions, time, server)?,
@@ -208,7 +226,7 @@ fn rest(args: &Args, sessions: u32) -> io::Result<Value> {
     };
     let grown = idle.resident.1.saturating_sub(idle.resident.0);
     Ok(json!({
-        "sessions": idle.sessions, "seconds": args.seconds, "login_seconds": idle.login_seconds,
+        "sessions": idle.sessions, "seconds": time.as_secs_f64(), "login_seconds": idle.login_seconds,
         "resident_before": idle.resident.0, "resident_after": idle.resident.1,
         "bytes_per_session": grown / u64::from(sessions.max(1)), "server_cpu_share": idle.cpu_share,
     }))

@@ -135,7 +135,8 @@ impl<S: Read + Write> Association<S> {
     fn look_at_namespace(&mut self) -> io::Result<()> {
         let bytes = self.identify(Cns::NAMESPACE, self.nsid)?;
         let namespace = Namespace::ref_from_bytes(&bytes).map_err(|_| wrong("a namespace of 4096 bytes"))?;
-        let format = namespace.lbaf[usize::from(namespace.flbas & 15)];
+        let formats = &namespace.lbaf;
+        let format = formats.get(usize::from(namespace.flbas & 15)).ok_or_else(|| wrong("no such format"))?;
         if namespace.nsze.get() == 0 || !(9..=16).contains(&format.shift) || format.metadata.get() != 0 {
             return Err(wrong(format!("namespace {} is not there, or not one of plain blocks", self.nsid)));
         }
@@ -263,7 +264,6 @@ fn read_pdu(socket: &mut impl Read) -> io::Result<Vec<u8>> {
     if common.pdu_type == PduType::C2H_TERM_REQ {
         return Err(wrong("the controller ends the connection"));
     }
-    pdu.resize(len, 0);
-    socket.read_exact(&mut pdu[COMMON_LEN..])?;
-    Ok(pdu)
+    socket.take((len - COMMON_LEN) as u64).read_to_end(&mut pdu)?;
+    if pdu.len() < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(pdu) }
 }

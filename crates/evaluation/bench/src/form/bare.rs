@@ -36,12 +36,11 @@ pub fn parse_request(header: &[u8; HEADER_LEN]) -> Option<Request> {
         2 => Op::Write,
         _ => return None,
     };
-    Some(Request {
-        tag: word(header, 8),
-        op,
-        offset: u64::from(word(header, 20)) << 32 | u64::from(word(header, 16)),
-        len: word(header, 4),
-    })
+    let (words, _) = header.as_chunks::<4>();
+    let [_, len, tag, _, low, high, ..] = *words else { return None };
+    let number = u32::from_le_bytes;
+    let offset = u64::from(number(high)) << 32 | u64::from(number(low));
+    Some(Request { tag: number(tag), op, offset, len: number(len) })
 }
 
 /// The header of a reply with `len` bytes of data.
@@ -52,8 +51,11 @@ pub fn reply_header(tag: u32, len: u32) -> [u8; HEADER_LEN] {
     header
 }
 
-fn word(header: &[u8; HEADER_LEN], at: usize) -> u32 {
-    u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+/// The tag and the length of the data of a reply, if the request was carried out.
+fn parse_reply(header: &[u8; HEADER_LEN]) -> Option<(u32, u32)> {
+    let (words, _) = header.as_chunks::<4>();
+    let [[0, ..], len, tag, ..] = *words else { return None };
+    Some((u32::from_le_bytes(tag), u32::from_le_bytes(len)))
 }
 
 /// The requesting side of a connection.
@@ -78,12 +80,11 @@ impl Form for Bare {
             let (tag, left) = match self.arriving {
                 Some(arriving) => arriving,
                 None => {
-                    let Some(header) = input[at..].first_chunk::<HEADER_LEN>() else { return Ok(at) };
-                    if header[0] != 0 {
-                        return Err(wrong("a request failed"));
-                    }
+                    let rest = input.get(at..).unwrap_or_default();
+                    let Some(header) = rest.first_chunk::<HEADER_LEN>() else { return Ok(at) };
+                    let (tag, len) = parse_reply(header).ok_or_else(|| wrong("a request failed"))?;
                     at += HEADER_LEN;
-                    (word(header, 8), word(header, 4) as usize)
+                    (tag, len as usize)
                 }
             };
             let here = left.min(input.len() - at);

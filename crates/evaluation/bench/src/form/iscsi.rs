@@ -212,7 +212,7 @@ impl Form for Iscsi {
                 return Ok(at);
             }
             done.extend(self.done_then.take());
-            let Some(header) = Bhs::from_prefix(&input[at..]) else { return Ok(at) };
+            let Some(header) = Bhs::from_prefix(input.get(at..).unwrap_or_default()) else { return Ok(at) };
             at += BHS_LEN;
             self.segment_left = header.ahs_len() + header.padded_data_len();
             self.done_then = self.header(header, out)?;

@@ -102,7 +102,11 @@ fn take_keys(session: &mut Session, text: &[u8]) -> io::Result<()> {
         };
         let number = || value.parse::<u32>().map_err(|_| wrong(format!("{key}={value} is no number")));
         match key {
-            "MaxRecvDataSegmentLength" => session.segment_max = number()?,
+            // RFC 7143 §13.12: of nothing, no write would ever be sent.
+            "MaxRecvDataSegmentLength" => match number()? {
+                0..512 => return Err(wrong(format!("{key}={value} is less than 512"))),
+                most => session.segment_max = most,
+            },
             "FirstBurstLength" => session.first_burst = number()?,
             "ImmediateData" => session.immediate = value == "Yes",
             "HeaderDigest" | "DataDigest" if value != "None" => return Err(wrong(format!("{key}={value}"))),
@@ -203,5 +207,19 @@ impl Session {
             exp_stat_sn: Sn::new(0),
             max_cmd_sn: Sn::new(1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Data would be cut into pieces of no bytes, without end.
+    #[test]
+    fn a_target_that_takes_no_data_is_refused() {
+        let mut session = Session::new(0);
+        assert!(take_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
+        take_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
+        assert_eq!(session.segment_max, 512);
     }
 }

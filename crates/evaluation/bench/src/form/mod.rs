@@ -94,7 +94,18 @@ impl Outgoing {
         }
     }
 
-    /// Appends payload.
+    /// Appends zeroes to a header.
+    pub fn zeroes(&mut self, len: usize) {
+        /// More than any header is padded by.
+        const ZEROES: [u8; 128] = [0; 128];
+        self.head(ZEROES.get(..len).unwrap_or(&ZEROES));
+    }
+
+    /// Appends payload: at most as much as was said at first.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "no request is longer than the plan's, which made the payload"
+    )]
     pub fn payload(&mut self, len: usize) {
         if len > COPIED_MAX {
             self.parts.push(Part::Payload { len });
@@ -106,6 +117,10 @@ impl Outgoing {
     }
 
     /// Writes what the socket takes; true if that was all.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "less than all of the first part was taken, and `first` is below their number"
+    )]
     pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
         while self.first < self.parts.len() {
             let mut skip = self.taken;
@@ -130,6 +145,10 @@ impl Outgoing {
         Ok(true)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a part names bytes that were appended, and they stay until all are sent"
+    )]
     fn bytes(&self, part: Part) -> &[u8] {
         match part {
             Part::Head { from, len } => &self.heads[from..from + len],

@@ -5,7 +5,9 @@ use std::io;
 
 use nvme::io::Transfer;
 use nvme::{Descriptor, Opcode, Sqe};
-use nvme_tcp::wire::{C2hData, COMMON_LEN, CapsuleResp, CommonHeader, Flags, H2cData, PduType, R2t};
+use nvme_tcp::wire::{
+    C2hData, COMMON_LEN, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, PduType, R2t,
+};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -72,7 +74,7 @@ impl Nvme {
             return Err(wrong("data for no read"));
         };
         let len = part.datal.get();
-        if part.common.plen.get() < u32::from(part.common.pdo) + len {
+        if u64::from(part.common.plen.get()) < u64::from(part.common.pdo) + u64::from(len) {
             return Err(wrong("data that its PDU does not hold"));
         }
         *left = left.checked_sub(len).ok_or_else(|| wrong("more data than was asked for"))?;
@@ -116,7 +118,7 @@ impl Nvme {
             part.common.pdo = data_at as u8;
             part.common.plen = U32::new(data_at + here);
             out.head(part.as_bytes());
-            out.head(&[0; 128][..data_at as usize - H2cData::LEN]);
+            out.zeroes(data_at as usize - H2cData::LEN);
             out.payload(here as usize);
             at += here;
         }
@@ -127,6 +129,7 @@ impl Nvme {
 impl Form for Nvme {
     fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
         let queue = self.queue;
+        let Some(waits) = self.waits.get_mut(request.tag as usize) else { return false };
         let mut sqe = Sqe::new_zeroed();
         sqe.flags = 0x40;
         sqe.cid = U16::new(request.tag as u16);
@@ -138,19 +141,19 @@ impl Form for Nvme {
         match request.op {
             Op::Read => {
                 sqe.opcode = Opcode::READ;
-                self.waits[request.tag as usize] = Waits::Read(request.len);
+                *waits = Waits::Read(request.len);
                 out.head(capsule(sqe, 0, 0).as_bytes());
             }
             Op::Write => {
                 sqe.opcode = Opcode::WRITE;
-                self.waits[request.tag as usize] = Waits::Write(request.len);
+                *waits = Waits::Write(request.len);
                 if request.len > queue.in_capsule {
                     out.head(capsule(sqe, 0, 0).as_bytes());
                     return true;
                 }
                 sqe.dptr.identifier = Descriptor::IN_CAPSULE;
                 out.head(capsule(sqe, queue.data_at, request.len).as_bytes());
-                out.head(&[0; 128][..queue.data_at as usize - 72]);
+                out.zeroes(queue.data_at as usize - CapsuleCmd::LEN);
                 out.payload(request.len as usize);
             }
         }
@@ -167,16 +170,14 @@ impl Form for Nvme {
                 return Ok(at);
             }
             done.extend(self.done_then.take());
-            let rest = &input[at..];
+            let rest = input.get(at..).unwrap_or_default();
             let Ok((common, _)) = CommonHeader::ref_from_prefix(rest) else { return Ok(at) };
             let (head, len) = (usize::from(common.hlen), common.plen.get() as usize);
             if head < COMMON_LEN || len < head {
                 return Err(wrong("a PDU that is shorter than its header"));
             }
-            if rest.len() < head {
-                return Ok(at);
-            }
-            self.done_then = self.pdu(&rest[..head], common.pdu_type, out)?;
+            let Some(header) = rest.get(..head) else { return Ok(at) };
+            self.done_then = self.pdu(header, common.pdu_type, out)?;
             at += head;
             self.left = len - head;
         }
@@ -190,7 +191,6 @@ impl Form for Nvme {
 mod tests {
     use super::*;
     use nvme::{Completion, Cqe, Status};
-    use nvme_tcp::wire::CapsuleCmd;
 
     fn queue() -> Queue {
         Queue { nsid: 1, shift: 12, in_capsule: 8192, data_at: 72, max_h2c_data: 16 << 10 }
@@ -268,10 +268,14 @@ mod tests {
         let ahead = R2t::new(0, 1, 0, 8193);
         let mut lost = data(0, 0, 4096, Flags::SUCCESS);
         lost.splice(4..8, 4000u32.to_le_bytes());
+        // Added up in 32 bits it would be little.
+        let mut huge = data(0, 0, 4096, Flags::SUCCESS);
+        huge.splice(16..20, u32::MAX.to_le_bytes());
         let rows = [
             data(1, 0, 512, Flags(0)),
             data(0, 0, 8192, Flags(0)),
             lost,
+            huge,
             ahead.as_bytes().to_vec(),
             end(0, Status::INVALID_FIELD),
             end(0, Status::SUCCESS),
