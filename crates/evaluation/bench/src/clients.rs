@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::compare::{self, Compared, Load};
 use crate::servers::{Kind, Places, Server};
-use crate::{spdk, system};
+use crate::{spdk_perf, system};
 
 /// What can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -72,7 +72,7 @@ pub fn measure(
         Client::Bare | Client::RawIscsi | Client::RawNvme => raw(server, places, load, (seconds, poll_us)),
         Client::Iscsi | Client::Nvme => own(server, places, load, (seconds, poll_us)),
         Client::Libiscsi => compare::measure_libiscsi(server, load.bs, load.depth, seconds),
-        Client::Spdk => spdk::measure(server, places, load, seconds),
+        Client::Spdk => spdk_perf::measure(server, places, load, seconds),
     }
 }
 

@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::form::iscsi::{Iscsi, log_in};
-use crate::form::nvme::Association;
+use crate::form::association::Association;
+use crate::form::iscsi::Iscsi;
+use crate::form::login::log_in;
 use crate::form::{Form, Outgoing};
 use crate::system::Epoll;
 use crate::{load, usage};

@@ -28,6 +28,7 @@ pub mod responder;
 pub mod servers;
 pub mod setting;
 pub mod spdk;
+pub mod spdk_perf;
 pub mod spin;
 pub mod system;
 pub mod usage;

@@ -319,7 +319,7 @@ fn spdk(places: &Places) -> io::Result<Server> {
     let spdk = places.spdk.as_ref().ok_or_else(|| io::Error::other("SPDK was not built"))?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let configuration = places.scratch.join("spdk.json");
-    fs::write(&configuration, spdk::configuration(address.port(), SUBSYSTEM).to_string())?;
+    fs::write(&configuration, spdk::configuration(address.port(), SUBSYSTEM, VOLUME_MIB).to_string())?;
     let mut command = spdk::command(spdk, "nvmf_tgt", system::held);
     command
         .args(["--no-huge", "-s", "1024", "--no-pci", "--iova-mode", "va"])

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use bench::compare::{self, LOADS, Load, Table};
 use bench::servers::{Kind, Places, Server};
 use bench::setting::{self, Setting};
-use bench::spdk;
+use bench::spdk_perf;
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
@@ -119,7 +119,7 @@ fn start(args: &Args, places: &Places) -> io::Result<Vec<Server>> {
 fn perf(servers: &[Server], places: &Places, seconds: u32, table: &mut Table) -> io::Result<()> {
     for load in &LOADS {
         for server in servers.iter().filter(|server| server.transport.is_some()) {
-            let figures = spdk::measure(server, places, load, seconds.max(1))?;
+            let figures = spdk_perf::measure(server, places, load, seconds.max(1))?;
             table.add(load.name(), server.kind, figures);
         }
     }

@@ -19,9 +19,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::form::Op;
+use bench::form::association::Association;
 use bench::form::bare::Bare;
-use bench::form::iscsi::{Iscsi, log_in};
-use bench::form::nvme::{Association, Nvme};
+use bench::form::iscsi::Iscsi;
+use bench::form::login::log_in;
+use bench::form::nvme::Nvme;
 use bench::load::{Measured, Plan, connect, run};
 use bench::spin::Wait;
 use bench::{idle, system};

@@ -15,7 +15,6 @@ use nvme_tcp::wire::{
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::nvme::Queue;
 use super::wrong;
 
 /// Entries of the admin queue: the fewest that there may be.
@@ -39,6 +38,20 @@ pub struct Association<S> {
     /// Bytes of the longest transfer; 0 is any.
     transfer_max: u64,
     queues: u16,
+}
+
+/// What a queue agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    pub(super) nsid: u32,
+    /// Shift of the block size.
+    pub(super) shift: u8,
+    /// Bytes of data that a capsule takes.
+    pub(super) in_capsule: u32,
+    /// Where the data of a capsule begins: 72 to 128, as the controller wants it aligned.
+    pub(super) data_at: u32,
+    /// Bytes of data that an H2CData takes.
+    pub(super) max_h2c_data: u32,
 }
 
 impl<S: Read + Write> Association<S> {

@@ -4,11 +4,11 @@ use std::io::{self, Read, Write};
 
 use iscsi::wire::{
     BHS_LEN, Bhs, Cid, CommandFlags, DataIn, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, Lun, Opcode,
-    Pdu, ScsiCommand, ScsiResponse, Sn, Stage, Tsih, padded_len,
+    Pdu, ScsiCommand, ScsiResponse, Stage, Tsih, padded_len,
 };
 use zerocopy::FromZeros;
 
-use super::iscsi::Session;
+use super::session::Session;
 use super::wrong;
 
 /// The largest segment that is taken.
@@ -17,7 +17,7 @@ const SEGMENT_MAX: u32 = 256 << 10;
 /// Logs in to a normal session with `target`, its unit `lun`, and learns what there is to know.
 /// `number` tells sessions apart.
 pub fn log_in(socket: &mut (impl Read + Write), target: &str, lun: u8, number: u32) -> io::Result<Session> {
-    let mut session = Session::new(lun);
+    let mut session = Session::new(lun, SEGMENT_MAX);
     let [_, _, high, low] = number.to_be_bytes();
     let mut isid = Isid::new_zeroed();
     // A random-type identifier (RFC 7143 §11.12.5), so that sessions of one name stay apart.
@@ -26,8 +26,8 @@ pub fn log_in(socket: &mut (impl Read + Write), target: &str, lun: u8, number: u
     let security = format!(
         "InitiatorName=iqn.2026-11.io.blockwire:raw-load\0TargetName={target}\0SessionType=Normal\0AuthMethod=None\0"
     );
-    let mut answer = exchange(socket, &mut session, isid, Stage::SECURITY, Stage::OPERATIONAL, &security)?;
-    if answer.stage == Stage::OPERATIONAL {
+    let mut stage = exchange(socket, &mut session, isid, Stage::SECURITY, Stage::OPERATIONAL, &security)?;
+    if stage == Stage::OPERATIONAL {
         let operational = format!(
             "HeaderDigest=None\0DataDigest=None\0MaxRecvDataSegmentLength={SEGMENT_MAX}\0InitialR2T=Yes\0\
              ImmediateData=Yes\0MaxBurstLength={}\0FirstBurstLength={SEGMENT_MAX}\0MaxConnections=1\0\
@@ -35,20 +35,16 @@ pub fn log_in(socket: &mut (impl Read + Write), target: &str, lun: u8, number: u
              DefaultTime2Retain=0\0ErrorRecoveryLevel=0\0",
             1 << 20
         );
-        answer = exchange(socket, &mut session, isid, Stage::OPERATIONAL, Stage::FULL_FEATURE, &operational)?;
+        stage = exchange(socket, &mut session, isid, Stage::OPERATIONAL, Stage::FULL_FEATURE, &operational)?;
     }
-    if answer.stage != Stage::FULL_FEATURE {
+    if stage != Stage::FULL_FEATURE {
         return Err(wrong("the target does not go on to the full feature phase"));
     }
     look_at_unit(socket, &mut session)?;
     Ok(session)
 }
 
-struct Answer {
-    stage: Stage,
-}
-
-/// One stage: the request, and the answer with the keys that matter here taken in.
+/// One stage: the request, and the answer with the keys that matter here taken in. Gives the stage that follows.
 fn exchange(
     socket: &mut (impl Read + Write),
     session: &mut Session,
@@ -56,7 +52,7 @@ fn exchange(
     from: Stage,
     to: Stage,
     text: &str,
-) -> io::Result<Answer> {
+) -> io::Result<Stage> {
     let mut text = text.as_bytes();
     let mut came = Vec::new();
     // A target may answer a stage in several steps; eight are more than any needs.
@@ -88,7 +84,7 @@ fn exchange(
         came.extend_from_slice(&data);
         if response.flags.0 & LoginFlags::TRANSIT.0 != 0 {
             take_keys(session, &came)?;
-            return Ok(Answer { stage: response.flags.next() });
+            return Ok(response.flags.next());
         }
     }
     Err(wrong("the login does not come to an end"))
@@ -194,22 +190,6 @@ fn read_pdu(socket: &mut impl Read) -> io::Result<(Bhs, Vec<u8>)> {
     Ok((header, data))
 }
 
-impl Session {
-    fn new(lun: u8) -> Self {
-        Session {
-            lun: [0, lun, 0, 0, 0, 0, 0, 0],
-            block: 512,
-            blocks: 0,
-            immediate: true,
-            first_burst: SEGMENT_MAX,
-            segment_max: 8192,
-            cmd_sn: Sn::new(1),
-            exp_stat_sn: Sn::new(0),
-            max_cmd_sn: Sn::new(1),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +197,7 @@ mod tests {
     /// Data would be cut into pieces of no bytes, without end.
     #[test]
     fn a_target_that_takes_no_data_is_refused() {
-        let mut session = Session::new(0);
+        let mut session = Session::new(0, SEGMENT_MAX);
         assert!(take_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
         take_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
         assert_eq!(session.segment_max, 512);

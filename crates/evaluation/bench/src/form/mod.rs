@@ -1,10 +1,11 @@
 //! What stands on the wire: the bare form, iSCSI, or NVMe/TCP.
 
-mod association;
+pub mod association;
 pub mod bare;
 pub mod iscsi;
-mod login;
+pub mod login;
 pub mod nvme;
+mod session;
 
 use std::io::{self, IoSlice, Write};
 

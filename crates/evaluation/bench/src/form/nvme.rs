@@ -11,23 +11,8 @@ use nvme_tcp::wire::{
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-pub use super::association::Association;
-use super::association::capsule;
+use super::association::{Queue, capsule};
 use super::{Form, Op, Outgoing, Request, wrong};
-
-/// What a queue agreed on.
-#[derive(Clone, Copy, Debug)]
-pub struct Queue {
-    pub(super) nsid: u32,
-    /// Shift of the block size.
-    pub(super) shift: u8,
-    /// Bytes of data that a capsule takes.
-    pub(super) in_capsule: u32,
-    /// Where the data of a capsule begins: 72 to 128, as the controller wants it aligned.
-    pub(super) data_at: u32,
-    /// Bytes of data that an H2CData takes.
-    pub(super) max_h2c_data: u32,
-}
 
 /// What a request waits for, by tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
