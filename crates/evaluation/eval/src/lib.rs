@@ -20,7 +20,6 @@
 )]
 
 pub mod capacity;
-mod checked;
 pub mod compare;
 pub mod cpu;
 pub mod derived;
@@ -37,6 +36,6 @@ pub mod record;
 pub mod report;
 pub mod steady;
 
-pub use checked::BadFigure;
 pub use histogram::Histogram;
 pub use interval::Interval;
+pub use record::BadFigure;

@@ -3,15 +3,18 @@
 //! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only
 //! raw figures are kept; all that follows from them ([`Point`]'s methods) is computed when it is shown.
 
+mod checked;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checked::BadFigure;
 use crate::compare::Spread;
 use crate::cpu::Usage;
 use crate::derived::{self, Edges, Inconsistency, Raw};
 use crate::histogram::Histogram;
+
+pub use checked::BadFigure;
 
 /// Version of the form; another number is refused when a record is read.
 pub const SCHEMA: u32 = 1;

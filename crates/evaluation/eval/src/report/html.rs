@@ -2,20 +2,16 @@
 
 use std::fmt::Write;
 
-use super::beside::paper;
-use super::drawn::{Pick, busy_cores, charts};
+use super::charts::{EndOf, busy_cores, charts};
 use super::groups::{Names, groups, kind};
+use super::markup::{escaped, table};
+use super::paper::paper;
+use super::summary::summary;
 use super::tables::pairs;
-use super::words::{summary, time};
-use super::{UNKNOWN, figure, size, with_spread};
+use super::text::{UNKNOWN, figure, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::{Improvement, cores_at_least};
 use crate::record::{End, Point, Record, Run, Side};
-
-/// Text as HTML.
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 const STYLE: &str = include_str!("report.css");
 
@@ -61,25 +57,6 @@ fn contents(page: &mut String, body: &str) {
         let _ = write!(page, "<a href=\"#{id}\">{title}</a>");
     }
     page.push_str("</nav>");
-}
-
-pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    page.push_str("<div class=\"wide\"><table><thead><tr>");
-    for name in head {
-        let _ = write!(page, "<th>{}</th>", escaped(name));
-    }
-    page.push_str("</tr></thead><tbody>");
-    for row in rows {
-        page.push_str("<tr>");
-        for cell in row {
-            // Figures stand at the right, words at the left.
-            let is_figure = cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first));
-            let class = if is_figure { " class=\"n\"" } else { "" };
-            let _ = write!(page, "<td{class}>{}</td>", escaped(&cell));
-        }
-        page.push_str("</tr>");
-    }
-    page.push_str("</tbody></table></div>");
 }
 
 fn load(point: &Point, setting: &str) -> String {
@@ -277,7 +254,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
 
 /// Cores at or above 90, 20 and 10 percent, as the papers count them.
 fn cores(page: &mut String, record: &Record, names: &Names) {
-    let count = |point: &Point, side: Pick| -> Vec<String> {
+    let count = |point: &Point, side: EndOf| -> Vec<String> {
         let busy: Vec<f64> = busy_cores(point, side).into_iter().map(|(_, busy)| busy).collect();
         if busy.is_empty() {
             return vec![UNKNOWN.to_owned(); 4];

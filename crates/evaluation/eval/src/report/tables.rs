@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{size, with_spread};
+use super::text::{size, with_spread};
 use crate::compare::{Comparison, Spread};
 use crate::interval::short;
 use crate::record::{End, Point, Record};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::html::escaped;
+use super::super::markup::escaped;
 use super::{WIDTH, open};
 
 /// A system and how busy each of its cores was, in percent.

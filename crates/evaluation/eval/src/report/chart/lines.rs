@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::html::escaped;
+use super::super::markup::escaped;
 use super::{WIDTH, mark, open, step};
 use crate::interval::short;
 

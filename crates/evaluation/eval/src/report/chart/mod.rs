@@ -11,7 +11,7 @@ pub(super) use heat::{Row, heat};
 pub(super) use lines::{Axis, Series, lines};
 pub(super) use rows::{Bar, Shape, bars, shapes};
 
-use super::html::escaped;
+use super::markup::escaped;
 
 /// All charts are so wide that their letters stay readable on a phone.
 const WIDTH: f64 = 480.0;

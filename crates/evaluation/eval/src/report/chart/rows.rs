@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::html::escaped;
+use super::super::markup::escaped;
 use super::{WIDTH, mark, open};
 use crate::Histogram;
 use crate::interval::short;
@@ -28,7 +28,7 @@ pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 42.0;
     let mut svg = open(title, bars.len(), ROW * bars.len() as f64 + 6.0);
     let most = bars.iter().map(|bar| bar.high).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    let label = |bar: &Bar| format!("{} {unit}", super::super::figure(bar.value));
+    let label = |bar: &Bar| format!("{} {unit}", super::super::text::figure(bar.value));
     // So that the longest figure still stands in the picture: a letter is about 8 wide.
     let letters = bars.iter().map(|bar| label(bar).chars().count()).max().unwrap_or(0);
     let room = WIDTH - LEFT - 16.0 - 8.2 * letters as f64;

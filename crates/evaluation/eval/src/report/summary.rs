@@ -5,8 +5,8 @@
 use std::fmt::Write;
 
 use super::groups::{Group, Names, groups, kind};
-use super::html::escaped;
-use super::{figure, size};
+use super::markup::escaped;
+use super::text::{figure, size, time};
 use crate::compare::{Comparison, Spread};
 use crate::record::{End, Point, Record};
 
@@ -77,15 +77,6 @@ fn what_was_done(record: &Record, names: &Names) -> String {
         count(runs, "run", "runs"),
         time(record.seconds)
     )
-}
-
-/// `42 s`, `31 minutes`, `2.5 hours`.
-pub(super) fn time(seconds: f64) -> String {
-    match seconds {
-        _ if seconds < 120.0 => format!("{} s", figure((seconds * 10.0).round() / 10.0)),
-        _ if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
-        _ => format!("{:.1} hours", seconds / 3600.0),
-    }
 }
 
 /// A figure of a point with the point itself.

@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use super::drawn::{Pick, busy_cores};
+use super::charts::{EndOf, busy_cores};
 use super::groups::Names;
-use super::html::{escaped, table};
-use super::{UNKNOWN, figure, size};
+use super::markup::{escaped, table};
+use super::text::{UNKNOWN, figure, size};
 use crate::compare::Spread;
 use crate::derived::{Improvement, cores_at_least};
 use crate::preset::Preset;
@@ -330,7 +330,7 @@ fn demartek(record: &Record, name: &str) -> Option<String> {
         })
     };
     let cores = |point: &Point, limit| {
-        let side: Pick = |run| run.target.as_ref();
+        let side: EndOf = |run| run.target.as_ref();
         let busy: Vec<f64> = busy_cores(point, side).into_iter().map(|(_, busy)| busy).collect();
         (!busy.is_empty()).then(|| format!("{} of {} cores", cores_at_least(&busy, limit), busy.len()))
     };

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::chart::{Axis, Bar, Row, Series, Shape, bars, heat, lines, shapes};
 use super::groups::{Group, Names, groups};
-use super::html::escaped;
-use super::size;
+use super::markup::escaped;
+use super::text::size;
 use crate::compare::Spread;
 use crate::record::{End, Point, Record, Run, Side};
 
@@ -32,7 +32,7 @@ fn figure(page: &mut String, caption: &str, svg: &str) {
 type Of = fn(&Point) -> Option<f64>;
 type Spreads = fn(&Point) -> Option<Spread>;
 /// One end of a run.
-pub(super) type Pick = fn(&Run) -> Option<&Side>;
+pub(super) type EndOf = fn(&Run) -> Option<&Side>;
 
 /// A line for each system.
 fn series(group: &Group<'_>, names: &Names, on_right: bool, of: Of) -> Vec<Series> {
@@ -148,7 +148,7 @@ fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
 
 /// How busy each core of either end was, over all runs.
 fn heat_maps(page: &mut String, points: &[&Point], said: &str, names: &Names) {
-    let ends: [(&str, Pick); 2] =
+    let ends: [(&str, EndOf); 2] =
         [("target", |run| run.target.as_ref()), ("initiator", |run| run.initiator.as_ref())];
     let mut shown: Vec<Vec<Row>> = Vec::new();
     for (end, side) in ends {
@@ -170,7 +170,7 @@ fn heat_maps(page: &mut String, points: &[&Point], said: &str, names: &Names) {
 }
 
 /// Each core's number and how busy it was over all runs, in percent.
-pub(super) fn busy_cores(point: &Point, side: Pick) -> Vec<(u32, f64)> {
+pub(super) fn busy_cores(point: &Point, side: EndOf) -> Vec<(u32, f64)> {
     let mut cores: Vec<(u32, f64, f64)> = Vec::new();
     for (core, kinds) in point.runs.iter().filter_map(side).flat_map(|side| &side.cores.cores) {
         match cores.iter_mut().find(|(known, _, _)| known == core) {

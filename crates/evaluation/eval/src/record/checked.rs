@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::record::{Point, Record, Run, Side};
+use super::{Point, Record, Run, Side};
 
 /// Most of any time, in seconds: 30,000 years.
 const SECONDS_MAX: f64 = 1e12;

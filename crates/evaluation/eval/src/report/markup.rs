@@ -1,0 +1,27 @@
+//! What HTML is made of: text that is escaped, and tables.
+
+use std::fmt::Write;
+
+/// Text as HTML.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A table: figures stand at the right, words at the left.
+pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+    page.push_str("<div class=\"wide\"><table><thead><tr>");
+    for name in head {
+        let _ = write!(page, "<th>{}</th>", escaped(name));
+    }
+    page.push_str("</tr></thead><tbody>");
+    for row in rows {
+        page.push_str("<tr>");
+        for cell in row {
+            let is_figure = cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first));
+            let class = if is_figure { " class=\"n\"" } else { "" };
+            let _ = write!(page, "<td{class}>{}</td>", escaped(&cell));
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table></div>");
+}
