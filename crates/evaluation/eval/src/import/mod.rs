@@ -7,7 +7,7 @@ mod vdbench;
 
 use std::fmt;
 
-use crate::checked::BadFigure;
+use crate::record::BadFigure;
 use crate::record::{Point, Record};
 
 /// What a file does not say itself.
