@@ -7,12 +7,13 @@ use eval::preset::{Step, Wire};
 use eval::record::{Record, Run};
 
 use crate::Failure;
+use crate::background_traffic::BackgroundTraffic;
 use crate::initiator::Task;
 use crate::live::Moment;
 use crate::measure::{Load, Part, Pulse, measure};
-use crate::mixed_traffic::BackgroundTraffic;
 use crate::place::Place;
-use crate::runner::{Runner, Testbed, note_command};
+use crate::recording::note_command;
+use crate::runner::{Runner, Testbed};
 use crate::watch::Watch;
 
 /// Bytes of a write that fills a volume: no target takes less in one command.

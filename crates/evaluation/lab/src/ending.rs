@@ -44,3 +44,17 @@ pub(crate) fn pause(time: Duration) -> Result<(), Failure> {
         std::thread::sleep(left.min(EACH));
     }
 }
+
+/// Waits until something is so, but no longer than a time; whether it is.
+pub(crate) fn within(time: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if is_so() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

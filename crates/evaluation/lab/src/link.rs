@@ -9,8 +9,9 @@ use std::sync::Arc;
 use eval::preset::{NoNamespaces, Wire};
 
 use crate::Failure;
+use crate::made::Made;
 use crate::place::Place;
-use crate::scratch::{Made, Scratch};
+use crate::scratch::Scratch;
 
 /// A link.
 #[derive(Debug)]

@@ -7,15 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Failure;
-use crate::process::{HELD, within};
-use crate::scratch::Scratch;
+use crate::ending::within;
 
 /// Where a command runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,12 +37,12 @@ pub struct Machine {
     pub control: String,
     /// A directory of ours on it, for this program, sockets and state; empty until [`Place::settle`].
     pub dir: String,
-    /// Where that socket lies: in a directory that nobody else may enter, for as long as the machine is used.
-    scratch: Arc<Scratch>,
     /// Its clock ticks per second and bytes per page; this machine's until [`Place::settle`].
     pub units: (u64, u64),
 }
 
+/// Ends a program with who started it: with a thread here, on another machine with the connection.
+pub(crate) const HELD: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 /// How long a command may take: making a file system or a database on a slow volume is the longest.
 const RUN: Duration = Duration::from_secs(600);
 /// How long what a command has said may take to come after its end.
@@ -54,21 +52,16 @@ const LAST: Duration = Duration::from_secs(5);
 const SSH: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"];
 
 impl Machine {
-    /// A machine that nothing was said to yet.
-    ///
-    /// # Errors
-    /// If there is no place for its socket.
-    pub fn new(ssh: Vec<String>, name: &str) -> Result<Machine, Failure> {
-        let scratch = Scratch::current()?;
-        let control = scratch.path().join(format!("ssh{}", scratch.number()));
-        Ok(Machine {
+    /// A machine that nothing was said to yet. `control`: where the socket is made, in a directory that nobody else
+    /// may enter and that stays for as long as the machine is used.
+    pub fn new(ssh: Vec<String>, name: &str, control: &Path) -> Machine {
+        Machine {
             ssh,
             name: name.to_owned(),
             control: control.display().to_string(),
             dir: String::new(),
-            scratch,
             units: units(),
-        })
+        }
     }
 
     /// ssh with all its options, over the connection that commands share; over one of its own if there is none.
@@ -409,7 +402,7 @@ mod tests {
         let words = ["blockwire".to_owned(), "a b".to_owned()];
         let there = Place::Namespace("bw-t".into()).words(&words);
         assert_eq!(there.join(" "), "ip netns exec bw-t blockwire a b");
-        let machine = Machine::new(vec!["ssh".into()], "root@storage").unwrap();
+        let machine = Machine::new(vec!["ssh".into()], "root@storage", Path::new("control"));
         let there = Place::Ssh(machine).words(&words);
         assert_eq!(there[0], "ssh");
         let script = there.last().unwrap();
@@ -427,7 +420,7 @@ mod tests {
         let said = dir.path().join("said");
         let script = format!("echo \"$*\" >> {}; echo pid 1; echo answer", said.display());
         let ssh = ["sh", "-c", &script].map(str::to_owned).to_vec();
-        let machine = Machine::new(ssh, "storage").unwrap();
+        let machine = Machine::new(ssh, "storage", &dir.path().join("control"));
         let control = machine.control.clone();
         machine.connect();
         assert_eq!(Place::Ssh(machine).run(&["cat", "file"]).unwrap(), "answer\n");
@@ -448,7 +441,7 @@ mod tests {
             said.display()
         );
         let ssh = ["sh", "-c", &script].map(str::to_owned).to_vec();
-        let mut place = Place::Ssh(Machine::new(ssh, "storage").unwrap());
+        let mut place = Place::Ssh(Machine::new(ssh, "storage", &dir.path().join("control")));
         place.settle(Path::new("/proc/self/exe")).unwrap_err();
         let said = std::fs::read_to_string(said).unwrap();
         assert!(said.contains("exec rm -rf /tmp/blockwire-eval-abcdef"), "{said}");

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::ending;
-use crate::place::{Place, quoted};
+use crate::ending::{self, within};
+use crate::place::{HELD, Place, quoted};
 
 /// How long a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -25,9 +25,6 @@ const SIGNAL: Duration = Duration::from_secs(20);
 const LAST: Duration = Duration::from_millis(500);
 /// Lines that are remembered for a message when it fails.
 const TAIL: usize = 12;
-/// Ends a program with who started it: with a thread here, on another machine with the connection.
-pub(crate) const HELD: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
-
 /// Which stream a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
@@ -303,20 +300,6 @@ impl Drop for Process {
     }
 }
 
-/// Waits until something is so, but no longer than a time; whether it is.
-pub(crate) fn within(time: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + time;
-    loop {
-        if is_so() {
-            return true;
-        }
-        if Instant::now() >= until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// No line came in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late;
@@ -412,7 +395,7 @@ mod tests {
     /// What stands for ssh: it runs what it is told as its own child.
     fn far(script: &str) -> Place {
         let ssh = ["sh", "-c", script].map(str::to_owned).to_vec();
-        Place::Ssh(crate::place::Machine::new(ssh, "storage").unwrap())
+        Place::Ssh(crate::place::Machine::new(ssh, "storage", Path::new("none")))
     }
 
     /// Command lines of the processes that this one has started.

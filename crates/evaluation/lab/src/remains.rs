@@ -12,11 +12,9 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, openat};
 
-use crate::initiator;
+use crate::made::{DIGITS, DIRECTORY, LIST, MARKER, MEMORY, Made};
 use crate::place::Place;
-use crate::scratch::{DIGITS, DIRECTORY, LIST, MARKER, MEMORY, Made};
-use crate::target;
-use crate::tree;
+use crate::{exports, sessions, tree};
 
 /// Most bytes of a list that are read: thousands of entries.
 const LIST_MAX: u64 = 1 << 20;
@@ -163,21 +161,21 @@ fn undo(made: &Made, dir: &Path, token: &str) -> Undone {
         }
         Made::Lio(own) => {
             let what = format!("exports of LIO named {own}");
-            Undone::of(what, || target::lio_has(own), || target::undo_lio(own))
+            Undone::of(what, || exports::lio_has(own), || exports::undo_lio(own))
         }
         Made::Nvmet(own) => {
             let what = format!("exports of nvmet named {own}");
-            Undone::of(what, || target::nvmet_has(own), || target::undo_nvmet(own))
+            Undone::of(what, || exports::nvmet_has(own), || exports::undo_nvmet(own))
         }
         Made::IscsiInterface(name) => {
             let what = format!("iSCSI sessions over the interface {name}");
-            let has = || initiator::iscsi_has(&Place::Here, name);
-            Undone::of(what, has, || initiator::undo_iscsi(&Place::Here, name))
+            let has = || sessions::iscsi_has(&Place::Here, name);
+            Undone::of(what, has, || sessions::undo_iscsi(&Place::Here, name))
         }
         Made::NvmeHost(id) => {
             let what = format!("NVMe connections of the host {id}");
-            let has = || initiator::nvme_has(&Place::Here, id);
-            Undone::of(what, has, || initiator::undo_nvme(&Place::Here, id))
+            let has = || sessions::nvme_has(&Place::Here, id);
+            Undone::of(what, has, || sessions::undo_nvme(&Place::Here, id))
         }
     }
 }

@@ -7,12 +7,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use eval::preset::{HostCapacity, Kind, NoNamespaces, Pairing, Preset, Scale, Timing, Wire, plan};
 use eval::record::Record;
-use lab::{Cores, Live, Machines, Place, Runner};
+use lab::place::Machine;
+use lab::{Cores, Live, Machines, Place, Runner, Scratch};
 
 use super::list::find;
 use super::{records, signals};
@@ -143,8 +145,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let mut runner = Runner {
         targets: &targets,
         initiators: &initiators,
-        cores: cores(args, room.cores, machines.0.is_some()),
-        machines: machines.0.clone(),
+        cores: cores(args, room.cores, machines.machines.is_some()),
+        machines: machines.machines.clone(),
         dir: logs,
         live: live.as_mut(),
     };
@@ -275,26 +277,32 @@ fn systems(args: &RunArgs, preset: &Preset, room: &HostCapacity) -> (Vec<String>
 }
 
 /// Other machines, with this program on them until they are left.
-struct Settled(Option<Machines>);
+#[derive(Default)]
+struct PreparedMachines {
+    machines: Option<Machines>,
+    /// Where the sockets of their connections lie.
+    _scratch: Option<Arc<Scratch>>,
+}
 
-impl Drop for Settled {
+impl Drop for PreparedMachines {
     fn drop(&mut self) {
-        let Some(machines) = &self.0 else { return };
+        let Some(machines) = &self.machines else { return };
         machines.target.iter().chain(&machines.initiators).for_each(Place::leave);
     }
 }
 
-fn machines(args: &RunArgs, binary: &Path) -> Result<Settled, Failure> {
-    let Some(address) = &args.target_address else { return Ok(Settled(None)) };
+fn machines(args: &RunArgs, binary: &Path) -> Result<PreparedMachines, Failure> {
+    let Some(address) = &args.target_address else { return Ok(PreparedMachines::default()) };
     let ssh: Vec<String> = args.ssh.split_ascii_whitespace().map(str::to_owned).collect();
     if ssh.is_empty() {
         return Err(Failure::usage("--ssh: a command is expected, for example \"ssh -F FILE\""));
     }
-    let mut settled = Settled(Some(Machines { address: address.clone(), ..Machines::default() }));
-    let Some(machines) = &mut settled.0 else { return Ok(settled) };
+    let scratch = Scratch::current().map_err(Failure::failed)?;
+    let mut prepared = PreparedMachines { machines: None, _scratch: Some(Arc::clone(&scratch)) };
+    let machines = prepared.machines.insert(Machines { address: address.clone(), ..Machines::default() });
     let settle = |name: &String| -> Result<Place, Failure> {
         let failed = |why: lab::Failure| Failure::failed(format!("{name}: {why}"));
-        let mut place = Place::Ssh(lab::place::Machine::new(ssh.clone(), name).map_err(failed)?);
+        let mut place = Place::Ssh(Machine::new(ssh.clone(), name, &scratch.socket("ssh")));
         place.settle(binary).map_err(failed)?;
         Ok(place)
     };
@@ -308,7 +316,7 @@ fn machines(args: &RunArgs, binary: &Path) -> Result<Settled, Failure> {
     if machines.initiators.is_empty() {
         machines.initiators.push(Place::Here);
     }
-    Ok(settled)
+    Ok(prepared)
 }
 
 /// Other machines have their processors for themselves.

@@ -27,7 +27,8 @@ use crate::link::Link;
 use crate::live::Moment;
 use crate::place::Place;
 use crate::process::{Late, Process, Run};
-use crate::runner::{self, Runner, Testbed};
+use crate::recording;
+use crate::runner::{Runner, Testbed};
 use crate::scratch::Scratch;
 use crate::target::{Serving, Setup};
 use crate::watch::Watch;
@@ -125,7 +126,7 @@ pub fn run(
         pairs.extend(Way::ALL.map(|way| (name.clone(), way)));
     }
     let size = scale::scale_to(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
-    let mut record = runner::begin(preset, &notes);
+    let mut record = recording::begin(preset, &notes);
     record.environment = vec![environment(runner, targets, &kernel)];
     let all = pairs.len() * size.rounds as usize;
     let mut broken: Vec<usize> = Vec::new();
@@ -174,7 +175,7 @@ pub fn run(
         }
     }
     runner.live.over();
-    runner::finish(&mut record, allowance.begun());
+    recording::finish(&mut record, allowance.begun());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
@@ -265,7 +266,7 @@ impl Guest<'_, '_> {
             front.iter().map(|front| front.attached.command().to_owned()).collect(),
         ];
         for command in commands.concat().into_iter().chain([qemu.command().to_owned()]) {
-            runner::note_command(record, &command);
+            recording::note_command(record, &command);
         }
         let ready = |line: &str| match line.split_once("@@") {
             Some((_, said)) if said.starts_with("ready") => Some(Ok(())),
@@ -289,7 +290,7 @@ impl Guest<'_, '_> {
             let told = outcome.as_ref().map(LoadResult::iops).map_err(ToString::to_string);
             self.runner.live.ended(&moment, told.as_ref().copied().map_err(String::as_str));
             let Some(load) = self.size.loads.get(at) else { break };
-            runner::join(record, self.point(target, load, outcome?));
+            recording::join(record, self.point(target, load, outcome?));
         }
         Ok(())
     }

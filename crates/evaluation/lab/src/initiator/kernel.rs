@@ -12,11 +12,13 @@ use eval::fio::Job;
 use eval::preset::Protocol;
 
 use super::fio::{self, Engine, Workers};
-use super::{Event, Initiator, LoadResult, Task, sessions};
+use super::{Event, Initiator, LoadResult, Task};
 use crate::Failure;
 use crate::ending;
+use crate::made::Made;
 use crate::place::Place;
-use crate::scratch::{Made, Scratch};
+use crate::scratch::Scratch;
+use crate::sessions;
 
 /// open-iscsi or nvme-cli, whichever speaks the protocol.
 #[derive(Debug)]
@@ -289,7 +291,7 @@ mod tests {
         let script = dir.join("ssh");
         std::fs::write(&script, include_str!("fake-machine.sh")).unwrap();
         let ssh = ["sh".to_owned(), script.display().to_string(), dir.display().to_string()].to_vec();
-        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage").unwrap());
+        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage", std::path::Path::new("none")));
         place.run(&["true"]).unwrap();
         let put = |path: &str, text: &str| {
             let path = dir.join(path);

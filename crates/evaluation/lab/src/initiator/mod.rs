@@ -10,7 +10,6 @@ pub(crate) mod fio;
 mod fio_args;
 mod kernel;
 mod libiscsi;
-mod sessions;
 mod spdk;
 mod stream;
 
@@ -153,8 +152,6 @@ impl LoadResult {
         };
     }
 }
-
-pub(crate) use sessions::{iscsi_has, nvme_has, undo_iscsi, undo_nvme};
 
 /// All initiators that are known. `binary`: this program.
 pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {

@@ -28,7 +28,8 @@ use crate::environment::machine;
 use crate::live::Moment;
 use crate::place::Place;
 use crate::process::Process;
-use crate::runner::{self, Runner};
+use crate::recording;
+use crate::runner::Runner;
 use crate::watch::Watch;
 use database::Engine;
 use environment::{Environment, Stand};
@@ -72,7 +73,7 @@ pub fn run(
     let pairs = pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
     let size = scale::scale_to(preset, room, scale, pairs.len(), &mut notes)?;
     let wire = wire(preset, room, &mut notes);
-    let mut record = runner::begin(preset, &notes);
+    let mut record = recording::begin(preset, &notes);
     record.environment = vec![environment(runner, &pairs)];
     let mut progress = Progress {
         allowance: Allowance::begin(size.time),
@@ -84,7 +85,7 @@ pub fn run(
     };
     rounds(runner, &pairs, &size, &mut progress, &mut record);
     runner.live.over();
-    runner::finish(&mut record, progress.allowance.begun());
+    recording::finish(&mut record, progress.allowance.begun());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
@@ -141,7 +142,7 @@ fn rounds(
             match measure(runner, pair, size, progress, record) {
                 Ok(point) => {
                     runner.live.ended(&moment, Ok(point.runs.first().map_or(0.0, eval::record::Run::iops)));
-                    runner::join(record, point);
+                    recording::join(record, point);
                 }
                 Err(_) if ending::is_ending() => {
                     let all = pairs.len() * progress.rounds as usize;
@@ -310,7 +311,7 @@ fn measure(
         size,
         progress.allowance.left(),
     )?;
-    stands.commands().iter().for_each(|command| runner::note_command(record, command));
+    stands.commands().iter().for_each(|command| recording::note_command(record, command));
     let warm = users(runner, &stands, size, Until::Seconds(WARM))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
     let (each, limit) = progress.job(pair.engine, size, entered, done as f64 / WARM as f64, record);

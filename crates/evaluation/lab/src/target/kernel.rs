@@ -5,18 +5,14 @@
 //! addresses of the experiment. What the scripts made they take away again, by names that nobody else has, and
 //! nothing else; what a killed run could not take away the next one does ([`remains`](crate::remains)).
 
-use std::io;
-use std::path::Path;
-
 use eval::preset::{Medium, Protocol};
 
 use super::{Serving, Setup, Target, free_port};
 use crate::Failure;
+use crate::exports::{self, script};
+use crate::made::Made;
 use crate::place::Place;
-use crate::scratch::{Made, Scratch};
-
-/// Where the kernel's targets are configured.
-const CONFIG: &str = "/sys/kernel/config";
+use crate::scratch::Scratch;
 
 /// One of the two.
 #[derive(Debug)]
@@ -33,7 +29,7 @@ impl Kernel {
             name: "lio",
             protocol: [Protocol::Iscsi],
             modules: &["target_core_mod", "iscsi_target_mod"],
-            script: include_str!("lio.sh"),
+            script: exports::LIO,
         }
     }
 
@@ -42,7 +38,7 @@ impl Kernel {
             name: "nvmet",
             protocol: [Protocol::NvmeTcp],
             modules: &["nvmet", "nvmet_tcp", "null_blk"],
-            script: include_str!("nvmet.sh"),
+            script: exports::NVMET,
         }
     }
 
@@ -75,71 +71,12 @@ impl Kernel {
         };
         (start.to_vec(), vec!["stop".to_owned(), own.to_owned()])
     }
-
-    fn words(&self, arguments: Vec<String>) -> Vec<String> {
-        [["sh", "-c", self.script, "sh"].map(str::to_owned).to_vec(), arguments].concat()
-    }
-
-    fn undo(&self, own: &str) {
-        let words = self.words(vec!["stop".to_owned(), own.to_owned()]);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let _ = Place::Here.run(&words);
-    }
 }
 
 /// LIO's number of the adapter that holds ramdisks with these names: it numbers them, and names nothing else.
 fn adapter(own: &str) -> String {
     let digits: String = own.chars().filter(char::is_ascii_hexdigit).take(8).collect();
     u32::from_str_radix(&digits, 16).unwrap_or(4242).to_string()
-}
-
-/// The names in a directory; none if it is not there.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match std::fs::read_dir(dir) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
-}
-
-/// Whether a directory holds names that begin so. What cannot be read may hold them.
-fn has(dir: &Path, start: &str) -> bool {
-    names(dir).map_or(true, |names| names.iter().any(|name| name.starts_with(start)))
-}
-
-/// Whether LIO has exports with these names here, or cannot be asked.
-pub(crate) fn lio_has(own: &str) -> bool {
-    lio_has_below(Path::new(CONFIG), own)
-}
-
-fn lio_has_below(config: &Path, own: &str) -> bool {
-    let core = config.join("target/core");
-    let adapters = names(&core);
-    has(&config.join("target/iscsi"), &format!("iqn.2026-11.io.blockwire.eval:{own}-"))
-        || adapters.map_or(true, |all| {
-            // An adapter's attributes are files beside its devices' directories.
-            all.iter().map(|one| core.join(one)).any(|one| one.is_dir() && has(&one, &format!("{own}-")))
-        })
-}
-
-/// Takes away LIO's exports with these names here.
-pub(crate) fn undo_lio(own: &str) {
-    Kernel::lio().undo(own);
-}
-
-/// Whether nvmet has exports with these names here, or cannot be asked.
-pub(crate) fn nvmet_has(own: &str) -> bool {
-    nvmet_has_below(Path::new(CONFIG), own)
-}
-
-fn nvmet_has_below(config: &Path, own: &str) -> bool {
-    has(&config.join("nvmet/subsystems"), &format!("nqn.2026-11.io.blockwire:{own}-"))
-        || has(&config.join("nullb"), &format!("{own}-"))
-}
-
-/// Takes away nvmet's exports with these names here.
-pub(crate) fn undo_nvmet(own: &str) {
-    Kernel::nvmet().undo(own);
 }
 
 impl Target for Kernel {
@@ -189,8 +126,8 @@ impl Target for Kernel {
         ));
         serving.scratch = Some(scratch);
         // Whatever was made until it fails is taken away, too.
-        serving.undo.push((setup.place.clone(), self.words(stop)));
-        let words = self.words(start);
+        serving.undo.push((setup.place.clone(), script(self.script, stop)));
+        let words = script(self.script, start);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         // The script is long; what it said is what matters.
         let short = |why: Failure| match why.to_string().rsplit_once(": ") {
@@ -204,6 +141,8 @@ impl Target for Kernel {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn setup(protocol: Protocol, medium: Medium) -> Setup<'static> {
@@ -245,64 +184,6 @@ mod tests {
         }
         let machines = crate::Machines { address: "10.0.0.7".to_owned(), ..crate::Machines::default() };
         assert_eq!(crate::Link::between(&machines).listen(), "10.0.0.7");
-    }
-
-    /// A tree of plain files in place of the kernel's: what is not ours stays, whatever it is called.
-    #[test]
-    fn exports_that_no_run_made_are_never_taken_away() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path();
-        let make = |path: &str| std::fs::create_dir_all(config.join(path)).unwrap();
-        let link = |to: &str, path: &str| {
-            std::os::unix::fs::symlink(config.join(to), config.join(path)).unwrap();
-        };
-        let (iqn, nqn) = ("iqn.2026-11.io.blockwire.eval", "nqn.2026-11.io.blockwire");
-        let mut theirs = Vec::new();
-        for (own, is_ours) in [("bw7", true), ("bw70", false), ("mine", false)] {
-            let paths = [
-                format!("target/iscsi/{iqn}:{own}-0"),
-                format!("target/core/rd_mcp_{}/{own}-0", own.len()),
-                format!("nvmet/subsystems/{nqn}:{own}-0"),
-                format!("nullb/{own}-0"),
-                format!("nvmet/ports/{}/subsystems", own.len()),
-            ];
-            paths.iter().for_each(|path| make(path));
-            let port = format!("{}/{nqn}:{own}-0", paths[4]);
-            link(&paths[2], &port);
-            if !is_ours {
-                theirs.extend(paths.into_iter().chain([port]));
-            }
-        }
-        // A port that somebody is about to use, as a number alone tells.
-        make("nvmet/ports/4421");
-        theirs.push("nvmet/ports/4421".to_owned());
-        for target in [Kernel::lio(), Kernel::nvmet()] {
-            let config = format!("CONFIG={}", config.display());
-            let words = target.words(vec!["stop".to_owned(), "bw7".to_owned()]);
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let _ = Place::Here.run(&[&["env", &config], &words[..]].concat());
-        }
-        for path in &theirs {
-            assert!(std::fs::symlink_metadata(config.join(path)).is_ok(), "{path} is there");
-        }
-        assert!(!config.join(format!("nvmet/subsystems/{nqn}:bw7-0")).exists());
-        assert!(!config.join(format!("target/iscsi/{iqn}:bw7-0")).exists());
-    }
-
-    /// They would be struck off the list, and stay open for ever.
-    #[test]
-    fn exports_that_cannot_be_looked_for_are_never_taken_for_gone() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path();
-        assert!(!lio_has_below(config, "bw7") && !nvmet_has_below(config, "bw7"), "nothing was configured");
-        std::fs::create_dir_all(config.join("target/core/rd_mcp_7/bw7-0")).unwrap();
-        assert!(lio_has_below(config, "bw7") && !lio_has_below(config, "bw8"));
-        // No directory: reading it fails, for root too.
-        for what in ["target/iscsi", "nvmet/subsystems"] {
-            std::fs::create_dir_all(config.join(what).parent().unwrap()).unwrap();
-            std::fs::write(config.join(what), "").unwrap();
-        }
-        assert!(lio_has_below(config, "bw8") && nvmet_has_below(config, "bw8"));
     }
 
     /// A shell takes both scripts. Where the kernel has what they need, a volume is served, and gone after.

@@ -162,8 +162,6 @@ impl Drop for Serving {
     }
 }
 
-pub(crate) use kernel::{lio_has, nvmet_has, undo_lio, undo_nvmet};
-
 /// All targets that are known. `binary`: this program; `urls`: volumes that something else serves.
 pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
     let mut all: Vec<Box<dyn Target>> = vec![
@@ -316,7 +314,7 @@ mod tests {
     fn a_port_that_another_machine_serves_at_is_never_taken() {
         let line = "0: 0100007F:0CBC 00000000:0000 0A 00000000:00000000";
         let ssh = ["sh", "-c", &format!("echo pid 1; echo '{line}'")].map(str::to_owned).to_vec();
-        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage").unwrap());
+        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage", std::path::Path::new("none")));
         assert_eq!(free_port(&place).unwrap(), 3261);
     }
 

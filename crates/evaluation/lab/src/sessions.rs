@@ -21,13 +21,13 @@ fn said(place: &Place, words: &[&str]) -> Result<String, Failure> {
 }
 
 /// Refuses a target that sessions which are not ours use: their disks may be mounted.
-pub(super) fn refuse_iscsi(place: &Place, target: &str, interface: &str) -> Result<(), Failure> {
+pub(crate) fn refuse_iscsi(place: &Place, target: &str, interface: &str) -> Result<(), Failure> {
     let held = said(place, &["iscsi-held", target, interface])?;
     refuse(place, target, "log out of it (iscsiadm -m session)", &held)
 }
 
 /// Refuses a subsystem that controllers which are not ours use: with multipath theirs and ours would be one.
-pub(super) fn refuse_nvme(place: &Place, nqn: &str, host: &str) -> Result<(), Failure> {
+pub(crate) fn refuse_nvme(place: &Place, nqn: &str, host: &str) -> Result<(), Failure> {
     let held = said(place, &["nvme-held", nqn, host])?;
     refuse(place, nqn, "disconnect it (nvme disconnect -d)", &held)
 }
@@ -45,12 +45,12 @@ fn refuse(place: &Place, name: &str, how: &str, held: &str) -> Result<(), Failur
 }
 
 /// Whether a session of ours with a target is there.
-pub(super) fn iscsi_serves(place: &Place, interface: &str, target: &str) -> Result<bool, Failure> {
+pub(crate) fn iscsi_serves(place: &Place, interface: &str, target: &str) -> Result<bool, Failure> {
     Ok(!said(place, &["iscsi-ours", interface, target])?.trim().is_empty())
 }
 
 /// Whether a controller of ours of a subsystem is there.
-pub(super) fn nvme_serves(place: &Place, host: &str, nqn: &str) -> Result<bool, Failure> {
+pub(crate) fn nvme_serves(place: &Place, host: &str, nqn: &str) -> Result<bool, Failure> {
     Ok(!said(place, &["nvme-ours", host, nqn])?.trim().is_empty())
 }
 
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn what_cannot_be_asked_for_is_never_taken_for_gone() {
         let ssh = ["sh", "-c", "exit 255"].map(str::to_owned).to_vec();
-        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage").unwrap());
+        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage", std::path::Path::new("none")));
         assert!(iscsi_has(&place, "bw-x") && nvme_has(&place, "x"));
     }
 }

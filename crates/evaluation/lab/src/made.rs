@@ -1,0 +1,81 @@
+//! What a run makes outside of its directory, as the list in that directory has it.
+//!
+//! Invariant: what a list names is ours only if its name carries the run's token.
+
+use std::path::Path;
+
+/// How names of these directories begin, before the token.
+pub(crate) const DIRECTORY: &str = "blockwire-";
+/// The locked marker.
+pub(crate) const MARKER: &str = "lock";
+/// The list of what was made elsewhere.
+pub(crate) const LIST: &str = "made";
+/// Where volumes in memory are.
+pub(crate) const MEMORY: &str = "/dev/shm";
+/// Digits of a token: 64 bits.
+pub(crate) const DIGITS: usize = 16;
+
+/// Something that a run made outside of its directory, or mounted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// A network namespace.
+    Namespace(String),
+    /// The directory in [`MEMORY`] for volumes.
+    Memory,
+    /// A mount below the directory, by its path from there, and the kind of its file system.
+    Mount(String, String),
+    /// Exports of LIO whose names begin so.
+    Lio(String),
+    /// Exports of nvmet whose names begin so.
+    Nvmet(String),
+    /// An interface of open-iscsi, with the sessions over it.
+    IscsiInterface(String),
+    /// Controllers of NVMe that were connected with this host identifier.
+    NvmeHost(String),
+}
+
+impl Made {
+    /// As a line of the list has it.
+    pub(crate) fn words(&self) -> Vec<&str> {
+        match self {
+            Made::Namespace(name) => vec!["namespace", name],
+            Made::Memory => vec!["memory"],
+            Made::Mount(at, kind) => vec!["mount", at, kind],
+            Made::Lio(own) => vec!["lio", own],
+            Made::Nvmet(own) => vec!["nvmet", own],
+            Made::IscsiInterface(name) => vec!["iscsi-interface", name],
+            Made::NvmeHost(id) => vec!["nvme-host", id],
+        }
+    }
+
+    /// Reads a line; `None`: it is none, or names what does not carry the token.
+    pub(crate) fn parse(line: &str, token: &str) -> Option<Made> {
+        let words: Vec<String> = serde_json::from_str(line).ok()?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let own = |start: &str, name: &str| {
+            let rest = name.strip_prefix(start)?.strip_prefix(token)?;
+            let is_plain = rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+            is_plain.then(|| name.to_owned())
+        };
+        Some(match words[..] {
+            ["namespace", name] => Made::Namespace(own("bw-", name)?),
+            ["memory"] => Made::Memory,
+            ["mount", at, kind] => {
+                let is_below =
+                    Path::new(at).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+                is_below.then(|| Made::Mount(at.to_owned(), kind.to_owned()))?
+            }
+            ["lio", name] => Made::Lio(own("bw", name)?),
+            ["nvmet", name] => Made::Nvmet(own("bw", name)?),
+            ["iscsi-interface", name] => Made::IscsiInterface(own("bw-", name)?),
+            ["nvme-host", id] => (id == host_id(token)).then(|| Made::NvmeHost(id.to_owned()))?,
+            _ => return None,
+        })
+    }
+}
+
+/// The identifier (a UUID of version 8, RFC 9562) of a run's NVMe hosts.
+pub(crate) fn host_id(token: &str) -> String {
+    let digit = |from: usize, to: usize| token.get(from..to).unwrap_or_default();
+    format!("b10c317e-0000-8000-8{}-{}", digit(0, 3), digit(4, 16))
+}

@@ -1,0 +1,109 @@
+//! A record while it is made: how it begins, what is added, and what can be said only at its end.
+
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use eval::preset::Preset;
+use eval::record::{Point, Record, Run, SCHEMA};
+use eval::steady;
+
+/// A record that holds nothing yet.
+pub(crate) fn begin(preset: &Preset, notes: &[String]) -> Record {
+    Record {
+        schema: SCHEMA,
+        preset: preset.id.to_owned(),
+        title: preset.title.to_owned(),
+        paper: preset.paper.map(str::to_owned),
+        started: utc(SystemTime::now()),
+        notes: notes.to_vec(),
+        ..Record::default()
+    }
+}
+
+/// What can be said only when all runs are there.
+pub(crate) fn finish(record: &mut Record, begun: Instant) {
+    record.seconds = begun.elapsed().as_secs_f64();
+    for point in &mut record.points {
+        let rounds: Vec<f64> = point.runs.iter().map(Run::iops).collect();
+        point.steady_after = steady::reached(&rounds);
+    }
+}
+
+/// Writes a command down unless one is there that differs in its ports alone.
+pub(crate) fn note_command(record: &mut Record, command: &str) {
+    let bare = |command: &str| {
+        let mut text = String::with_capacity(command.len());
+        let mut is_port = false;
+        for c in command.chars() {
+            is_port = c == ':' || (is_port && c.is_ascii_digit());
+            if !is_port || c == ':' {
+                text.push(c);
+            }
+        }
+        text
+    };
+    if !record.commands.iter().any(|known| bare(known) == bare(command)) {
+        record.commands.push(command.to_owned());
+    }
+}
+
+/// Puts the runs of a point to those of the same point, if there is one.
+pub(crate) fn join(record: &mut Record, fresh: Point) {
+    let bare = |point: &Point| Point { runs: Vec::new(), steady_after: None, ..point.clone() };
+    let wanted = bare(&fresh);
+    match record.points.iter_mut().find(|point| bare(point) == wanted) {
+        Some(point) => point.runs.extend(fresh.runs),
+        None => record.points.push(fresh),
+    }
+}
+
+/// A moment as RFC 3339 writes it, in UTC.
+pub(crate) fn utc(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |passed| passed.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date of the Gregorian calendar, in years that begin with March.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// A directory for what comes of a preset, named by it and the time, inside `under`.
+pub fn directory(under: &Path, preset: &str) -> PathBuf {
+    let name: String = utc(SystemTime::now()).replace([':', 'Z'], "");
+    under.join(format!("{preset}-{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn moments_are_written_in_utc() {
+        let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn commands_that_differ_in_ports_alone_are_written_once() {
+        let mut record = Record::default();
+        for command in [
+            "t iscsi://h:3260/iqn:v0/0 --bs=1",
+            "t iscsi://h:40001/iqn:v0/0 --bs=1",
+            "t iscsi://h:3260/iqn:v0/0 --bs=2",
+        ] {
+            note_command(&mut record, command);
+        }
+        assert_eq!(record.commands.len(), 2);
+    }
+}

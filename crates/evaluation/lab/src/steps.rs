@@ -1,0 +1,455 @@
+//! A plan's steps in turn, and the record that comes of them.
+//!
+//! Invariant: systems that are compared get the same volumes, filled with the same bytes, and the same
+//! offsets; what went wrong is in the record's notes, never a point without runs.
+
+use std::time::{Duration, Instant};
+
+use eval::fio::Amount;
+use eval::preset::{LeftOut, Medium, Plan, PlanError, Preset, Protocol, Step, Timing, Wire, word};
+use eval::record::{Machine, Point, Record, Run};
+
+use crate::Failure;
+use crate::allowance::Allowance;
+use crate::block;
+use crate::ending;
+use crate::environment::machine;
+use crate::link::{Link, Machines};
+use crate::live::Moment;
+use crate::place::Place;
+use crate::recording::{begin, finish, join, note_command};
+use crate::runner::{Runner, Testbed};
+use crate::target::Setup;
+
+/// What must be the same for a target that runs to be used again.
+#[derive(Clone, PartialEq)]
+struct Key {
+    target: String,
+    protocol: Protocol,
+    wire: Wire,
+    volumes: (u32, u64),
+    medium: Medium,
+}
+
+/// What failed once and is not tried again: a target as it was, an initiator, its connections.
+type Broken = (Key, String, u32);
+
+/// How a plan goes.
+struct Progress {
+    allowance: Allowance,
+    testbed: Option<(Key, Testbed)>,
+    /// Most connections of any step: what a target must be ready for.
+    connections: u32,
+    broken: Vec<Broken>,
+}
+
+/// How long a load is tried, to see what goes on around it.
+const TRIED: Duration = Duration::from_millis(200);
+/// Bytes of a volume that is tried.
+const VOLUME_TRIED: u64 = 16 << 20;
+
+impl Key {
+    fn of(step: &Step) -> Key {
+        Key {
+            target: step.target.clone(),
+            protocol: step.protocol,
+            wire: step.wire,
+            volumes: step.volumes,
+            medium: step.medium,
+        }
+    }
+}
+
+impl Runner<'_> {
+    /// Runs a plan that is made of how long starting and filling take here. Steps that fail are noted, and
+    /// their like are not tried again; rounds for which there is no time any more are left out.
+    ///
+    /// # Errors
+    /// If nothing at all could be measured: why.
+    pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, PlanError>) -> Result<Record, Failure> {
+        let mut progress =
+            Progress { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
+        let rough = plan_of(&self.timing()).map_err(Failure::new)?;
+        progress.allowance = progress.allowance.of(rough.time);
+        let mut record = begin(rough.preset, &[]);
+        let (possible, left_out) = self.possible(&rough);
+        progress.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
+        let timing = match rough.time {
+            None => self.timing(),
+            Some(_) => {
+                let timing = self.measured_timing(&possible, &mut progress, &record);
+                let not = rough.steps.iter().filter(|step| !possible.contains(step));
+                Timing { left_out: distinct(not.map(LeftOut::like)), ..timing }
+            }
+        };
+        let plan = plan_of(&timing).map_err(Failure::new)?;
+        record.environment = self.environment(&rough);
+        record.notes.extend(plan.notes.iter().cloned());
+        record.notes.extend(left_out);
+        let (steps, _) = self.possible(&plan);
+        let mut round_begun = progress.allowance.passed();
+        for (at, step) in steps.iter().enumerate() {
+            if ending::is_ending() {
+                record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
+                break;
+            }
+            // Wherever estimates were wrong it ends in time, and says what that cost.
+            let before = at.checked_sub(1).and_then(|before| steps.get(before));
+            if let Some(before) = before.filter(|_| progress.allowance.is_over()) {
+                record.notes.push(format!(
+                    "{at} of {} loads were done, the last was {}: there was no time for more",
+                    steps.len(),
+                    what(before)
+                ));
+                break;
+            }
+            if before.is_some_and(|before| step.round > before.round) {
+                if !progress.allowance.has_round(round_begun) {
+                    let rounds = steps.last().map_or(0, |step| step.round + 1);
+                    record.notes.push(format!(
+                        "{} of {rounds} rounds were made: there was no time for more",
+                        step.round
+                    ));
+                    break;
+                }
+                round_begun = progress.allowance.passed();
+            }
+            self.take(step, (at, &steps), &timing, &mut progress, &mut record);
+        }
+        self.live.over();
+        drop(progress.testbed);
+        finish(&mut record, progress.allowance.begun());
+        if record.points.is_empty() {
+            return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+        }
+        Ok(record)
+    }
+
+    /// One step of many: its run, or a note why there is none.
+    fn take(
+        &mut self,
+        step: &Step,
+        (at, all): (usize, &[&Step]),
+        timing: &Timing,
+        progress: &mut Progress,
+        record: &mut Record,
+    ) {
+        let attempt = (Key::of(step), step.initiator.clone(), step.connections);
+        if progress.broken.contains(&attempt) {
+            return;
+        }
+        let takes = |steps: &[&Step]| timing.of_steps(steps.iter().copied());
+        let (before, rest) = all.split_at_checked(at).unwrap_or((all, &[]));
+        // What was estimated wrongly so far is expected to be so further on.
+        let done = takes(before);
+        let wrong = match done {
+            Duration::ZERO => 1.0,
+            done => progress.allowance.passed().div_duration_f64(done),
+        };
+        let moment = Moment {
+            step: (at + 1, all.len()),
+            what: what(step),
+            left: takes(rest).mul_f64(wrong),
+            ..Moment::default()
+        };
+        self.live.begins(&moment);
+        match self.step(step, progress, &moment, record) {
+            Ok(run) => {
+                self.live.ended(&moment, Ok(run.iops()));
+                let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
+                add(record, step, mtu, run);
+            }
+            // What was cut short is no failure of the systems.
+            Err(_) if ending::is_ending() => progress.testbed = None,
+            Err(why) => {
+                self.live.ended(&moment, Err(&why.to_string()));
+                record.notes.push(format!("{} was left out: {why}", moment.what));
+                progress.broken.push(attempt);
+                progress.testbed = None;
+            }
+        }
+    }
+
+    /// What systems take to start and to begin, as they say of themselves.
+    fn timing(&self) -> Timing {
+        Timing {
+            starts: self.targets.iter().map(|it| (it.name().to_owned(), it.starting())).collect(),
+            loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.around())).collect(),
+            ..Timing::default()
+        }
+    }
+
+    /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
+    /// goes wrong here goes wrong again when it counts, and is noted then.
+    fn measured_timing(&mut self, steps: &[&Step], progress: &mut Progress, record: &Record) -> Timing {
+        let mut timing = self.timing();
+        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return timing };
+        let moment =
+            Moment { step: (0, steps.len()), what: format!("trying {}", what(step)), ..Moment::default() };
+        self.live.begins(&moment);
+        // As many volumes, but so small that filling them tells how fast it goes and takes no time.
+        let mut short = (*step).clone();
+        short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
+        // What is written down is what is done when it counts.
+        let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
+        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else { return timing };
+        let (started, filled) = took;
+        Timing::learn(&mut timing.starts, &step.target, started);
+        let bytes = u64::from(short.volumes.0) * short.volumes.1;
+        if !filled.is_zero() {
+            timing.filled = bytes as f64 / filled.as_secs_f64();
+        }
+        progress.testbed = Some((Key::of(&short), testbed));
+        short.job.file_size = Some(Amount::Bytes(short.volumes.1));
+        (short.job.ramp, short.job.runtime, short.connections) =
+            (Duration::ZERO, Some(TRIED), step.volumes.0);
+        let begun = Instant::now();
+        if self.step(&short, progress, &moment, &mut aside).is_ok() {
+            let connecting = timing.load("", short.connections) - timing.load("", 0);
+            let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
+            Timing::learn(&mut timing.loads, &step.initiator, took);
+        }
+        timing.spent = progress.allowance.passed();
+        timing
+    }
+
+    /// Steps whose systems speak the protocol and have the medium, and what is left out and why.
+    fn possible<'s>(&self, plan: &'s Plan) -> (Vec<&'s Step>, Vec<String>) {
+        let mut notes: Vec<String> = Vec::new();
+        let mut note = |text: String| {
+            if !notes.contains(&text) {
+                notes.push(text);
+            }
+        };
+        let mut steps = Vec::new();
+        for step in &plan.steps {
+            let protocol = step.protocol.name();
+            let (Ok(target), Ok(initiator)) = (self.target(&step.target), self.initiator(&step.initiator))
+            else {
+                note(format!("{} with {} is not known here", step.target, step.initiator));
+                continue;
+            };
+            if step.protocol != Protocol::Local && !target.protocols().contains(&step.protocol) {
+                note(format!("{} does not speak {protocol}: left out", target.name()));
+            } else if step.protocol != Protocol::Local && !target.has(step.medium) {
+                note(format!("{} has no null volumes: left out", target.name()));
+            } else if !initiator.protocols().contains(&step.protocol) {
+                note(format!("initiator {} has no {protocol}: left out", initiator.name()));
+            } else if let Some(why) = initiator.lacks(&step.job) {
+                note(format!("initiator {} cannot do {}: {why}", initiator.name(), step.job.name));
+            } else {
+                steps.push(step);
+            }
+        }
+        (steps, notes)
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        progress: &mut Progress,
+        moment: &Moment,
+        record: &mut Record,
+    ) -> Result<Run, Failure> {
+        if step.protocol == Protocol::Local {
+            progress.testbed = None;
+            return block::local(self, step, moment, record);
+        }
+        let key = Key::of(step);
+        if progress.testbed.as_ref().is_none_or(|(known, _)| *known != key) {
+            // Two targets must not have the memory, or the cores, at once.
+            progress.testbed = None;
+            let (made, _) = self.start(step, progress.connections, record)?;
+            progress.testbed = Some((key, made));
+        }
+        let Some((_, testbed)) = &progress.testbed else { return Err(Failure::new("no target serves")) };
+        block::load(self, step, testbed, moment, record)
+    }
+
+    /// Starts a target that may have so many connections and fills its volumes; says how long either took.
+    fn start(
+        &mut self,
+        step: &Step,
+        connections: u32,
+        record: &mut Record,
+    ) -> Result<(Testbed, (Duration, Duration)), Failure> {
+        let begun = Instant::now();
+        let link = match &self.machines {
+            Some(machines) => Link::between(machines),
+            None => Link::make(step.wire, hosts(step, record))?,
+        };
+        let target = self.target(&step.target)?;
+        let setup = Setup {
+            place: link.target(),
+            listen: link.listen(),
+            addresses: link.addresses(),
+            protocol: step.protocol,
+            volumes: step.volumes,
+            medium: step.medium,
+            connections,
+            cores: &self.cores.target,
+            dir: &self.dir,
+        };
+        let serving = target.start(&setup)?;
+        for command in &serving.commands {
+            note_command(record, command);
+        }
+        let testbed = Testbed { serving, link };
+        let started = begun.elapsed();
+        if step.medium == Medium::Ram && step.target != "url" {
+            block::fill(self, &testbed)?;
+            return Ok((testbed, (started, begun.elapsed() - started)));
+        }
+        Ok((testbed, (started, Duration::ZERO)))
+    }
+
+    /// This machine, the versions of what runs on it, and which cores are whose.
+    fn environment(&self, plan: &Plan) -> Vec<Machine> {
+        let mut all = match &self.machines {
+            None => vec![machine(&Place::Here, "target and initiator")],
+            Some(machines) => {
+                ends(machines, plan).into_iter().map(|(place, role)| machine(place, role)).collect()
+            }
+        };
+        let far = |machines: &Machines| machines.target.clone().unwrap_or(Place::Here);
+        let near = |machines: &Machines| machines.initiators.first().cloned().unwrap_or(Place::Here);
+        let (far, near) = self
+            .machines
+            .as_ref()
+            .map_or((Place::Here, Place::Here), |machines| (far(machines), near(machines)));
+        let Some(here) = all.first_mut() else { return all };
+        let mut targets: Vec<&str> = plan.steps.iter().map(|step| step.target.as_str()).collect();
+        let mut initiators: Vec<&str> = plan.steps.iter().map(|step| step.initiator.as_str()).collect();
+        for names in [&mut targets, &mut initiators] {
+            names.sort_unstable();
+            names.dedup();
+        }
+        let version =
+            |role: &str, name: &str, version: Option<String>| Some((format!("{role} {name}"), version?));
+        let targets = targets
+            .into_iter()
+            .filter_map(|name| version("target", name, self.target(name).ok()?.version(&far)));
+        let initiators = initiators
+            .into_iter()
+            .filter_map(|name| version("initiator", name, self.initiator(name).ok()?.version(&near)));
+        let versions: Vec<(String, String)> = targets.chain(initiators).collect();
+        let list = |cores: &[usize]| {
+            let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+            if cores.is_empty() { "all".to_owned() } else { cores.join(", ") }
+        };
+        here.facts.push(("target's cores".to_owned(), list(&self.cores.target)));
+        here.facts.push(("initiators' cores".to_owned(), list(&self.cores.initiator)));
+        here.facts.extend(versions);
+        all
+    }
+}
+
+/// Which machines are which end's: the target's is this one unless another is named, and is not known of what
+/// serves already.
+fn ends<'m>(machines: &'m Machines, plan: &Plan) -> Vec<(&'m Place, &'static str)> {
+    let target = machines.target.as_ref().unwrap_or(&Place::Here);
+    let is_known = machines.target.is_some() || plan.steps.iter().any(|step| step.target != "url");
+    if is_known && machines.initiators.iter().all(|place| place == target) {
+        return vec![(target, "target and initiator")];
+    }
+    let initiators = machines.initiators.iter().map(|place| (place, "initiator"));
+    is_known.then_some((target, "target")).into_iter().chain(initiators).collect()
+}
+
+/// Initiator machines of a step: as its preset says, at most one for each thread and volume.
+pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
+    let wanted = Preset::find(&record.preset).map_or(1, |preset| preset.hosts);
+    wanted.min(step.job.threads).min(step.volumes.0).max(1)
+}
+
+/// Each once, in their order.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    all.fold(Vec::new(), |mut known, one| {
+        if !known.contains(&one) {
+            known.push(one);
+        }
+        known
+    })
+}
+
+/// What a step is, in a line.
+fn what(step: &Step) -> String {
+    let wire = match step.wire {
+        Wire::Loopback => String::new(),
+        wire => format!(", {}", block::wire_name(wire)),
+    };
+    let connections = match step.connections == step.volumes.0 {
+        true => String::new(),
+        false => format!(", {} connections", step.connections),
+    };
+    let null = if step.medium == Medium::Null { ", null" } else { "" };
+    format!(
+        "{} / {} ({}{wire}{connections}{null}) {}",
+        step.target,
+        step.initiator,
+        step.protocol.name(),
+        step.job.name
+    )
+}
+
+fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
+    let mut labels = Vec::new();
+    if Preset::find(&record.preset).is_some_and(|preset| preset.media.len() > 1) {
+        let medium = if step.medium == Medium::Null { "null" } else { "ram" };
+        labels.push(("volume".to_owned(), medium.to_owned()));
+    }
+    labels.extend(block::limit(step.wire).map(|limit| ("limit".to_owned(), limit)));
+    let fresh = Point {
+        target: step.target.clone(),
+        initiator: step.initiator.clone(),
+        protocol: step.protocol.name().to_owned(),
+        rw: word(step.job.direction, step.job.is_random).to_owned(),
+        bytes: u64::from(step.job.block.0),
+        depth: step.job.depth * step.job.threads,
+        connections: step.connections,
+        mtu,
+        labels,
+        is_closed: step.job.rate == (None, None),
+        ..Point::default()
+    };
+    join(record, Point { runs: vec![run], ..fresh });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of one machine is one of both ends on it: they share its interrupts, and readers are told.
+    #[test]
+    fn a_target_here_and_initiators_elsewhere_are_never_one_machine() {
+        let step = |target: &str| Step {
+            target: target.to_owned(),
+            initiator: "blockwire".to_owned(),
+            protocol: Protocol::Iscsi,
+            wire: Wire::Loopback,
+            volumes: (1, 1 << 20),
+            medium: Medium::Ram,
+            connections: 1,
+            job: eval::fio::Job::default(),
+            round: 0,
+        };
+        let plan = |target: &str| Plan {
+            preset: Preset::find("quick").unwrap(),
+            steps: vec![step(target)],
+            time: None,
+            notes: Vec::new(),
+        };
+        let load = Place::Ssh(crate::place::Machine::new(
+            vec!["true".to_owned()],
+            "load",
+            std::path::Path::new("none"),
+        ));
+        let roles = |initiators: Vec<Place>, target: &str| {
+            let machines = Machines { initiators, ..Machines::default() };
+            ends(&machines, &plan(target)).into_iter().map(|(_, role)| role).collect::<Vec<_>>()
+        };
+        assert_eq!(roles(vec![load.clone()], "tgt"), ["target", "initiator"]);
+        assert_eq!(roles(vec![load], "url"), ["initiator"], "where it serves nobody said");
+        assert_eq!(roles(vec![Place::Here], "tgt"), ["target and initiator"]);
+    }
+}
