@@ -207,7 +207,10 @@ impl Aim {
             Aim::Remote { volume, geometry } => {
                 Ok(Some(End::Remote { volume: *volume, geometry: *geometry }))
             }
-            Aim::Here(place) => place.reader(),
+            Aim::Here(place) => Ok(place.reader()?.map(|file| {
+                let path = place.path().to_owned();
+                End::File { file, path, is_fresh: false }
+            })),
         }
     }
 }

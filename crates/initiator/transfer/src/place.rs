@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::ends::End;
 use engine::state::identity::FileIdentity as Identity;
 use engine::store::device_key;
 use process::exit::Failure;
@@ -175,10 +174,9 @@ impl Place {
         }
     }
 
-    /// It as something to be compared; `None`: nothing is there yet.
-    pub fn reader(&self) -> Result<Option<End>, Failure> {
-        let file = self.file().map(File::try_clone).transpose().map_err(named(&self.path))?;
-        Ok(file.map(|file| End::File { file, path: self.path.clone(), is_fresh: false }))
+    /// What is there, opened once more; `None`: nothing is there yet.
+    pub fn reader(&self) -> Result<Option<File>, Failure> {
+        self.file().map(File::try_clone).transpose().map_err(named(&self.path))
     }
 
     /// Whether there is nothing at its path.
@@ -206,7 +204,8 @@ impl Place {
 
     /// Takes away what [`Place::create`] made, if it made something.
     pub fn discard(self) {
-        if self.is_ours {
+        let is_it = |meta: fs::Metadata| self.key() == Ok(Some(Key::of(&meta)));
+        if self.is_ours && fs::symlink_metadata(&self.path).is_ok_and(is_it) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -425,7 +424,7 @@ mod tests {
         assert!(Place::look(&path, false).unwrap().is_absent() && !path.exists());
         fs::write(&path, b"what it holds").unwrap();
         let place = Place::look(&path, true).unwrap();
-        assert!(place.reader().unwrap().is_some_and(|end| end.bytes() == Ok(13)));
+        assert!(place.reader().unwrap().is_some_and(|file| file.metadata().unwrap().len() == 13));
         assert_eq!(fs::read(&path).unwrap(), b"what it holds");
         drop(place);
         let server = File::open(&path).unwrap();
@@ -446,6 +445,23 @@ mod tests {
         fs::write(&path, b"somebody's").unwrap();
         assert!(place.emptied(4096).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn what_another_has_put_in_the_place_of_our_file_is_never_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        for is_replaced in [true, false] {
+            let mut place = Place::look(&path, false).unwrap();
+            place.create().unwrap();
+            if is_replaced {
+                fs::write(dir.path().join("other"), b"somebody's").unwrap();
+                fs::rename(dir.path().join("other"), &path).unwrap();
+            }
+            place.discard();
+            assert_eq!(path.exists(), is_replaced);
+            let _ = fs::remove_file(&path);
+        }
     }
 
     #[test]
