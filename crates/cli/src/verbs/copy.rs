@@ -2,7 +2,7 @@
 //!
 //! Reads and writes are both in flight; holes are not read, and zeroes are not written but made. Invariants:
 //! - What the resume file says is done was flushed at the destination before it was written there.
-//! - A copy that is refused has changed nothing: all that refuses comes before [`Aim::begin`].
+//! - A copy that is refused has changed nothing: all that refuses comes before [`Destination::begin`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use super::{say, set_up};
 use config::size::human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use transfer::ends::{Aim, End, Run, is_zero, start};
+use transfer::ends::{DataRun, Destination, End, is_zero, start};
 use transfer::journal::Journal;
-use transfer::place::Key;
+use transfer::place::FileKey;
 use transfer::progress::Progress;
 
 /// Stretches in flight.
@@ -81,7 +81,7 @@ struct Copy<'a> {
     stretch: u64,
     /// Everything before it has been started.
     next: u64,
-    run: Run,
+    run: DataRun,
     sparse: bool,
     flights: Vec<RequestsInFlight>,
     written: u64,
@@ -92,7 +92,7 @@ struct Copy<'a> {
 struct Plan {
     initiator: Initiator,
     from: End,
-    to: Aim,
+    to: Destination,
     from_id: String,
     bytes: u64,
     block: u64,
@@ -103,14 +103,14 @@ struct Plan {
 }
 
 /// Refuses a new file whose name looks like a volume's.
-fn refuse_bare_word(name: &str, aim: &Aim) -> Result<(), Failure> {
+fn refuse_bare_word(name: &str, to: &Destination) -> Result<(), Failure> {
     let is_bare = !name.contains(['/', '.']);
-    match aim {
-        Aim::Here(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
+    match to {
+        Destination::Local(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
             "\"{name}\" is not a volume's URL (iscsi://... or nvme+tcp://...), and no such file exists; write \
              ./{name} to create one"
         ))),
-        Aim::Here(_) | Aim::Remote { .. } => Ok(()),
+        Destination::Local(_) | Destination::Remote { .. } => Ok(()),
     }
 }
 
@@ -124,13 +124,13 @@ fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
     }
     let journal = args.resume.as_deref().map(Journal::read).transpose()?.flatten();
     refuse_same(args, &from)?;
-    let to = Aim::look(&mut initiator, &args.to, args.force)?;
+    let to = Destination::look(&mut initiator, &args.to, args.force)?;
     refuse_bare_word(&args.to, &to)?;
     let (from_id, to_id) = (from.identity(&initiator)?, to.identity(&initiator)?);
     if to_id.as_ref() == Some(&from_id) && !from_id.is_empty() {
         return Err(same());
     }
-    let is_new = matches!(&to, Aim::Here(place) if place.is_absent());
+    let is_new = matches!(&to, Destination::Local(place) if place.is_absent());
     if let Some(path) = &args.resume {
         let ends = [(from.key()?, Path::new(&*args.from)), (to.key()?, Path::new(&*args.to))];
         Journal::stands_apart(path, &ends)?;
@@ -140,7 +140,7 @@ fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
     }
     let block = from.block().max(to.block());
     let total = bytes.next_multiple_of(block);
-    if let Some(room) = to.room()?.filter(|room| *room < total) {
+    if let Some(room) = to.capacity()?.filter(|room| *room < total) {
         let why = format!("the destination has {room} bytes, the source {bytes}: make it larger first");
         return Err(Failure::usage(why));
     }
@@ -171,7 +171,7 @@ fn same() -> Failure {
 /// Refuses a destination that is the source by another name, before it is locked.
 fn refuse_same(args: &CopyArgs, from: &End) -> Result<(), Failure> {
     let to = (!client::is_volume(&args.to)).then(|| fs::metadata(&*args.to).ok()).flatten();
-    match (from.key()?, to.map(|meta| Key::of(&meta))) {
+    match (from.key()?, to.map(|meta| FileKey::of(&meta))) {
         (Some(from), Some(to)) if from.overlaps(to) => Err(same()),
         _ if *args.from == *args.to => Err(same()),
         _ => Ok(()),
@@ -187,7 +187,7 @@ const LOOK_LEN: u64 = 64 << 10;
 /// those of another file or volume.
 fn refuse_changed(
     initiator: &mut Initiator,
-    (from, to): (&End, &Aim),
+    (from, to): (&End, &Destination),
     (bytes, done): (u64, u64),
     block: u64,
 ) -> Result<(), Failure> {
@@ -195,7 +195,7 @@ fn refuse_changed(
         let why = format!("the destination does not contain what the resume file says was copied ({why})");
         Failure::usage(format!("{why}: remove the resume file to start over"))
     };
-    let is_file = to.room()?.is_none();
+    let is_file = to.capacity()?.is_none();
     let Some(to) = to.reader()? else { return Err(changed("it is gone")) };
     let done = done.min(bytes);
     let held = to.bytes()?;
@@ -244,7 +244,7 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
     let stretch = (stretch - stretch % block).max(block);
     let done = done.unwrap_or(0);
     let mut progress = Progress::new(total, done, args.quiet);
-    let run = Run { end: done, is_data: false };
+    let run = DataRun { end: done, is_data: false };
     let (sparse, begun) = (!args.no_sparse, Instant::now());
     let mut copy = Copy {
         initiator,
@@ -341,7 +341,7 @@ impl Copy<'_> {
                     let run = self.from.run(&mut self.initiator, self.next, self.total, self.bytes)?;
                     self.whole_blocks(run)
                 } else {
-                    Run { end: self.total, is_data: true }
+                    DataRun { end: self.total, is_data: true }
                 };
             }
             let len = (self.run.end - self.next).min(self.stretch);
@@ -368,14 +368,14 @@ impl Copy<'_> {
     }
 
     /// A run that ends where a block ends: data may be taken too far, a hole may not.
-    fn whole_blocks(&self, run: Run) -> Run {
+    fn whole_blocks(&self, run: DataRun) -> DataRun {
         let block = self.block;
         if run.is_data {
-            return Run { end: run.end.next_multiple_of(block).min(self.total), ..run };
+            return DataRun { end: run.end.next_multiple_of(block).min(self.total), ..run };
         }
         match run.end - run.end % block {
-            end if end > self.next => Run { end, ..run },
-            _ => Run { end: (self.next + block).min(self.total), is_data: true },
+            end if end > self.next => DataRun { end, ..run },
+            _ => DataRun { end: (self.next + block).min(self.total), is_data: true },
         }
     }
 
@@ -481,7 +481,7 @@ mod tests {
 
     /// How far the copy is after each step.
     fn steps(from: &End, to: &End, bytes: u64, sparse: bool) -> Vec<u64> {
-        let run = Run { end: 0, is_data: false };
+        let run = DataRun { end: 0, is_data: false };
         let mut copy = Copy {
             initiator: set_up(Settings::default()).unwrap(),
             from,

@@ -16,7 +16,7 @@ use super::{say, set_up, size};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use transfer::ends::refuse_used;
-use transfer::place::{self, Key, Place};
+use transfer::place::{self, FileKey, LocalPath};
 
 /// Bytes that are moved at a time; a multiple of every block size.
 const STRETCH: usize = 4 << 20;
@@ -94,7 +94,7 @@ fn span(geometry: &Geometry, offset: u64, length: u64) -> Result<u64, Failure> {
 enum Sink {
     Pipe(io::StdoutLock<'static>),
     /// Nothing of it was changed yet.
-    Looked(Place),
+    Looked(LocalPath),
     File(File),
     Gone,
 }
@@ -131,7 +131,7 @@ impl Sink {
 pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     let (output, begun) = (args.output.as_deref(), Instant::now());
     let mut to = match output {
-        Some(path) => Sink::Looked(Place::look(path, args.force)?),
+        Some(path) => Sink::Looked(LocalPath::look(path, args.force)?),
         None if io::stdout().is_terminal() => {
             return Err(Failure::usage(
                 "the bytes would go to the terminal: name a file with --output, or use a pipe",
@@ -145,7 +145,7 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     let length = args.length.unwrap_or(geometry.bytes().saturating_sub(args.offset));
     let end = span(&geometry, args.offset, length)?;
     if let Sink::Looked(place) = &to
-        && let Some(room) = place.room()?.filter(|room| *room < length)
+        && let Some(room) = place.capacity()?.filter(|room| *room < length)
     {
         let why = format!("{} has {room} bytes, but {length} are to be read", place.path().display());
         return Err(Failure::usage(why));
@@ -173,9 +173,9 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
 /// How many bytes the input has, where that can be known before it is read.
 fn input_bytes(file: &File) -> io::Result<Option<u64>> {
     let meta = file.metadata()?;
-    match Key::of(&meta) {
-        Key::Device(_) => place::size_of_device(file).map(Some),
-        Key::File(..) => Ok(meta.is_file().then_some(meta.len())),
+    match FileKey::of(&meta) {
+        FileKey::Device(_) => place::size_of_device(file).map(Some),
+        FileKey::File(..) => Ok(meta.is_file().then_some(meta.len())),
     }
 }
 

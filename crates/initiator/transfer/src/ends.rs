@@ -1,7 +1,7 @@
 //! The ends of a copy or a comparison: a remote volume, or a file or device of this machine.
 //!
-//! Invariant: a destination begins as an [`Aim`], which cannot be written to. It becomes an [`End`] by
-//! [`Aim::begin`], which is called when nothing is left that could refuse.
+//! Invariant: a destination begins as a [`Destination`], which cannot be written to. It becomes an [`End`] by
+//! [`Destination::begin`], which is called when nothing is left that could refuse.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use volume::Epoch;
 
 use crate::claims::{type_word, who};
-use crate::place::{self, Key, Place};
+use crate::place::{self, FileKey, LocalPath};
 use process::exit::Failure;
 use recovery::{list, record, same};
 
@@ -44,7 +44,7 @@ pub enum End {
 
 /// A destination that was looked at and not changed.
 #[derive(Debug)]
-pub enum Aim {
+pub enum Destination {
     /// A volume of another machine.
     Remote {
         /// Open.
@@ -53,12 +53,12 @@ pub enum Aim {
         geometry: Geometry,
     },
     /// A path of this machine.
-    Here(Place),
+    Local(LocalPath),
 }
 
 /// A run of bytes that are data, or known to read as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct DataRun {
     /// Where it ends.
     pub end: u64,
     /// Whether it must be read.
@@ -119,16 +119,16 @@ fn became_shorter(path: &Path) -> Failure {
     Failure::failed(format!("{} was truncated while it was being read", path.display()))
 }
 
-impl Aim {
+impl Destination {
     /// Looks at what is to be written to. A URL is a volume, all else a path. `force`: also what is in use.
-    pub fn look(initiator: &mut Initiator, name: &str, force: bool) -> Result<Aim, Failure> {
+    pub fn look(initiator: &mut Initiator, name: &str, force: bool) -> Result<Destination, Failure> {
         if !client::is_volume(name) {
-            let place = Place::look(Path::new(name), force)?;
+            let place = LocalPath::look(Path::new(name), force)?;
             if !place.has_offsets() {
                 let why = format!("{name} is neither a file nor a block device: nothing can be copied to it");
                 return Err(Failure::usage(why));
             }
-            return Ok(Aim::Here(place));
+            return Ok(Destination::Local(place));
         }
         let volume = initiator.open(name)?;
         let geometry = initiator.known(volume)?;
@@ -138,52 +138,52 @@ impl Aim {
         if !force {
             refuse_used(initiator, volume, name)?;
         }
-        Ok(Aim::Remote { volume, geometry })
+        Ok(Destination::Remote { volume, geometry })
     }
 
     /// Bytes that it has; `None`: it becomes as long as what comes.
-    pub fn room(&self) -> Result<Option<u64>, Failure> {
+    pub fn capacity(&self) -> Result<Option<u64>, Failure> {
         match self {
-            Aim::Remote { geometry, .. } => Ok(Some(geometry.bytes())),
-            Aim::Here(place) => place.room(),
+            Destination::Remote { geometry, .. } => Ok(Some(geometry.bytes())),
+            Destination::Local(place) => place.capacity(),
         }
     }
 
     /// As [`End::block`].
     pub fn block(&self) -> u64 {
         match self {
-            Aim::Remote { geometry, .. } => geometry.logical.into(),
-            Aim::Here(_) => 1,
+            Destination::Remote { geometry, .. } => geometry.logical.into(),
+            Destination::Local(_) => 1,
         }
     }
 
     /// As [`End::identity`]; `None`: nothing is there yet.
     pub fn identity(&self, initiator: &Initiator) -> Result<Option<String>, Failure> {
         match self {
-            Aim::Remote { volume, .. } => Ok(Some(identity_of(initiator, *volume))),
-            Aim::Here(place) => place.identity(),
+            Destination::Remote { volume, .. } => Ok(Some(identity_of(initiator, *volume))),
+            Destination::Local(place) => place.identity(),
         }
     }
 
     /// As [`End::key`].
-    pub fn key(&self) -> Result<Option<Key>, Failure> {
+    pub fn key(&self) -> Result<Option<FileKey>, Failure> {
         match self {
-            Aim::Remote { .. } => Ok(None),
-            Aim::Here(place) => place.key(),
+            Destination::Remote { .. } => Ok(None),
+            Destination::Local(place) => place.key(),
         }
     }
 
     /// The file, if it is to be one, is there afterwards; what was there is as it was.
     pub fn create(&mut self) -> Result<(), Failure> {
         match self {
-            Aim::Remote { .. } => Ok(()),
-            Aim::Here(place) => place.create(),
+            Destination::Remote { .. } => Ok(()),
+            Destination::Local(place) => place.create(),
         }
     }
 
     /// It is not written to after all.
     pub fn discard(self) {
-        if let Aim::Here(place) = self {
+        if let Destination::Local(place) = self {
             place.discard();
         }
     }
@@ -192,8 +192,8 @@ impl Aim {
     /// unless an earlier copy is gone on with.
     pub fn begin(self, bytes: u64, goes_on: bool) -> Result<End, Failure> {
         match self {
-            Aim::Remote { volume, geometry } => Ok(End::Remote { volume, geometry }),
-            Aim::Here(place) => {
+            Destination::Remote { volume, geometry } => Ok(End::Remote { volume, geometry }),
+            Destination::Local(place) => {
                 let path = place.path().to_owned();
                 let (file, is_fresh) = if goes_on { (place.kept()?, false) } else { place.emptied(bytes)? };
                 Ok(End::File { file, path, is_fresh })
@@ -204,10 +204,10 @@ impl Aim {
     /// It as something to be compared, unchanged; `None`: nothing is there yet.
     pub fn reader(&self) -> Result<Option<End>, Failure> {
         match self {
-            Aim::Remote { volume, geometry } => {
+            Destination::Remote { volume, geometry } => {
                 Ok(Some(End::Remote { volume: *volume, geometry: *geometry }))
             }
-            Aim::Here(place) => Ok(place.reader()?.map(|file| {
+            Destination::Local(place) => Ok(place.reader()?.map(|file| {
                 let path = place.path().to_owned();
                 End::File { file, path, is_fresh: false }
             })),
@@ -228,7 +228,7 @@ impl End {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(named(&path))?;
         let meta = file.metadata().map_err(named(&path))?;
-        if !meta.is_file() && !matches!(Key::of(&meta), Key::Device(_)) {
+        if !meta.is_file() && !matches!(FileKey::of(&meta), FileKey::Device(_)) {
             return Err(Failure::usage(format!("{name} is neither a file nor a block device")));
         }
         let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| named(&path)(why.into()))?;
@@ -250,9 +250,9 @@ impl End {
             End::Remote { geometry, .. } => Ok(geometry.bytes()),
             End::File { file, path, .. } => {
                 let meta = file.metadata().map_err(named(path))?;
-                match Key::of(&meta) {
-                    Key::Device(_) => place::size_of_device(file).map_err(named(path)),
-                    Key::File(..) => Ok(meta.len()),
+                match FileKey::of(&meta) {
+                    FileKey::Device(_) => place::size_of_device(file).map_err(named(path)),
+                    FileKey::File(..) => Ok(meta.len()),
                 }
             }
         }
@@ -283,10 +283,10 @@ impl End {
     }
 
     /// Which file or device of this machine it is.
-    pub fn key(&self) -> Result<Option<Key>, Failure> {
+    pub fn key(&self) -> Result<Option<FileKey>, Failure> {
         match self {
             End::Remote { .. } => Ok(None),
-            End::File { file, path, .. } => Ok(Some(Key::of(&file.metadata().map_err(named(path))?))),
+            End::File { file, path, .. } => Ok(Some(FileKey::of(&file.metadata().map_err(named(path))?))),
         }
     }
 
@@ -299,23 +299,29 @@ impl End {
     }
 
     /// What stands at an offset, and how far. `planned`: bytes that it had when it was looked at first.
-    pub fn run(&self, initiator: &mut Initiator, at: u64, total: u64, planned: u64) -> Result<Run, Failure> {
+    pub fn run(
+        &self,
+        initiator: &mut Initiator,
+        at: u64,
+        total: u64,
+        planned: u64,
+    ) -> Result<DataRun, Failure> {
         match self {
             End::File { file, .. } => {
                 use rustix::fs::{SeekFrom, seek};
                 // Who cannot tell holes says that all is data.
                 match seek(file, SeekFrom::Data(at)) {
-                    Ok(data) if data > at => Ok(Run { end: data.min(total), is_data: false }),
+                    Ok(data) if data > at => Ok(DataRun { end: data.min(total), is_data: false }),
                     Ok(_) => {
                         let hole = seek(file, SeekFrom::Hole(at)).unwrap_or(total);
-                        Ok(Run { end: hole.clamp(at + 1, total.max(at + 1)).min(total), is_data: true })
+                        Ok(DataRun { end: hole.clamp(at + 1, total.max(at + 1)).min(total), is_data: true })
                     }
                     // Nothing but a hole follows, up to the file's end, which must be where it was.
                     Err(rustix::io::Errno::NXIO) => {
                         self.refuse_shorter(planned)?;
-                        Ok(Run { end: total, is_data: false })
+                        Ok(DataRun { end: total, is_data: false })
                     }
-                    Err(_) => Ok(Run { end: total, is_data: true }),
+                    Err(_) => Ok(DataRun { end: total, is_data: true }),
                 }
             }
             End::Remote { volume, geometry } => {
@@ -332,10 +338,10 @@ impl End {
                 let begins_here =
                     |first: &&client::Extent| first.span.lba <= at / u64::from(geometry.logical);
                 let Some(first) = extents.first().filter(begins_here) else {
-                    return Ok(Run { end: at + len, is_data: true });
+                    return Ok(DataRun { end: at + len, is_data: true });
                 };
                 let end = first.span.end().unwrap_or(u64::MAX).saturating_mul(u64::from(geometry.logical));
-                Ok(Run { end: end.clamp(at + 1, at + len), is_data: first.mapped })
+                Ok(DataRun { end: end.clamp(at + 1, at + len), is_data: first.mapped })
             }
         }
     }
@@ -492,7 +498,7 @@ mod tests {
         assert!(end.run(&mut initiator, 0, planned, planned).unwrap().is_data);
         // Its tail is a hole as it should be.
         let tail = end.run(&mut initiator, 7 << 20, planned, planned).unwrap();
-        assert_eq!(tail, Run { end: planned, is_data: false });
+        assert_eq!(tail, DataRun { end: planned, is_data: false });
         end.refuse_shorter(planned).unwrap();
         // It ends behind where we are, and before what was planned.
         File::options().write(true).open(&path).unwrap().set_len(5 << 20).unwrap();

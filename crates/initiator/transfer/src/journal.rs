@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Key, directory_of, sync_directory};
+use crate::place::{FileKey, directory_of, sync_directory};
 use process::exit::Failure;
 use process::random;
 
@@ -66,8 +66,8 @@ impl Journal {
     }
 
     /// Refuses a place that is the source or the destination itself.
-    pub fn stands_apart(path: &Path, ends: &[(Option<Key>, &Path)]) -> Result<(), Failure> {
-        let key = path.metadata().ok().map(|meta| Key::of(&meta));
+    pub fn stands_apart(path: &Path, ends: &[(Option<FileKey>, &Path)]) -> Result<(), Failure> {
+        let key = path.metadata().ok().map(|meta| FileKey::of(&meta));
         // Where nothing is yet, the names are compared.
         let name = |path: &Path| -> Option<PathBuf> {
             Some(fs::canonicalize(directory_of(path)).ok()?.join(path.file_name()?))
@@ -76,7 +76,7 @@ impl Journal {
         if own.is_none() {
             return Err(Failure::usage(format!("{}: there is no such directory", path.display())));
         }
-        let is_end = |(end, at): &(Option<Key>, &Path)| key.is_some() && key == *end || own == name(at);
+        let is_end = |(end, at): &(Option<FileKey>, &Path)| key.is_some() && key == *end || own == name(at);
         match ends.iter().any(is_end) {
             true => Err(Failure::usage(format!(
                 "{} is the source or the destination: name another file for the record",
@@ -157,7 +157,7 @@ mod tests {
         let (path, link) = (dir.path().join("disk"), dir.path().join("link"));
         fs::write(&path, "x").unwrap();
         fs::hard_link(&path, &link).unwrap();
-        let key = Some(Key::of(&path.metadata().unwrap()));
+        let key = Some(FileKey::of(&path.metadata().unwrap()));
         let absent = dir.path().join("absent");
         assert!(Journal::stands_apart(&link, &[(key, &path)]).is_err());
         assert!(Journal::stands_apart(&absent, &[(None, &dir.path().join("./absent"))]).is_err());

@@ -1,6 +1,6 @@
 //! A file or device of this machine that is to be written to: looked at first, changed later.
 //!
-//! Invariant: [`Place::look`] makes, empties and changes nothing. What it opened and locked is what is
+//! Invariant: [`LocalPath::look`] makes, empties and changes nothing. What it opened and locked is what is
 //! written to afterwards, whatever its name leads to by then. What another process has locked (a daemon that
 //! serves it) is refused always; what the system uses (a mount, swap, a loop device) unless it is forced.
 
@@ -23,38 +23,38 @@ const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// What tells a file or device from every other of this machine while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum FileKey {
     /// A file: device and inode.
     File(u64, u64),
     /// A block device: its number, whatever name leads to it.
     Device(u64),
 }
 
-impl Key {
+impl FileKey {
     /// Of what is open.
-    pub fn of(meta: &fs::Metadata) -> Key {
+    pub fn of(meta: &fs::Metadata) -> FileKey {
         match meta.file_type().is_block_device() {
-            true => Key::Device(meta.rdev()),
-            false => Key::File(meta.dev(), meta.ino()),
+            true => FileKey::Device(meta.rdev()),
+            false => FileKey::File(meta.dev(), meta.ino()),
         }
     }
 
     /// What this lies on, byte for byte: the disk of a partition, the file of a loop device.
-    fn beneath(self) -> Option<Key> {
-        let Key::Device(number) = self else { return None };
+    fn beneath(self) -> Option<FileKey> {
+        let FileKey::Device(number) = self else { return None };
         let directory = sys(number);
         if directory.join("partition").exists() {
             let disk = fs::read_to_string(directory.join("../dev")).ok()?;
             let (major, minor) = disk.trim().split_once(':')?;
-            return Some(Key::Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)));
+            return Some(FileKey::Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)));
         }
         let file = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
-        fs::metadata(file.trim_end_matches('\n')).ok().map(|meta| Key::of(&meta))
+        fs::metadata(file.trim_end_matches('\n')).ok().map(|meta| FileKey::of(&meta))
     }
 
     /// Whether a change of one is a change of the other.
-    pub fn overlaps(self, other: Key) -> bool {
-        let lies_on = |one: Key, other: Key| {
+    pub fn overlaps(self, other: FileKey) -> bool {
+        let lies_on = |one: FileKey, other: FileKey| {
             std::iter::successors(Some(one), |key| key.beneath()).take(8).any(|key| key == other)
         };
         lies_on(self, other) || lies_on(other, self)
@@ -69,7 +69,7 @@ fn sys(number: u64) -> PathBuf {
 /// What tells a file from a later one of the same inode, over restarts too; a device from others that get its number.
 pub fn identity(file: &File) -> io::Result<String> {
     let meta = file.metadata()?;
-    let Key::File(device, inode) = Key::of(&meta) else {
+    let FileKey::File(device, inode) = FileKey::of(&meta) else {
         let number = meta.rdev();
         let numbers = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
         return Ok(match device_key(number) {
@@ -89,7 +89,7 @@ pub fn identity(file: &File) -> io::Result<String> {
 
 /// What stands at a path.
 #[derive(Debug)]
-enum What {
+enum Found {
     /// Nothing.
     Absent,
     /// A regular file.
@@ -102,10 +102,10 @@ enum What {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Place {
+pub struct LocalPath {
     path: PathBuf,
-    what: What,
-    /// It did not exist before [`Place::create`].
+    what: Found,
+    /// It did not exist before [`LocalPath::create`].
     is_ours: bool,
 }
 
@@ -113,12 +113,12 @@ fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
     move |why| Failure::failed(format!("{}: {why}", path.display()))
 }
 
-impl Place {
+impl LocalPath {
     /// Looks at a path, opens what is there and locks it.
     ///
     /// # Errors
     /// If it is in use, or cannot be written to.
-    pub fn look(path: &Path, force: bool) -> Result<Place, Failure> {
+    pub fn look(path: &Path, force: bool) -> Result<LocalPath, Failure> {
         let what = match path.metadata() {
             Err(why) if why.kind() == io::ErrorKind::NotFound => absent(path)?,
             Err(why) => return Err(named(path)(why)),
@@ -136,11 +136,11 @@ impl Place {
                     (false, true) => {
                         return Err(Failure::failed(format!("{}: it changes now", path.display())));
                     }
-                    (false, false) => What::Stream(file),
+                    (false, false) => Found::Stream(file),
                 }
             }
         };
-        Ok(Place { path: path.to_owned(), what, is_ours: false })
+        Ok(LocalPath { path: path.to_owned(), what, is_ours: false })
     }
 
     /// Its path, for messages.
@@ -150,15 +150,15 @@ impl Place {
 
     fn file(&self) -> Option<&File> {
         match &self.what {
-            What::Absent => None,
-            What::Regular(file) | What::Device(file) | What::Stream(file) => Some(file),
+            Found::Absent => None,
+            Found::Regular(file) | Found::Device(file) | Found::Stream(file) => Some(file),
         }
     }
 
     /// What it is; `None`: nothing yet.
-    pub fn key(&self) -> Result<Option<Key>, Failure> {
+    pub fn key(&self) -> Result<Option<FileKey>, Failure> {
         let meta = self.file().map(File::metadata).transpose().map_err(named(&self.path))?;
-        Ok(meta.map(|meta| Key::of(&meta)))
+        Ok(meta.map(|meta| FileKey::of(&meta)))
     }
 
     /// What tells it from a later one of its name; `None`: nothing is there yet.
@@ -167,10 +167,10 @@ impl Place {
     }
 
     /// Bytes that it has and keeps; `None`: it becomes as long as what is written.
-    pub fn room(&self) -> Result<Option<u64>, Failure> {
+    pub fn capacity(&self) -> Result<Option<u64>, Failure> {
         match &self.what {
-            What::Device(file) => size_of_device(file).map(Some).map_err(named(&self.path)),
-            What::Absent | What::Regular(_) | What::Stream(_) => Ok(None),
+            Found::Device(file) => size_of_device(file).map(Some).map_err(named(&self.path)),
+            Found::Absent | Found::Regular(_) | Found::Stream(_) => Ok(None),
         }
     }
 
@@ -181,12 +181,12 @@ impl Place {
 
     /// Whether there is nothing at its path.
     pub fn is_absent(&self) -> bool {
-        matches!(self.what, What::Absent)
+        matches!(self.what, Found::Absent)
     }
 
     /// Whether it has offsets: whether it is a file or a block device, or will be.
     pub fn has_offsets(&self) -> bool {
-        !matches!(self.what, What::Stream(_))
+        !matches!(self.what, Found::Stream(_))
     }
 
     /// Makes the file if there is none, durably: one that somebody else has made since is left alone.
@@ -198,13 +198,13 @@ impl Place {
         let file = file.map_err(named(&self.path))?;
         lock(&self.path, &file)?;
         sync_directory(&self.path).map_err(named(&self.path))?;
-        (self.what, self.is_ours) = (What::Regular(file), true);
+        (self.what, self.is_ours) = (Found::Regular(file), true);
         Ok(())
     }
 
-    /// Takes away what [`Place::create`] made, if it made something.
+    /// Takes away what [`LocalPath::create`] made, if it made something.
     pub fn discard(self) {
-        let is_it = |meta: fs::Metadata| self.key() == Ok(Some(Key::of(&meta)));
+        let is_it = |meta: fs::Metadata| self.key() == Ok(Some(FileKey::of(&meta)));
         if self.is_ours && fs::symlink_metadata(&self.path).is_ok_and(is_it) {
             let _ = fs::remove_file(&self.path);
         }
@@ -216,20 +216,20 @@ impl Place {
         self.create()?;
         let failed = named(&self.path);
         match self.what {
-            What::Regular(file) => {
+            Found::Regular(file) => {
                 file.set_len(0).and_then(|()| file.set_len(bytes)).map_err(failed)?;
                 Ok((file, true))
             }
-            What::Device(file) | What::Stream(file) => Ok((file, false)),
-            What::Absent => Err(failed(io::ErrorKind::NotFound.into())),
+            Found::Device(file) | Found::Stream(file) => Ok((file, false)),
+            Found::Absent => Err(failed(io::ErrorKind::NotFound.into())),
         }
     }
 
     /// To be gone on with: nothing of it is changed.
     pub fn kept(self) -> Result<File, Failure> {
         match self.what {
-            What::Regular(file) | What::Device(file) | What::Stream(file) => Ok(file),
-            What::Absent => Err(named(&self.path)(io::ErrorKind::NotFound.into())),
+            Found::Regular(file) | Found::Device(file) | Found::Stream(file) => Ok(file),
+            Found::Absent => Err(named(&self.path)(io::ErrorKind::NotFound.into())),
         }
     }
 }
@@ -247,7 +247,7 @@ fn open(path: &Path, is_file: bool) -> Result<File, Failure> {
 }
 
 /// Whether a file could be made, as far as can be said without making one.
-fn absent(path: &Path) -> Result<What, Failure> {
+fn absent(path: &Path) -> Result<Found, Failure> {
     if path.symlink_metadata().is_ok() {
         let why = format!("{}: it is a dangling symbolic link: remove it first", path.display());
         return Err(Failure::failed(why));
@@ -256,12 +256,12 @@ fn absent(path: &Path) -> Result<What, Failure> {
     let access = rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
     access.map_err(|why| named(path)(why.into()))?;
     match path.file_name() {
-        Some(_) if !path.as_os_str().as_encoded_bytes().ends_with(b"/") => Ok(What::Absent),
+        Some(_) if !path.as_os_str().as_encoded_bytes().ends_with(b"/") => Ok(Found::Absent),
         _ => Err(Failure::failed(format!("{}: it names no file", path.display()))),
     }
 }
 
-fn device(path: &Path, force: bool) -> Result<What, Failure> {
+fn device(path: &Path, force: bool) -> Result<Found, Failure> {
     let try_open = |flags: OFlags| {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)
@@ -280,15 +280,15 @@ fn device(path: &Path, force: bool) -> Result<What, Failure> {
         return Err(Failure::failed(format!("{}: it changes now", path.display())));
     }
     lock(path, &file)?;
-    Ok(What::Device(file))
+    Ok(Found::Device(file))
 }
 
-fn regular(path: &Path, file: File, meta: &fs::Metadata, force: bool) -> Result<What, Failure> {
+fn regular(path: &Path, file: File, meta: &fs::Metadata, force: bool) -> Result<Found, Failure> {
     lock(path, &file)?;
-    let user = if force { None } else { user(&file, Key::of(meta)) };
+    let user = if force { None } else { user(&file, FileKey::of(meta)) };
     match user {
         Some(user) => Err(used(path, &user)),
-        None => Ok(What::Regular(file)),
+        None => Ok(Found::Regular(file)),
     }
 }
 
@@ -343,8 +343,8 @@ pub fn holds(path: &Path, file: &File) -> Result<bool, Failure> {
 }
 
 /// Who uses a regular file of this machine as a disk, as far as the system tells.
-pub fn user(file: &File, key: Key) -> Option<String> {
-    let is_it = |path: &str| fs::metadata(path).is_ok_and(|meta| Key::of(&meta) == key);
+pub fn user(file: &File, key: FileKey) -> Option<String> {
+    let is_it = |path: &str| fs::metadata(path).is_ok_and(|meta| FileKey::of(&meta) == key);
     let line = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim_end_matches('\n').to_owned());
     for entry in entries("/sys/block") {
         if line(entry.join("loop/backing_file")).is_some_and(|backing| is_it(&backing)) {
@@ -421,19 +421,19 @@ mod tests {
     fn who_looks_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        assert!(Place::look(&path, false).unwrap().is_absent() && !path.exists());
+        assert!(LocalPath::look(&path, false).unwrap().is_absent() && !path.exists());
         fs::write(&path, b"what it holds").unwrap();
-        let place = Place::look(&path, true).unwrap();
+        let place = LocalPath::look(&path, true).unwrap();
         assert!(place.reader().unwrap().is_some_and(|file| file.metadata().unwrap().len() == 13));
         assert_eq!(fs::read(&path).unwrap(), b"what it holds");
         drop(place);
         let server = File::open(&path).unwrap();
         server.lock_shared().unwrap();
-        let why = Place::look(&path, true).unwrap_err();
+        let why = LocalPath::look(&path, true).unwrap_err();
         assert!(why.message.contains("locked by another process"), "{why}");
-        assert!(Place::look(&dir.path().join("no/such/disk"), false).is_err());
+        assert!(LocalPath::look(&dir.path().join("no/such/disk"), false).is_err());
         std::os::unix::fs::symlink(dir.path().join("nowhere"), dir.path().join("link")).unwrap();
-        assert!(Place::look(&dir.path().join("link"), false).is_err());
+        assert!(LocalPath::look(&dir.path().join("link"), false).is_err());
         assert!(!dir.path().join("nowhere").exists());
     }
 
@@ -441,7 +441,7 @@ mod tests {
     fn a_file_that_another_has_made_meanwhile_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        let place = Place::look(&path, false).unwrap();
+        let place = LocalPath::look(&path, false).unwrap();
         fs::write(&path, b"somebody's").unwrap();
         assert!(place.emptied(4096).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"somebody's");
@@ -452,7 +452,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         for is_replaced in [true, false] {
-            let mut place = Place::look(&path, false).unwrap();
+            let mut place = LocalPath::look(&path, false).unwrap();
             place.create().unwrap();
             if is_replaced {
                 fs::write(dir.path().join("other"), b"somebody's").unwrap();

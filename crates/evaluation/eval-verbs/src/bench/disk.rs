@@ -23,7 +23,7 @@ use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp};
 
 use process::exit::Failure;
-use transfer::place::{self, Key, Place};
+use transfer::place::{self, FileKey, LocalPath};
 
 /// How a file is named; devices are named by their paths in `/dev`.
 const FILE: &str = "file:";
@@ -104,7 +104,7 @@ impl Disks {
 pub(super) struct Opened {
     url: String,
     path: String,
-    key: Key,
+    key: FileKey,
     file: File,
 }
 
@@ -117,14 +117,14 @@ pub(super) fn open_all(urls: &[(&str, bool)], force: bool) -> Result<Vec<Opened>
     urls.sort_by_key(|(_, writes)| !writes);
     for (url, writes) in urls {
         let path = path(url).ok_or_else(|| Failure::usage(format!("{url}: this is no disk of here")))?;
-        let key = std::fs::metadata(path).ok().map(|meta| Key::of(&meta));
+        let key = std::fs::metadata(path).ok().map(|meta| FileKey::of(&meta));
         let same = all.iter().find(|one| Some(one.key) == key).map(|one| one.file.try_clone());
         let file = match same {
             Some(file) => file.map_err(|why| failed(path, &why))?,
             None if writes => open_to_write(path, force)?,
             None => open_to_read(path)?,
         };
-        let key = Key::of(&file.metadata().map_err(|why| failed(path, &why))?);
+        let key = FileKey::of(&file.metadata().map_err(|why| failed(path, &why))?);
         all.push(Opened { url: url.to_owned(), path: path.to_owned(), key, file });
     }
     Ok(all)
@@ -132,7 +132,7 @@ pub(super) fn open_all(urls: &[(&str, bool)], force: bool) -> Result<Vec<Opened>
 
 /// One that nobody else has, not even to read it.
 fn open_to_write(path: &str, force: bool) -> Result<File, Failure> {
-    let place = Place::look(Path::new(path), force)?;
+    let place = LocalPath::look(Path::new(path), force)?;
     if !place.has_offsets() {
         return Err(no_disk(path));
     }
