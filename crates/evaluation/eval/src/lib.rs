@@ -28,6 +28,7 @@ pub mod export;
 pub mod fio;
 mod histogram;
 pub mod import;
+pub mod interrupts;
 mod interval;
 pub mod load;
 pub mod preset;

@@ -277,8 +277,9 @@ fn assumptions(text: &mut String, one: &Series, bytes: u64) {
         "\nAssumed:\n\
          - An I/O costs a fixed time and a time per byte (and a write whose data is asked for a fixed time more), fitted\n  \
            to sizes from {} to {}, and cores add up: no cache, lock or memory bus gets in the way of more of them. Processors are those of the run.\n\
-         - The cost is that of the processes (user and system, without polling in vain where they tell), and of\n  \
-           interrupts: on one machine for both ends, in proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
+         - The cost is that of the processes (user and system, without idle polling where they tell). Interrupts are\n  \
+           added where the run shows that its kernel does not count them in processes: on cores that both ends\n  \
+           share, in proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
          - The range of cores is what the fit leaves unexplained plus half of the runs' own spread, not a guarantee.\n\
          - On the wire each frame has 38 bytes of Ethernet and 52 of IPv4 and TCP, each I/O its headers; both\n  \
            directions are carried at once, so the greater counts. No retransmits.\n\

@@ -4,7 +4,8 @@
 
 use super::{Cost, is_asked};
 use crate::compare::Spread;
-use crate::record::{Point, Record, Run, Side};
+use crate::interrupts::{InterruptTime, interrupts};
+use crate::record::{End, Point, Record, Run, Side};
 
 /// Costs of one load over sizes, on one pair of systems.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,6 +52,7 @@ impl Series {
 pub fn series(record: &Record) -> Vec<Series> {
     // One that says nothing of machines is of one.
     let is_one_machine = record.environment.is_empty() || record.is_one_machine();
+    let [at_target, at_initiator] = [End::Target, End::Initiator].map(|end| InterruptTime::of(record, end));
     let mut all: Vec<Series> = Vec::new();
     for point in &record.points {
         let at = all.iter().position(|series| series.is_of(point)).unwrap_or_else(|| {
@@ -68,12 +70,12 @@ pub fn series(record: &Record) -> Vec<Series> {
             all.len() - 1
         });
         let Some(series) = all.get_mut(at) else { continue };
-        series
-            .target_costs
-            .extend(cost(point, is_one_machine, |run| (run.target.as_ref(), run.initiator.as_ref())));
-        series
-            .initiator_costs
-            .extend(cost(point, is_one_machine, |run| (run.initiator.as_ref(), run.target.as_ref())));
+        let costs =
+            cost(point, is_one_machine, at_target, |run| (run.target.as_ref(), run.initiator.as_ref()));
+        series.target_costs.extend(costs);
+        let costs =
+            cost(point, is_one_machine, at_initiator, |run| (run.initiator.as_ref(), run.target.as_ref()));
+        series.initiator_costs.extend(costs);
         series.iops.extend(point.iops().map(|spread| (point.bytes, spread.median)));
     }
     all.retain(|series| !series.target_costs.is_empty() || !series.initiator_costs.is_empty());
@@ -81,17 +83,18 @@ pub fn series(record: &Record) -> Vec<Series> {
 }
 
 /// What an I/O cost one side: its processes, without the time of their idle polls, which is what there was no work
-/// for, and its part of what interrupts took on its machine.
+/// for, and its part of what interrupts took on its machine where that is not in the time of processes.
 fn cost(
     point: &Point,
     is_one_machine: bool,
+    time: InterruptTime,
     sides: fn(&Run) -> (Option<&Side>, Option<&Side>),
 ) -> Option<Cost> {
     let each = |run: &Run| {
         let (mine, other) = sides(run);
         let mine = mine?;
         let used = |side: &Side| side.process.0 + side.process.1 - side.idle_polls.unwrap_or(0.0);
-        let total = mine.cores.total();
+        let apart = interrupts(mine, run).filter(|_| time == InterruptTime::Apart).unwrap_or(0.0);
         // Ends on the same cores share what interrupts cost there.
         let numbers = |side: &Side| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
         let is_shared = |other: &&Side| {
@@ -100,7 +103,7 @@ fn cost(
         };
         let others = other.filter(is_shared).map_or(0.0, used);
         let part = used(mine) / (used(mine) + others).max(f64::MIN_POSITIVE);
-        let seconds = used(mine) + (total.irq + total.softirq) * part;
+        let seconds = used(mine) + apart * part;
         // Of processes that say that they did nothing else no cost is known.
         (run.ios > 0 && used(mine) > 0.0).then(|| seconds / run.ios as f64)
     };
@@ -153,10 +156,15 @@ mod tests {
     #[test]
     fn interrupts_are_shared_on_one_machine_and_whole_on_two() {
         let mut one = point("blockwire", "randread", 4096, 10_000);
-        for run in &mut one.runs {
-            for side in [&mut run.target, &mut run.initiator].into_iter().flatten() {
-                side.cores.cores[0].1.softirq = 0.3;
+        // Two cores for a second each, with so much user time and 0.3 s of interrupts together.
+        let work = |side: &mut Side, user: f64| {
+            for (_, kinds) in &mut side.cores.cores {
+                (kinds.user, kinds.system) = (user / 2.0, 0.0);
+                (kinds.softirq, kinds.idle) = (0.15, 1.0 - 0.15 - user / 2.0);
             }
+        };
+        for side in one.runs.iter_mut().flat_map(|run| [&mut run.target, &mut run.initiator]).flatten() {
+            work(side, 1.5);
         }
         let mut record = Record { points: vec![one], ..Record::default() };
         let cost = |record: &Record| series(record)[0].target_costs[0].seconds * 10_000.0;
@@ -164,11 +172,29 @@ mod tests {
         assert!((cost(&record) - 0.6).abs() < 1e-9);
         // With cores of its own, what interrupts take there is its own.
         for run in &mut record.points[0].runs {
-            run.initiator.as_mut().unwrap().cores.cores.iter_mut().for_each(|(core, _)| *core += 2);
+            let (target, initiator) = (run.target.as_mut().unwrap(), run.initiator.as_mut().unwrap());
+            initiator.cores.cores.iter_mut().for_each(|(core, _)| *core += 2);
+            work(target, 0.5);
+            work(initiator, 1.0);
         }
         assert!((cost(&record) - 0.8).abs() < 1e-9);
         let machine = |role: &str| Machine { role: role.into(), ..Machine::default() };
         record.environment = vec![machine("target"), machine("initiator")];
         assert!((cost(&record) - 0.8).abs() < 1e-9);
+    }
+
+    /// They were added to a time that held them: more than the core that there was.
+    #[test]
+    fn interrupts_that_are_in_the_time_of_processes_are_never_counted_twice() {
+        let mut one = point("blockwire", "randread", 4096, 10_000);
+        for side in one.runs.iter_mut().filter_map(|run| run.target.as_mut()) {
+            side.cores.cores.truncate(1);
+            let kinds = &mut side.cores.cores[0].1;
+            (kinds.user, kinds.system, kinds.softirq, kinds.idle) = (0.4, 0.4, 0.2, 0.0);
+            side.process = (0.5, 0.5);
+        }
+        let record = Record { points: vec![one], ..Record::default() };
+        let cost = series(&record)[0].target_costs[0].seconds * 10_000.0;
+        assert!((cost - 1.0).abs() < 1e-9, "{cost}");
     }
 }

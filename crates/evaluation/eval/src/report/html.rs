@@ -11,6 +11,7 @@ use super::tables::pairs;
 use super::text::{UNKNOWN, figure, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::{Improvement, cores_at_least};
+use crate::interrupts::InterruptTime;
 use crate::record::{End, Point, Record, Run, Side};
 
 const STYLE: &str = include_str!("report.css");
@@ -367,6 +368,11 @@ fn method(page: &mut String, record: &Record) {
     } else {
         format!(" {reached} of {} loads were steady.", record.points.len())
     };
+    let [target, initiator] = [End::Target, End::Initiator].map(|end| InterruptTime::of(record, end));
+    let interrupts = match target == initiator {
+        true => target.sentence().to_owned(),
+        false => format!("Of the target: {} Of the initiator: {}", target.sentence(), initiator.sentence()),
+    };
     let _ = write!(
         page,
         "<section id=\"method\"><h2>Method</h2><ul>\
@@ -375,8 +381,7 @@ fn method(page: &mut String, record: &Record) {
          <li>Latency is measured at the initiator; with a rate, from the moment at which an I/O was meant to start. A \
          percentile of all runs is shown only where enough I/Os lie beyond it.</li>\
          <li>Busy percent is of all cores that an end may use; where both ends share them, effectiveness counts both. \
-         Processor seconds are of the processes (user and system); what the kernel does in interrupts for them is in the \
-         cores' figures only.</li>\
+         Processor seconds are of the processes (user and system). {interrupts}</li>\
          <li>Effectiveness is IOPS for each percent of an end's cores. IOPS times latency is checked against what was in \
          flight, IOPS times size against the bytes counted, processor time against what there was.</li>\
          <li>Steady is by SNIA PTS: five rounds, range within 20 %, slope within 10 % of the average.{steady}</li>\
