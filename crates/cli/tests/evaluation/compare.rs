@@ -20,7 +20,7 @@ fn a_slower_run_fails_the_gate_and_is_named() {
     let (out, err, code) = said(&blockwire(root.path(), &["eval", "compare", "before", "same.json"]));
     assert_eq!(code, Some(0), "{out}{err}");
     assert!(out.contains(" 0 worse"), "{out}");
-    // The other way round it is better, and a wide gate lets it pass.
+    // The other way round it is better in runs that are too short to win, and a wide gate lets it pass.
     assert_eq!(said(&blockwire(root.path(), &["eval", "compare", "after", "before"])).2, Some(0));
     let wide = ["eval", "compare", "before", "after", "--gate", "60%"];
     assert_eq!(said(&blockwire(root.path(), &wide)).2, Some(0));
@@ -51,6 +51,12 @@ fn what_cannot_be_compared_says_why() {
     assert!(err.contains("no load in common") && err.contains("8192 bytes"), "{err}");
     let (out, _, _) = said(&blockwire(root.path(), &["eval", "compare", "a.json", "c.json"]));
     assert!(out.contains("caution: too few runs: 3 and 3"), "{out}");
+    // A loss that three runs cannot prove is no pass.
+    let slow = System { per_io: OURS.per_io * 1.3, ..OURS };
+    write(root.path(), "e.json", &record("quick", &[slow], &[4096], 3, 4));
+    let (out, err, code) = said(&blockwire(root.path(), &["eval", "compare", "a.json", "e.json"]));
+    assert_eq!(code, Some(2), "{out}{err}");
+    assert!(out.contains(" 0 worse") && err.contains("too few runs to tell it from chance"), "{out}{err}");
     let (_, err, code) = said(&blockwire(root.path(), &["eval", "compare", "a.json", "none"]));
     assert_eq!(code, Some(1));
     assert!(err.contains("none: No such file"), "{err}");

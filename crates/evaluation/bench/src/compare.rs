@@ -5,6 +5,7 @@ use std::io;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use eval::bootstrap::{ROUNDS_LEAST, Ratio, Rounds};
 use serde_json::{Map, Value, json};
 
 use crate::servers::{Kind, Places, Server};
@@ -190,11 +191,11 @@ pub const CLIENT: Side = Side { head: "client", cpu: "client_cpu_us" };
 #[derive(Debug)]
 pub struct Table<K = Kind> {
     side: Side,
-    rows: Vec<(String, Vec<Rounds<K>>)>,
+    rows: Vec<(String, Vec<KindRounds<K>>)>,
 }
 
 /// The figures of all rounds of one load on one server, or by one client.
-type Rounds<K> = (K, Vec<Value>);
+type KindRounds<K> = (K, Vec<Value>);
 
 impl Default for Table {
     fn default() -> Self {
@@ -265,13 +266,20 @@ impl<K: Compared> Table<K> {
         }
     }
 
-    /// Says whether the time per request is at most `goal` times the yardstick's.
-    pub fn verdict(&self, load: &str, kind: K, yardstick: K, goal: f64) {
-        let figure = |kind| self.figure(load, kind, self.side.cpu);
-        if let (Some(own), Some(limit)) = (figure(kind), figure(yardstick)) {
-            let ratio = own / limit;
-            let how = reached(ratio <= goal);
-            println!("{load}: {} at {ratio:.2} times {}, goal {goal}: {how}", kind.name(), yardstick.name());
+    /// A figure of a load on a server, of each round that tells it.
+    fn each_round(&self, load: &str, kind: K, key: &str) -> Vec<f64> {
+        let row = self.rows.iter().find(|(name, _)| name == load);
+        let rounds = row.and_then(|(_, servers)| servers.iter().find(|(other, _)| *other == kind));
+        let rounds = rounds.map_or(&[][..], |(_, rounds)| rounds);
+        rounds.iter().filter_map(|figures| figures.get(key)?.as_f64()).collect()
+    }
+
+    /// Says whether the time per request is at most `goal` times the yardstick's, with 95 % certainty.
+    pub fn print_goal(&self, load: &str, kind: K, yardstick: K, goal: f64) {
+        let each = |kind| self.each_round(load, kind, self.side.cpu);
+        if let Some(ratio) = Ratio::of(&each(yardstick), &each(kind), Rounds::Paired) {
+            let (own, limit, ratio) = (kind.name(), yardstick.name(), at_most(ratio, goal));
+            println!("{load}: {own} at {ratio} times {limit}, goal {goal}");
         }
     }
 
@@ -284,6 +292,18 @@ impl<K: Compared> Table<K> {
             (load.clone(), Value::Object(servers.collect::<Map<_, _>>()))
         });
         Value::Object(loads.collect::<Map<_, _>>())
+    }
+}
+
+/// A ratio with its interval, and whether a goal is met: by the upper bound, not by the ratio itself.
+fn at_most(ratio: Ratio, goal: f64) -> String {
+    let Ratio { ratio: value, interval } = ratio;
+    match interval {
+        None => format!("{value:.2} (NOT shown: fewer than {ROUNDS_LEAST} rounds)"),
+        Some((low, high)) => {
+            let how = if high <= goal { "reached" } else { "NOT reached" };
+            format!("{value:.2} ({how}; 95 % interval {low:.2} to {high:.2})")
+        }
     }
 }
 
@@ -308,6 +328,16 @@ mod tests {
         let text = "00:00:01 - lba 4265, iops current 33511 (130 MB/s), iops average 33511 (130 MB/s), busy 0  \riops average 30337 (118 MB/s)   \n";
         assert_eq!(last_average(text), Some(30337.0));
         assert_eq!(last_average("capacity is 0"), None);
+    }
+
+    /// A ratio below the goal whose rounds leave it open is no goal that was reached.
+    #[test]
+    fn a_goal_is_met_by_the_bound_of_the_interval() {
+        let of = |own: &[f64]| at_most(Ratio::of(&vec![1.0; own.len()], own, Rounds::Paired).unwrap(), 1.5);
+        assert!(of(&[1.4; 5]).contains("(reached;"));
+        let open = of(&[1.2, 1.2, 1.2, 1.2, 1.9]);
+        assert!(open.starts_with("1.34 (NOT reached;"), "{open}");
+        assert!(of(&[1.0; 4]).contains("NOT shown"));
     }
 
     #[test]

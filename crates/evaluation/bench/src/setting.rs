@@ -18,7 +18,7 @@ pub struct Setting {
     #[arg(long, default_value = "target/release/blockwire")]
     pub blockwire: PathBuf,
     /// Rounds of each load.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]

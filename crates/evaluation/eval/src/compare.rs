@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bootstrap::{Ratio, Rounds};
+
 /// Several runs of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
@@ -141,11 +143,12 @@ fn upper_tail(z: f64) -> f64 {
 /// What a comparison says.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Median of the second over median of the first.
-    pub ratio: f64,
-    /// See [`chance`].
+    /// The second over the first, and how sure that is.
+    #[serde(flatten)]
+    pub ratio: Ratio,
+    /// See [`chance`]; corrected for how many comparisons were made ([`correct`]).
     pub chance: f64,
-    /// The smallest chance that so many runs can show: that of two lists that lie wholly apart.
+    /// The smallest chance that so many runs and comparisons can show: that of two lists that lie wholly apart.
     pub least: f64,
 }
 
@@ -153,50 +156,50 @@ pub struct Comparison {
 pub const SIGNIFICANT: f64 = 0.05;
 
 impl Comparison {
-    /// Compares the second list with the first; `None` if a median is missing or the first's is 0.
-    pub fn of(first: &[f64], second: &[f64]) -> Option<Comparison> {
-        let (one, two) = (Spread::of(first)?, Spread::of(second)?);
-        let apart = exact(one.runs.min(EXACT_MAX), two.runs.min(EXACT_MAX), 0);
-        (one.median != 0.0).then(|| Comparison {
-            ratio: two.median / one.median,
-            chance: chance(first, second),
-            least: apart,
-        })
+    /// Compares the second list with the first; `None` if there is no ratio of them.
+    pub fn of(first: &[f64], second: &[f64], rounds: Rounds) -> Option<Comparison> {
+        let ratio = Ratio::of(first, second, rounds)?;
+        let least = exact(first.len().min(EXACT_MAX), second.len().min(EXACT_MAX), 0);
+        Some(Comparison { ratio, chance: chance(first, second), least })
     }
 
-    /// Whether it is more than noise: by chance it would come in less than [`SIGNIFICANT`] of cases. Runs
-    /// that are too few to show that (fewer than four each) must lie wholly apart.
+    /// Whether it is more than noise: by chance it would come in less than [`SIGNIFICANT`] of cases, and its
+    /// interval does not hold 1.
     pub fn is_significant(&self) -> bool {
-        self.chance < SIGNIFICANT || self.is_short() && self.chance <= self.least * (1.0 + 1e-9)
+        self.chance < SIGNIFICANT && (self.ratio.is_above(1.0) || self.ratio.is_below(1.0))
     }
 
     /// Whether there are too few runs for any difference to be told from noise.
     pub fn is_short(&self) -> bool {
-        self.least >= SIGNIFICANT
-    }
-
-    /// Whether there is one run each, so that nothing is known about chance.
-    pub fn is_of_one_round(&self) -> bool {
-        self.least >= 1.0
+        self.least >= SIGNIFICANT || self.ratio.interval.is_none()
     }
 
     /// The chance in a table's cell.
     pub fn chance_in_words(&self) -> String {
-        if self.is_of_one_round() {
-            "one round cannot tell".to_owned()
-        } else {
-            format!("{:.3}", self.chance)
-        }
+        if self.is_short() { "too few rounds".to_owned() } else { format!("{:.3}", self.chance) }
     }
 
     /// By how much the second is worse than the first: 0.1 is a tenth. Below 0 it is better.
     pub fn loss(&self, is_more_better: bool) -> f64 {
-        if is_more_better { 1.0 - self.ratio } else { self.ratio - 1.0 }
+        if is_more_better { 1.0 - self.ratio.ratio } else { self.ratio.ratio - 1.0 }
     }
 
     /// Whether the second is worse than the first by more than `gate` (0.05: 5 %), and not by chance.
     pub fn is_worse(&self, is_more_better: bool, gate: f64) -> bool {
         self.loss(is_more_better) > gate && self.is_significant()
+    }
+}
+
+/// Corrects the chances of comparisons that were made together, by Holm: of many that show nothing some would come
+/// below any limit. All of them keep a chance of less than [`SIGNIFICANT`] that one is wrongly called real.
+pub fn correct<'a>(comparisons: impl Iterator<Item = &'a mut Comparison>) {
+    let mut all: Vec<&mut Comparison> = comparisons.collect();
+    all.sort_by(|a, b| a.chance.total_cmp(&b.chance));
+    let (count, mut before) = (all.len(), 0.0_f64);
+    for (rank, one) in all.into_iter().enumerate() {
+        before = (one.chance * (count - rank) as f64).min(1.0).max(before);
+        one.chance = before;
+        one.least = (one.least * count as f64).min(1.0);
     }
 }
 
@@ -246,31 +249,44 @@ mod tests {
     fn a_loss_is_told_from_noise() {
         let steady = [100.0, 101.0, 99.0, 100.5, 99.5];
         let slower = [90.0, 91.0, 89.0, 90.5, 89.5];
-        let loss = Comparison::of(&steady, &slower).unwrap();
+        let loss = Comparison::of(&steady, &slower, Rounds::Apart).unwrap();
         assert!(loss.is_worse(true, 0.05) && !loss.is_worse(false, 0.05));
         assert!(!loss.is_worse(true, 0.15), "within the gate");
         let noisy = [100.0, 80.0, 120.0, 90.0, 95.0];
-        let same = Comparison::of(&steady, &noisy).unwrap();
+        let same = Comparison::of(&steady, &noisy, Rounds::Apart).unwrap();
         assert!(!same.is_worse(true, 0.04), "{same:?}");
     }
 
+    /// Two runs each lie wholly apart in a third of all cases by chance.
     #[test]
-    fn few_runs_must_lie_wholly_apart() {
-        let three = Comparison::of(&[100.0, 101.0, 99.0], &[80.0, 81.0, 79.0]).unwrap();
-        assert!(three.is_short() && three.is_worse(true, 0.05), "{three:?}");
-        let mixed = Comparison::of(&[100.0, 101.0, 85.0], &[80.0, 90.0, 79.0]).unwrap();
-        assert!(mixed.is_short() && !mixed.is_worse(true, 0.05), "{mixed:?}");
-        let four = Comparison::of(&[1.0; 4], &[2.0; 4]).unwrap();
-        assert!(!four.is_short());
+    fn few_runs_that_lie_wholly_apart_are_never_significant() {
+        for count in [1, 2, 3, 4] {
+            let (one, two) = (vec![100.0; count], vec![80.0; count]);
+            let few = Comparison::of(&one, &two, Rounds::Paired).unwrap();
+            assert!(few.is_short() && !few.is_significant(), "{few:?}");
+            assert_eq!(few.chance_in_words(), "too few rounds");
+        }
+        let five = Comparison::of(&[100.0; 5], &[80.0; 5], Rounds::Paired).unwrap();
+        assert!(!five.is_short() && five.is_worse(true, 0.05));
     }
 
+    /// Holm's own example: of four, the limits are a fourth, a third, a half and all of it.
     #[test]
-    fn one_round_cannot_tell() {
-        let one = Comparison::of(&[100.0], &[80.0]).unwrap();
-        assert!(one.is_of_one_round());
-        assert_eq!(one.chance_in_words(), "one round cannot tell");
-        let two = Comparison::of(&[100.0, 101.0], &[80.0, 81.0]).unwrap();
-        assert!(!two.is_of_one_round());
-        assert_eq!(two.chance_in_words(), "0.333");
+    fn many_comparisons_are_corrected() {
+        let one =
+            Comparison::of(&[1.0, 1.1, 1.2, 1.3, 1.4], &[2.0, 2.1, 2.2, 2.3, 2.4], Rounds::Apart).unwrap();
+        let mut all = [0.01, 0.04, 0.03, 0.005].map(|chance| Comparison { chance, ..one });
+        correct(all.iter_mut());
+        let chances = all.map(|one| (one.chance * 1e6).round() / 1e6);
+        assert_eq!(chances, [0.03, 0.06, 0.06, 0.02]);
+        assert!(all.iter().all(|after| (after.least - one.least * 4.0).abs() < 1e-12));
+        assert_eq!(all.map(|one| one.is_significant()), [true, false, false, true]);
+        // Of ten, five rounds each can show nothing.
+        let mut many = [one; 10];
+        correct(many.iter_mut());
+        assert!(many.iter().all(|one| one.is_short() && !one.is_significant()));
+        let mut alone = [one];
+        correct(alone.iter_mut());
+        assert_eq!(alone, [one]);
     }
 }

@@ -6,9 +6,10 @@
 
 use serde::Serialize;
 
-use crate::compare::{Comparison, Spread};
+use crate::bootstrap::Rounds;
+use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
-use crate::record::{End, Machine, Point, Record, Run};
+use crate::record::{End, Machine, Metric, Point, Record};
 
 /// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,18 +50,13 @@ impl What {
 
     /// Each run's; runs in which it is not known are left out.
     fn of(self, point: &Point) -> Vec<f64> {
-        let cpu = |run: &Run, end| {
-            let one = Point { runs: vec![run.clone()], ..Point::default() };
-            one.cpu_per_million(end).map(|spread| spread.median)
-        };
-        let figure = |run: &Run| match self {
-            What::Iops => Some(run.iops()),
-            What::Latency => run.mean_and_deviation().map(|(mean, _)| mean / 1e3),
-            What::Latency99 => (run.latency.count() > 0).then(|| run.latency.percentile(99.0) as f64 / 1e3),
-            What::TargetCpu => cpu(run, End::Target),
-            What::InitiatorCpu => cpu(run, End::Initiator),
-        };
-        point.runs.iter().filter_map(figure).collect()
+        point.figures(match self {
+            What::Iops => Metric::Iops,
+            What::Latency => Metric::MeanLatency,
+            What::Latency99 => Metric::Latency99,
+            What::TargetCpu => Metric::CpuPerMillion(End::Target),
+            What::InitiatorCpu => Metric::CpuPerMillion(End::Initiator),
+        })
     }
 }
 
@@ -76,6 +72,8 @@ pub enum Verdict {
     WithinGate,
     /// A difference that runs of one system show as well.
     Noise,
+    /// A difference beyond the gate, of which there are too few rounds, or too short ones, to tell more.
+    Unproven,
 }
 
 impl Verdict {
@@ -86,6 +84,7 @@ impl Verdict {
             Verdict::Worse => "WORSE",
             Verdict::WithinGate => "within the gate",
             Verdict::Noise => "noise",
+            Verdict::Unproven => "unproven",
         }
     }
 }
@@ -112,6 +111,8 @@ pub struct Pair {
     pub load: String,
     /// I/Os that failed, in the first and in the second.
     pub errors: (u64, u64),
+    /// Whether the runs of one are too short to win anything.
+    pub is_smoke_test: bool,
     /// Figures that one of them does not tell, and so are not compared.
     pub untold: Vec<What>,
     /// Its figures.
@@ -154,7 +155,7 @@ impl Difference {
         let mut lonely = Vec::new();
         for one in &first.points {
             match left.iter().position(|two| named(two) == named(one)) {
-                Some(at) => all.pairs.push(pair(named(one), one, left.remove(at), gate)),
+                Some(at) => all.pairs.push(pair(named(one), one, left.remove(at))),
                 None => lonely.push(one),
             }
         }
@@ -174,14 +175,43 @@ impl Difference {
                         one.initiator,
                         load(one)
                     );
-                    all.pairs.push(pair(name, one, two, gate));
+                    all.pairs.push(pair(name, one, two));
                 }
                 None => all.only_first.push(named(one)),
             }
         }
         all.only_second = left.into_iter().map(named).collect();
+        all.judge(gate);
         all.cautions = cautions(first, second, &all);
         all
+    }
+
+    /// Says what each figure's difference means, once the chances are corrected for all loads of that figure.
+    fn judge(&mut self, gate: f64) {
+        for what in FIGURES {
+            let lines = self.pairs.iter_mut().flat_map(|pair| &mut pair.lines);
+            compare::correct(lines.filter(|line| line.what == what).map(|line| &mut line.comparison));
+        }
+        for pair in &mut self.pairs {
+            for line in &mut pair.lines {
+                let loss = line.comparison.loss(line.what.is_more_better());
+                line.verdict = match line.comparison.is_significant() {
+                    true if loss > gate => Verdict::Worse,
+                    true if loss < -gate && pair.is_smoke_test => Verdict::Unproven,
+                    true if loss < -gate => Verdict::Better,
+                    true => Verdict::WithinGate,
+                    false if line.comparison.is_short() && loss.abs() > gate => Verdict::Unproven,
+                    false => Verdict::Noise,
+                };
+            }
+        }
+    }
+
+    /// Figures that may have got worse by more than the gate, of which there are too few rounds to tell.
+    pub fn unproven_losses(&self) -> usize {
+        let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
+        let is_loss = |line: &&Line| line.comparison.loss(line.what.is_more_better()) > 0.0;
+        lines.filter(|line| line.verdict == Verdict::Unproven).filter(is_loss).count()
     }
 
     /// Figures that got worse, and loads in which I/Os fail that did not.
@@ -192,25 +222,21 @@ impl Difference {
     }
 }
 
-fn pair(load: String, one: &Point, two: &Point, gate: f64) -> Pair {
+fn pair(load: String, one: &Point, two: &Point) -> Pair {
     let errors = |point: &Point| point.runs.iter().map(|run| run.errors).sum();
     let lines = FIGURES.into_iter().filter_map(|what| {
         let (first, second) = (what.of(one), what.of(two));
-        let comparison = Comparison::of(&first, &second)?;
-        let loss = comparison.loss(what.is_more_better());
-        let verdict = match comparison.is_significant() {
-            false => Verdict::Noise,
-            true if loss > gate => Verdict::Worse,
-            true if loss < -gate => Verdict::Better,
-            true => Verdict::WithinGate,
-        };
-        Some(Line { what, first: Spread::of(&first)?, second: Spread::of(&second)?, comparison, verdict })
+        let comparison = Comparison::of(&first, &second, Rounds::Apart)?;
+        let (first, second) = (Spread::of(&first)?, Spread::of(&second)?);
+        // Judged when all are known.
+        Some(Line { what, first, second, comparison, verdict: Verdict::Noise })
     });
     let lines: Vec<Line> = lines.collect();
     let is_told = |what: &What| !what.of(one).is_empty() || !what.of(two).is_empty();
     let is_compared = |what: &What| lines.iter().any(|line| line.what == *what);
     let untold = FIGURES.into_iter().filter(|what| is_told(what) && !is_compared(what)).collect();
-    Pair { load, errors: (errors(one), errors(two)), untold, lines }
+    let is_smoke_test = one.smoke_test().or(two.smoke_test()).is_some();
+    Pair { load, errors: (errors(one), errors(two)), is_smoke_test, untold, lines }
 }
 
 /// Facts that differ from one moment to the next and say nothing about a machine.
@@ -245,9 +271,19 @@ fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
     let scant = all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.is_short());
     if let Some(line) = scant.min_by_key(|line| line.first.runs + line.second.runs) {
         said.push(format!(
-            "too few runs: {} and {} cannot tell a difference from noise (the test comes to {:.2} at best); a figure \
-             counts as different only where all runs of one lie beyond all of the other. Four runs each are the least",
-            line.first.runs, line.second.runs, line.comparison.least
+            "too few runs: {} and {} cannot tell a difference from noise (the test comes to {:.2} at best over {} loads). \
+             Five runs each are the least, and more where there are more loads",
+            line.first.runs,
+            line.second.runs,
+            line.comparison.least,
+            all.pairs.len()
+        ));
+    }
+    let smoke = all.pairs.iter().filter(|pair| pair.is_smoke_test).count();
+    if smoke > 0 {
+        said.push(format!(
+            "{smoke} of {} loads are smoke tests: their runs are too short to show that something got better",
+            all.pairs.len()
         ));
     }
     for (name, record) in [("first", first), ("second", second)] {
@@ -297,12 +333,12 @@ fn changed(one: &Machine, two: &Machine) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::{point, run};
+    use crate::record::tests::{long, point, run};
 
     fn record(iops: &[u64]) -> Record {
         let mut point = point("blockwire", "randread", 4096, 10_000);
         point.runs = iops.iter().map(|iops| run(*iops)).collect();
-        Record { preset: "quick".into(), points: vec![point], ..Record::default() }
+        Record { preset: "quick".into(), points: vec![long(point)], ..Record::default() }
     }
 
     fn verdict(difference: &Difference, what: What) -> Verdict {
@@ -319,7 +355,18 @@ mod tests {
         assert_eq!(verdict(&difference, What::TargetCpu), Verdict::Worse, "the same time for fewer I/Os");
         assert!(difference.worse() >= 3 && difference.cautions.is_empty(), "{:?}", difference.cautions);
         assert_eq!(Difference::of(&base, &slow, 0.2).worse(), 0, "within the gate");
-        assert_eq!(verdict(&Difference::of(&slow, &base, 0.05), What::Iops), Verdict::Better);
+        let better = |base: &Record, fast: &Record| verdict(&Difference::of(base, fast, 0.05), What::Iops);
+        assert_eq!(better(&slow, &base), Verdict::Better);
+        // The same figures of runs that are too short win nothing.
+        let short = |record: &Record| {
+            let mut record = record.clone();
+            record.points[0].runs.iter_mut().for_each(|run| {
+                (run.seconds, run.ios, run.moved) = (run.seconds / 20.0, run.ios / 20, run.moved / 20);
+            });
+            record
+        };
+        assert_eq!(better(&short(&slow), &short(&base)), Verdict::Unproven);
+        assert_eq!(better(&short(&base), &short(&slow)), Verdict::Worse);
         let same = Difference::of(&base, &record(&[10_020, 9_980, 10_070, 9_940, 10_010]), 0.0);
         assert_eq!((verdict(&same, What::Iops), same.worse()), (Verdict::Noise, 0));
     }
@@ -350,7 +397,14 @@ mod tests {
         let slow = record(&[8_000, 8_100, 7_900]);
         let difference = Difference::of(&base, &slow, 0.05);
         assert!(difference.cautions[0].contains("too few runs: 3 and 3"), "{:?}", difference.cautions);
-        assert_eq!(verdict(&difference, What::Iops), Verdict::Worse, "all of one lie beyond the other");
+        assert_eq!(
+            verdict(&difference, What::Iops),
+            Verdict::Unproven,
+            "it comes in a tenth of all cases by chance"
+        );
+        assert_eq!(difference.worse(), 0);
+        assert!(difference.unproven_losses() >= 3);
+        assert_eq!(Difference::of(&slow, &base, 0.05).unproven_losses(), 0, "gains are no losses");
     }
 
     #[test]

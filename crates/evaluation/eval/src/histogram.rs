@@ -10,6 +10,9 @@ const FINE: u32 = 6;
 /// Buckets up to 2^64.
 const BUCKETS: usize = ((64 - FINE as usize) + 1) << FINE;
 
+/// Latencies that must lie beyond a percentile for it to be told.
+pub const BEYOND_LEAST: u64 = 10;
+
 /// How often each latency came. Nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Sparse", into = "Sparse")]
@@ -181,7 +184,7 @@ impl Histogram {
         if self.count == 0 {
             return 0;
         }
-        let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).clamp(1, self.count);
+        let rank = self.rank(percent);
         let mut seen = 0;
         for (at, count) in self.counts.iter().enumerate() {
             seen = u64::saturating_add(seen, *count);
@@ -191,6 +194,15 @@ impl Histogram {
             }
         }
         self.max
+    }
+
+    fn rank(&self, percent: f64) -> u64 {
+        ((percent / 100.0 * self.count as f64).ceil() as u64).clamp(1, self.count.max(1))
+    }
+
+    /// As [`percentile`](Self::percentile), where at least [`BEYOND_LEAST`] lie beyond it: of fewer it says nothing.
+    pub fn percentile_told(&self, percent: f64) -> Option<u64> {
+        (self.count.saturating_sub(self.rank(percent)) >= BEYOND_LEAST).then(|| self.percentile(percent))
     }
 
     /// The buckets that hold something: lowest value, how many values wide, count. Ascending.
@@ -264,6 +276,18 @@ mod tests {
         let value = serde_json::to_value(&histogram).unwrap();
         assert_eq!(value["squares_ns2"], "100000000000000000000");
         assert_eq!(serde_json::from_value::<Histogram>(value).unwrap(), histogram);
+    }
+
+    #[test]
+    fn a_percentile_beyond_which_fewer_than_ten_lie_is_never_told() {
+        for (percent, least) in [(50.0, 20), (99.0, 1_000), (99.9, 10_000), (99.99, 100_000)] {
+            let mut histogram = Histogram::default();
+            (0..least - 1).for_each(|_| histogram.record(1_000));
+            assert_eq!(histogram.percentile_told(percent), None, "{percent} of {}", least - 1);
+            histogram.record(1_000);
+            assert_eq!(histogram.percentile_told(percent), Some(histogram.percentile(percent)), "{percent}");
+        }
+        assert_eq!(Histogram::default().percentile_told(0.0), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@
     )
 )]
 
+pub mod bootstrap;
 pub mod capacity;
 pub mod compare;
 pub mod cpu;

@@ -4,17 +4,18 @@
 //! raw figures are kept; all that follows from them ([`Point`]'s methods) is computed when it is shown.
 
 mod checked;
+mod figures;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::Spread;
 use crate::cpu::Usage;
-use crate::derived::{self, Edges, Inconsistency, Raw};
+use crate::derived::{Edges, Inconsistency, Raw};
 use crate::histogram::Histogram;
 
 pub use checked::BadFigure;
+pub use figures::{Metric, SmokeTest};
 
 /// Version of the form; another number is refused when a record is read.
 pub const SCHEMA: u32 = 1;
@@ -251,92 +252,6 @@ impl Point {
         }
     }
 
-    fn spread(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
-        let figures: Vec<f64> = self.runs.iter().filter_map(figure).collect();
-        Spread::of(&figures)
-    }
-
-    /// Seconds that its fixed job took.
-    pub fn finish(&self) -> Option<Spread> {
-        self.work?;
-        self.spread(|run| Some(run.seconds))
-    }
-
-    /// Mean latency of its fixed job's I/Os in microseconds, as the initiator's kernel counted it.
-    pub fn io_latency(&self) -> Option<Spread> {
-        self.spread(|run| run.io_latency_us)
-    }
-
-    /// I/Os per second.
-    pub fn iops(&self) -> Option<Spread> {
-        self.spread(|run| Some(run.iops()))
-    }
-
-    /// Bytes per second.
-    pub fn bandwidth(&self) -> Option<Spread> {
-        self.spread(|run| Some(run.bandwidth()))
-    }
-
-    /// A latency of each run, in microseconds.
-    pub fn latency(&self, percent: f64) -> Option<Spread> {
-        self.spread(|run| (run.latency.count() > 0).then(|| run.latency.percentile(percent) as f64 / 1e3))
-    }
-
-    /// Mean latency in microseconds.
-    pub fn mean_latency(&self) -> Option<Spread> {
-        self.spread(|run| Some(run.mean_and_deviation()?.0 / 1e3))
-    }
-
-    /// Standard deviation of latency in microseconds.
-    pub fn jitter(&self) -> Option<Spread> {
-        self.spread(|run| Some(run.mean_and_deviation()?.1 / 1e3))
-    }
-
-    /// All runs' latencies in one.
-    pub fn latencies(&self) -> Histogram {
-        let mut all = Histogram::default();
-        self.runs.iter().for_each(|run| all.merge(&run.latency));
-        all
-    }
-
-    /// Processor seconds of the processes for a million I/Os.
-    pub fn cpu_per_million(&self, end: End) -> Option<Spread> {
-        self.spread(|run| {
-            let seconds = |side: &Option<Side>| side.as_ref().map(|side| side.process.0 + side.process.1);
-            let used = match end {
-                End::Target => seconds(&run.target)?,
-                End::Initiator => seconds(&run.initiator)?,
-                End::Both => seconds(&run.target)? + seconds(&run.initiator)?,
-            };
-            derived::cpu_per_million(run.iops(), used / run.seconds)
-        })
-    }
-
-    /// How busy one end's machine was, in percent of all its cores.
-    pub fn busy(&self, end: End) -> Option<Spread> {
-        self.spread(|run| {
-            let percent = |side: &Option<Side>| {
-                let total = side.as_ref()?.cores.total();
-                (total.total() > 0.0).then(|| total.busy_percent())
-            };
-            match end {
-                End::Target => percent(&run.target),
-                End::Initiator | End::Both => percent(&run.initiator),
-            }
-        })
-    }
-
-    /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
-    pub fn effectiveness(&self, end: End) -> Option<Spread> {
-        self.spread(|run| {
-            let side = match end {
-                End::Target => run.target.as_ref()?,
-                End::Initiator | End::Both => run.initiator.as_ref()?,
-            };
-            derived::effectiveness(run.iops(), side.cores.total().busy_percent())
-        })
-    }
-
     /// How noisy its runs were: the spread of IOPS, and the part of time that the hypervisor took.
     pub fn noise(&self) -> (f64, f64) {
         let steal = |run: &Run| {
@@ -487,6 +402,48 @@ pub(crate) mod tests {
             retransmits: Some(0),
             packets: None,
         }
+    }
+
+    /// The same load for 20 s in place of one.
+    pub(crate) fn long(mut point: Point) -> Point {
+        for run in &mut point.runs {
+            let second = run.latency.clone();
+            (1..20).for_each(|_| run.latency.merge(&second));
+            (run.seconds, run.ios, run.moved) = (run.seconds * 20.0, run.ios * 20, run.moved * 20);
+            for side in [&mut run.target, &mut run.initiator].into_iter().flatten() {
+                side.process = (side.process.0 * 20.0, side.process.1 * 20.0);
+                for (_, kinds) in &mut side.cores.cores {
+                    (kinds.user, kinds.system) = (kinds.user * 20.0, kinds.system * 20.0);
+                    (kinds.softirq, kinds.idle) = (kinds.softirq * 20.0, kinds.idle * 20.0);
+                }
+            }
+        }
+        point
+    }
+
+    /// Five rounds of 20 s, which count.
+    pub(crate) fn five(target: &str, rw: &str, bytes: u64, iops: u64) -> Point {
+        let mut point = point(target, rw, bytes, iops);
+        let more = point.runs.iter().take(2).cloned().collect::<Vec<_>>();
+        point.runs.extend(more);
+        long(point)
+    }
+
+    #[test]
+    fn runs_that_are_too_short_are_a_smoke_test() {
+        let mut one = five("blockwire", "randread", 4096, 1_000);
+        assert_eq!(one.smoke_test(), None);
+        let refilled = |seconds| Some(Refilled { seconds, outside: 0.0 });
+        one.runs[2].refilled = refilled(17.0);
+        assert!(matches!(one.smoke_test(), Some(SmokeTest::Drained(part)) if (part - 0.15).abs() < 1e-9));
+        one.runs[2].refilled = refilled(19.0);
+        assert_eq!(one.smoke_test(), None);
+        one.runs[2].latency = Histogram::default();
+        one.runs[2].latency.record(500_000_000);
+        assert_eq!(one.smoke_test(), Some(SmokeTest::FewLatencies(40.0)), "20 s of half a second each");
+        one.runs[2].seconds = 9.5;
+        assert_eq!(one.smoke_test().unwrap().to_string(), "9.5 s of at least 10");
+        assert!(point("blockwire", "randread", 4096, 1_000).smoke_test().is_some());
     }
 
     pub(crate) fn point(target: &str, rw: &str, bytes: u64, iops: u64) -> Point {

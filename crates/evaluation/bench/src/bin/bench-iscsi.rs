@@ -138,14 +138,14 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     if !load.is_empty() {
         load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
         for name in ["4K read QD32", "4K read QD128", "4K write QD32", "4K write QD128"] {
-            load.verdict(name, Kind::Blockwire, Kind::Bare, 1.5);
-            load.verdict(name, Kind::Blockwire, Kind::BareMemory, 1.5);
+            load.print_goal(name, Kind::Blockwire, Kind::Bare, 1.5);
+            load.print_goal(name, Kind::Blockwire, Kind::BareMemory, 1.5);
         }
     }
     if !libiscsi.is_empty() {
         libiscsi.print("By libiscsi's iscsi-perf; ratio of server CPU per I/O to tgt's", Kind::Tgt);
         for depth in LIBISCSI_DEPTHS {
-            libiscsi.verdict(&format!("4K read QD{depth}"), Kind::Blockwire, Kind::Tgt, 0.25);
+            libiscsi.print_goal(&format!("4K read QD{depth}"), Kind::Blockwire, Kind::Tgt, 0.25);
         }
     }
     if !gaps.is_empty() {

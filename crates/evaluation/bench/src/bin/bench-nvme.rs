@@ -141,8 +141,8 @@ fn print([load, perf]: &[Table; 2]) {
         load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
         for Load { op, .. } in [LOADS[1], LOADS[4]] {
             for name in [format!("4K {op} QD32"), format!("4K {op} QD128")] {
-                load.verdict(&name, Kind::BlockwireNvme, Kind::Bare, 1.3);
-                load.verdict(&name, Kind::BlockwireNvme, Kind::BareMemory, 1.3);
+                load.print_goal(&name, Kind::BlockwireNvme, Kind::Bare, 1.3);
+                load.print_goal(&name, Kind::BlockwireNvme, Kind::BareMemory, 1.3);
             }
             faster(load, &format!("4K {op} QD32"));
             latency(load, &format!("4K {op} QD1"));

@@ -17,10 +17,12 @@ use process::stdout::say;
 #[derive(Debug, Args)]
 #[command(
     after_help = "A and B are records: a file, or a directory with a record.json. Each figure that both have is \
-compared over its runs: medians, their ratio, and how likely such a difference comes by chance if nothing changed \
-(Mann-Whitney, exact for up to 20 runs). Fewer than four runs each cannot tell.
+compared over its runs: medians, the ratio of means with its 95 % interval (bootstrap over runs), and how likely such a \
+difference comes by chance if nothing changed (Mann-Whitney, exact for up to 20 runs, corrected for all loads by Holm). \
+Fewer than five runs each cannot tell.
 
-Exit code 1: something of B got worse than A by more than the gate, and not by chance. 2: nothing could be compared.
+Exit code 1: something of B got worse than A by more than the gate, and not by chance. 2: nothing could be compared, or \
+something is worse by more than the gate and there are too few runs to tell it from chance.
 
 Examples:
   blockwire eval compare before/ after/
@@ -68,6 +70,14 @@ pub fn compare(args: &CompareArgs) -> Result<Exit, Failure> {
         let much = args.gate * 100.0;
         return Err(Failure::failed(format!("{worse} figures got worse by more than {much} %")));
     }
+    let unproven = difference.unproven_losses();
+    if unproven > 0 {
+        return Err(Failure::usage(format!(
+            "{unproven} figures are worse by more than {} %, and there are too few runs to tell it from chance: \
+             measure both for longer (eval run --time)",
+            args.gate * 100.0
+        )));
+    }
     Ok(Exit::Success)
 }
 
@@ -106,36 +116,31 @@ fn text(args: &CompareArgs, records: [&Record; 2], difference: &Difference) -> S
     let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
     let _ = writeln!(
         text,
-        "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise",
+        "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise, {} unproven",
         lines.len(),
         difference.pairs.len(),
         count(Verdict::Better),
         difference.worse(),
         count(Verdict::WithinGate),
-        count(Verdict::Noise)
+        count(Verdict::Noise),
+        count(Verdict::Unproven)
     );
-    if lines.len() >= 20 {
-        let _ = writeln!(
-            text,
-            "(of {} figures that did not change at all, about {:.0} would differ by chance)",
-            lines.len(),
-            lines.len() as f64 * SIGNIFICANT
-        );
-    }
     text
 }
 
 fn block(text: &mut String, pair: &Pair) {
     let _ = writeln!(text, "\n{}", pair.load);
-    let _ = writeln!(text, "  {:<30} {:>18} {:>18} {:>9} {:>8}", "", "A", "B", "change", "chance");
+    let _ =
+        writeln!(text, "  {:<30} {:>18} {:>18} {:>9} {:>20} {:>8}", "", "A", "B", "change", "95 %", "chance");
     for line in &pair.lines {
         let _ = writeln!(
             text,
-            "  {:<30} {:>18} {:>18} {:>+7.1} % {:>8.3}  {}",
+            "  {:<30} {:>18} {:>18} {:>+7.1} % {:>20} {:>8.3}  {}",
             line.what.name(),
             spread(&line.first),
             spread(&line.second),
-            (line.comparison.ratio - 1.0) * 100.0,
+            percent_more(line.comparison.ratio.ratio),
+            interval(line.comparison.ratio.interval),
             line.comparison.chance,
             line.verdict.word()
         );
@@ -145,6 +150,16 @@ fn block(text: &mut String, pair: &Pair) {
         let verdict = if first == 0 { "  WORSE" } else { "" };
         let _ = writeln!(text, "  {:<30} {first:>18} {second:>18}{:>18}{verdict}", "I/Os that failed", "");
     }
+}
+
+fn percent_more(ratio: f64) -> f64 {
+    (ratio - 1.0) * 100.0
+}
+
+fn interval(interval: Option<(f64, f64)>) -> String {
+    interval.map_or("-".to_owned(), |(low, high)| {
+        format!("{:+.1} to {:+.1} %", percent_more(low), percent_more(high))
+    })
 }
 
 /// The median, and half of the range.

@@ -229,7 +229,7 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
         assert_eq!(point.iops().unwrap().median, 100_000.0);
         assert_eq!(point.mean_latency().unwrap().median, 320.0);
         assert_eq!(point.jitter().unwrap().median, 250.0);
-        assert_eq!(point.latency(99.0), None, "it keeps no percentiles");
+        assert_eq!(point.percentile(99.0), None, "it keeps no percentiles");
         assert!(point.runs[0].discords(point).is_empty() && note.contains("no percentiles"));
     }
 

@@ -125,10 +125,8 @@ fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
             continue;
         }
         let values = PERCENTS.iter().map(|percent| {
-            let ns = if *percent == 100.0 { all.max() } else { all.percentile(*percent) };
-            // One in 10,000 is not told by fewer.
-            let is_known = *percent == 100.0 || all.count() as f64 * (1.0 - percent / 100.0) >= 1.0;
-            is_known.then_some(ns as f64 / 1e3)
+            let ns = if *percent == 100.0 { Some(all.max()) } else { all.percentile_told(*percent) };
+            ns.map(|ns| ns as f64 / 1e3)
         });
         let (values, name) = (values.collect(), names.name(point));
         let colour = names.colour(&name);

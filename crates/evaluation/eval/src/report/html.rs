@@ -7,12 +7,12 @@ use super::groups::{Names, groups, kind};
 use super::markup::{escaped, table};
 use super::paper::paper;
 use super::summary::summary;
-use super::tables::pairs;
-use super::text::{UNKNOWN, figure, size, time, with_spread};
+use super::tables::{chance, pairs};
+use super::text::{UNKNOWN, change, figure, size, time, with_spread};
 use crate::compare::Spread;
-use crate::derived::{Improvement, cores_at_least};
+use crate::derived::cores_at_least;
 use crate::interrupts::InterruptTime;
-use crate::record::{End, Point, Record, Run, Side};
+use crate::record::{End, Metric, Point, Record, Run, Side};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -84,7 +84,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
     );
     let all = in_order(record);
     let first = all.iter().map(|(point, setting)| {
-        let us = |percent| with_spread(point.latency(percent), 1.0);
+        let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), figure);
         let longest = point.latencies();
         vec![
             load(point, setting),
@@ -196,32 +196,30 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
     }
     page.push_str(
         "<section id=\"improvement\"><h2>Improvement</h2><p>Each system against the slowest under the same load. \
-         IOPS and effectiveness: more is better; all others: less is better. The last column is how likely such a \
-         difference of IOPS comes by chance (Mann-Whitney, two-sided).</p>",
+         IOPS and effectiveness: more is better; all others: less is better. In brackets: where the ratio lies with 95 % \
+         certainty (bootstrap over rounds, of which there must be five). The last column is how likely such a difference of \
+         IOPS comes by chance (Mann-Whitney, two-sided, corrected for all rows by Holm).</p>",
     );
-    let change = |old: Option<Spread>, new: Option<Spread>| {
-        let change = old.zip(new).and_then(|(old, new)| Improvement::of(old.median, new.median));
-        change.map_or(UNKNOWN.to_owned(), |change| change.to_string())
-    };
     let settings = in_order(record);
     let setting = |point: &Point| {
         let found = settings.iter().find(|(other, _)| std::ptr::eq(*other, point));
         found.map_or(String::new(), |(_, setting)| setting.clone())
     };
     let rows = pairs.iter().map(|(base, point, comparison)| {
+        let of = |metric| change(point.ratio_to(base, metric));
         vec![
             load(point, &setting(point)),
             names.name(point),
             names.name(base),
-            change(base.iops(), point.iops()),
-            change(base.mean_latency(), point.mean_latency()),
-            change(base.latency(99.0), point.latency(99.0)),
-            change(base.jitter(), point.jitter()),
-            change(base.busy(End::Target), point.busy(End::Target)),
-            change(base.effectiveness(End::Target), point.effectiveness(End::Target)),
-            change(base.cpu_per_million(End::Target), point.cpu_per_million(End::Target)),
-            change(base.finish(), point.finish()),
-            comparison.chance_in_words(),
+            of(Metric::Iops),
+            of(Metric::MeanLatency),
+            change(point.percentile_ratio_to(base, 99.0)),
+            of(Metric::Jitter),
+            of(Metric::Busy(End::Target)),
+            of(Metric::Effectiveness(End::Target)),
+            of(Metric::CpuPerMillion(End::Target)),
+            of(Metric::Finish),
+            chance(base, point, comparison),
         ]
     });
     let head = [
@@ -316,7 +314,7 @@ fn distance(page: &mut String, record: &Record, names: &Names) {
             let near = local(point)?;
             let of = |percent: Option<f64>, point: &Point| match percent {
                 None => point.mean_latency().map(|spread| spread.median),
-                Some(percent) => point.latency(percent).map(|spread| spread.median),
+                Some(percent) => point.percentile(percent),
             };
             let mut row = vec![load(point, setting), names.name(point)];
             for percent in [None, Some(50.0), Some(99.0)] {
@@ -376,10 +374,14 @@ fn method(page: &mut String, record: &Record) {
     let _ = write!(
         page,
         "<section id=\"method\"><h2>Method</h2><ul>\
-         <li>Systems are run in turn, each load several times; figures are medians, with half of the range. Whether two \
-         differ is judged over their runs by the exact Mann-Whitney test; fewer than four runs each must lie wholly apart.</li>\
+         <li>Systems are run in turn, each load several times; figures are medians, with half of the range. Ratios are \
+         those of the rounds' means, round by round, with a 95 % interval bootstrapped over rounds; fewer than five rounds \
+         have none. Whether two differ is judged over their runs by the exact Mann-Whitney test, corrected for all \
+         comparisons (Holm), and by the interval.</li>\
+         <li>A run counts if it lasts for at least 10 s and 50 mean latencies and drains for at most a tenth of its time. Others \
+         are smoke tests and win nothing.</li>\
          <li>Latency is measured at the initiator; with a rate, from the moment at which an I/O was meant to start. A \
-         percentile of all runs is shown only where enough I/Os lie beyond it.</li>\
+         percentile is of all runs' latencies together, and is shown only where at least ten I/Os lie beyond it.</li>\
          <li>Busy percent is of all cores that an end may use; where both ends share them, effectiveness counts both. \
          Processor seconds are of the processes (user and system). {interrupts}</li>\
          <li>Effectiveness is IOPS for each percent of an end's cores. IOPS times latency is checked against what was in \

@@ -8,12 +8,12 @@ use std::fmt::Write;
 use super::charts::{EndOf, busy_cores};
 use super::groups::Names;
 use super::markup::{escaped, table};
-use super::text::{UNKNOWN, figure, size};
+use super::text::{UNKNOWN, change, figure, size};
 use crate::compare::Spread;
-use crate::derived::{Improvement, cores_at_least};
+use crate::derived::cores_at_least;
 use crate::preset::Preset;
 use crate::published::{Figure, Paper, check, published};
-use crate::record::{End, Point, Record};
+use crate::record::{End, Metric, Point, Record};
 
 /// Our own target and initiator, as records name them.
 const OURS: &str = "blockwire";
@@ -344,37 +344,37 @@ fn demartek(record: &Record, name: &str) -> Option<String> {
         (find(true, false)?, End::Initiator)
     };
     let new = find(true, true)?;
-    let change = |figure: &dyn Fn(&Point) -> Option<Spread>| {
-        Some(Improvement::of(figure(old)?.median, figure(new)?.median)?.to_string())
-    };
-    match what {
-        "iops" => change(&Point::iops),
-        "throughput" => change(&Point::bandwidth),
+    let ratio = |metric| new.ratio_to(old, metric);
+    let ratio = match what {
+        "iops" => ratio(Metric::Iops),
+        "throughput" => ratio(Metric::Bandwidth),
         // That of I/Os, not of transactions.
-        "latency" => change(&|point| point.io_latency().or_else(|| point.mean_latency())),
-        "cpu" => change(&|point| point.busy(of)),
-        "effectiveness" => change(&|point| point.effectiveness(of)),
-        "time" => change(&Point::finish),
+        "latency" => ratio(Metric::IoLatency).or_else(|| ratio(Metric::MeanLatency)),
+        "cpu" => ratio(Metric::Busy(of)),
+        "effectiveness" => ratio(Metric::Effectiveness(of)),
+        "time" => ratio(Metric::Finish),
         _ => None,
-    }
+    };
+    let smoke = if old.smoke_test().or(new.smoke_test()).is_some() { ", a smoke test" } else { "" };
+    Some(format!("{}{smoke}", change(Some(ratio?))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::point;
+    use crate::record::tests::{five, point};
 
     #[test]
     fn the_three_set_ups_stand_beside_demarteks_ratios() {
-        let software = point("tgt", "randread", 4096, 10_000);
-        let ours = point("blockwire", "randread", 4096, 30_000);
-        let mut other = point("blockwire", "randread", 4096, 20_000);
+        let software = five("tgt", "randread", 4096, 10_000);
+        let ours = five("blockwire", "randread", 4096, 30_000);
+        let mut other = five("blockwire", "randread", 4096, 20_000);
         other.initiator = "libiscsi".into();
         let record = Record { points: vec![software, other, ours], ..Record::default() };
         let of = |id: &str| measured(&record, published().figure(id).unwrap());
-        assert_eq!(of("demartek.target-read-iops").as_deref(), Some("3.0x"));
-        assert_eq!(of("demartek.initiator-read-iops").as_deref(), Some("+50 %"));
-        assert_eq!(of("demartek.target-read-latency").as_deref(), Some("-67 %"));
+        assert_eq!(of("demartek.target-read-iops").as_deref(), Some("3.0x (3.0x to 3.0x)"));
+        assert_eq!(of("demartek.initiator-read-iops").as_deref(), Some("+50 % (+50 % to +50 %)"));
+        assert_eq!(of("demartek.target-read-latency").as_deref(), Some("-67 % (-67 % to -67 %)"));
         assert_eq!(of("demartek.software-target-read-cores-90").as_deref(), Some("1 of 2 cores"));
         assert_eq!(of("demartek.target-write-iops"), None, "no writes were measured");
     }

@@ -6,9 +6,10 @@ use std::fmt::Write;
 
 use super::groups::{Group, Names, groups, kind};
 use super::markup::escaped;
-use super::text::{figure, size, time};
-use crate::compare::{Comparison, Spread};
-use crate::record::{End, Point, Record};
+use super::text::{change, figure, size, smoke_tests, time};
+use crate::bootstrap::{Ratio, Rounds};
+use crate::compare::{self, Comparison, Spread};
+use crate::record::{End, Metric, Point, Record};
 
 /// Settings up to which each has sentences of its own; beyond, the first of each kind of load speaks.
 const GROUPS: usize = 4;
@@ -17,20 +18,24 @@ const GROUPS: usize = 4;
 pub(super) fn summary(page: &mut String, record: &Record, names: &Names) {
     page.push_str("<section id=\"summary\"><h2>Summary</h2>");
     let _ = write!(page, "<p class=\"lead\">{}</p>", escaped(&what_was_done(record, names)));
+    if let Some(smoke) = smoke_tests(record) {
+        let _ = write!(page, "<p class=\"warn\"><b>Smoke test.</b> {}</p>", escaped(&smoke));
+    }
     tiles(page, record, names);
     page.push_str("<ul class=\"findings\">");
     let groups = groups(record);
     let mut said: Vec<&str> = Vec::new();
+    let mut findings = Vec::new();
     for group in &groups {
         if groups.len() > GROUPS && said.contains(&group.rw) {
             continue;
         }
         said.push(group.rw);
-        for bytes in group.ends() {
-            if let Some(sentence) = finding(group, bytes, names) {
-                let _ = write!(page, "<li>{sentence}</li>");
-            }
-        }
+        findings.extend(group.ends().into_iter().filter_map(|bytes| Finding::of(group, bytes)));
+    }
+    compare::correct(findings.iter_mut().flat_map(|one| &mut one.others).map(|(_, comparison)| comparison));
+    for finding in &findings {
+        let _ = write!(page, "<li>{}</li>", finding.sentence(names));
     }
     if groups.len() > GROUPS {
         page.push_str("<li class=\"dim\">Other settings are in the charts and tables below.</li>");
@@ -86,18 +91,24 @@ type Shown = fn(f64) -> String;
 
 /// The best figures of all, as a manager wants them first.
 fn tiles(page: &mut String, record: &Record, names: &Names) {
-    let remote = || record.points.iter().filter(|point| point.protocol != "local");
-    let most = |of: &dyn Fn(&Point) -> Option<Spread>| -> Best<'_> {
-        remote().filter_map(|point| Some((of(point)?.median, point))).max_by(|a, b| a.0.total_cmp(&b.0))
+    let counts = |point: &&Point| point.protocol != "local" && point.smoke_test().is_none();
+    let remote = || record.points.iter().filter(counts);
+    let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
+    let most = |of: &dyn Fn(&Point) -> Option<f64>| -> Best<'_> {
+        remote().filter_map(|point| Some((of(point)?, point))).max_by(|a, b| a.0.total_cmp(&b.0))
     };
-    let least = |of: &dyn Fn(&Point) -> Option<Spread>| -> Best<'_> {
-        remote().filter_map(|point| Some((of(point)?.median, point))).min_by(|a, b| a.0.total_cmp(&b.0))
+    let least = |of: &dyn Fn(&Point) -> Option<f64>| -> Best<'_> {
+        remote().filter_map(|point| Some((of(point)?, point))).min_by(|a, b| a.0.total_cmp(&b.0))
     };
     let tiles: [(&str, Best<'_>, Shown); 4] = [
-        ("Most I/Os per second", most(&Point::iops), figure),
-        ("Most throughput", most(&Point::bandwidth), |rate| format!("{} Gb/s", figure(rate * 8e-9))),
-        ("Shortest 99th percentile", least(&|point| point.latency(99.0)), |us| format!("{} µs", figure(us))),
-        ("Least target processor", least(&|point| point.cpu_per_million(End::Target)), |seconds| {
+        ("Most I/Os per second", most(&|point| median(point.iops())), figure),
+        ("Most throughput", most(&|point| median(point.bandwidth())), |rate| {
+            format!("{} Gb/s", figure(rate * 8e-9))
+        }),
+        ("Shortest 99th percentile", least(&|point| point.percentile(99.0)), |us| {
+            format!("{} µs", figure(us))
+        }),
+        ("Least target processor", least(&|point| median(point.cpu_per_million(End::Target))), |seconds| {
             format!("{} s per million I/Os", figure(seconds))
         }),
     ];
@@ -120,78 +131,95 @@ fn tiles(page: &mut String, record: &Record, names: &Names) {
     page.push_str("</div>");
 }
 
-fn iops(point: &Point) -> Vec<f64> {
-    point.runs.iter().map(crate::record::Run::iops).collect()
+/// One load: the best of the systems that carried it, and the next ones.
+struct Finding<'a> {
+    group: &'a Group<'a>,
+    bytes: u64,
+    best: &'a Point,
+    /// Up to three others, each with the best over it.
+    others: Vec<(&'a Point, Comparison)>,
+    local: Option<&'a Point>,
 }
 
-/// One load, all systems that carried it: as HTML.
-fn finding(group: &Group<'_>, bytes: u64, names: &Names) -> Option<String> {
-    let mut points: Vec<(&Point, f64)> =
-        group.of_size(bytes).filter_map(|point| Some((point, point.iops()?.median))).collect();
-    points.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let (best, rate) = *points.iter().find(|(point, _)| point.protocol != "local")?;
-    let name = |point: &Point| escaped(&names.name(point));
-    let mut text = format!("<b>{}, {}:</b> ", escaped(&group.name()), size(bytes));
-    if let Some(finish) = best.finish() {
-        let _ = write!(
-            text,
-            "{} took {} for {} units of work",
-            name(best),
-            time(finish.median),
-            best.work.unwrap_or(0)
-        );
-    } else {
-        let gigabits = best.bandwidth().map_or(0.0, |rate| rate.median * 8e-9);
-        let _ =
-            write!(text, "{} did {} I/Os per second ({} Gb/s)", name(best), figure(rate), figure(gigabits));
+impl<'a> Finding<'a> {
+    fn of(group: &'a Group<'a>, bytes: u64) -> Option<Finding<'a>> {
+        let mut points: Vec<(&Point, f64)> =
+            group.of_size(bytes).filter_map(|point| Some((point, point.iops()?.median))).collect();
+        points.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let (local, remote): (Vec<&Point>, Vec<&Point>) =
+            points.into_iter().map(|(point, _)| point).partition(|point| point.protocol == "local");
+        let (&best, others) = remote.split_first()?;
+        let iops = |point: &Point| point.figures(Metric::Iops);
+        let others = others
+            .iter()
+            .take(3)
+            .filter_map(|other| Some((*other, Comparison::of(&iops(other), &iops(best), Rounds::Paired)?)));
+        Some(Finding { group, bytes, best, others: others.collect(), local: local.first().copied() })
     }
-    if let (Some(mean), Some(tail)) = (best.mean_latency(), best.latency(99.0)) {
-        let (mean, tail) = (figure(mean.median), figure(tail.median));
-        let _ = write!(text, ", each in {mean} µs on average and 99 of 100 within {tail} µs");
-    }
-    text.push('.');
-    let others = points.iter().filter(|(point, _)| !std::ptr::eq(*point, best) && point.protocol != "local");
-    for (other, _) in others.take(3) {
-        if let Some(sentence) = against(best, other, names) {
-            let _ = write!(text, " {sentence}");
+
+    /// As HTML.
+    fn sentence(&self, names: &Names) -> String {
+        let best = self.best;
+        let name = escaped(&names.name(best));
+        let mut text = format!("<b>{}, {}:</b> ", escaped(&self.group.name()), size(self.bytes));
+        if let Some(finish) = best.finish() {
+            let work = best.work.unwrap_or(0);
+            let _ = write!(text, "{name} took {} for {work} units of work", time(finish.median));
+        } else {
+            let rate = best.iops().map_or(0.0, |rate| rate.median);
+            let gigabits = best.bandwidth().map_or(0.0, |rate| rate.median * 8e-9);
+            let _ = write!(text, "{name} did {} I/Os per second ({} Gb/s)", figure(rate), figure(gigabits));
         }
+        if let (Some(mean), Some(tail)) = (best.mean_latency(), best.percentile(99.0)) {
+            let (mean, tail) = (figure(mean.median), figure(tail));
+            let _ = write!(text, ", each in {mean} µs on average and 99 of 100 within {tail} µs");
+        }
+        text.push('.');
+        for (other, comparison) in &self.others {
+            let _ = write!(text, " {}", against(best, other, comparison, names));
+        }
+        if let Some(local) = self.local
+            && let (Some(near), Some(far)) = (local.mean_latency(), best.mean_latency())
+        {
+            let more = figure(far.median - near.median);
+            let _ = write!(text, " That is {more} µs more than the same I/O without a network.");
+        }
+        text
     }
-    if let Some((local, _)) = points.iter().find(|(point, _)| point.protocol == "local")
-        && let (Some(near), Some(far)) = (local.mean_latency(), best.mean_latency())
-    {
-        let more = figure(far.median - near.median);
-        let _ = write!(text, " That is {more} µs more than the same I/O without a network.");
-    }
-    Some(text)
 }
 
 /// The best system against another.
-fn against(best: &Point, other: &Point, names: &Names) -> Option<String> {
-    let comparison = Comparison::of(&iops(other), &iops(best))?;
+fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) -> String {
     let other_name = escaped(&names.name(other));
-    if comparison.is_of_one_round() {
-        let more = more(comparison.ratio);
-        return Some(format!(
-            "In one run of each, that is {more} {other_name}: one round cannot tell it from chance."
-        ));
+    if best.smoke_test().or(other.smoke_test()).is_some() {
+        return format!("A smoke test does not tell it from {other_name}.");
+    }
+    let Ratio { ratio, interval } = comparison.ratio;
+    if comparison.is_short() {
+        let (count, more) = (best.runs.len(), more(ratio));
+        let runs = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
+        return format!(
+            "In {runs} of each, that is {more} {other_name}: too few rounds to tell it from chance."
+        );
     }
     if !comparison.is_significant() {
-        return Some(format!("{other_name} did about as many: the runs do not tell the two apart."));
+        return format!("{other_name} did about as many: the runs do not tell the two apart.");
     }
-    let mut text = format!("That is {} {other_name}", more(comparison.ratio));
-    let ratio = |of: fn(&Point) -> Option<Spread>| Some(of(best)?.median / of(other)?.median);
+    let (low, high) = interval.unwrap_or((ratio, ratio));
+    let mut text =
+        format!("That is {} {other_name} (95 % interval {low:.2} to {high:.2} times)", more(ratio));
     let mut also = Vec::new();
-    if let Some(ratio) = ratio(Point::mean_latency) {
-        also.push(format!("with {} latency", less(ratio)));
+    if let Some(ratio) = best.ratio_to(other, Metric::MeanLatency) {
+        also.push(format!("a latency of {}", change(Some(ratio))));
     }
-    if let Some(ratio) = ratio(|point| point.cpu_per_million(End::Target)) {
-        also.push(format!("{} target processor for each I/O", less(ratio)));
+    if let Some(ratio) = best.ratio_to(other, Metric::CpuPerMillion(End::Target)) {
+        also.push(format!("target processor for each I/O of {}", change(Some(ratio))));
     }
     if !also.is_empty() {
-        let _ = write!(text, ", {}", also.join(" and "));
+        let _ = write!(text, ", with {}", also.join(" and "));
     }
     text.push('.');
-    Some(text)
+    text
 }
 
 /// `2.4 times as many as`, `43 % more than`.
@@ -200,17 +228,6 @@ fn more(ratio: f64) -> String {
         format!("{ratio:.1} times as many as")
     } else {
         format!("{:.0} % more than", (ratio - 1.0) * 100.0)
-    }
-}
-
-/// `58 % less`, `12 % more`, `the same`.
-fn less(ratio: f64) -> String {
-    let percent = (ratio - 1.0) * 100.0;
-    match percent {
-        _ if percent.abs() < 1.0 => "the same".to_owned(),
-        _ if ratio >= 1.95 => format!("{ratio:.1} times the"),
-        _ if percent > 0.0 => format!("{percent:.0} % more"),
-        _ => format!("{:.0} % less", -percent),
     }
 }
 
@@ -261,7 +278,7 @@ fn cautions(page: &mut String, record: &Record) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::point;
+    use crate::record::tests::{five, point};
 
     fn summary_of(points: Vec<Point>) -> String {
         let record = Record { points, ..Record::default() };
@@ -273,32 +290,46 @@ mod tests {
     #[test]
     fn the_faster_is_said_to_be_faster() {
         let page = summary_of(vec![
-            point("blockwire", "randread", 4096, 30_000),
-            point("tgt", "randread", 4096, 10_000),
+            five("blockwire", "randread", 4096, 30_000),
+            five("tgt", "randread", 4096, 10_000),
         ]);
         assert!(page.contains("blockwire did 30,000 I/Os per second"), "{page}");
-        assert!(page.contains("That is 3.0 times as many as tgt, with 67 % less latency"), "{page}");
+        let said =
+            "That is 3.0 times as many as tgt (95 % interval 3.00 to 3.00 times), with a latency of -67 % (";
+        assert!(page.contains(said), "{page}");
+        assert!(!page.contains("Smoke test") && page.contains("Most I/Os per second"), "{page}");
     }
 
     #[test]
-    fn one_round_is_no_proof() {
-        let mut points =
-            vec![point("blockwire", "randread", 4096, 30_000), point("tgt", "randread", 4096, 10_000)];
-        points.iter_mut().for_each(|point| point.runs.truncate(1));
-        let page = summary_of(points);
-        assert!(
-            page.contains(
-                "In one run of each, that is 3.0 times as many as tgt: one round cannot tell it from chance."
-            ),
-            "{page}"
-        );
+    fn few_rounds_are_no_proof() {
+        for (count, words) in [(1, "one run"), (2, "2 runs"), (4, "4 runs")] {
+            let mut points =
+                vec![five("blockwire", "randread", 4096, 30_000), five("tgt", "randread", 4096, 10_000)];
+            points.iter_mut().for_each(|point| point.runs.truncate(count));
+            let page = summary_of(points);
+            let said = format!(
+                "In {words} of each, that is 3.0 times as many as tgt: too few rounds to tell it from chance."
+            );
+            assert!(page.contains(&said), "{page}");
+        }
+    }
+
+    #[test]
+    fn a_smoke_test_wins_nothing() {
+        let page = summary_of(vec![
+            point("blockwire", "randread", 4096, 30_000),
+            point("tgt", "randread", 4096, 10_000),
+        ]);
+        assert!(page.contains("<b>Smoke test.</b> 2 of 2 loads are a smoke test"), "{page}");
+        assert!(page.contains("A smoke test does not tell it from tgt."), "{page}");
+        assert!(!page.contains("times as many") && !page.contains("Most I/Os per second"), "{page}");
     }
 
     #[test]
     fn what_runs_do_not_tell_apart_is_not_told_apart() {
         let page = summary_of(vec![
-            point("blockwire", "randread", 4096, 10_010),
-            point("tgt", "randread", 4096, 10_000),
+            five("blockwire", "randread", 4096, 10_010),
+            five("tgt", "randread", 4096, 10_000),
         ]);
         assert!(page.contains("tgt did about as many: the runs do not tell the two apart"), "{page}");
     }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use super::text::{size, with_spread};
-use crate::compare::{Comparison, Spread};
+use super::text::{UNKNOWN, size, smoke_tests, with_spread};
+use crate::bootstrap::{ROUNDS_LEAST, Rounds};
+use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
-use crate::record::{End, Point, Record};
+use crate::record::{End, Metric, Point, Record};
 
 /// The columns of the table of results, with their units.
 pub(super) const COLUMNS: &[&str] = &[
@@ -37,7 +38,7 @@ pub(super) const COLUMNS: &[&str] = &[
 /// A point's row.
 pub(super) fn row(point: &Point) -> Vec<String> {
     let all = point.latencies();
-    let us = |percent| with_spread(point.latency(percent), 1.0);
+    let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), short);
     let label: String = point.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
     vec![
         point.target.clone(),
@@ -71,17 +72,26 @@ pub(super) fn row(point: &Point) -> Vec<String> {
 /// improvements.
 pub(super) fn pairs(record: &Record) -> Vec<(&Point, &Point, Comparison)> {
     let Some(slowest) = slowest(record) else { return Vec::new() };
-    let iops = |point: &Point| point.runs.iter().map(crate::record::Run::iops).collect::<Vec<_>>();
     let mut pairs = Vec::new();
     for point in record.points.iter().filter(|point| point.protocol != "local" && who(point) != slowest) {
         let base = record.points.iter().find(|base| who(base) == slowest && is_same_load(base, point));
         if let Some(base) = base
-            && let Some(comparison) = Comparison::of(&iops(base), &iops(point))
+            && let Some(comparison) =
+                Comparison::of(&base.figures(Metric::Iops), &point.figures(Metric::Iops), Rounds::Paired)
         {
             pairs.push((base, point, comparison));
         }
     }
+    compare::correct(pairs.iter_mut().map(|(_, _, comparison)| comparison));
     pairs
+}
+
+/// How likely a difference comes by chance, in a cell; runs that are too short show none.
+pub(super) fn chance(base: &Point, point: &Point, comparison: &Comparison) -> String {
+    match base.smoke_test().or(point.smoke_test()) {
+        Some(_) => "smoke test".to_owned(),
+        None => comparison.chance_in_words(),
+    }
 }
 
 type Who<'a> = (&'a str, &'a str, &'a str);
@@ -140,13 +150,13 @@ pub fn csv(record: &Record) -> String {
             quoted(&labels.join(" ")),
             point.runs.len()
         );
-        let percentiles = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| point.latency(percent));
+        let percentiles = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| point.percentile(percent));
         let all = point.latencies();
         let max = (all.count() > 0).then(|| all.max() as f64 / 1e3);
         let medians = [point.iops(), point.bandwidth(), point.mean_latency(), point.jitter()]
+            .map(|spread| spread.map(|spread| spread.median))
             .into_iter()
             .chain(percentiles)
-            .map(|spread| spread.map(|spread| spread.median))
             .chain([max])
             .chain(
                 [
@@ -220,6 +230,9 @@ pub fn markdown(record: &Record) -> String {
         "# {}\n\nPreset `{}`, {}, {:.0} s.\n\n",
         record.title, record.preset, record.started, record.seconds
     );
+    if let Some(smoke) = smoke_tests(record) {
+        let _ = writeln!(text, "**Smoke test.** {smoke}\n");
+    }
     // The first says how to have it again; what it started stands at the end.
     let mut commands = record.commands.iter();
     if let Some(first) = commands.next() {
@@ -236,19 +249,25 @@ pub fn markdown(record: &Record) -> String {
     finishes(&mut text, record);
     let pairs = pairs(record);
     if !pairs.is_empty() {
-        text.push_str("\n## Compared\n\n| system | against | load | size | IOPS ratio | by chance |\n|---|---|---|---|---|---|\n");
+        text.push_str("\n## Compared\n\n| system | against | load | size | IOPS ratio | 95 % interval | by chance |\n|---|---|---|---|---|---|---|\n");
         for (base, point, comparison) in pairs {
             let (system, against) = (point.system(), base.system());
             let _ = writeln!(
                 text,
-                "| {system} | {against} | {}{} | {} | {:.2} | {} |",
+                "| {system} | {against} | {}{} | {} | {:.2} | {} | {} |",
                 point.rw,
                 link(point),
                 size(point.bytes),
-                comparison.ratio,
-                comparison.chance_in_words()
+                comparison.ratio.ratio,
+                interval(&comparison),
+                chance(base, point, &comparison)
             );
         }
+        let _ = writeln!(
+            text,
+            "\nIntervals are bootstrapped over rounds, of which there must be {ROUNDS_LEAST}. Chances are corrected for all \
+             rows (Holm)."
+        );
     }
     section(&mut text, "Notes", &record.notes);
     section(&mut text, "What does not add up", &record.discords());
@@ -264,6 +283,11 @@ pub fn markdown(record: &Record) -> String {
         }
     }
     text
+}
+
+fn interval(comparison: &Comparison) -> String {
+    let interval = comparison.ratio.interval;
+    interval.map_or(UNKNOWN.to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
 fn section(text: &mut String, title: &str, lines: &[String]) {

@@ -1,7 +1,10 @@
 //! Figures as text: as many digits as count, sizes, times.
 
+use crate::bootstrap::Ratio;
 use crate::compare::Spread;
+use crate::derived::Improvement;
 use crate::interval::short;
+use crate::record::Record;
 
 /// What stands where nothing is known.
 pub(super) const UNKNOWN: &str = "–";
@@ -41,6 +44,29 @@ pub(super) fn size(bytes: u64) -> String {
         _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
         _ => bytes.to_string(),
     }
+}
+
+/// A ratio as a change, with its interval where there are rounds enough: `+43 % (+40 % to +46 %)`.
+pub(super) fn change(ratio: Option<Ratio>) -> String {
+    let Some(Ratio { ratio, interval }) = ratio else { return UNKNOWN.to_owned() };
+    let shown = |ratio| Improvement { ratio }.to_string();
+    match interval {
+        None => shown(ratio),
+        Some((low, high)) => format!("{} ({} to {})", shown(ratio), shown(low), shown(high)),
+    }
+}
+
+/// What is said of loads whose runs are too short to count, if there are any.
+pub(super) fn smoke_tests(record: &Record) -> Option<String> {
+    let mut short = record.points.iter().filter_map(|point| Some((point, point.smoke_test()?)));
+    let (first, why) = short.next()?;
+    let (count, all) = (short.count() + 1, record.points.len());
+    Some(format!(
+        "{count} of {all} loads are a smoke test: they show that it works, and win nothing. The first of them is {} {} of {}: {why}.",
+        first.rw,
+        size(first.bytes),
+        first.target
+    ))
 }
 
 /// `42 s`, `31 minutes`, `2.5 hours`.

@@ -1,0 +1,203 @@
+//! What follows from the runs of a load: figures of each run, their spread over rounds, and ratios to another load's.
+//!
+//! Invariant: what a run does not tell is absent, not zero; a percentile is of all runs' latencies together.
+
+use super::{End, Point, Run, Side};
+use crate::Histogram;
+use crate::bootstrap::{Ratio, Rounds};
+use crate::compare::Spread;
+use crate::derived;
+
+/// Seconds for which figures count at least.
+const SECONDS_LEAST: f64 = 10.0;
+/// Mean latencies that a run lasts at least: of fewer its begin and its end are too much.
+const LATENCIES_LEAST: f64 = 50.0;
+/// Most of a run's time in which load was not refilled: while it drains, as part of all.
+const DRAIN_MOST: f64 = 0.1;
+
+/// Why a load's runs are a smoke test: they show that it works, and win nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SmokeTest {
+    /// A run lasted for so many seconds.
+    Short(f64),
+    /// A run lasted for so many mean latencies.
+    FewLatencies(f64),
+    /// So large a part of a run's time was its end, in which nothing was refilled.
+    Drained(f64),
+}
+
+impl std::fmt::Display for SmokeTest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SmokeTest::Short(seconds) => {
+                write!(f, "{} s of at least {SECONDS_LEAST}", crate::interval::short(*seconds))
+            }
+            SmokeTest::FewLatencies(count) => {
+                write!(f, "{count:.0} mean latencies of at least {LATENCIES_LEAST}")
+            }
+            SmokeTest::Drained(part) => write!(f, "{:.0} % of a run's time was its drain", part * 100.0),
+        }
+    }
+}
+
+/// A figure that each run has, or does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// I/Os per second.
+    Iops,
+    /// Bytes per second.
+    Bandwidth,
+    /// Mean latency in microseconds.
+    MeanLatency,
+    /// Standard deviation of latency in microseconds.
+    Jitter,
+    /// 99th percentile of latency in microseconds, of each run for itself: for tests over runs alone.
+    Latency99,
+    /// How busy one end's machine was, in percent of all its cores.
+    Busy(End),
+    /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
+    Effectiveness(End),
+    /// Processor seconds of the processes for a million I/Os.
+    CpuPerMillion(End),
+    /// Seconds that a fixed job took.
+    Finish,
+    /// Mean latency of a fixed job's I/Os in microseconds, as the initiator's kernel counted it.
+    IoLatency,
+}
+
+impl Run {
+    /// A figure of this run.
+    pub fn figure(&self, metric: Metric) -> Option<f64> {
+        let side = |end| match end {
+            End::Target => self.target.as_ref(),
+            End::Initiator | End::Both => self.initiator.as_ref(),
+        };
+        let busy = |end| {
+            let total = side(end)?.cores.total();
+            (total.total() > 0.0).then(|| total.busy_percent())
+        };
+        match metric {
+            Metric::Iops => Some(self.iops()),
+            Metric::Bandwidth => Some(self.bandwidth()),
+            Metric::MeanLatency => Some(self.mean_and_deviation()?.0 / 1e3),
+            Metric::Jitter => Some(self.mean_and_deviation()?.1 / 1e3),
+            Metric::Latency99 => self.latency.percentile_told(99.0).map(|ns| ns as f64 / 1e3),
+            Metric::Busy(end) => busy(end),
+            Metric::Effectiveness(end) => derived::effectiveness(self.iops(), busy(end)?),
+            Metric::CpuPerMillion(end) => {
+                let used = |side: &Option<Side>| side.as_ref().map(|side| side.process.0 + side.process.1);
+                let used = match end {
+                    End::Target => used(&self.target)?,
+                    End::Initiator => used(&self.initiator)?,
+                    End::Both => used(&self.target)? + used(&self.initiator)?,
+                };
+                derived::cpu_per_million(self.iops(), used / self.seconds)
+            }
+            Metric::Finish => Some(self.seconds),
+            Metric::IoLatency => self.io_latency_us,
+        }
+    }
+}
+
+impl Point {
+    /// A figure of each run that tells it.
+    pub fn figures(&self, metric: Metric) -> Vec<f64> {
+        // Only of a fixed job is the time a figure.
+        let is_known = metric != Metric::Finish || self.work.is_some();
+        self.runs.iter().filter(|_| is_known).filter_map(|run| run.figure(metric)).collect()
+    }
+
+    fn spread(&self, metric: Metric) -> Option<Spread> {
+        Spread::of(&self.figures(metric))
+    }
+
+    /// Why its runs are too short to count; `None`: they count.
+    pub fn smoke_test(&self) -> Option<SmokeTest> {
+        self.runs.iter().find_map(|run| {
+            // What is timed of a fixed job is all of it.
+            let drain = run.refilled.filter(|_| self.work.is_none() && self.is_closed);
+            let drained = drain.map_or(0.0, |refilled| 1.0 - refilled.seconds / run.seconds);
+            let latency = run.mean_and_deviation().map_or(0.0, |(mean, _)| mean / 1e9);
+            match () {
+                () if run.seconds < SECONDS_LEAST => Some(SmokeTest::Short(run.seconds)),
+                () if run.seconds < LATENCIES_LEAST * latency => {
+                    Some(SmokeTest::FewLatencies(run.seconds / latency))
+                }
+                () if drained > DRAIN_MOST => Some(SmokeTest::Drained(drained)),
+                () => None,
+            }
+        })
+    }
+
+    /// Its figure over that of another load, round by round.
+    pub fn ratio_to(&self, base: &Point, metric: Metric) -> Option<Ratio> {
+        Ratio::of(&base.figures(metric), &self.figures(metric), Rounds::Paired)
+    }
+
+    /// Its percentile of latency over that of another load.
+    pub fn percentile_ratio_to(&self, base: &Point, percent: f64) -> Option<Ratio> {
+        let latencies =
+            |point: &'_ Point| point.runs.iter().map(|run| run.latency.clone()).collect::<Vec<_>>();
+        let (first, second) = (latencies(base), latencies(self));
+        let (first, second): (Vec<&Histogram>, Vec<&Histogram>) =
+            (first.iter().collect(), second.iter().collect());
+        Ratio::of_percentile(&first, &second, percent, Rounds::Paired)
+    }
+
+    /// Seconds that its fixed job took.
+    pub fn finish(&self) -> Option<Spread> {
+        self.spread(Metric::Finish)
+    }
+
+    /// Mean latency of its fixed job's I/Os in microseconds, as the initiator's kernel counted it.
+    pub fn io_latency(&self) -> Option<Spread> {
+        self.spread(Metric::IoLatency)
+    }
+
+    /// I/Os per second.
+    pub fn iops(&self) -> Option<Spread> {
+        self.spread(Metric::Iops)
+    }
+
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> Option<Spread> {
+        self.spread(Metric::Bandwidth)
+    }
+
+    /// A percentile of all runs' latencies together, in microseconds; `None`: not told, or too few lie beyond it.
+    pub fn percentile(&self, percent: f64) -> Option<f64> {
+        self.latencies().percentile_told(percent).map(|ns| ns as f64 / 1e3)
+    }
+
+    /// Mean latency in microseconds.
+    pub fn mean_latency(&self) -> Option<Spread> {
+        self.spread(Metric::MeanLatency)
+    }
+
+    /// Standard deviation of latency in microseconds.
+    pub fn jitter(&self) -> Option<Spread> {
+        self.spread(Metric::Jitter)
+    }
+
+    /// All runs' latencies in one.
+    pub fn latencies(&self) -> Histogram {
+        let mut all = Histogram::default();
+        self.runs.iter().for_each(|run| all.merge(&run.latency));
+        all
+    }
+
+    /// Processor seconds of the processes for a million I/Os.
+    pub fn cpu_per_million(&self, end: End) -> Option<Spread> {
+        self.spread(Metric::CpuPerMillion(end))
+    }
+
+    /// How busy one end's machine was, in percent of all its cores.
+    pub fn busy(&self, end: End) -> Option<Spread> {
+        self.spread(Metric::Busy(end))
+    }
+
+    /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
+    pub fn effectiveness(&self, end: End) -> Option<Spread> {
+        self.spread(Metric::Effectiveness(end))
+    }
+}
