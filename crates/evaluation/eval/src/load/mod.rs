@@ -140,13 +140,14 @@ pub struct Tally {
     pub trim: IoTotals,
     /// Flushes.
     pub flush: IoTotals,
-    /// When figures began to count, and when the last I/O ended.
+    /// When figures began to count, and when they ceased to: when the time was over, or else with the last I/O.
     pub span: Option<(u64, u64)>,
     /// For how long I/Os that ended were followed by others while figures counted.
     pub refilled: u64,
     /// What of the latencies of reads, writes and deallocations, summed up, lies outside of that time: before
-    /// figures counted, of those that were in flight by then, and after load had ceased.
-    pub outside: u64,
+    /// figures counted, of those that were in flight by then, and after load had ceased; less what lies inside of
+    /// those that ended too late to be counted.
+    pub outside: i64,
 }
 
 impl Tally {
@@ -234,6 +235,8 @@ pub struct Worker {
     meant: u64,
     verifies: bool,
     flushes_at_end: bool,
+    /// Whether a write or a deallocation has ended well, counted or not.
+    has_written: bool,
     flush_every: u32,
     writes_since: u32,
     out: Vec<Option<Out>>,
@@ -306,6 +309,7 @@ impl Worker {
             meant: start,
             verifies: job.verifies && job.direction != Direction::Read,
             flushes_at_end: job.flushes_at_end,
+            has_written: false,
             flush_every: job.flush_every,
             writes_since: 0,
             out: vec![None; job.depth as usize],
@@ -354,8 +358,7 @@ impl Worker {
                 }
                 Phase::Ending if !self.is_idle() => return Poll::Wait(None),
                 Phase::Ending => {
-                    let writes = self.tally.write.ios + self.tally.trim.ios > 0 || !self.written.is_empty();
-                    if self.flushes_at_end && writes {
+                    if self.flushes_at_end && (self.has_written || !self.written.is_empty()) {
                         self.to_flush = (0..self.offsets.len()).collect();
                     }
                     self.phase = Phase::Flushing;
@@ -386,13 +389,17 @@ impl Worker {
             let ceased = self.until.map_or(now, |until| until.min(now));
             self.ceased = Some(ceased);
             self.tally.refilled = ceased.saturating_sub(self.counts_from);
+            if Some(ceased) == self.until {
+                self.tally.span = self.tally.span.map(|(begin, _)| (begin, ceased));
+            }
         }
     }
 
     /// How much of an I/O's latency lies before figures counted or after load had ceased.
-    fn outside(&self, from: u64, now: u64) -> u64 {
+    fn outside(&self, from: u64, now: u64) -> i64 {
         let ceased = self.ceased.or(self.until).unwrap_or(now);
-        self.counts_from.saturating_sub(from) + now.saturating_sub(ceased.max(from))
+        let outside = self.counts_from.saturating_sub(from) + now.saturating_sub(ceased.max(from));
+        i64::try_from(outside).unwrap_or(i64::MAX)
     }
 
     /// The next I/O of the load; `None` if there are no more.
@@ -477,7 +484,16 @@ impl Worker {
             self.not_before = now + self.think;
         }
         self.failed += u64::from(!is_good);
+        self.has_written |= is_good && matches!(out.kind, Kind::Write | Kind::Trim);
         let outside = if out.kind == Kind::Flush { 0 } else { self.outside(out.from, now) };
+        // I/Os and processor time are of the same window: what ends later is in neither.
+        if let Some(until) = self.until.filter(|until| now > *until) {
+            if is_good && !matches!(out.kind, Kind::Flush | Kind::Verify) {
+                let inside = until.saturating_sub(self.counts_from.max(out.from));
+                self.tally.outside -= i64::try_from(inside).unwrap_or(i64::MAX);
+            }
+            return;
+        }
         let figures = match out.kind {
             Kind::Read => &mut self.tally.read,
             Kind::Write => &mut self.tally.write,

@@ -85,6 +85,26 @@ fn time_ends_a_job_and_a_ramp_does_not_count() {
     assert_eq!(worker.tally().span, Some((1_000_000_000, 2_000_000_000)));
 }
 
+/// I/Os that ended while the load drained were counted, and the processor time of the same moments was not.
+#[test]
+fn what_ends_after_the_time_is_never_counted() {
+    let time = Duration::from_nanos(100);
+    let job =
+        Job { is_random: true, is_time_based: true, runtime: Some(time), flushes_at_end: true, ..job() };
+    let job = Job { direction: Direction::Write, ..job };
+    let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+    let asks = run(&mut worker, |_| 30);
+    let tally = worker.tally();
+    // Four at a time end after 30, 60 and 90 ns, four more after 120.
+    assert_eq!((asks.len(), tally.write.ios, tally.write.bytes), (17, 12, 12 * 4096));
+    assert_eq!((tally.write.latency.count(), tally.flush.ios, tally.span), (12, 0, Some((0, 100))));
+    assert_eq!(tally.outside, -4 * 10);
+    // Though none of its writes is counted, what was written is flushed.
+    let mut slow = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+    let asks = run(&mut slow, |_| 500);
+    assert_eq!((asks.last().unwrap().0.kind, slow.tally().write.ios), (Kind::Flush, 0));
+}
+
 /// A target that stalls for a second under a thousand I/Os a second is charged for all that waited.
 #[test]
 fn what_waits_is_charged_from_its_intended_start() {
@@ -191,9 +211,11 @@ proptest! {
         let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
         run(&mut worker, |at| 1 + a * (1 + at % 3) * b);
         let tally = worker.tally();
-        let inside = tally.read.latency.sum() - u128::from(tally.outside);
+        let inside = tally.read.latency.sum() as i128 - i128::from(tally.outside);
         prop_assert_eq!(tally.refilled, 7000);
-        prop_assert_eq!(inside, u128::from(depth) * 7000);
+        prop_assert_eq!(inside, i128::from(depth) * 7000);
+        let begin = ramp.as_nanos() as u64;
+        prop_assert_eq!(tally.span, (tally.read.ios > 0).then_some((begin, begin + 7000)));
     }
 
     /// However long I/Os take, the same come in the same order.
