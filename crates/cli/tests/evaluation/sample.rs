@@ -2,7 +2,7 @@
 
 use eval::Histogram;
 use eval::cpu::{Kinds, Usage};
-use eval::record::{Machine, Point, Record, Run, SCHEMA, Side};
+use eval::record::{EndUsage, Machine, Point, Record, Run, SCHEMA};
 
 /// The same numbers at each call.
 struct Random(u64);
@@ -56,7 +56,7 @@ fn run(system: System, bytes: u64, random: &mut Random) -> Run {
         let used = each * ios as f64;
         // As most kernels count: what interrupts take is in it.
         let process = (used * 0.4, used * 0.6);
-        Some(Side { cores: cores.clone(), process, resident: 64 << 20, ..Side::default() })
+        Some(EndUsage { cores: cores.clone(), process, resident: 64 << 20, ..EndUsage::default() })
     };
     Run {
         seconds: LENGTH,

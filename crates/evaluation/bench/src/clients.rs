@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::compare::{self, Compared, Load};
-use crate::servers::{Kind, Places, Server};
+use crate::servers::{Places, Server, ServerKind};
 use crate::{spdk_perf, system};
 
 /// What can be compared.
@@ -45,11 +45,11 @@ impl Compared for Client {
 
 impl Client {
     /// What it is driven against.
-    pub fn server(self) -> Kind {
+    pub fn server(self) -> ServerKind {
         match self {
-            Client::Bare => Kind::Bare,
-            Client::RawIscsi | Client::Iscsi | Client::Libiscsi => Kind::Blockwire,
-            Client::RawNvme | Client::Nvme | Client::Spdk => Kind::BlockwireNvme,
+            Client::Bare => ServerKind::Bare,
+            Client::RawIscsi | Client::Iscsi | Client::Libiscsi => ServerKind::Blockwire,
+            Client::RawNvme | Client::Nvme | Client::Spdk => ServerKind::BlockwireNvme,
         }
     }
 

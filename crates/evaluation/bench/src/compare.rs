@@ -8,7 +8,7 @@ use std::time::Instant;
 use eval::bootstrap::{ROUNDS_LEAST, Ratio, Rounds};
 use serde_json::{Map, Value, json};
 
-use crate::servers::{Kind, Places, Server};
+use crate::servers::{Places, Server, ServerKind};
 use crate::{system, usage};
 
 /// One load.
@@ -168,29 +168,29 @@ pub trait Compared: Copy + Eq {
     fn name(self) -> &'static str;
 }
 
-impl Compared for Kind {
+impl Compared for ServerKind {
     fn name(self) -> &'static str {
-        Kind::name(self)
+        ServerKind::name(self)
     }
 }
 
 /// Whose figures a table shows.
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct TableSubject {
     head: &'static str,
     /// Microseconds of processor time per request.
     cpu: &'static str,
 }
 
 /// Servers under one client.
-pub const SERVER: Side = Side { head: "server", cpu: "server_cpu_us" };
+pub const SERVER: TableSubject = TableSubject { head: "server", cpu: "server_cpu_us" };
 /// Clients of one server.
-pub const CLIENT: Side = Side { head: "client", cpu: "client_cpu_us" };
+pub const CLIENT: TableSubject = TableSubject { head: "client", cpu: "client_cpu_us" };
 
 /// What was measured: load, then server or client, then rounds.
 #[derive(Debug)]
-pub struct Table<K = Kind> {
-    side: Side,
+pub struct Table<K = ServerKind> {
+    side: TableSubject,
     rows: Vec<(String, Vec<KindRounds<K>>)>,
 }
 
@@ -205,7 +205,7 @@ impl Default for Table {
 
 impl<K: Compared> Table<K> {
     /// An empty table.
-    pub fn new(side: Side) -> Self {
+    pub fn new(side: TableSubject) -> Self {
         Table { side, rows: Vec::new() }
     }
 
@@ -235,7 +235,7 @@ impl<K: Compared> Table<K> {
 
     /// Prints medians; ratios of processor time are to `yardstick`.
     pub fn print(&self, title: &str, yardstick: K) {
-        let Side { head, cpu } = self.side;
+        let TableSubject { head, cpu } = self.side;
         println!("\n{title}");
         println!(
             "{:24} {:14} {:>10} {:>8} {:>9} {:>9} {:>12} {:>8} {:>9}",
@@ -343,13 +343,13 @@ mod tests {
     #[test]
     fn a_table_keeps_loads_and_servers_apart() {
         let mut table = Table::default();
-        table.add("x".into(), Kind::Bare, json!({"iops": 1}));
-        table.add("x".into(), Kind::Tgt, json!({"iops": 2}));
-        table.add("x".into(), Kind::Tgt, json!({"iops": 4}));
-        table.add("y".into(), Kind::Tgt, json!({"iops": 5}));
-        assert_eq!(table.figure("x", Kind::Tgt, "iops"), Some(3.0));
-        assert_eq!(table.figure("x", Kind::Bare, "iops"), Some(1.0));
-        assert_eq!(table.figure("y", Kind::Bare, "iops"), None);
+        table.add("x".into(), ServerKind::Bare, json!({"iops": 1}));
+        table.add("x".into(), ServerKind::Tgt, json!({"iops": 2}));
+        table.add("x".into(), ServerKind::Tgt, json!({"iops": 4}));
+        table.add("y".into(), ServerKind::Tgt, json!({"iops": 5}));
+        assert_eq!(table.figure("x", ServerKind::Tgt, "iops"), Some(3.0));
+        assert_eq!(table.figure("x", ServerKind::Bare, "iops"), Some(1.0));
+        assert_eq!(table.figure("y", ServerKind::Bare, "iops"), None);
         assert_eq!(table.to_json()["y"]["tgt"]["rounds"], json!([{"iops": 5}]));
     }
 }

@@ -86,7 +86,7 @@ struct Connection<F> {
 }
 
 /// The generator.
-struct Load<'a, F> {
+struct Generator<'a, F> {
     plan: &'a Plan,
     connections: Vec<Connection<F>>,
     epoll: Epoll,
@@ -107,7 +107,7 @@ struct Load<'a, F> {
 /// Runs `plan` over connections that are ready to be asked.
 pub fn run<F: Form>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result<Measured> {
     let now = Instant::now();
-    let mut load = Load {
+    let mut load = Generator {
         plan,
         connections: Vec::new(),
         epoll: Epoll::new()?,
@@ -128,7 +128,7 @@ pub fn run<F: Form>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result
     load.run()
 }
 
-impl<F: Form> Load<'_, F> {
+impl<F: Form> Generator<'_, F> {
     fn add(&mut self, socket: TcpStream, form: F) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         self.epoll.add(socket.as_raw_fd(), self.connections.len() as u64)?;

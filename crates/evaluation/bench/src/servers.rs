@@ -21,7 +21,7 @@ const TGT_NAME: &str = "iqn.2026-11.io.blockwire.bench:tgt";
 
 /// What can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub enum ServerKind {
     /// The bare responder from a few slots: the limit.
     Bare,
     /// The bare responder over memory of the volume's size.
@@ -40,43 +40,48 @@ pub enum Kind {
     Spdk,
 }
 
-impl Kind {
+impl ServerKind {
     /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Bare => "bare",
-            Kind::BareMemory => "bare-memory",
-            Kind::BarePolling => "bare-polling",
-            Kind::BareSleeping => "bare-sleeping",
-            Kind::Blockwire => "blockwire",
-            Kind::BlockwireNvme => "blockwire-nvme",
-            Kind::Tgt => "tgt",
-            Kind::Spdk => "spdk",
+            ServerKind::Bare => "bare",
+            ServerKind::BareMemory => "bare-memory",
+            ServerKind::BarePolling => "bare-polling",
+            ServerKind::BareSleeping => "bare-sleeping",
+            ServerKind::Blockwire => "blockwire",
+            ServerKind::BlockwireNvme => "blockwire-nvme",
+            ServerKind::Tgt => "tgt",
+            ServerKind::Spdk => "spdk",
         }
     }
 
     /// Whether it speaks iSCSI.
     pub fn is_iscsi(self) -> bool {
         match self {
-            Kind::Bare | Kind::BareMemory | Kind::BarePolling | Kind::BareSleeping => false,
-            Kind::BlockwireNvme | Kind::Spdk => false,
-            Kind::Blockwire | Kind::Tgt => true,
+            ServerKind::Bare
+            | ServerKind::BareMemory
+            | ServerKind::BarePolling
+            | ServerKind::BareSleeping => false,
+            ServerKind::BlockwireNvme | ServerKind::Spdk => false,
+            ServerKind::Blockwire | ServerKind::Tgt => true,
         }
     }
 
     /// How a generator that drives it waits.
     pub fn client_wait(self) -> &'static str {
         match self {
-            Kind::BarePolling => "poll",
-            Kind::BareSleeping => "sleep",
-            Kind::Bare | Kind::BareMemory => "adaptive",
-            Kind::Blockwire | Kind::BlockwireNvme | Kind::Tgt | Kind::Spdk => "adaptive",
+            ServerKind::BarePolling => "poll",
+            ServerKind::BareSleeping => "sleep",
+            ServerKind::Bare | ServerKind::BareMemory => "adaptive",
+            ServerKind::Blockwire | ServerKind::BlockwireNvme | ServerKind::Tgt | ServerKind::Spdk => {
+                "adaptive"
+            }
         }
     }
 
     /// Whether it never sleeps.
     pub fn polls(self) -> bool {
-        matches!(self, Kind::BarePolling | Kind::Spdk)
+        matches!(self, ServerKind::BarePolling | ServerKind::Spdk)
     }
 }
 
@@ -101,7 +106,7 @@ pub struct Places {
 #[derive(Debug)]
 pub struct Server {
     /// What it is.
-    pub kind: Kind,
+    pub kind: ServerKind,
     child: Child,
     /// How the generator reaches it.
     pub load_args: Vec<String>,
@@ -114,17 +119,17 @@ pub struct Server {
 
 impl Server {
     /// Starts a server on its core and waits until it serves.
-    pub fn start(kind: Kind, places: &Places) -> io::Result<Server> {
+    pub fn start(kind: ServerKind, places: &Places) -> io::Result<Server> {
         system::pin(places.server_core)?;
         let started = match kind {
-            Kind::Bare => bare(kind, places, &[]),
-            Kind::BareMemory => bare(kind, places, &["--memory-mib", &VOLUME_MIB.to_string()]),
-            Kind::BarePolling => bare(kind, places, &["--wait", "poll"]),
-            Kind::BareSleeping => bare(kind, places, &["--wait", "sleep"]),
-            Kind::Blockwire => blockwire(places),
-            Kind::BlockwireNvme => blockwire_nvme(places),
-            Kind::Tgt => tgt(places),
-            Kind::Spdk => spdk(places),
+            ServerKind::Bare => bare(kind, places, &[]),
+            ServerKind::BareMemory => bare(kind, places, &["--memory-mib", &VOLUME_MIB.to_string()]),
+            ServerKind::BarePolling => bare(kind, places, &["--wait", "poll"]),
+            ServerKind::BareSleeping => bare(kind, places, &["--wait", "sleep"]),
+            ServerKind::Blockwire => blockwire(places),
+            ServerKind::BlockwireNvme => blockwire_nvme(places),
+            ServerKind::Tgt => tgt(places),
+            ServerKind::Spdk => spdk(places),
         };
         system::pin(places.client_core)?;
         started
@@ -145,7 +150,7 @@ impl Server {
         if self.kind.polls() { system::resume(self.pid()) } else { Ok(()) }
     }
 
-    fn new(kind: Kind, mut command: Command) -> io::Result<Server> {
+    fn new(kind: ServerKind, mut command: Command) -> io::Result<Server> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().map(BufReader::new);
         let (sender, lines) = mpsc::channel();
@@ -207,7 +212,7 @@ impl Drop for Server {
     }
 }
 
-fn bare(kind: Kind, places: &Places, args: &[&str]) -> io::Result<Server> {
+fn bare(kind: ServerKind, places: &Places, args: &[&str]) -> io::Result<Server> {
     let mut command = system::held(places.programs.join("bare-responder"));
     command.args(args);
     let mut server = Server::new(kind, command)?;
@@ -216,7 +221,7 @@ fn bare(kind: Kind, places: &Places, args: &[&str]) -> io::Result<Server> {
 }
 
 fn blockwire(places: &Places) -> io::Result<Server> {
-    let mut server = serve(places, Kind::Blockwire, "--iscsi")?;
+    let mut server = serve(places, ServerKind::Blockwire, "--iscsi")?;
     let address = server.listening("listening iscsi ")?;
     let target = "iqn.2026-11.io.blockwire:bench";
     server.url = Some(format!("iscsi://{address}/{target}/0"));
@@ -225,13 +230,13 @@ fn blockwire(places: &Places) -> io::Result<Server> {
 }
 
 fn blockwire_nvme(places: &Places) -> io::Result<Server> {
-    let server = serve(places, Kind::BlockwireNvme, "--nvme")?;
+    let server = serve(places, ServerKind::BlockwireNvme, "--nvme")?;
     let address = server.listening("listening nvme ")?;
     server.over_nvme(&address)
 }
 
 /// The daemon with one volume, on a port of one protocol.
-fn serve(places: &Places, kind: Kind, protocol: &str) -> io::Result<Server> {
+fn serve(places: &Places, kind: ServerKind, protocol: &str) -> io::Result<Server> {
     let scratch = places.scratch.join(kind.name());
     fs::create_dir_all(&scratch)?;
     let mut command = system::held(&places.blockwire);
@@ -278,7 +283,7 @@ fn tgt_over(image: &Path) -> io::Result<Server> {
     }
     let mut command = system::held("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]).stderr(Stdio::null());
-    let server = Server::new(Kind::Tgt, command)?;
+    let server = Server::new(ServerKind::Tgt, command)?;
     let mut server = configure_tgt(server, &control, image)?;
     server.url = Some(format!("iscsi://{address}/{TGT_NAME}/1"));
     server.load_args = iscsi_args(address.to_string(), TGT_NAME, 1);
@@ -329,7 +334,7 @@ fn spdk(places: &Places) -> io::Result<Server> {
         .arg("-c")
         .arg(configuration)
         .stderr(Stdio::null());
-    let server = Server::new(Kind::Spdk, command)?;
+    let server = Server::new(ServerKind::Spdk, command)?;
     let end = Instant::now() + PATIENCE;
     while std::net::TcpStream::connect(address).is_err() {
         if Instant::now() > end {

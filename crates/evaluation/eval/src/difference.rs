@@ -14,7 +14,7 @@ use crate::record::{End, Machine, Metric, Point, Record};
 /// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum ComparedFigure {
     /// I/Os per second.
     Iops,
     /// Mean latency in microseconds.
@@ -28,34 +28,39 @@ pub enum What {
 }
 
 /// All of them, in the order in which they are shown.
-pub const FIGURES: [What; 5] =
-    [What::Iops, What::Latency, What::Latency99, What::TargetCpu, What::InitiatorCpu];
+pub const FIGURES: [ComparedFigure; 5] = [
+    ComparedFigure::Iops,
+    ComparedFigure::Latency,
+    ComparedFigure::Latency99,
+    ComparedFigure::TargetCpu,
+    ComparedFigure::InitiatorCpu,
+];
 
-impl What {
+impl ComparedFigure {
     /// Its name and unit.
     pub fn name(self) -> &'static str {
         match self {
-            What::Iops => "IOPS",
-            What::Latency => "mean latency, us",
-            What::Latency99 => "p99 latency, us",
-            What::TargetCpu => "target CPU, s per million",
-            What::InitiatorCpu => "initiator CPU, s per million",
+            ComparedFigure::Iops => "IOPS",
+            ComparedFigure::Latency => "mean latency, us",
+            ComparedFigure::Latency99 => "p99 latency, us",
+            ComparedFigure::TargetCpu => "target CPU, s per million",
+            ComparedFigure::InitiatorCpu => "initiator CPU, s per million",
         }
     }
 
     /// Whether more of it is better.
     pub fn is_more_better(self) -> bool {
-        self == What::Iops
+        self == ComparedFigure::Iops
     }
 
     /// Each run's; runs in which it is not known are left out.
     fn of(self, point: &Point) -> Vec<f64> {
         point.figures(match self {
-            What::Iops => Metric::Iops,
-            What::Latency => Metric::MeanLatency,
-            What::Latency99 => Metric::Latency99,
-            What::TargetCpu => Metric::CpuPerMillion(End::Target),
-            What::InitiatorCpu => Metric::CpuPerMillion(End::Initiator),
+            ComparedFigure::Iops => Metric::Iops,
+            ComparedFigure::Latency => Metric::MeanLatency,
+            ComparedFigure::Latency99 => Metric::Latency99,
+            ComparedFigure::TargetCpu => Metric::CpuPerMillion(End::Target),
+            ComparedFigure::InitiatorCpu => Metric::CpuPerMillion(End::Initiator),
         })
     }
 }
@@ -63,7 +68,7 @@ impl What {
 /// What is said of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum Change {
     /// Better by more than the gate, and not by chance.
     Better,
     /// Worse by more than the gate, and not by chance.
@@ -76,15 +81,15 @@ pub enum Verdict {
     Unproven,
 }
 
-impl Verdict {
+impl Change {
     /// In a word or two.
     pub fn word(self) -> &'static str {
         match self {
-            Verdict::Better => "better",
-            Verdict::Worse => "WORSE",
-            Verdict::WithinGate => "within the gate",
-            Verdict::Noise => "noise",
-            Verdict::Unproven => "unproven",
+            Change::Better => "better",
+            Change::Worse => "WORSE",
+            Change::WithinGate => "within the gate",
+            Change::Noise => "noise",
+            Change::Unproven => "unproven",
         }
     }
 }
@@ -93,7 +98,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// Which figure.
-    pub what: What,
+    pub what: ComparedFigure,
     /// Of the first record.
     pub first: Spread,
     /// Of the second.
@@ -101,12 +106,12 @@ pub struct Line {
     /// How they compare.
     pub comparison: Comparison,
     /// What that means.
-    pub verdict: Verdict,
+    pub verdict: Change,
 }
 
 /// One load that both records have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub struct LoadDifference {
     /// The systems and the load, in words.
     pub load: String,
     /// I/Os that failed, in the first and in the second.
@@ -114,7 +119,7 @@ pub struct Pair {
     /// Whether the runs of one are too short to win anything.
     pub is_smoke_test: bool,
     /// Figures that one of them does not tell, and so are not compared.
-    pub untold: Vec<What>,
+    pub untold: Vec<ComparedFigure>,
     /// Its figures.
     pub lines: Vec<Line>,
 }
@@ -123,7 +128,7 @@ pub struct Pair {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Difference {
     /// Loads that both have.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<LoadDifference>,
     /// Loads that only the first has.
     pub only_first: Vec<String>,
     /// Loads that only the second has.
@@ -196,12 +201,12 @@ impl Difference {
             for line in &mut pair.lines {
                 let loss = line.comparison.loss(line.what.is_more_better());
                 line.verdict = match line.comparison.is_significant() {
-                    true if loss > gate => Verdict::Worse,
-                    true if loss < -gate && pair.is_smoke_test => Verdict::Unproven,
-                    true if loss < -gate => Verdict::Better,
-                    true => Verdict::WithinGate,
-                    false if line.comparison.is_short() && loss.abs() > gate => Verdict::Unproven,
-                    false => Verdict::Noise,
+                    true if loss > gate => Change::Worse,
+                    true if loss < -gate && pair.is_smoke_test => Change::Unproven,
+                    true if loss < -gate => Change::Better,
+                    true => Change::WithinGate,
+                    false if line.comparison.is_short() && loss.abs() > gate => Change::Unproven,
+                    false => Change::Noise,
                 };
             }
         }
@@ -211,32 +216,32 @@ impl Difference {
     pub fn unproven_losses(&self) -> usize {
         let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
         let is_loss = |line: &&Line| line.comparison.loss(line.what.is_more_better()) > 0.0;
-        lines.filter(|line| line.verdict == Verdict::Unproven).filter(is_loss).count()
+        lines.filter(|line| line.verdict == Change::Unproven).filter(is_loss).count()
     }
 
     /// Figures that got worse, and loads in which I/Os fail that did not.
     pub fn worse(&self) -> usize {
         let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
         let failing = self.pairs.iter().filter(|pair| pair.errors.0 == 0 && pair.errors.1 > 0);
-        lines.filter(|line| line.verdict == Verdict::Worse).count() + failing.count()
+        lines.filter(|line| line.verdict == Change::Worse).count() + failing.count()
     }
 }
 
-fn pair(load: String, one: &Point, two: &Point) -> Pair {
+fn pair(load: String, one: &Point, two: &Point) -> LoadDifference {
     let errors = |point: &Point| point.runs.iter().map(|run| run.errors).sum();
     let lines = FIGURES.into_iter().filter_map(|what| {
         let (first, second) = (what.of(one), what.of(two));
         let comparison = Comparison::of(&first, &second, Rounds::Apart)?;
         let (first, second) = (Spread::of(&first)?, Spread::of(&second)?);
         // Judged when all are known.
-        Some(Line { what, first, second, comparison, verdict: Verdict::Noise })
+        Some(Line { what, first, second, comparison, verdict: Change::Noise })
     });
     let lines: Vec<Line> = lines.collect();
-    let is_told = |what: &What| !what.of(one).is_empty() || !what.of(two).is_empty();
-    let is_compared = |what: &What| lines.iter().any(|line| line.what == *what);
+    let is_told = |what: &ComparedFigure| !what.of(one).is_empty() || !what.of(two).is_empty();
+    let is_compared = |what: &ComparedFigure| lines.iter().any(|line| line.what == *what);
     let untold = FIGURES.into_iter().filter(|what| is_told(what) && !is_compared(what)).collect();
     let is_smoke_test = one.smoke_test().or(two.smoke_test()).is_some();
-    Pair { load, errors: (errors(one), errors(two)), is_smoke_test, untold, lines }
+    LoadDifference { load, errors: (errors(one), errors(two)), is_smoke_test, untold, lines }
 }
 
 /// Facts that differ from one moment to the next and say nothing about a machine.
@@ -244,7 +249,7 @@ const FLEETING: [&str; 4] = ["load", "free", "date", "clock"];
 
 /// Figures that a record has and no line mentions: with how many loads that is so.
 fn lonely(all: &Difference) -> Vec<String> {
-    let count = |what: &What| all.pairs.iter().filter(|pair| pair.untold.contains(what)).count();
+    let count = |what: &ComparedFigure| all.pairs.iter().filter(|pair| pair.untold.contains(what)).count();
     let counts = FIGURES.into_iter().map(|what| (what, count(&what))).filter(|(_, count)| *count > 0);
     counts
         .map(|(what, count)| {
@@ -341,7 +346,7 @@ mod tests {
         Record { preset: "quick".into(), points: vec![long(point)], ..Record::default() }
     }
 
-    fn verdict(difference: &Difference, what: What) -> Verdict {
+    fn verdict(difference: &Difference, what: ComparedFigure) -> Change {
         difference.pairs[0].lines.iter().find(|line| line.what == what).unwrap().verdict
     }
 
@@ -350,13 +355,18 @@ mod tests {
         let base = record(&[10_000, 10_100, 9_900, 10_050, 9_950]);
         let slow = record(&[9_000, 9_100, 8_900, 9_050, 8_950]);
         let difference = Difference::of(&base, &slow, 0.05);
-        assert_eq!(verdict(&difference, What::Iops), Verdict::Worse);
-        assert_eq!(verdict(&difference, What::Latency), Verdict::Worse);
-        assert_eq!(verdict(&difference, What::TargetCpu), Verdict::Worse, "the same time for fewer I/Os");
+        assert_eq!(verdict(&difference, ComparedFigure::Iops), Change::Worse);
+        assert_eq!(verdict(&difference, ComparedFigure::Latency), Change::Worse);
+        assert_eq!(
+            verdict(&difference, ComparedFigure::TargetCpu),
+            Change::Worse,
+            "the same time for fewer I/Os"
+        );
         assert!(difference.worse() >= 3 && difference.cautions.is_empty(), "{:?}", difference.cautions);
         assert_eq!(Difference::of(&base, &slow, 0.2).worse(), 0, "within the gate");
-        let better = |base: &Record, fast: &Record| verdict(&Difference::of(base, fast, 0.05), What::Iops);
-        assert_eq!(better(&slow, &base), Verdict::Better);
+        let better =
+            |base: &Record, fast: &Record| verdict(&Difference::of(base, fast, 0.05), ComparedFigure::Iops);
+        assert_eq!(better(&slow, &base), Change::Better);
         // The same figures of runs that are too short win nothing.
         let short = |record: &Record| {
             let mut record = record.clone();
@@ -365,10 +375,10 @@ mod tests {
             });
             record
         };
-        assert_eq!(better(&short(&slow), &short(&base)), Verdict::Unproven);
-        assert_eq!(better(&short(&base), &short(&slow)), Verdict::Worse);
+        assert_eq!(better(&short(&slow), &short(&base)), Change::Unproven);
+        assert_eq!(better(&short(&base), &short(&slow)), Change::Worse);
         let same = Difference::of(&base, &record(&[10_020, 9_980, 10_070, 9_940, 10_010]), 0.0);
-        assert_eq!((verdict(&same, What::Iops), same.worse()), (Verdict::Noise, 0));
+        assert_eq!((verdict(&same, ComparedFigure::Iops), same.worse()), (Change::Noise, 0));
     }
 
     #[test]
@@ -398,8 +408,8 @@ mod tests {
         let difference = Difference::of(&base, &slow, 0.05);
         assert!(difference.cautions[0].contains("too few runs: 3 and 3"), "{:?}", difference.cautions);
         assert_eq!(
-            verdict(&difference, What::Iops),
-            Verdict::Unproven,
+            verdict(&difference, ComparedFigure::Iops),
+            Change::Unproven,
             "it comes in a tenth of all cases by chance"
         );
         assert_eq!(difference.worse(), 0);
@@ -427,7 +437,7 @@ mod tests {
         blind.points[0].runs.iter_mut().for_each(|run| run.target = None);
         for (first, second) in [(&base, &blind), (&blind, &base)] {
             let difference = Difference::of(first, second, 0.05);
-            assert_eq!(difference.pairs[0].untold, [What::TargetCpu]);
+            assert_eq!(difference.pairs[0].untold, [ComparedFigure::TargetCpu]);
             let said = difference.cautions.join("\n");
             assert!(said.contains("target CPU, s per million: not compared in 1 of 1 loads"), "{said}");
         }

@@ -5,7 +5,7 @@
 //! cannot have more than its cores' user and system time unless interrupts are in it, so a record tells which it is.
 //! Invariant: interrupts are added to a cost only where they are known to be apart.
 
-use crate::record::{End, Record, Run, Side};
+use crate::record::{End, EndUsage, Record, Run};
 
 /// Where the time of interrupts is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +33,10 @@ struct Account {
 
 impl Account {
     /// `other`: another end on the very same cores.
-    fn add(&mut self, side: &Side, other: Option<&Side>, run: &Run) {
+    fn add(&mut self, side: &EndUsage, other: Option<&EndUsage>, run: &Run) {
         let total = side.cores.total();
         let (Some(interrupts), true) = (interrupts(side, run), total.total() > 0.0) else { return };
-        let used = |side: &Side| side.process.0 + side.process.1;
+        let used = |side: &EndUsage| side.process.0 + side.process.1;
         self.processes += used(side) + other.map_or(0.0, used);
         self.cores += (total.user + total.system) * scale(side, run);
         self.interrupts += interrupts;
@@ -49,19 +49,19 @@ impl Account {
 }
 
 /// What turns seconds between two looks at the cores into the seconds for which figures counted.
-fn scale(side: &Side, run: &Run) -> f64 {
+fn scale(side: &EndUsage, run: &Run) -> f64 {
     let total = side.cores.total().total();
     if total > 0.0 { run.seconds * side.cores.cores.len() as f64 / total } else { 1.0 }
 }
 
-fn is_same_cores(one: &Side, two: &Side) -> bool {
-    let numbers = |side: &Side| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
+fn is_same_cores(one: &EndUsage, two: &EndUsage) -> bool {
+    let numbers = |side: &EndUsage| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
     numbers(one) == numbers(two)
 }
 
 /// Seconds of interrupts on an end's cores while figures counted; `None`: what works there is no process, and its time
 /// is that of its cores, interrupts included.
-pub fn interrupts(side: &Side, run: &Run) -> Option<f64> {
+pub fn interrupts(side: &EndUsage, run: &Run) -> Option<f64> {
     let total = side.cores.total();
     (side.resident > 0).then(|| (total.irq + total.softirq) * scale(side, run))
 }

@@ -115,10 +115,10 @@ pub struct Run {
     pub io_latency_us: Option<f64>,
     /// The target's machine and process; `None`: could not be looked at.
     #[serde(default)]
-    pub target: Option<Side>,
+    pub target: Option<EndUsage>,
     /// The initiator's.
     #[serde(default)]
-    pub initiator: Option<Side>,
+    pub initiator: Option<EndUsage>,
     /// Segments that TCP sent again.
     #[serde(default)]
     pub retransmits: Option<u64>,
@@ -150,7 +150,7 @@ pub struct Summary {
 
 /// One end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Side {
+pub struct EndUsage {
     /// The machine's cores. On one machine, both ends share them.
     pub cores: Usage,
     /// Processor seconds of the processes: user, system.
@@ -188,7 +188,7 @@ impl Run {
 
     /// What does not add up.
     pub fn discords(&self, point: &Point) -> Vec<Inconsistency> {
-        let used = |side: &Side| {
+        let used = |side: &EndUsage| {
             let total = side.cores.total();
             (total.busy(), total.total())
         };
@@ -386,7 +386,12 @@ pub(crate) mod tests {
         let kinds = |user| Kinds { user, system: user, idle: 1.0 - 2.0 * user, ..Kinds::default() };
         let cores = Usage { cores: vec![(0, kinds(0.3)), (1, kinds(0.45))], switches: 10 };
         let side = |used| {
-            Some(Side { cores: cores.clone(), process: (used, used), resident: 1 << 20, ..Side::default() })
+            Some(EndUsage {
+                cores: cores.clone(),
+                process: (used, used),
+                resident: 1 << 20,
+                ..EndUsage::default()
+            })
         };
         Run {
             seconds: 1.0,

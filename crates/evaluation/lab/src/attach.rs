@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a volume becomes local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum AttachMethod {
     /// A block device.
     Ublk,
     /// A file, with a loop device over it where that is allowed.
@@ -27,14 +27,14 @@ pub(crate) enum Way {
     VhostUser,
 }
 
-impl Way {
+impl AttachMethod {
     /// As `--via` and records have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Way::Ublk => "ublk",
-            Way::Fuse => "fuse",
-            Way::Nbd => "nbd",
-            Way::VhostUser => "vhost-user",
+            AttachMethod::Ublk => "ublk",
+            AttachMethod::Fuse => "fuse",
+            AttachMethod::Nbd => "nbd",
+            AttachMethod::VhostUser => "vhost-user",
         }
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct Wanted<'a> {
     /// The volume.
     pub(crate) url: &'a str,
     /// How.
-    pub(crate) way: Way,
+    pub(crate) way: AttachMethod,
     /// What tells it from others in messages, `dir` and `at`.
     pub(crate) name: &'a str,
     /// For its mount or socket, whose name must be short.
@@ -74,7 +74,7 @@ impl Attached {
         let Wanted { place, cores, name, dir, .. } = *wanted;
         let mut words = vec![place.binary(wanted.binary), "attach".to_owned()];
         words.extend(["--timeout", "0s", "--via", wanted.way.name()].map(str::to_owned));
-        if wanted.way != Way::Ublk {
+        if wanted.way != AttachMethod::Ublk {
             let at = wanted.at.join(format!("{name}.{}", wanted.way.name()));
             let at = std::path::absolute(at).map_err(Failure::new)?;
             words.extend(["--at".to_owned(), at.display().to_string()]);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Failure;
-use crate::attach::{Attached, Wanted, Way};
+use crate::attach::{AttachMethod, Attached, Wanted};
 use crate::place::Place;
 use crate::process::{Process, Run};
 
@@ -34,7 +34,7 @@ impl Disk {
         (dir, at): (&Path, &Path),
         name: &str,
     ) -> Result<Disk, Failure> {
-        let wanted = Wanted { binary, place, cores, url, way: Way::Fuse, name, at, dir };
+        let wanted = Wanted { binary, place, cores, url, way: AttachMethod::Fuse, name, at, dir };
         let attached = Attached::start(&wanted)?;
         let device = attached.said("device").map(PathBuf::from).ok_or_else(|| {
             let why = attached.said("note").unwrap_or("it does not say why");

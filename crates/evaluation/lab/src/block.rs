@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::background_traffic::BackgroundTraffic;
 use crate::initiator::Task;
 use crate::live::Moment;
-use crate::measure::{Load, Part, Pulse, measure};
+use crate::measure::{HostLoad, MeasuredLoad, Pulse, measure};
 use crate::place::Place;
 use crate::recording::note_command;
 use crate::runner::{Runner, Testbed};
@@ -68,7 +68,7 @@ pub(crate) fn load(
         let urls: Vec<String> = urls.into_iter().skip(host).step_by(hosts.len()).collect();
         let threads = share(step.job.threads, hosts.len(), host);
         let job = Job { threads, seed: step.job.seed + host as u64, ..step.job.clone() };
-        parts.push(Part {
+        parts.push(HostLoad {
             place: place.clone(),
             urls,
             job,
@@ -97,14 +97,14 @@ pub(crate) fn local(
     record: &mut Record,
 ) -> Result<Run, Failure> {
     let urls = vec![format!("local:{}", step.volumes.1)];
-    let parts = vec![Part { place: Place::Here, urls, job: step.job.clone(), connections: 1 }];
+    let parts = vec![HostLoad { place: Place::Here, urls, job: step.job.clone(), connections: 1 }];
     run(runner, step, &parts, None, moment, record)
 }
 
 fn run(
     runner: &mut Runner<'_>,
     step: &Step,
-    parts: &[Part],
+    parts: &[HostLoad],
     target: Option<&Watch>,
     moment: &Moment,
     record: &mut Record,
@@ -115,7 +115,8 @@ fn run(
         return Err(Failure::new(format!("no initiator is called {}", step.initiator)));
     };
     let cores = runner.cores.initiator.clone();
-    let load = Load { initiator: &**initiator, name: "initiator", parts, target, cores: &cores, dir: &dir };
+    let load =
+        MeasuredLoad { initiator: &**initiator, name: "initiator", parts, target, cores: &cores, dir: &dir };
     let (run, commands) = measure(&load, &mut |pulse: Pulse| runner.live.goes_on(&moment.at(&pulse)))?;
     commands.iter().for_each(|command| note_command(record, command));
     Ok(run)

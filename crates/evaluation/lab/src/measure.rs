@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use eval::fio::Job;
-use eval::record::{Run, Side};
+use eval::record::{EndUsage, Run};
 
 use crate::Failure;
 use crate::initiator::{Event, Initiator, LoadResult, Progress, Task, patience};
@@ -17,7 +17,7 @@ use crate::watch::{CpuSample, CpuUse, Watch};
 
 /// What one initiator machine does.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct HostLoad {
     /// Where.
     pub(crate) place: Place,
     /// On which volumes.
@@ -29,13 +29,13 @@ pub(crate) struct Part {
 }
 
 /// A load, and who is looked at.
-pub(crate) struct Load<'a> {
+pub(crate) struct MeasuredLoad<'a> {
     /// Who does it.
     pub(crate) initiator: &'a dyn Initiator,
     /// What its processes are called in logs.
     pub(crate) name: &'a str,
     /// What each machine does.
-    pub(crate) parts: &'a [Part],
+    pub(crate) parts: &'a [HostLoad],
     /// The target; `None`: it cannot be looked at.
     pub(crate) target: Option<&'a Watch>,
     /// The initiators' processors.
@@ -67,7 +67,10 @@ enum Said {
 ///
 /// # Errors
 /// If any machine fails, or nothing was done.
-pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(Run, Vec<String>), Failure> {
+pub(crate) fn measure(
+    load: &MeasuredLoad<'_>,
+    tell: &mut dyn FnMut(Pulse),
+) -> Result<(Run, Vec<String>), Failure> {
     let parts = load.parts;
     let (to, from) = channel();
     let mut window = Window::new(load);
@@ -133,7 +136,7 @@ const LATE_PART: f64 = 0.1;
 
 /// The time over which processors are looked at.
 struct Window<'a> {
-    load: &'a Load<'a>,
+    load: &'a MeasuredLoad<'a>,
     /// Ids of what works on each machine, once its figures count.
     began: Vec<Option<Vec<u32>>>,
     /// One for each machine, whatever its namespaces.
@@ -147,7 +150,7 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(load: &'a Load<'a>) -> Window<'a> {
+    fn new(load: &'a MeasuredLoad<'a>) -> Window<'a> {
         let hosts = load.parts.len();
         Window {
             load,
@@ -258,7 +261,7 @@ impl<'a> Window<'a> {
             let (user, system) = seen.side.process;
             // They count by the clock; a processor that was taken away meanwhile was not used.
             let idle_polls = seen.side.idle_polls.map(|idle| (idle * scale).min((user + system) * scale));
-            Side { process: (user * scale, system * scale), idle_polls, ..seen.side.clone() }
+            EndUsage { process: (user * scale, system * scale), idle_polls, ..seen.side.clone() }
         };
         let is_whole = |seen: &&CpuUse| seen.gone.is_none();
         let link = target.as_ref().or(initiator.as_ref());
@@ -269,13 +272,17 @@ impl<'a> Window<'a> {
         Run {
             retransmits: count(link.and_then(|seen| seen.retransmits)),
             packets: count(link.and_then(|seen| seen.packets)),
-            target: target.as_ref().filter(is_whole).map(scaled).map(|side| Side { late: late.0, ..side }),
+            target: target
+                .as_ref()
+                .filter(is_whole)
+                .map(scaled)
+                .map(|side| EndUsage { late: late.0, ..side }),
             // Its own count is of the very time of its figures, wherever it runs.
             initiator: initiator
                 .as_ref()
                 .filter(|seen| figures.cpu.is_some() || is_whole(seen))
                 .map(scaled)
-                .map(|side| Side {
+                .map(|side| EndUsage {
                     process: figures.cpu.unwrap_or(side.process),
                     idle_polls: figures.polls.or(side.idle_polls),
                     late: late.1,
@@ -325,7 +332,7 @@ mod tests {
     fn machines_keep_their_cores_apart() {
         let seen = |user| {
             let cores = Usage { cores: vec![(0, Kinds { user, ..Kinds::default() })], switches: 3 };
-            let side = Side { cores, process: (user, 0.5), resident: 10, ..Side::default() };
+            let side = EndUsage { cores, process: (user, 0.5), resident: 10, ..EndUsage::default() };
             CpuUse {
                 seconds: 1.0,
                 until: Instant::now(),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use eval::fio::Job;
-use eval::preset::{Medium, Preset, Protocol, Shape, Wire, word};
+use eval::preset::{Medium, MixedTrafficPlan, Preset, Protocol, Wire, word};
 use eval::record::{Point, Record, Run};
 
 use crate::Failure;
@@ -16,7 +16,7 @@ use crate::ending;
 use crate::environment::machine;
 use crate::link::Link;
 use crate::live::Moment;
-use crate::measure::{Load, Part, measure};
+use crate::measure::{HostLoad, MeasuredLoad, measure};
 use crate::place::Place;
 use crate::recording::{begin, finish, note_command};
 use crate::runner::{Runner, Testbed};
@@ -24,13 +24,13 @@ use crate::target::{Serving, Setup};
 use crate::watch::Watch;
 
 /// What is measured of one kind of traffic.
-struct Kind {
+struct TrafficKind {
     protocol: Protocol,
     serving: Serving,
     job: Job,
 }
 
-impl Kind {
+impl TrafficKind {
     /// Who sends this kind.
     fn initiator(&self) -> &'static str {
         if self.protocol == Protocol::Stream { "stream" } else { "blockwire" }
@@ -43,24 +43,24 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If nothing at all could be measured: why.
-    pub fn run_together(
+    pub fn run_mixed_traffic(
         &mut self,
         preset: &Preset,
-        shape: &Shape,
+        mixed: &MixedTrafficPlan,
         time: Option<Duration>,
     ) -> Result<Record, Failure> {
         let allowance = Allowance::begin(time);
-        let mut record = begin(preset, &shape.notes);
+        let mut record = begin(preset, &mixed.notes);
         record.environment = vec![machine(&Place::Here, "target and initiator")];
-        for (at, &wire) in shape.wires.iter().enumerate() {
+        for (at, &wire) in mixed.wires.iter().enumerate() {
             // Each link has its part of the time, so that the last one is not what is left out.
-            let links = (at + 1) as f64 / shape.wires.len() as f64;
+            let links = (at + 1) as f64 / mixed.wires.len() as f64;
             let part = allowance.of(time.map(|time| time.mul_f64(links)));
             if at > 0 && allowance.is_over() {
                 record.notes.push(format!("{} was left out for want of time", block::wire_name(wire)));
                 continue;
             }
-            match self.on_link(preset, shape, (at, wire), part, &mut record) {
+            match self.on_link(preset, mixed, (at, wire), part, &mut record) {
                 Ok(()) => {}
                 Err(_) if ending::is_ending() => {
                     let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
@@ -83,27 +83,27 @@ impl Runner<'_> {
     fn on_link(
         &mut self,
         preset: &Preset,
-        shape: &Shape,
+        mixed: &MixedTrafficPlan,
         (link_at, wire): (usize, Wire),
         allowance: Allowance,
         record: &mut Record,
     ) -> Result<(), Failure> {
         let (link, mut all) = self.start_kinds(preset, wire, record)?;
         let kinds = all.len();
-        let steps = shape.jobs.len() * shape.rounds as usize * (kinds + 1);
+        let steps = mixed.jobs.len() * mixed.rounds as usize * (kinds + 1);
         let mut at = 0;
         let mut round_begun = allowance.passed();
-        for round in 0..shape.rounds {
+        for round in 0..mixed.rounds {
             if round > 0 && !allowance.has_round(round_begun) {
                 record.notes.push(format!(
                     "{round} of {} rounds were made on {}: there was no time for more",
-                    shape.rounds,
+                    mixed.rounds,
                     block::wire_name(wire)
                 ));
                 return Ok(());
             }
             round_begun = allowance.passed();
-            for job in &shape.jobs {
+            for job in &mixed.jobs {
                 for kind in &mut all {
                     kind.job = job.clone();
                 }
@@ -122,7 +122,7 @@ impl Runner<'_> {
                     let kinds = all.get(those).unwrap_or_default();
                     let is_alone = kinds.len() == 1;
                     let moment = Moment {
-                        step: (link_at * steps + at, steps * shape.wires.len()),
+                        step: (link_at * steps + at, steps * mixed.wires.len()),
                         what: format!(
                             "{} {}, round {}, {}",
                             if let [one] = kinds { one.protocol.name() } else { "all at once" },
@@ -150,7 +150,7 @@ impl Runner<'_> {
         preset: &Preset,
         wire: Wire,
         record: &mut Record,
-    ) -> Result<(Link, Vec<Kind>), Failure> {
+    ) -> Result<(Link, Vec<TrafficKind>), Failure> {
         let link = Link::make(wire, 1)?;
         let mut all = Vec::new();
         for &protocol in preset.protocols {
@@ -168,7 +168,7 @@ impl Runner<'_> {
             };
             let serving = self.target(name)?.start(&setup)?;
             serving.commands.iter().for_each(|command| note_command(record, command));
-            all.push(Kind { protocol, serving, job: Job::default() });
+            all.push(TrafficKind { protocol, serving, job: Job::default() });
         }
         let mut link = link;
         for kind in all.iter_mut().filter(|kind| kind.protocol != Protocol::Stream) {
@@ -181,7 +181,7 @@ impl Runner<'_> {
     }
 
     /// These kinds at the same time.
-    fn at_once(&self, link: &Link, kinds: &[Kind], record: &mut Record) -> Result<Vec<Run>, Failure> {
+    fn at_once(&self, link: &Link, kinds: &[TrafficKind], record: &mut Record) -> Result<Vec<Run>, Failure> {
         let place = link.initiator(0)?;
         let outcomes: Vec<Result<(Run, Vec<String>), Failure>> = std::thread::scope(|scope| {
             let threads: Vec<_> = kinds
@@ -189,7 +189,7 @@ impl Runner<'_> {
                 .map(|kind| {
                     let watch = Watch::new(link.target().clone(), kind.serving.pids(), &self.cores.target)
                         .asking(kind.serving.polls.clone());
-                    let parts = [Part {
+                    let parts = [HostLoad {
                         place: place.clone(),
                         urls: kind.serving.urls(&link.address(0)),
                         job: kind.job.clone(),
@@ -200,7 +200,7 @@ impl Runner<'_> {
                     scope.spawn(move || {
                         let initiator = initiators.iter().find(|known| known.name() == name);
                         let initiator = initiator.ok_or_else(|| Failure::new("no such initiator"))?;
-                        let load = Load {
+                        let load = MeasuredLoad {
                             initiator: &**initiator,
                             name: protocol,
                             parts: &parts,
@@ -225,7 +225,7 @@ impl Runner<'_> {
     }
 }
 
-fn add(record: &mut Record, kind: &Kind, wire: Wire, is_alone: bool, run: Run) {
+fn add(record: &mut Record, kind: &TrafficKind, wire: Wire, is_alone: bool, run: Run) {
     let is_stream = kind.protocol == Protocol::Stream;
     let mut labels = vec![("with".to_owned(), if is_alone { "nothing" } else { "the others" }.to_owned())];
     labels.extend(block::limit(wire).map(|limit| ("limit".to_owned(), limit)));

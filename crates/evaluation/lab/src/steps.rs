@@ -35,7 +35,7 @@ struct Key {
 type Broken = (Key, String, u32);
 
 /// How a plan goes.
-struct Progress {
+struct PlanProgress {
     allowance: Allowance,
     testbed: Option<(Key, Testbed)>,
     /// Most connections of any step: what a target must be ready for.
@@ -67,8 +67,12 @@ impl Runner<'_> {
     /// # Errors
     /// If nothing at all could be measured: why.
     pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, PlanError>) -> Result<Record, Failure> {
-        let mut progress =
-            Progress { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
+        let mut progress = PlanProgress {
+            allowance: Allowance::begin(None),
+            testbed: None,
+            connections: 0,
+            broken: Vec::new(),
+        };
         let rough = plan_of(&self.timing()).map_err(Failure::new)?;
         progress.allowance = progress.allowance.of(rough.time);
         let mut record = begin(rough.preset, &[]);
@@ -131,7 +135,7 @@ impl Runner<'_> {
         step: &Step,
         (at, all): (usize, &[&Step]),
         timing: &Timing,
-        progress: &mut Progress,
+        progress: &mut PlanProgress,
         record: &mut Record,
     ) {
         let attempt = (Key::of(step), step.initiator.clone(), step.connections);
@@ -181,7 +185,7 @@ impl Runner<'_> {
 
     /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
     /// goes wrong here goes wrong again when it counts, and is noted then.
-    fn measured_timing(&mut self, steps: &[&Step], progress: &mut Progress, record: &Record) -> Timing {
+    fn measured_timing(&mut self, steps: &[&Step], progress: &mut PlanProgress, record: &Record) -> Timing {
         let mut timing = self.timing();
         let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return timing };
         let moment =
@@ -247,7 +251,7 @@ impl Runner<'_> {
     fn step(
         &mut self,
         step: &Step,
-        progress: &mut Progress,
+        progress: &mut PlanProgress,
         moment: &Moment,
         record: &mut Record,
     ) -> Result<Run, Failure> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use eval::cpu::{self, Kinds, Process as Times, Reading, Usage};
-use eval::record::Side;
+use eval::record::EndUsage;
 
 use crate::Failure;
 use crate::place::Place;
@@ -50,7 +50,7 @@ pub struct CpuUse {
     /// When the second was here, by our clock.
     pub until: Instant,
     /// Processors and processes, scaled to nothing: as they were.
-    pub side: Side,
+    pub side: EndUsage,
     /// A process that was not there at one of the looks: what all of them used is not known.
     pub gone: Option<u32>,
     /// Segments sent again.
@@ -177,7 +177,7 @@ impl Watch {
         CpuUse {
             seconds,
             until: now.here,
-            side: Side {
+            side: EndUsage {
                 cores: usage,
                 process,
                 resident,

@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode};
 
 use bench::clients::{self, Client};
 use bench::compare::{self, CLIENT, Compared, Load, Table};
-use bench::servers::{Kind, Places, Server};
+use bench::servers::{Places, Server, ServerKind};
 use bench::setting::{self, Setting};
 use bench::system;
 use clap::Parser;
@@ -119,7 +119,7 @@ fn present(args: &Args) -> Vec<Client> {
 /// Starts what the clients are driven against, and writes each volume once.
 fn start(clients: &[Client], places: &Places) -> io::Result<Vec<Server>> {
     let mut servers = Vec::new();
-    for kind in [Kind::Bare, Kind::Blockwire, Kind::BlockwireNvme] {
+    for kind in [ServerKind::Bare, ServerKind::Blockwire, ServerKind::BlockwireNvme] {
         if clients.iter().any(|client| client.server() == kind) {
             let server = Server::start(kind, places)?;
             compare::fill(&server, places)?;

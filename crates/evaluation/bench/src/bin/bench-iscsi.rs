@@ -17,7 +17,7 @@ use std::io;
 use std::process::{Command, ExitCode};
 
 use bench::compare::{self, GAPS, LIBISCSI_DEPTHS, LOADS, Table};
-use bench::servers::{Kind, Places, Server};
+use bench::servers::{Places, Server, ServerKind};
 use bench::setting::{self, Setting};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
@@ -30,10 +30,10 @@ struct Args {
     setting: Setting,
     /// What is compared.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "bare,bare-memory,blockwire,tgt")]
-    servers: Vec<Kind>,
+    servers: Vec<ServerKind>,
     /// What is measured.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "load,libiscsi,gaps,idle,memory")]
-    parts: Vec<Part>,
+    parts: Vec<Section>,
     /// Idle sessions while idle processor time is measured, and for how many seconds.
     #[arg(long, default_value_t = 100)]
     idle_sessions: u32,
@@ -46,7 +46,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// The loads, by our generator.
     Load,
     /// Reads, by libiscsi's client.
@@ -68,7 +68,7 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
     let (places, environment) = args.setting.begin(scratch, None, &versions(args))?;
     let mut servers = Vec::new();
     for kind in &args.servers {
-        if *kind == Kind::Tgt && Command::new("tgtd").arg("-V").output().is_err() {
+        if *kind == ServerKind::Tgt && Command::new("tgtd").arg("-V").output().is_err() {
             println!("tgt is not installed and is left out (Debian: apt-get install tgt)");
             continue;
         }
@@ -94,14 +94,14 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
 
 fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 3]) -> io::Result<()> {
     let wants = |part| args.parts.contains(&part);
-    if wants(Part::Load) {
+    if wants(Section::Load) {
         compare::round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
     }
-    if wants(Part::Libiscsi) {
+    if wants(Section::Libiscsi) {
         libiscsi(servers, args, &mut tables[1])?;
     }
-    if wants(Part::Gaps) {
-        let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != Kind::Tgt).collect();
+    if wants(Section::Gaps) {
+        let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != ServerKind::Tgt).collect();
         compare::round(&GAPS, polite, places, args.setting.seconds, &mut tables[2])?;
     }
     Ok(())
@@ -121,12 +121,12 @@ fn libiscsi(servers: &[Server], args: &Args, table: &mut Table) -> io::Result<()
 fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places, all: &mut Value) -> io::Result<()> {
     servers.clear();
     let parts = [
-        (Part::Idle, "idle", args.idle_sessions, args.idle_seconds),
-        (Part::Memory, "memory", args.memory_sessions, 2),
+        (Section::Idle, "idle", args.idle_sessions, args.idle_seconds),
+        (Section::Memory, "memory", args.memory_sessions, 2),
     ];
     for (part, name, sessions, seconds) in parts {
-        if args.parts.contains(&part) && args.servers.contains(&Kind::Blockwire) {
-            let server = Server::start(Kind::Blockwire, places)?;
+        if args.parts.contains(&part) && args.servers.contains(&ServerKind::Blockwire) {
+            let server = Server::start(ServerKind::Blockwire, places)?;
             let run = ["--idle", &sessions.to_string(), "--seconds", &seconds.to_string()].map(str::to_owned);
             all[name] = compare::run_load(&server, places, &run)?;
         }
@@ -136,20 +136,23 @@ fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places, all: &mut Value
 
 fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     if !load.is_empty() {
-        load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
+        load.print(
+            "By the raw generator; ratio of server CPU per I/O to the bare responder's",
+            ServerKind::Bare,
+        );
         for name in ["4K read QD32", "4K read QD128", "4K write QD32", "4K write QD128"] {
-            load.print_goal(name, Kind::Blockwire, Kind::Bare, 1.5);
-            load.print_goal(name, Kind::Blockwire, Kind::BareMemory, 1.5);
+            load.print_goal(name, ServerKind::Blockwire, ServerKind::Bare, 1.5);
+            load.print_goal(name, ServerKind::Blockwire, ServerKind::BareMemory, 1.5);
         }
     }
     if !libiscsi.is_empty() {
-        libiscsi.print("By libiscsi's iscsi-perf; ratio of server CPU per I/O to tgt's", Kind::Tgt);
+        libiscsi.print("By libiscsi's iscsi-perf; ratio of server CPU per I/O to tgt's", ServerKind::Tgt);
         for depth in LIBISCSI_DEPTHS {
-            libiscsi.print_goal(&format!("4K read QD{depth}"), Kind::Blockwire, Kind::Tgt, 0.25);
+            libiscsi.print_goal(&format!("4K read QD{depth}"), ServerKind::Blockwire, ServerKind::Tgt, 0.25);
         }
     }
     if !gaps.is_empty() {
-        gaps.print("One request at a time, with pauses at the client", Kind::Bare);
+        gaps.print("One request at a time, with pauses at the client", ServerKind::Bare);
     }
     let (idle, memory) =
         (rest.get("idle").unwrap_or(&Value::Null), rest.get("memory").unwrap_or(&Value::Null));

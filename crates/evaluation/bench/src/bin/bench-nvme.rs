@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bench::compare::{self, LOADS, Load, Table};
-use bench::servers::{Kind, Places, Server};
+use bench::servers::{Places, Server, ServerKind};
 use bench::setting::{self, Setting};
 use bench::spdk_perf;
 use clap::{Parser, ValueEnum};
@@ -41,10 +41,10 @@ struct Args {
         value_delimiter = ',',
         default_value = "bare,bare-memory,bare-polling,blockwire-nvme,spdk"
     )]
-    servers: Vec<Kind>,
+    servers: Vec<ServerKind>,
     /// What is measured.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "load,perf,idle")]
-    parts: Vec<Part>,
+    parts: Vec<Section>,
     /// Idle associations, with one I/O queue each.
     #[arg(long, default_value_t = 100)]
     idle_associations: u32,
@@ -54,7 +54,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// The loads, by our generator.
     Load,
     /// The loads, by SPDK's client.
@@ -88,10 +88,10 @@ fn run(args: &Args, scratch: &Path) -> io::Result<()> {
 }
 
 fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 2]) -> io::Result<()> {
-    if args.parts.contains(&Part::Load) {
+    if args.parts.contains(&Section::Load) {
         compare::round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
     }
-    if args.parts.contains(&Part::Perf) && places.spdk.is_some() {
+    if args.parts.contains(&Section::Perf) && places.spdk.is_some() {
         perf(servers, places, args.setting.seconds, &mut tables[1])?;
     }
     Ok(())
@@ -100,11 +100,11 @@ fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 
 /// Starts what is to be compared and writes each volume once.
 fn start(args: &Args, places: &Places) -> io::Result<Vec<Server>> {
     let mut servers = Vec::new();
-    if !args.parts.iter().any(|part| matches!(part, Part::Load | Part::Perf)) {
+    if !args.parts.iter().any(|part| matches!(part, Section::Load | Section::Perf)) {
         return Ok(servers);
     }
     for kind in &args.servers {
-        if *kind == Kind::Spdk && places.spdk.is_none() {
+        if *kind == ServerKind::Spdk && places.spdk.is_none() {
             println!("SPDK is left out: tests/bench/spdk.sh builds it, SPDK_DIR says where it is");
             continue;
         }
@@ -128,28 +128,31 @@ fn perf(servers: &[Server], places: &Places, seconds: u32, table: &mut Table) ->
 
 /// Idle associations on a fresh daemon.
 fn idle(args: &Args, places: &Places) -> io::Result<Value> {
-    if !args.parts.contains(&Part::Idle) || !args.servers.contains(&Kind::BlockwireNvme) {
+    if !args.parts.contains(&Section::Idle) || !args.servers.contains(&ServerKind::BlockwireNvme) {
         return Ok(Value::Null);
     }
-    let server = Server::start(Kind::BlockwireNvme, places)?;
+    let server = Server::start(ServerKind::BlockwireNvme, places)?;
     let (count, seconds) = (args.idle_associations.to_string(), args.idle_seconds.to_string());
     compare::run_load(&server, places, &["--idle", &count, "--seconds", &seconds].map(str::to_owned))
 }
 
 fn print([load, perf]: &[Table; 2]) {
     if !load.is_empty() {
-        load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
+        load.print(
+            "By the raw generator; ratio of server CPU per I/O to the bare responder's",
+            ServerKind::Bare,
+        );
         for Load { op, .. } in [LOADS[1], LOADS[4]] {
             for name in [format!("4K {op} QD32"), format!("4K {op} QD128")] {
-                load.print_goal(&name, Kind::BlockwireNvme, Kind::Bare, 1.3);
-                load.print_goal(&name, Kind::BlockwireNvme, Kind::BareMemory, 1.3);
+                load.print_goal(&name, ServerKind::BlockwireNvme, ServerKind::Bare, 1.3);
+                load.print_goal(&name, ServerKind::BlockwireNvme, ServerKind::BareMemory, 1.3);
             }
             faster(load, &format!("4K {op} QD32"));
             latency(load, &format!("4K {op} QD1"));
         }
     }
     if !perf.is_empty() {
-        perf.print("By spdk_nvme_perf; ratio to SPDK's target", Kind::Spdk);
+        perf.print("By spdk_nvme_perf; ratio to SPDK's target", ServerKind::Spdk);
         for op in ["read", "write"] {
             faster(perf, &format!("4K {op} QD32"));
         }
@@ -171,7 +174,7 @@ fn print_idle(idle: &Value) {
 /// Whether Blockwire does more requests per second than SPDK under the same client.
 fn faster(table: &Table, load: &str) {
     let iops = |kind| table.figure(load, kind, "iops");
-    if let (Some(own), Some(other)) = (iops(Kind::BlockwireNvme), iops(Kind::Spdk)) {
+    if let (Some(own), Some(other)) = (iops(ServerKind::BlockwireNvme), iops(ServerKind::Spdk)) {
         let how = compare::reached(own > other);
         println!("{load}: {own:.0} requests/s against SPDK's {other:.0}, goal more: {how}");
     }
@@ -180,7 +183,7 @@ fn faster(table: &Table, load: &str) {
 /// Whether one request at a time takes at most 3 µs more than with a responder that polls.
 fn latency(table: &Table, load: &str) {
     let p50 = |kind| table.figure(load, kind, "p50_us");
-    if let (Some(own), Some(limit)) = (p50(Kind::BlockwireNvme), p50(Kind::BarePolling)) {
+    if let (Some(own), Some(limit)) = (p50(ServerKind::BlockwireNvme), p50(ServerKind::BarePolling)) {
         let how = compare::reached(own <= limit + 3.0);
         println!("{load}: {own:.1} us against {limit:.1} of bare-polling, goal 3 us more: {how}");
     }

@@ -53,7 +53,7 @@ fn wrong(what: impl std::fmt::Display) -> io::Error {
 #[derive(Debug)]
 pub struct Outgoing {
     heads: Vec<u8>,
-    parts: Vec<Part>,
+    parts: Vec<OutgoingPart>,
     payload: Vec<u8>,
     /// Bytes of the first part that the socket has taken.
     taken: usize,
@@ -61,7 +61,7 @@ pub struct Outgoing {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum OutgoingPart {
     Head { from: usize, len: usize },
     Payload { len: usize },
 }
@@ -90,8 +90,8 @@ impl Outgoing {
         let from = self.heads.len();
         self.heads.extend_from_slice(bytes);
         match self.parts.last_mut() {
-            Some(Part::Head { len, .. }) => *len += bytes.len(),
-            _ => self.parts.push(Part::Head { from, len: bytes.len() }),
+            Some(OutgoingPart::Head { len, .. }) => *len += bytes.len(),
+            _ => self.parts.push(OutgoingPart::Head { from, len: bytes.len() }),
         }
     }
 
@@ -109,7 +109,7 @@ impl Outgoing {
     )]
     pub fn payload(&mut self, len: usize) {
         if len > COPIED_MAX {
-            self.parts.push(Part::Payload { len });
+            self.parts.push(OutgoingPart::Payload { len });
         } else if len > 0 {
             let payload = std::mem::take(&mut self.payload);
             self.head(&payload[..len]);
@@ -150,10 +150,10 @@ impl Outgoing {
         clippy::indexing_slicing,
         reason = "a part names bytes that were appended, and they stay until all are sent"
     )]
-    fn bytes(&self, part: Part) -> &[u8] {
+    fn bytes(&self, part: OutgoingPart) -> &[u8] {
         match part {
-            Part::Head { from, len } => &self.heads[from..from + len],
-            Part::Payload { len } => &self.payload[..len],
+            OutgoingPart::Head { from, len } => &self.heads[from..from + len],
+            OutgoingPart::Payload { len } => &self.payload[..len],
         }
     }
 

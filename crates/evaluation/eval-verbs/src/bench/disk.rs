@@ -16,7 +16,7 @@ use backends::{FileDisk, FileFacts};
 use buf::{Class, Cx, Errno, SgMut, Time};
 use client::{Done, Io, IoChoice};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
-use eval::load::Shape;
+use eval::load::VolumeShape;
 use reactor::{Config, InlineReactor};
 use rustix::fs::OFlags;
 use stream::{Received, RecvOp, SendOp};
@@ -39,7 +39,7 @@ pub(super) fn path(url: &str) -> Option<&str> {
 pub(super) struct Disks {
     inline: InlineReactor<Ends>,
     names: Vec<String>,
-    shapes: Vec<Shape>,
+    shapes: Vec<VolumeShape>,
 }
 
 impl Disks {
@@ -57,7 +57,7 @@ impl Disks {
             let disk =
                 FileDisk::new(id, &facts, 1).map_err(|why| Failure::usage(format!("{path}: {why}")))?;
             let geometry = disk.geometry();
-            shapes.push(Shape { bytes: geometry.bytes(), block: geometry.logical });
+            shapes.push(VolumeShape { bytes: geometry.bytes(), block: geometry.logical });
             names.push(url.clone());
             files.push(Arc::new(OwnedFd::from(file)));
             ends.push(backends::File::new(Arc::new(disk), 0));
@@ -72,7 +72,7 @@ impl Disks {
         self.names.iter().position(|name| name == url)
     }
 
-    pub(super) fn shape(&self, disk: usize) -> Option<Shape> {
+    pub(super) fn shape(&self, disk: usize) -> Option<VolumeShape> {
         self.shapes.get(disk).copied()
     }
 

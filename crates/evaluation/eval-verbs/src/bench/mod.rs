@@ -4,12 +4,12 @@
 //! sessions or queues of its own, and `status` watches them. Invariant: processor time is that of the
 //! span in which figures count.
 
+mod arguments;
 mod disk;
 mod share;
 mod status;
 mod table;
 mod volumes;
-mod words;
 
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -18,10 +18,10 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use eval::fio::{Job, Script, parse_args, parse_file};
 
+pub use self::arguments::sort_words;
 use self::share::run_share;
 use self::status::Cell;
 use self::table::{Outcome, json, table};
-pub use self::words::sort_words;
 use config::plan::IoWorld;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use buf::{Payload, Sg, SgMut};
 use client::{Durability, Initiator, Io, IoChoice, IoId, Op, Settings, Span};
 use eval::fio::{Direction, Job};
-use eval::load::{IoRequest, Kind, Poll, Shape, Tally, Worker, fill, verify};
+use eval::load::{IoKind, IoRequest, Poll, Tally, VolumeShape, Worker, fill, verify};
 use volume::Epoch;
 
 use super::BenchArgs;
@@ -29,7 +29,7 @@ struct Seat {
     job: usize,
     seed: u64,
     volumes: Vec<usize>,
-    shapes: Vec<Shape>,
+    shapes: Vec<VolumeShape>,
     /// What each slot reads into, and what all write.
     memory: Vec<Option<SgMut>>,
     pattern: Sg,
@@ -173,7 +173,7 @@ fn seat(
     volumes: Vec<usize>,
     pattern: &Sg,
 ) -> Result<Seat, Failure> {
-    let shapes: Vec<Shape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
+    let shapes: Vec<VolumeShape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
     let mut memory = Vec::new();
     if job.direction != Direction::Write || job.verifies {
         for _ in 0..job.depth {
@@ -199,7 +199,7 @@ fn seat(
 
 /// The name of an I/O: which seat, which slot, and what it was.
 fn io_id(seat: usize, ask: &IoRequest) -> IoId {
-    IoId((seat as u64) << 32 | u64::from(ask.slot) << 1 | u64::from(ask.kind == Kind::Verify))
+    IoId((seat as u64) << 32 | u64::from(ask.slot) << 1 | u64::from(ask.kind == IoKind::Verify))
 }
 
 /// How often a thread's counts are stored for who watches.
@@ -226,7 +226,7 @@ fn drive(
             let due = loop {
                 match seat.worker.poll(time) {
                     Poll::Start(ask) => {
-                        if ask.kind == Kind::Verify
+                        if ask.kind == IoKind::Verify
                             && let Some(place) = seat.verified.get_mut(ask.slot as usize)
                         {
                             *place = (ask.offset, ask.len);
@@ -306,7 +306,7 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
     let block = u64::from(shape.block);
     let span = Span { lba: ask.offset / block, blocks: u64::from(ask.len) / block };
     let (op, payload) = match ask.kind {
-        Kind::Read | Kind::Verify => {
+        IoKind::Read | IoKind::Verify => {
             let mut memory = seat.memory.get_mut(ask.slot as usize).and_then(Option::take);
             if let Some(memory) = memory.as_mut().filter(|memory| memory.len() != ask.len as usize) {
                 memory.truncate(ask.len as usize);
@@ -317,7 +317,7 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
             };
             (Op::Read(span), Payload::In(memory))
         }
-        Kind::Write if seat.verifies => {
+        IoKind::Write if seat.verifies => {
             let Some(mut memory) = volumes.memory(ask.len as usize) else {
                 seat.fail(ask.slot, now(), "there is no memory left");
                 return false;
@@ -329,9 +329,9 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
             }
             (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze()))
         }
-        Kind::Write => (Op::Write(span, Durability::Cached), Payload::Out(seat.pattern.clone())),
-        Kind::Trim => (Op::Unmap(vec![span]), Payload::None),
-        Kind::Flush => (Op::Flush, Payload::None),
+        IoKind::Write => (Op::Write(span, Durability::Cached), Payload::Out(seat.pattern.clone())),
+        IoKind::Trim => (Op::Unmap(vec![span]), Payload::None),
+        IoKind::Flush => (Op::Flush, Payload::None),
     };
     let io = Io { id: io_id(at, ask), epoch: Epoch(0), op, payload };
     let is_taken = volumes.submit(volume, io);

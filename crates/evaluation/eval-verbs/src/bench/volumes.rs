@@ -9,7 +9,7 @@ use std::time::Duration;
 use buf::{Payload, SgMut};
 use client::{Handle, Initiator, Io, IoId, Op, Span};
 use eval::fio::{Direction, Job};
-use eval::load::Shape;
+use eval::load::VolumeShape;
 
 use super::disk::{self, Disks};
 use process::exit::Failure;
@@ -132,16 +132,16 @@ impl Volumes {
     }
 
     /// What a volume looks like to a job: no bytes if it is not there any more.
-    pub(super) fn shape(&self, volume: usize) -> Shape {
+    pub(super) fn shape(&self, volume: usize) -> VolumeShape {
         let shape = self.open.get(volume).and_then(|volume| match volume {
             Volume::Remote(handle) => {
                 let geometry = self.initiator.geometry(*handle)?;
-                Some(Shape { bytes: geometry.bytes(), block: geometry.logical })
+                Some(VolumeShape { bytes: geometry.bytes(), block: geometry.logical })
             }
             Volume::Disk(disk) => self.disks.as_ref()?.shape(*disk),
-            Volume::Local(local) => Some(Shape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK }),
+            Volume::Local(local) => Some(VolumeShape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK }),
         });
-        shape.unwrap_or(Shape { bytes: 0, block: LOCAL_BLOCK })
+        shape.unwrap_or(VolumeShape { bytes: 0, block: LOCAL_BLOCK })
     }
 
     pub(super) fn is_read_only(&self, volume: usize) -> bool {

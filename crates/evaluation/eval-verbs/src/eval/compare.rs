@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use eval::compare::{SIGNIFICANT, Spread};
-use eval::difference::{Difference, Pair, Verdict};
+use eval::difference::{Change, Difference, LoadDifference};
 use eval::record::Record;
 use serde_json::json;
 
@@ -119,16 +119,16 @@ fn text(args: &CompareArgs, records: [&Record; 2], difference: &Difference) -> S
         "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise, {} unproven",
         lines.len(),
         difference.pairs.len(),
-        count(Verdict::Better),
+        count(Change::Better),
         difference.worse(),
-        count(Verdict::WithinGate),
-        count(Verdict::Noise),
-        count(Verdict::Unproven)
+        count(Change::WithinGate),
+        count(Change::Noise),
+        count(Change::Unproven)
     );
     text
 }
 
-fn block(text: &mut String, pair: &Pair) {
+fn block(text: &mut String, pair: &LoadDifference) {
     let _ = writeln!(text, "\n{}", pair.load);
     let _ =
         writeln!(text, "  {:<30} {:>18} {:>18} {:>9} {:>20} {:>8}", "", "A", "B", "change", "95 %", "chance");

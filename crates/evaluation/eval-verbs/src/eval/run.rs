@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use eval::preset::{HostCapacity, Kind, NoNamespaces, Pairing, Preset, Scale, Timing, Wire, plan};
+use eval::preset::{ExperimentKind, HostCapacity, NoNamespaces, Pairing, Preset, Scale, Timing, Wire, plan};
 use eval::record::Record;
 use lab::place::Machine;
 use lab::{Cores, Live, Machines, Place, Runner, Scratch};
@@ -232,10 +232,10 @@ fn experiment(
 ) -> Result<Record, lab::Failure> {
     let (targets, initiators) = systems(args, preset, room);
     let is_elsewhere = runner.machines.is_some();
-    if !args.wire.is_empty() && (is_elsewhere || preset.kind != Kind::Block) {
+    if !args.wire.is_empty() && (is_elsewhere || preset.kind != ExperimentKind::Block) {
         return Err(lab::Failure::new("--wire is for loads on volumes between ends on this machine"));
     }
-    if is_elsewhere && preset.kind != Kind::Block {
+    if is_elsewhere && preset.kind != ExperimentKind::Block {
         let why = format!("{} runs on this machine alone: leave --target-address away", preset.id);
         return Err(lab::Failure::new(why));
     }
@@ -243,20 +243,23 @@ fn experiment(
     let theirs = HostCapacity { namespaces: Err(NoNamespaces::OtherMachines), ..room.clone() };
     let room = if is_elsewhere { &theirs } else { room };
     match preset.kind {
-        Kind::Block => {
+        ExperimentKind::Block => {
             let plan_of = |timing: &Timing| {
                 let room = HostCapacity { timing: timing.clone(), ..room.clone() };
                 plan(preset, &room, args.scale, &targets, &initiators)
             };
             runner.run(&plan_of)
         }
-        Kind::Together => {
-            let shape = eval::preset::shape(preset, room, args.scale).map_err(lab::Failure::new)?;
+        ExperimentKind::MixedTraffic => {
+            let mixed =
+                eval::preset::mixed_traffic_plan(preset, room, args.scale).map_err(lab::Failure::new)?;
             let time = (args.scale == Scale::Auto).then_some(room.time);
-            runner.run_together(preset, &shape, time)
+            runner.run_mixed_traffic(preset, &mixed, time)
         }
-        Kind::Oltp { .. } => lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators),
-        Kind::Machine => lab::guest::run(runner, preset, room, args.scale, &targets),
+        ExperimentKind::Oltp { .. } => {
+            lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators)
+        }
+        ExperimentKind::Machine => lab::guest::run(runner, preset, room, args.scale, &targets),
     }
 }
 

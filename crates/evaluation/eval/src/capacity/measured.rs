@@ -5,7 +5,7 @@
 use super::{Cost, is_asked};
 use crate::compare::Spread;
 use crate::interrupts::{InterruptTime, interrupts};
-use crate::record::{End, Point, Record, Run, Side};
+use crate::record::{End, EndUsage, Point, Record, Run};
 
 /// Costs of one load over sizes, on one pair of systems.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,16 +88,16 @@ fn cost(
     point: &Point,
     is_one_machine: bool,
     time: InterruptTime,
-    sides: fn(&Run) -> (Option<&Side>, Option<&Side>),
+    sides: fn(&Run) -> (Option<&EndUsage>, Option<&EndUsage>),
 ) -> Option<Cost> {
     let each = |run: &Run| {
         let (mine, other) = sides(run);
         let mine = mine?;
-        let used = |side: &Side| side.process.0 + side.process.1 - side.idle_polls.unwrap_or(0.0);
+        let used = |side: &EndUsage| side.process.0 + side.process.1 - side.idle_polls.unwrap_or(0.0);
         let apart = interrupts(mine, run).filter(|_| time == InterruptTime::Apart).unwrap_or(0.0);
         // Ends on the same cores share what interrupts cost there.
-        let numbers = |side: &Side| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
-        let is_shared = |other: &&Side| {
+        let numbers = |side: &EndUsage| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
+        let is_shared = |other: &&EndUsage| {
             let theirs = numbers(other);
             is_one_machine && numbers(mine).iter().any(|core| theirs.contains(core))
         };
@@ -157,7 +157,7 @@ mod tests {
     fn interrupts_are_shared_on_one_machine_and_whole_on_two() {
         let mut one = point("blockwire", "randread", 4096, 10_000);
         // Two cores for a second each, with so much user time and 0.3 s of interrupts together.
-        let work = |side: &mut Side, user: f64| {
+        let work = |side: &mut EndUsage, user: f64| {
             for (_, kinds) in &mut side.cores.cores {
                 (kinds.user, kinds.system) = (user / 2.0, 0.0);
                 (kinds.softirq, kinds.idle) = (0.15, 1.0 - 0.15 - user / 2.0);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{ExportError, Map, Share, device, heading};
 use crate::fio::Direction;
-use crate::preset::{Kind, Preset, word};
+use crate::preset::{ExperimentKind, Preset, word};
 
 /// A name as fio takes it: its own colons marked.
 fn name(volume: &str) -> String {
@@ -41,7 +41,7 @@ pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
     );
     match preset.kind {
         // As the paper's file has it.
-        Kind::Machine => {
+        ExperimentKind::Machine => {
             let size = share.bytes >> 20;
             let _ = write!(
                 text,
@@ -97,7 +97,7 @@ mod tests {
     /// Our own reader of job files reads back what each preset is.
     #[test]
     fn what_is_written_reads_back_as_the_preset() {
-        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, Kind::Oltp { .. })) {
+        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
             let text = jobs(preset, &super::super::tests::all(preset)).unwrap();
             let script =
                 parse_file("x.fio", &text).unwrap_or_else(|why| panic!("{}: {why:?}\n{text}", preset.id));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{ExportError, heading};
-use crate::preset::{Kind, Preset};
+use crate::preset::{ExperimentKind, Preset};
 
 /// Databases that a script is written for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Database {
 const WAREHOUSES: u32 = 2600;
 
 pub(super) fn script(preset: &Preset, database: Database) -> Result<String, ExportError> {
-    let Kind::Oltp { users, transactions, databases } = preset.kind else {
+    let ExperimentKind::Oltp { users, transactions, databases } = preset.kind else {
         return Err(ExportError::NoDatabase(preset.id));
     };
     let mut text = String::new();

@@ -11,7 +11,7 @@ mod vdbench;
 
 use std::fmt;
 
-use crate::preset::{Kind, Preset};
+use crate::preset::{ExperimentKind, Preset};
 
 pub use hammerdb::Database;
 
@@ -142,7 +142,7 @@ fn heading(preset: &Preset, what: &str) -> Vec<String> {
             counts.join(", ")
         ));
     }
-    if preset.kind == Kind::Together {
+    if preset.kind == ExperimentKind::MixedTraffic {
         lines.push(
             "The experiment runs this beside a plain TCP stream (iperf3, for example) over the same link."
                 .to_owned(),
@@ -162,7 +162,7 @@ fn device(at: usize) -> String {
 /// # Errors
 /// If the tool cannot do what the preset is about, or a name of `map` is no volume of it.
 pub fn export(preset: &Preset, tool: Tool, map: &Map, database: Database) -> Result<String, ExportError> {
-    let is_database = matches!(preset.kind, Kind::Oltp { .. });
+    let is_database = matches!(preset.kind, ExperimentKind::Oltp { .. });
     match tool {
         Tool::HammerDb => hammerdb::script(preset, database),
         _ if is_database => Err(ExportError::Database(preset.id)),
@@ -186,7 +186,7 @@ mod tests {
     /// The file would write to whatever disk has that name.
     #[test]
     fn a_volume_without_a_name_is_never_taken_for_a_disk() {
-        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, Kind::Oltp { .. })) {
+        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
             for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
                 let mut map = all(preset);
                 map.pop();
@@ -201,7 +201,7 @@ mod tests {
     fn every_preset_is_written_or_refused_with_a_reason() {
         for preset in PRESETS {
             for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer, Tool::HammerDb] {
-                let is_database = matches!(preset.kind, Kind::Oltp { .. });
+                let is_database = matches!(preset.kind, ExperimentKind::Oltp { .. });
                 let written = export(preset, tool, &all(preset), Database::Mysql);
                 assert_eq!(
                     written.is_ok(),

@@ -64,7 +64,7 @@ fn name(load: &crate::preset::Load) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preset::{Kind, PRESETS};
+    use crate::preset::{ExperimentKind, PRESETS};
 
     /// Parameters of each kind of line that the users' guide has for raw I/O.
     const KNOWN: [(&str, &[&str]); 3] = [
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn files_keep_the_grammar_of_the_guide() {
-        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, Kind::Oltp { .. })) {
+        for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
             let text = parameters(preset, &super::super::tests::all(preset)).unwrap();
             assert_eq!(check(&text), Ok(preset.loads().len()), "{text}");
         }

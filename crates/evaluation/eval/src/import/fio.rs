@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{About, ImportError};
 use crate::Histogram;
-use crate::record::{Point, Run, Side};
+use crate::record::{EndUsage, Point, Run};
 
 #[derive(Deserialize)]
 struct Output {
@@ -178,7 +178,7 @@ impl Load {
         self.is_rated = option(&["rate", "rate_iops"]).is_some();
         self.labels = vec![("job".to_owned(), job.jobname.clone())];
         let threads = job.job_runtime / 1e3;
-        let side = self.run.initiator.get_or_insert_with(Side::default);
+        let side = self.run.initiator.get_or_insert_with(EndUsage::default);
         side.process.0 += job.usr_cpu / 100.0 * threads;
         side.process.1 += job.sys_cpu / 100.0 * threads;
         const MANY: &str = "counts of its I/Os are more than 64 bits hold";

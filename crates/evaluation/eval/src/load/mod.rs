@@ -20,7 +20,7 @@ pub use pattern::{Mismatch, fill, verify};
 
 /// A volume as a job must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct VolumeShape {
     /// Its size in bytes.
     pub bytes: u64,
     /// Bytes of a logical block.
@@ -29,7 +29,7 @@ pub struct Shape {
 
 /// What an I/O does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum IoKind {
     /// Read.
     Read,
     /// Write.
@@ -50,7 +50,7 @@ pub struct IoRequest {
     /// Which of the worker's volumes.
     pub volume: usize,
     /// What.
-    pub kind: Kind,
+    pub kind: IoKind,
     /// Where, in bytes.
     pub offset: u64,
     /// How many bytes.
@@ -180,7 +180,7 @@ enum Phase {
 
 #[derive(Clone, Copy, Debug)]
 struct Out {
-    kind: Kind,
+    kind: IoKind,
     len: u32,
     /// From when on its latency counts.
     from: u64,
@@ -242,7 +242,7 @@ pub struct Worker {
     out: Vec<Option<Out>>,
     free: Vec<u32>,
     /// An I/O that was chosen and waits for its time.
-    chosen: Option<(Kind, usize, u64, u32)>,
+    chosen: Option<(IoKind, usize, u64, u32)>,
     /// What was written, to be compared at the end.
     written: VecDeque<(usize, u64, u32)>,
     /// Volumes that are still to be flushed.
@@ -260,7 +260,7 @@ impl Worker {
     /// # Errors
     /// If a volume is smaller than a block of the job, its blocks do not divide the job's, or it would
     /// verify more than 4 Mi writes.
-    pub fn new(job: &Job, number: u32, volumes: &[Shape], now: u64) -> Result<Worker, JobError> {
+    pub fn new(job: &Job, number: u32, volumes: &[VolumeShape], now: u64) -> Result<Worker, JobError> {
         let largest = job.block.0.max(job.block.1);
         let mut offsets = Vec::with_capacity(volumes.len());
         let mut whole = 0u64;
@@ -364,7 +364,7 @@ impl Worker {
                     self.phase = Phase::Flushing;
                 }
                 Phase::Flushing => match self.to_flush.pop() {
-                    Some(volume) => return self.start(Kind::Flush, volume, 0, 0, now),
+                    Some(volume) => return self.start(IoKind::Flush, volume, 0, 0, now),
                     None if !self.is_idle() => return Poll::Wait(None),
                     None => self.phase = if self.verifies { Phase::Comparing } else { Phase::Over },
                 },
@@ -373,7 +373,7 @@ impl Worker {
                         return Poll::Wait(None);
                     }
                     match self.written.pop_front() {
-                        Some((volume, at, len)) => return self.start(Kind::Verify, volume, at, len, now),
+                        Some((volume, at, len)) => return self.start(IoKind::Verify, volume, at, len, now),
                         None if !self.is_idle() => return Poll::Wait(None),
                         None => self.phase = Phase::Over,
                     }
@@ -415,20 +415,20 @@ impl Worker {
         }
         if self.flush_every > 0 && self.writes_since >= self.flush_every {
             self.writes_since = 0;
-            return Some(self.start(Kind::Flush, self.turn, 0, 0, now));
+            return Some(self.start(IoKind::Flush, self.turn, 0, 0, now));
         }
         let (kind, volume, offset, len) = match self.chosen.take() {
             Some(chosen) => chosen,
             None => self.choose()?,
         };
-        let timing = if kind == Kind::Read { &mut self.read_pace } else { &mut self.write_pace };
+        let timing = if kind == IoKind::Read { &mut self.read_pace } else { &mut self.write_pace };
         let due = timing.due(self.start);
         if let Some(due) = due.filter(|due| *due > now) {
             self.chosen = Some((kind, volume, offset, len));
             return Some(Poll::Wait(Some(self.until.map_or(due, |until| until.min(due)))));
         }
         timing.take(u64::from(len));
-        if kind == Kind::Write {
+        if kind == IoKind::Write {
             self.writes_since += 1;
             if self.verifies {
                 self.written.push_back((volume, offset, len));
@@ -439,12 +439,12 @@ impl Worker {
         Some(self.start(kind, volume, offset, len, self.meant))
     }
 
-    fn choose(&mut self) -> Option<(Kind, usize, u64, u32)> {
+    fn choose(&mut self) -> Option<(IoKind, usize, u64, u32)> {
         if self.left == Some(0) {
             return None;
         }
         let kind = self.mix.next();
-        let len = if kind == Kind::Read { self.block.0 } else { self.block.1 };
+        let len = if kind == IoKind::Read { self.block.0 } else { self.block.1 };
         // Volumes in turn; one that is through makes room for the others, all through begin again.
         for _ in 0..self.offsets.len() {
             let volume = self.turn;
@@ -468,7 +468,7 @@ impl Worker {
         Some((kind, volume, offset, len))
     }
 
-    fn start(&mut self, kind: Kind, volume: usize, offset: u64, len: u32, from: u64) -> Poll {
+    fn start(&mut self, kind: IoKind, volume: usize, offset: u64, len: u32, from: u64) -> Poll {
         let Some(slot) = self.free.pop() else { return Poll::Wait(None) };
         if let Some(out) = self.out.get_mut(slot as usize) {
             *out = Some(Out { kind, len, from });
@@ -484,23 +484,23 @@ impl Worker {
             self.not_before = now + self.think;
         }
         self.failed += u64::from(!is_good);
-        self.has_written |= is_good && matches!(out.kind, Kind::Write | Kind::Trim);
-        let outside = if out.kind == Kind::Flush { 0 } else { self.outside(out.from, now) };
+        self.has_written |= is_good && matches!(out.kind, IoKind::Write | IoKind::Trim);
+        let outside = if out.kind == IoKind::Flush { 0 } else { self.outside(out.from, now) };
         // I/Os and processor time are of the same window: what ends later is in neither.
         if let Some(until) = self.until.filter(|until| now > *until) {
-            if is_good && !matches!(out.kind, Kind::Flush | Kind::Verify) {
+            if is_good && !matches!(out.kind, IoKind::Flush | IoKind::Verify) {
                 let inside = until.saturating_sub(self.counts_from.max(out.from));
                 self.tally.outside -= i64::try_from(inside).unwrap_or(i64::MAX);
             }
             return;
         }
         let figures = match out.kind {
-            Kind::Read => &mut self.tally.read,
-            Kind::Write => &mut self.tally.write,
-            Kind::Trim => &mut self.tally.trim,
-            Kind::Flush => &mut self.tally.flush,
+            IoKind::Read => &mut self.tally.read,
+            IoKind::Write => &mut self.tally.write,
+            IoKind::Trim => &mut self.tally.trim,
+            IoKind::Flush => &mut self.tally.flush,
             // Comparing is not part of the load.
-            Kind::Verify => return,
+            IoKind::Verify => return,
         };
         if now < self.counts_from {
             return;

@@ -3,7 +3,7 @@
 //! Invariant: sequences depend on the seed and nothing else; with `covers`, every block comes exactly
 //! once before [`Offsets::next`] says that all have come.
 
-use super::Kind;
+use super::IoKind;
 use crate::fio::{Direction, Job};
 
 /// SplitMix64: every seed gives a sequence of full period.
@@ -44,13 +44,13 @@ impl Mix {
         Mix { direction, random: Random::new(scramble(seed ^ 0x6D69_7865)) }
     }
 
-    pub(super) fn next(&mut self) -> Kind {
+    pub(super) fn next(&mut self) -> IoKind {
         match self.direction {
-            Direction::Read => Kind::Read,
-            Direction::Write => Kind::Write,
-            Direction::Trim => Kind::Trim,
-            Direction::Mixed(reads) if self.random.below(100) < u64::from(reads) => Kind::Read,
-            Direction::Mixed(_) => Kind::Write,
+            Direction::Read => IoKind::Read,
+            Direction::Write => IoKind::Write,
+            Direction::Trim => IoKind::Trim,
+            Direction::Mixed(reads) if self.random.below(100) < u64::from(reads) => IoKind::Read,
+            Direction::Mixed(_) => IoKind::Write,
         }
     }
 }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_mix_is_as_asked() {
         let mut mix = Mix::new(Direction::Mixed(70), 1);
-        let reads = (0..100_000).filter(|_| mix.next() == Kind::Read).count();
+        let reads = (0..100_000).filter(|_| mix.next() == IoKind::Read).count();
         assert!((69_000..71_000).contains(&reads), "{reads}");
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::time::Duration;
 
-const SHAPE: Shape = Shape { bytes: 1 << 20, block: 512 };
+const SHAPE: VolumeShape = VolumeShape { bytes: 1 << 20, block: 512 };
 
 fn job() -> Job {
     Job { files: vec!["a".into()], depth: 4, ..Job::default() }
@@ -102,7 +102,7 @@ fn what_ends_after_the_time_is_never_counted() {
     // Though none of its writes is counted, what was written is flushed.
     let mut slow = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut slow, |_| 500);
-    assert_eq!((asks.last().unwrap().0.kind, slow.tally().write.ios), (Kind::Flush, 0));
+    assert_eq!((asks.last().unwrap().0.kind, slow.tally().write.ios), (IoKind::Flush, 0));
 }
 
 /// A target that stalls for a second under a thousand I/Os a second is charged for all that waited.
@@ -173,9 +173,9 @@ fn writes_are_flushed_and_read_again() {
     let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut worker, |_| 100);
     let count = |kind| asks.iter().filter(|(ask, _)| ask.kind == kind).count();
-    assert_eq!((count(Kind::Write), count(Kind::Verify), count(Kind::Flush)), (256, 256, 3));
-    let last_write = asks.iter().rposition(|(ask, _)| ask.kind == Kind::Write).unwrap();
-    let first_look = asks.iter().position(|(ask, _)| ask.kind == Kind::Verify).unwrap();
+    assert_eq!((count(IoKind::Write), count(IoKind::Verify), count(IoKind::Flush)), (256, 256, 3));
+    let last_write = asks.iter().rposition(|(ask, _)| ask.kind == IoKind::Write).unwrap();
+    let first_look = asks.iter().position(|(ask, _)| ask.kind == IoKind::Verify).unwrap();
     assert!(last_write < first_look);
     assert_eq!(worker.tally().write.ios, 256);
     assert_eq!(worker.tally().read.ios, 0, "comparing is no load");
@@ -186,7 +186,7 @@ fn a_job_that_does_not_fit_is_refused_in_words() {
     let big = Job { block: (4 << 20, 4 << 20), ..job() };
     assert!(Worker::new(&big, 0, &[SHAPE], 0).unwrap_err().to_string().contains("hold no I/O"));
     let small = Job { block: (512, 512), ..job() };
-    let shape = Shape { block: 4096, ..SHAPE };
+    let shape = VolumeShape { block: 4096, ..SHAPE };
     assert!(Worker::new(&small, 0, &[shape], 0).unwrap_err().to_string().contains("do not divide"));
 }
 
@@ -222,7 +222,7 @@ proptest! {
     #[test]
     fn a_sequence_does_not_depend_on_latency(a in 1u64..5000, b in 1u64..5000, depth in 1u32..9, mix in 0u8..=100) {
         let job = Job { is_random: true, depth, direction: Direction::Mixed(mix), ..job() };
-        let order = |latency: u64| -> Vec<(Kind, u64)> {
+        let order = |latency: u64| -> Vec<(IoKind, u64)> {
             let asks = run(&mut Worker::new(&job, 3, &[SHAPE], 0).unwrap(), |at| latency * (1 + at % 3));
             asks.iter().map(|(ask, _)| (ask.kind, ask.offset)).collect()
         };

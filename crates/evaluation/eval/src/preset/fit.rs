@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::error::{NoNamespaces, PlanError};
 use super::timing::{Combination, Timing, TurnOrder, around, ramp, round, thinned};
-use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
+use super::{ExperimentKind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
 
 /// What the machine at hand has to give.
@@ -106,7 +106,7 @@ pub fn plan(
     targets: &[String],
     initiators: &[String],
 ) -> Result<Plan, PlanError> {
-    if preset.kind != Kind::Block {
+    if preset.kind != ExperimentKind::Block {
         return Err(PlanError::OtherRunner(preset.id));
     }
     let mut fitting = Fitting { notes: Vec::new() };
@@ -161,7 +161,7 @@ pub fn plan(
 
 /// What is measured of a preset that has a runner of its own: its loads, without systems.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct MixedTrafficPlan {
     /// What lies between.
     pub wires: Vec<Wire>,
     /// The loads.
@@ -190,25 +190,29 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         timing: Timing::default(),
     };
     let at = |scale| match preset.kind {
-        Kind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.timing)),
-        Kind::Together => {
-            let shape = shape(preset, &room, scale).ok()?;
+        ExperimentKind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.timing)),
+        ExperimentKind::MixedTraffic => {
+            let mixed = mixed_traffic_plan(preset, &room, scale).ok()?;
             let kinds = preset.protocols.len() as u32;
             let job = |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.timing.load("", 1);
-            let loads = shape.jobs.iter().map(job).sum::<Duration>() * shape.rounds * (kinds + 1);
+            let loads = mixed.jobs.iter().map(job).sum::<Duration>() * mixed.rounds * (kinds + 1);
             let starts = room.timing.start("", preset.volumes, Medium::Ram) * kinds;
-            Some((loads + starts) * shape.wires.len() as u32)
+            Some((loads + starts) * mixed.wires.len() as u32)
         }
-        Kind::Oltp { .. } | Kind::Machine => None,
+        ExperimentKind::Oltp { .. } | ExperimentKind::Machine => None,
     };
     Some((at(Scale::Part(1.0))?, at(Scale::Auto)?))
 }
 
-/// The shape of a preset on this machine.
+/// What is done on this machine of a preset whose protocols share a link.
 ///
 /// # Errors
 /// If none of its links can be had here: why.
-pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Result<Shape, PlanError> {
+pub fn mixed_traffic_plan(
+    preset: &'static Preset,
+    room: &HostCapacity,
+    scale: Scale,
+) -> Result<MixedTrafficPlan, PlanError> {
     let mut fitting = Fitting { notes: Vec::new() };
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let loads = loads(preset, scale, &mut fitting);
@@ -224,7 +228,7 @@ pub fn shape(preset: &'static Preset, room: &HostCapacity, scale: Scale) -> Resu
     };
     let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
     let jobs = frame.loads.iter().map(|load| job(preset, load, frame.runtime, preset.volumes, 1)).collect();
-    Ok(Shape { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
+    Ok(MixedTrafficPlan { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
 }
 
 /// What is done, how often and how long.

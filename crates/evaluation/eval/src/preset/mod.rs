@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
 pub use error::{NoNamespaces, PlanError};
-pub use fit::{HostCapacity, Scale, Shape, plan, shape, takes};
+pub use fit::{HostCapacity, MixedTrafficPlan, Scale, mixed_traffic_plan, plan, takes};
 pub use table::PRESETS;
 pub use timing::{LeftOut, Timing, thinned};
 
@@ -115,7 +115,7 @@ pub struct Load {
 
 /// What an experiment is, beside its loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExperimentKind {
     /// Loads on volumes, as they are.
     Block,
     /// A database on a striped volume, for a fixed number of transactions.
@@ -130,7 +130,7 @@ pub enum Kind {
     /// One end in a virtual machine.
     Machine,
     /// All protocols at once over one wire.
-    Together,
+    MixedTraffic,
 }
 
 /// An experiment of a paper.
@@ -147,7 +147,7 @@ pub struct Preset {
     /// Which of the paper's figures are of this experiment: how their names begin.
     pub figures: &'static [&'static str],
     /// What it is.
-    pub kind: Kind,
+    pub kind: ExperimentKind,
     /// How many volumes, of so many bytes each.
     pub volumes: (u32, u64),
     /// What they are made of.

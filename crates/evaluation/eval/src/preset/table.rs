@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Kind, Medium, Pairing, Preset, Protocol, Wire};
+use super::{ExperimentKind, Medium, Pairing, Preset, Protocol, Wire};
 use crate::fio::Direction::{Mixed, Read, Write};
 
 const KIB: u32 = 1024;
@@ -21,7 +21,7 @@ const BASE: Preset = Preset {
     paper: None,
     at: "",
     figures: &[],
-    kind: Kind::Block,
+    kind: ExperimentKind::Block,
     volumes: (1, 256 * MIB),
     media: &[Medium::Ram],
     hosts: 1,
@@ -105,7 +105,7 @@ pub static PRESETS: &[Preset] = &[
             "demartek.transactions",
             "demartek.databases",
         ],
-        kind: Kind::Oltp { users: 70, transactions: 20_000, databases: 4 },
+        kind: ExperimentKind::Oltp { users: 70, transactions: 20_000, databases: 4 },
         volumes: (24, 44 * GIB),
         hosts: 4,
         protocols: &[Protocol::Iscsi],
@@ -133,7 +133,7 @@ pub static PRESETS: &[Preset] = &[
         title: "iSCSI, NVMe/TCP and a plain stream at once over one link",
         paper: Some("t6-100g"),
         at: "The Chelsio iSCSI Offload Solution",
-        kind: Kind::Together,
+        kind: ExperimentKind::MixedTraffic,
         protocols: &[Protocol::Iscsi, Protocol::NvmeTcp, Protocol::Stream],
         wires: &[Wire::Veth { mtu: 9000 }, Wire::Limited { mtu: 9000, limit: 1_000_000_000 }],
         sizes: &[64 * KIB],
@@ -148,7 +148,7 @@ pub static PRESETS: &[Preset] = &[
         paper: Some("t5-vm"),
         at: "I/O Benchmarking Configuration",
         figures: &["t5-vm."],
-        kind: Kind::Machine,
+        kind: ExperimentKind::Machine,
         volumes: (1, GIB),
         protocols: &[Protocol::Iscsi],
         directions: &[Read, Write, Mixed(50)],

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::{Point, Record, Run, Side};
+use super::{EndUsage, Point, Record, Run};
 
 /// Most of any time, in seconds: 30,000 years.
 const SECONDS_MAX: f64 = 1e12;
@@ -129,13 +129,13 @@ impl Run {
         }
         optional("io_latency_us", self.io_latency_us, NANOSECONDS_MAX)?;
         for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
-            side.as_ref().map_or(Ok(()), Side::check).map_err(|bad| bad.within(end))?;
+            side.as_ref().map_or(Ok(()), EndUsage::check).map_err(|bad| bad.within(end))?;
         }
         Ok(())
     }
 }
 
-impl Side {
+impl EndUsage {
     fn check(&self) -> Result<(), BadFigure> {
         for (_, kinds) in &self.cores.cores {
             let all =

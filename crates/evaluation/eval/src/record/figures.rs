@@ -2,7 +2,7 @@
 //!
 //! Invariant: what a run does not tell is absent, not zero; a percentile is of all runs' latencies together.
 
-use super::{End, Point, Run, Side};
+use super::{End, EndUsage, Point, Run};
 use crate::Histogram;
 use crate::bootstrap::{Ratio, Rounds};
 use crate::compare::Spread;
@@ -85,7 +85,8 @@ impl Run {
             Metric::Busy(end) => busy(end),
             Metric::Effectiveness(end) => derived::effectiveness(self.iops(), busy(end)?),
             Metric::CpuPerMillion(end) => {
-                let used = |side: &Option<Side>| side.as_ref().map(|side| side.process.0 + side.process.1);
+                let used =
+                    |side: &Option<EndUsage>| side.as_ref().map(|side| side.process.0 + side.process.1);
                 let used = match end {
                     End::Target => used(&self.target)?,
                     End::Initiator => used(&self.initiator)?,

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::chart::{Axis, Bar, Row, Series, Shape, bars, heat, lines, shapes};
+use super::chart::{Axis, Bar, Distribution, Row, Series, bars, distributions, heat, lines};
 use super::groups::{Group, Names, groups};
 use super::markup::escaped;
 use super::text::size;
 use crate::compare::Spread;
-use crate::record::{End, Point, Record, Run, Side};
+use crate::record::{End, EndUsage, Point, Record, Run};
 
 /// The charts' section.
 pub(super) fn charts(page: &mut String, record: &Record, names: &Names) {
@@ -32,7 +32,7 @@ fn figure(page: &mut String, caption: &str, svg: &str) {
 type Of = fn(&Point) -> Option<f64>;
 type Spreads = fn(&Point) -> Option<Spread>;
 /// One end of a run.
-pub(super) type EndOf = fn(&Run) -> Option<&Side>;
+pub(super) type EndOf = fn(&Run) -> Option<&EndUsage>;
 
 /// A line for each system.
 fn series(group: &Group<'_>, names: &Names, on_right: bool, of: Of) -> Vec<Series> {
@@ -131,7 +131,7 @@ fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
         let (values, name) = (values.collect(), names.name(point));
         let colour = names.colour(&name);
         series.push(Series { name: name.clone(), colour, values, on_right: false });
-        drawn.push(Shape { name, colour, latencies: all });
+        drawn.push(Distribution { name, colour, latencies: all });
     }
     if series.is_empty() {
         return;
@@ -141,7 +141,7 @@ fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
     let caption = format!("Latency percentiles{said}");
     figure(page, &caption, &lines(&caption, &places, &axis, &series));
     let caption = format!("How latency is spread (jitter){said}");
-    figure(page, &caption, &shapes(&caption, &drawn));
+    figure(page, &caption, &distributions(&caption, &drawn));
 }
 
 /// How busy each core of either end was, over all runs.

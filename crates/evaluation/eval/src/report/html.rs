@@ -12,7 +12,7 @@ use super::text::{UNKNOWN, change, figure, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
 use crate::interrupts::InterruptTime;
-use crate::record::{End, Metric, Point, Record, Run, Side};
+use crate::record::{End, EndUsage, Metric, Point, Record, Run};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -171,7 +171,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
 }
 
 /// Resident memory of an end's processes; `None`: it has none of its own, or had ended.
-fn mebibytes(side: Option<&Side>) -> Option<f64> {
+fn mebibytes(side: Option<&EndUsage>) -> Option<f64> {
     let resident = side?.resident;
     (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eval::preset::{HostCapacity, Load, Medium, Preset, Protocol, Scale, Wire, word};
-use eval::record::{Point, Record, Run as LoadResult, Side};
+use eval::record::{EndUsage, Point, Record, Run as LoadResult};
 
 use crate::Failure;
 use crate::allowance::Allowance;
@@ -40,34 +40,34 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 /// How the machine reaches its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum GuestDisk {
     /// QEMU's own iSCSI initiator.
     Tcp,
     /// Our initiator, and memory that it shares with the machine.
     SharedMemory,
 }
 
-impl Way {
-    const ALL: [Way; 2] = [Way::Tcp, Way::SharedMemory];
+impl GuestDisk {
+    const ALL: [GuestDisk; 2] = [GuestDisk::Tcp, GuestDisk::SharedMemory];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Tcp => "tcp",
-            Way::SharedMemory => attach::Way::VhostUser.name(),
+            GuestDisk::Tcp => "tcp",
+            GuestDisk::SharedMemory => attach::AttachMethod::VhostUser.name(),
         }
     }
 
     fn initiator(self) -> &'static str {
         match self {
-            Way::Tcp => "qemu",
-            Way::SharedMemory => "blockwire",
+            GuestDisk::Tcp => "qemu",
+            GuestDisk::SharedMemory => "blockwire",
         }
     }
 
     fn missing(self) -> Option<String> {
         let module =
             Path::new("/usr/lib").join(format!("{}-linux-gnu/qemu/block-iscsi.so", std::env::consts::ARCH));
-        (self == Way::Tcp && !module.exists())
+        (self == GuestDisk::Tcp && !module.exists())
             .then(|| "QEMU has no iSCSI here: apt install qemu-block-extra".to_owned())
     }
 }
@@ -123,7 +123,7 @@ pub fn run(
             ));
             continue;
         }
-        pairs.extend(Way::ALL.map(|way| (name.clone(), way)));
+        pairs.extend(GuestDisk::ALL.map(|way| (name.clone(), way)));
     }
     let size = scale::scale_to(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
     let mut record = recording::begin(preset, &notes);
@@ -229,7 +229,7 @@ struct Guest<'r, 'a> {
     kernel: &'r Kernel,
     size: &'r Size,
     emulated: bool,
-    way: Way,
+    way: GuestDisk,
     allowance: Allowance,
 }
 
@@ -257,8 +257,8 @@ impl Guest<'_, '_> {
         block::fill(self.runner, &testbed)?;
         let url = testbed.serving.urls(&testbed.link.address(0)).swap_remove(0);
         let front = match self.way {
-            Way::Tcp => None,
-            Way::SharedMemory => Some(Front::start(self.runner, &url)?),
+            GuestDisk::Tcp => None,
+            GuestDisk::SharedMemory => Some(VhostUserDisk::start(self.runner, &url)?),
         };
         let (mut qemu, _initramfs) = self.boot(&url, front.as_ref())?;
         let commands = [
@@ -296,7 +296,7 @@ impl Guest<'_, '_> {
     }
 
     /// Starts the machine; it runs all loads by itself and says when each begins and ends.
-    fn boot(&self, url: &str, front: Option<&Front>) -> Result<(Process, RemovedOnDrop), Failure> {
+    fn boot(&self, url: &str, front: Option<&VhostUserDisk>) -> Result<(Process, RemovedOnDrop), Failure> {
         let initramfs = self.runner.dir.join(format!("guest-{}.cpio", self.way.name()));
         let loads: Vec<(String, Vec<String>)> = self
             .size
@@ -369,7 +369,7 @@ impl Guest<'_, '_> {
         at: usize,
         qemu: &mut Process,
         serving: &Serving,
-        front: Option<&Front>,
+        front: Option<&VhostUserDisk>,
     ) -> Result<LoadResult, Failure> {
         let name = format!("load{at}");
         let mut pids = vec![qemu.pid()];
@@ -389,9 +389,9 @@ impl Guest<'_, '_> {
             return Err(Failure::new(format!("fio in the guest ended with {end}: {}", text.trim())));
         }
         let told = fio::results(&text).map_err(|why| why.during("fio in the guest"))?;
-        let scaled = |seconds: f64, side: Side| {
+        let scaled = |seconds: f64, side: EndUsage| {
             let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
-            Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
+            EndUsage { process: (side.process.0 * scale, side.process.1 * scale), ..side }
         };
         let run = LoadResult {
             seconds: told.seconds,
@@ -465,7 +465,7 @@ impl Guest<'_, '_> {
 }
 
 /// The words for the machine's disk.
-fn disk(url: &str, front: Option<&Front>) -> Vec<String> {
+fn disk(url: &str, front: Option<&VhostUserDisk>) -> Vec<String> {
     let words = match front {
         None => [
             "-drive".to_owned(),
@@ -493,15 +493,15 @@ impl Drop for RemovedOnDrop {
 }
 
 /// What serves a machine's queues.
-struct Front {
+struct VhostUserDisk {
     attached: Attached,
     socket: PathBuf,
     // Its directory lies in the run's, and goes with it.
     _scratch: Arc<Scratch>,
 }
 
-impl Front {
-    fn start(runner: &Runner<'_>, url: &str) -> Result<Front, Failure> {
+impl VhostUserDisk {
+    fn start(runner: &Runner<'_>, url: &str) -> Result<VhostUserDisk, Failure> {
         let scratch = Scratch::current()?;
         let dir = scratch.directory("vm")?;
         let binary = std::env::current_exe().map_err(Failure::new)?;
@@ -510,7 +510,7 @@ impl Front {
             place: &Place::Here,
             cores: &runner.cores.initiator,
             url,
-            way: attach::Way::VhostUser,
+            way: attach::AttachMethod::VhostUser,
             name: "disk",
             at: &dir,
             dir: &runner.dir,
@@ -518,6 +518,6 @@ impl Front {
         let socket = attached.said("socket").map(PathBuf::from);
         let socket =
             socket.ok_or_else(|| Failure::new(format!("{url}: it does not say where its socket is")))?;
-        Ok(Front { attached, socket, _scratch: scratch })
+        Ok(VhostUserDisk { attached, socket, _scratch: scratch })
     }
 }

@@ -17,27 +17,29 @@ use super::clock::tell_time;
 use super::fio_args::fio_words;
 use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
-use crate::attach::{Attached, Wanted, Way};
+use crate::attach::{AttachMethod, Attached, Wanted};
 use crate::place::Place;
 use crate::process::{Process, Run};
 
 /// The ways that fio can take, best first.
-const WAYS: [Way; 3] = [Way::Ublk, Way::Nbd, Way::Fuse];
+const WAYS: [AttachMethod; 3] = [AttachMethod::Ublk, AttachMethod::Nbd, AttachMethod::Fuse];
 
 /// Why a way cannot be taken in a place.
-fn way_missing(way: Way, place: &Place) -> Option<String> {
+fn way_missing(way: AttachMethod, place: &Place) -> Option<String> {
     let there = |path: &str| place.run(&["test", "-e", path]).is_ok();
     let name = place.name();
     match way {
-        Way::Ublk => (!there("/dev/ublk-control"))
+        AttachMethod::Ublk => (!there("/dev/ublk-control"))
             .then(|| format!("/dev/ublk-control is not on {name}: modprobe ublk_drv (Linux 6.5 or newer)")),
-        Way::Fuse => (!there("/dev/fuse")).then(|| format!("/dev/fuse is not on {name}: modprobe fuse")),
-        Way::Nbd => {
+        AttachMethod::Fuse => {
+            (!there("/dev/fuse")).then(|| format!("/dev/fuse is not on {name}: modprobe fuse"))
+        }
+        AttachMethod::Nbd => {
             let engines = place.run(&["fio", "--enghelp"]).unwrap_or_default();
             let has = engines.lines().any(|line| line.trim() == "nbd");
             (!has).then(|| format!("fio on {name} was built without its NBD engine (libnbd)"))
         }
-        Way::VhostUser => Some("fio is no virtual machine".to_owned()),
+        AttachMethod::VhostUser => Some("fio is no virtual machine".to_owned()),
     }
 }
 
@@ -46,7 +48,7 @@ fn way_missing(way: Way, place: &Place) -> Option<String> {
 pub(super) struct Fio {
     binary: PathBuf,
     name: &'static str,
-    way: Option<Way>,
+    way: Option<AttachMethod>,
 }
 
 impl Fio {
@@ -54,15 +56,15 @@ impl Fio {
     pub(super) fn all(binary: &Path) -> impl Iterator<Item = Fio> {
         let ways = [
             ("fio", None),
-            ("fio-ublk", Some(Way::Ublk)),
-            ("fio-fuse", Some(Way::Fuse)),
-            ("fio-nbd", Some(Way::Nbd)),
+            ("fio-ublk", Some(AttachMethod::Ublk)),
+            ("fio-fuse", Some(AttachMethod::Fuse)),
+            ("fio-nbd", Some(AttachMethod::Nbd)),
         ];
         let binary = binary.to_owned();
         ways.into_iter().map(move |(name, way)| Fio { binary: binary.clone(), name, way })
     }
 
-    fn way(&self, place: &Place) -> Result<Way, Failure> {
+    fn way(&self, place: &Place) -> Result<AttachMethod, Failure> {
         if let Some(way) = self.way {
             return way_missing(way, place).map_or(Ok(way), |why| Err(Failure::new(why)));
         }
@@ -73,7 +75,12 @@ impl Fio {
     }
 
     /// Makes a volume local, and gives what fio is to open.
-    fn attach(&self, task: &Task<'_>, way: Way, number: usize) -> Result<(Attached, String), Failure> {
+    fn attach(
+        &self,
+        task: &Task<'_>,
+        way: AttachMethod,
+        number: usize,
+    ) -> Result<(Attached, String), Failure> {
         let name = format!("{}-attach-{number}", task.name);
         let Task { place, cores, dir, .. } = *task;
         let url = task
@@ -84,7 +91,7 @@ impl Fio {
         let wanted = Wanted { binary: &self.binary, place, cores, url, way, name: &name, at: &at, dir };
         let mut attached = Attached::start(&wanted)?;
         // A device goes before a file.
-        let words: &[&str] = if way == Way::Nbd { &["url"] } else { &["device", "file"] };
+        let words: &[&str] = if way == AttachMethod::Nbd { &["url"] } else { &["device", "file"] };
         let opened = words.iter().find_map(|word| attached.said(word)).map(str::to_owned);
         let opened = opened.ok_or_else(|| attached.failure("it does not say what it made"))?;
         Ok((attached, opened))
@@ -134,7 +141,7 @@ impl Initiator for Fio {
             attached.push(one);
             opened.push(name);
         }
-        let engine = if way == Way::Nbd { Engine::Nbd } else { Engine::Aio };
+        let engine = if way == AttachMethod::Nbd { Engine::Nbd } else { Engine::Aio };
         let servers = attached.iter().map(Attached::pid).collect();
         let mut figures = load(task, &opened, engine, Workers::These(servers), tell)?;
         let commands: Vec<String> = attached.iter().map(|one| one.command().to_owned()).collect();

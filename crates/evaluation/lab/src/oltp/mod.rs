@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use eval::Histogram;
 use eval::preset::{HostCapacity, Preset, Protocol, Scale, Wire};
-use eval::record::{Point, Record, Run, Side};
+use eval::record::{EndUsage, Point, Record, Run};
 
 use crate::Failure;
 use crate::allowance::Allowance;
@@ -109,14 +109,14 @@ struct Progress {
 /// All pairs in turn, round by round.
 fn rounds(
     runner: &mut Runner<'_>,
-    pairs: &[Pair],
+    pairs: &[SystemPair],
     size: &Size,
     progress: &mut Progress,
     record: &mut Record,
 ) {
     let mut broken: Vec<usize> = Vec::new();
     let mut round_began = progress.allowance.passed();
-    let named = |pair: &Pair| format!("{} on {}", pair.engine.name(), pair.target);
+    let named = |pair: &SystemPair| format!("{} on {}", pair.engine.name(), pair.target);
     while progress.at < pairs.len() * progress.rounds as usize {
         let (round, number) = (progress.at / pairs.len(), progress.at % pairs.len());
         if number == 0 && round > 0 {
@@ -162,7 +162,7 @@ fn rounds(
 
 /// A target and a database server.
 #[derive(Clone, Debug)]
-struct Pair {
+struct SystemPair {
     target: String,
     engine: Engine,
 }
@@ -202,7 +202,7 @@ fn pairs(
     initiators: &[String],
     engines: &[Engine],
     notes: &mut Vec<String>,
-) -> Result<Vec<Pair>, Failure> {
+) -> Result<Vec<SystemPair>, Failure> {
     let speaks = |protocols: &[Protocol]| preset.protocols.iter().any(|wanted| protocols.contains(wanted));
     let others: Vec<&str> = runner
         .initiators
@@ -239,7 +239,8 @@ fn pairs(
     }
     // Those that are compared come together: what there is no time for is another database.
     let all = engines.iter().flat_map(|engine| usable.iter().map(move |name| (*name, *engine)));
-    let pairs: Vec<Pair> = all.map(|(name, engine)| Pair { target: name.clone(), engine }).collect();
+    let pairs: Vec<SystemPair> =
+        all.map(|(name, engine)| SystemPair { target: name.clone(), engine }).collect();
     if pairs.is_empty() {
         return Err(Failure::new(format!(
             "none of the targets that were named can be used (here: {})",
@@ -260,7 +261,7 @@ fn wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) -> Wire {
     }
 }
 
-fn environment(runner: &Runner<'_>, pairs: &[Pair]) -> eval::record::Machine {
+fn environment(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record::Machine {
     let mut here = machine(&Place::Here, "target and initiator");
     let mut fact = |name: String, value: Option<String>| {
         if let Some(value) = value
@@ -279,7 +280,7 @@ fn environment(runner: &Runner<'_>, pairs: &[Pair]) -> eval::record::Machine {
     here
 }
 
-fn moment(pair: &Pair, progress: &Progress, size: &Size) -> Moment {
+fn moment(pair: &SystemPair, progress: &Progress, size: &Size) -> Moment {
     let (at, all) = (progress.at, progress.pairs * progress.rounds as usize);
     let left = match (at, size.time) {
         (0, Some(time)) => time,
@@ -297,7 +298,7 @@ fn moment(pair: &Pair, progress: &Progress, size: &Size) -> Moment {
 /// One pair of systems, from its start to its end.
 fn measure(
     runner: &mut Runner<'_>,
-    pair: &Pair,
+    pair: &SystemPair,
     size: &Size,
     progress: &mut Progress,
     record: &mut Record,
@@ -412,9 +413,9 @@ impl Worked {
     }
 
     /// A side over the time of the figures.
-    fn scaled(&self, seconds: f64, side: Side) -> Side {
+    fn scaled(&self, seconds: f64, side: EndUsage) -> EndUsage {
         let scale = if seconds > 0.0 { self.seconds / seconds } else { 1.0 };
-        Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
+        EndUsage { process: (side.process.0 * scale, side.process.1 * scale), ..side }
     }
 }
 
@@ -443,7 +444,12 @@ fn users(runner: &Runner<'_>, stands: &Environment, size: &Size, until: Until) -
     Ok(Worked { told, seconds })
 }
 
-fn figures(worked: &Worked, counted: Counted, sides: (Side, Side), net: (Option<u64>, Option<u64>)) -> Run {
+fn figures(
+    worked: &Worked,
+    counted: Counted,
+    sides: (EndUsage, EndUsage),
+    net: (Option<u64>, Option<u64>),
+) -> Run {
     let mut latency = Histogram::default();
     worked.told.iter().for_each(|told| latency.merge(&told.latency));
     Run {
@@ -462,7 +468,7 @@ fn figures(worked: &Worked, counted: Counted, sides: (Side, Side), net: (Option<
     }
 }
 
-fn point(pair: &Pair, stands: &Environment, size: &Size, worked: &Worked, run: Run) -> Point {
+fn point(pair: &SystemPair, stands: &Environment, size: &Size, worked: &Worked, run: Run) -> Point {
     let label = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
     Point {
         target: pair.target.clone(),

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use eval::preset::{HostCapacity, Kind, Preset, Scale};
+use eval::preset::{ExperimentKind, HostCapacity, Preset, Scale};
 
 use crate::Failure;
 
@@ -62,7 +62,7 @@ pub(super) fn scale_to(
     pairs: usize,
     notes: &mut Vec<String>,
 ) -> Result<Size, Failure> {
-    let Kind::Oltp { users, transactions, databases } = preset.kind else {
+    let ExperimentKind::Oltp { users, transactions, databases } = preset.kind else {
         return Err(Failure::new(format!("{} has no database", preset.id)));
     };
     let luns = preset.volumes.0 / databases;

@@ -72,7 +72,7 @@ fn what_does_not_fit_is_made_smaller_and_said() {
 #[test]
 fn what_starting_takes_is_in_the_time() {
     let both = names(&["blockwire", "tgt"]);
-    for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
+    for preset in PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block) {
         for (seconds, filled, start) in [(60, 1e9, 500), (120, 1e9, 500), (120, 2e8, 1500), (600, 5e9, 100)] {
             let starts = both.iter().map(|name| (name.clone(), Duration::from_millis(start))).collect();
             let timing = Timing { starts, filled, spent: Duration::from_secs(5), ..Timing::default() };
@@ -161,9 +161,9 @@ fn each_connection_has_work() {
 
 #[test]
 fn a_shared_link_is_alone_and_limited() {
-    let shape = shape(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
-    assert!(shape.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
-    assert_eq!((shape.jobs.len(), shape.rounds), (2, 3));
+    let mixed = mixed_traffic_plan(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
+    assert!(mixed.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
+    assert_eq!((mixed.jobs.len(), mixed.rounds), (2, 3));
 }
 
 #[test]
@@ -171,7 +171,8 @@ fn links_can_be_asked_for() {
     let wires = vec![Wire::Loopback, Wire::Veth { mtu: 1500 }, Wire::Veth { mtu: 9000 }];
     let room = HostCapacity { wires: wires.clone(), ..room() };
     let ours = names(&["blockwire"]);
-    for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block && preset.id != "nvme-tcp-jitter")
+    for preset in
+        PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block && preset.id != "nvme-tcp-jitter")
     {
         let plan = plan(preset, &room, Scale::Part(0.1), &ours, &ours).unwrap();
         for wire in &wires {
@@ -186,7 +187,7 @@ fn links_can_be_asked_for() {
 #[test]
 fn what_a_preset_takes_is_said() {
     for preset in PRESETS {
-        let has_time = matches!(preset.kind, Kind::Block | Kind::Together);
+        let has_time = matches!(preset.kind, ExperimentKind::Block | ExperimentKind::MixedTraffic);
         assert_eq!(takes(preset).is_some(), has_time, "{}", preset.id);
         let Some((whole, least)) = takes(preset) else { continue };
         assert!(least < whole && least < Duration::from_secs(120), "{}: {least:?} of {whole:?}", preset.id);
@@ -198,7 +199,7 @@ fn what_a_preset_takes_is_said() {
 
 #[test]
 fn the_smallest_scale_takes_seconds() {
-    for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
+    for preset in PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block) {
         let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
         let mut plan = plan(preset, &room(), Scale::Smallest, &both.0, &both.1).unwrap();
         // It takes longer the more systems are named; of our own it takes seconds.

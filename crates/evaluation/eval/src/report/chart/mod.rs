@@ -9,7 +9,7 @@ mod rows;
 
 pub(super) use heat::{Row, heat};
 pub(super) use lines::{Axis, Series, lines};
-pub(super) use rows::{Bar, Shape, bars, shapes};
+pub(super) use rows::{Bar, Distribution, bars, distributions};
 
 use super::markup::escaped;
 

@@ -59,7 +59,7 @@ pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
 }
 
 /// A distribution.
-pub(in super::super) struct Shape {
+pub(in super::super) struct Distribution {
     /// What it is of.
     pub(in super::super) name: String,
     /// Its colour.
@@ -70,17 +70,17 @@ pub(in super::super) struct Shape {
 
 /// Shapes of distributions over one logarithmic axis of microseconds, each with its mean, standard
 /// deviation and 99th percentile.
-pub(in super::super) fn shapes(title: &str, shapes: &[Shape]) -> String {
+pub(in super::super) fn distributions(title: &str, distributions: &[Distribution]) -> String {
     const ROW: f64 = 74.0;
     const BINS: usize = 72;
-    let height = ROW * shapes.len() as f64 + 34.0;
-    let mut svg = open(title, shapes.len() * BINS, height);
-    let all = || shapes.iter().map(|shape| &shape.latencies).filter(|one| one.count() > 0);
+    let height = ROW * distributions.len() as f64 + 34.0;
+    let mut svg = open(title, distributions.len() * BINS, height);
+    let all = || distributions.iter().map(|shape| &shape.latencies).filter(|one| one.count() > 0);
     let low = all().map(|one| one.percentile(0.1)).min().unwrap_or(1).max(1) as f64 * 0.8;
     let high = all().map(|one| one.percentile(99.9)).max().unwrap_or(10).max(10) as f64 * 1.3;
     let room = WIDTH - 2.0 * LEFT;
     let part = |ns: f64| ((ns.max(1.0) / low).ln() / (high / low).ln()).clamp(0.0, 1.0);
-    for (at, shape) in shapes.iter().enumerate() {
+    for (at, shape) in distributions.iter().enumerate() {
         let bottom = ROW * (at + 1) as f64 - 4.0;
         let mut bins = [0.0; BINS];
         for (start, wide, count) in shape.latencies.buckets() {
