@@ -168,11 +168,16 @@ fn read(text: &str) -> Result<LoadResult, Failure> {
         let mut figures = LoadResult { seconds, errors, refilled, cpu, polls, ..LoadResult::default() };
         for kind in ["read", "write", "trim"] {
             let Some(part) = job.get(kind) else { continue };
-            figures.ios += part.get("ios").and_then(Value::as_u64).unwrap_or(0);
-            figures.moved += part.get("bytes").and_then(Value::as_u64).unwrap_or(0);
-            let latency: Option<Histogram> =
-                part.get("histogram").and_then(|value| serde_json::from_value(value.clone()).ok());
-            figures.latency.merge(&latency.unwrap_or_default());
+            let lacks = |what: &str| Failure::new(format!("its figures hold no {what} of {kind}s"));
+            let number = |name: &str| part.get(name).and_then(Value::as_u64).ok_or_else(|| lacks(name));
+            figures.ios += number("ios")?;
+            figures.moved += number("bytes")?;
+            // What it tells of latencies can be read, or is no figure of anything.
+            if let Some(told) = part.get("histogram") {
+                let latency: Histogram = serde_json::from_value(told.clone())
+                    .map_err(|why| lacks("latencies that can be").during(why))?;
+                figures.latency.merge(&latency);
+            }
         }
         all.merge(&figures);
     }
@@ -195,6 +200,10 @@ mod tests {
         let all = read(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
         assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
+        for part in ["{\"ios\":10}", "{\"bytes\":1}", "{\"ios\":1,\"bytes\":1,\"histogram\":{}}"] {
+            let text = format!("{{\"jobs\":[{{\"seconds\":1.0,\"errors\":0,\"read\":{part}}}]}}");
+            assert!(read(&text).is_err(), "{text}");
+        }
         assert!(
             read("{}").is_err()
                 && read("{\"jobs\":[{\"seconds\":1.0}]}").unwrap_err().to_string().contains("errors")

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use eval::fio::Job;
 use eval::preset::Protocol;
+use serde_json::Value;
 
 use super::blockwire::events;
 use super::{Event, Initiator, LoadResult, Task};
@@ -54,15 +55,36 @@ impl Initiator for Sender {
         let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
         let mut process = Process::start(run)?;
         let text = events(&mut process, task.job, tell)?;
-        let value: serde_json::Value =
-            serde_json::from_str(&text).map_err(|why| process.failure(format!("its figures: {why}")))?;
-        let bytes = value.get("bytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        Ok(LoadResult {
-            seconds: value.get("seconds").and_then(serde_json::Value::as_f64).unwrap_or(0.0),
-            ios: bytes / crate::stream::CHUNK as u64,
-            moved: bytes,
-            command: process.command().to_owned(),
-            ..LoadResult::default()
-        })
+        let figures = read(&text).map_err(|why| process.failure(why))?;
+        Ok(LoadResult { command: process.command().to_owned(), ..figures })
+    }
+}
+
+/// What it printed at its end.
+fn read(text: &str) -> Result<LoadResult, Failure> {
+    let value: Value =
+        serde_json::from_str(text).map_err(|why| Failure::new(format!("its figures: {why}")))?;
+    let lacks = |what: &str| Failure::new(format!("its figures hold no {what}"));
+    let bytes = value.get("bytes").and_then(Value::as_u64).ok_or_else(|| lacks("bytes"))?;
+    let seconds = value.get("seconds").and_then(Value::as_f64).ok_or_else(|| lacks("time"))?;
+    Ok(LoadResult {
+        seconds,
+        ios: bytes / crate::stream::CHUNK as u64,
+        moved: bytes,
+        ..LoadResult::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_that_is_not_told_is_never_zero() {
+        let all = read("{\"bytes\":131072,\"seconds\":2.0}").unwrap();
+        assert_eq!((all.ios, all.moved, all.seconds), (2, 131_072, 2.0));
+        for text in ["{\"bytes\":131072}", "{\"seconds\":2.0}", "{}", ""] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 }
