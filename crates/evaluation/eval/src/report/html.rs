@@ -197,7 +197,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
     page.push_str(
         "<section id=\"improvement\"><h2>Improvement</h2><p>Each system against the slowest under the same load. \
          IOPS and effectiveness: more is better; all others: less is better. In brackets: where the ratio lies with 95 % \
-         certainty (bootstrap over rounds, of which there must be five). The last column is how likely such a difference of \
+         certainty (bootstrap over rounds, at least five). The last column is how likely such a difference of \
          IOPS comes by chance (Mann-Whitney, two-sided, corrected for all rows by Holm).</p>",
     );
     let settings = in_order(record);

@@ -265,7 +265,7 @@ pub fn markdown(record: &Record) -> String {
         }
         let _ = writeln!(
             text,
-            "\nIntervals are bootstrapped over rounds, of which there must be {ROUNDS_LEAST}. Chances are corrected for all \
+            "\nIntervals are bootstrapped over rounds, at least {ROUNDS_LEAST}. Chances are corrected for all \
              rows (Holm)."
         );
     }
