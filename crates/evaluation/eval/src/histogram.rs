@@ -197,7 +197,9 @@ impl Histogram {
     }
 
     fn rank(&self, percent: f64) -> u64 {
-        ((percent / 100.0 * self.count as f64).ceil() as u64).clamp(1, self.count.max(1))
+        // What is a whole number but for the last bit of floating point is that number.
+        let rank = percent / 100.0 * self.count as f64 * (1.0 - 1e-12);
+        (rank.ceil() as u64).clamp(1, self.count.max(1))
     }
 
     /// As [`percentile`](Self::percentile), where at least [`BEYOND_LEAST`] lie beyond it: of fewer it says nothing.
