@@ -40,7 +40,7 @@ use multipath::suggest;
 use process::exit::{Exit, Failure};
 use recovery::held::{self, Attachments};
 
-/// How long users of a device that is to go are waited for.
+/// How long a detach waits for users of the device.
 const DETACH: Duration = Duration::from_secs(30);
 
 /// The daemon.
@@ -55,7 +55,7 @@ pub struct Daemon {
     again: Option<PlanReader>,
 }
 
-/// What is served, and the only one that changes it: volumes are created, resized, tried again and deleted here.
+/// What is served, and all changes to it: volumes are created, resized, retried and deleted here.
 struct Volumes {
     engine: Arc<dyn Engine>,
     /// The plan as it was at start; volumes and targets that came later are in `served`.
@@ -64,7 +64,7 @@ struct Volumes {
     served: Mutex<Served>,
     /// What is known of files and of remote volumes. It is locked while what is served is changed.
     identities: Mutex<Identities>,
-    /// Volumes that are being changed, and how; a disk may be waited for.
+    /// Volumes that are being changed, and how; a change may wait for a disk.
     held: Mutex<Vec<(String, &'static str)>>,
 }
 
@@ -73,16 +73,16 @@ struct Served {
     stores: Vec<Store>,
     /// Volumes that should be served and cannot be.
     unserved: Vec<FailedVolume>,
-    /// Volumes that were deleted while operations or a sync of them were out: their files stay open until those end.
+    /// Deleted volumes with operations or a sync in flight: their files stay open until those complete.
     leaving: Vec<Store>,
     ways: ServedNames,
     /// Targets that were stopped.
     stopped: Vec<Target>,
-    /// What became of the lines of foreign files.
+    /// How the lines of foreign files were treated.
     lines: Vec<LineReport>,
 }
 
-/// Where requests to end are left for the main thread.
+/// Requests to stop, for the main thread.
 #[derive(Debug, Default)]
 pub struct StopSignal {
     asked: Mutex<Option<Stop>>,
@@ -90,7 +90,7 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Asks for an end; a hasty one overrides a clean one.
+    /// Requests a stop; an immediate one overrides a clean one.
     pub fn ask(&self, how: Stop) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if *asked != Some(Stop::Now) {
@@ -99,7 +99,7 @@ impl StopSignal {
         self.changed.notify_all();
     }
 
-    /// Waits until an end is asked for.
+    /// Waits until a stop is requested.
     pub fn wait(&self) -> Stop {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -110,7 +110,7 @@ impl StopSignal {
         }
     }
 
-    /// Waits until a hasty end is asked for, or `done` says that none is needed any more.
+    /// Waits until an immediate stop is requested, or `done` says that none is needed any more.
     pub fn wait_for_haste(&self, done: impl Fn() -> bool) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         while *asked != Some(Stop::Now) {
@@ -144,14 +144,14 @@ impl Daemon {
         Daemon { volumes, stopping, started, attachments, control, again: None }
     }
 
-    /// With what became of the lines of foreign files, and how they are read again.
+    /// With the treatment of the lines of foreign files, and how to read these files again.
     #[must_use]
     pub fn of_files(self, lines: Vec<LineReport>, again: Option<PlanReader>) -> Self {
         self.volumes.served().lines = lines;
         Daemon { again, ..self }
     }
 
-    /// With volumes that it should serve and does not.
+    /// With volumes that should be served and cannot be.
     #[must_use]
     pub fn without(self, unserved: Vec<FailedVolume>) -> Self {
         self.volumes.served().unserved = unserved;
@@ -319,7 +319,7 @@ impl Service for Daemon {
     }
 
     fn replied(&self, request: &Request, done: bool) {
-        // Only now, so that the reply is on its way before the process may end.
+        // Only now, so that the reply is sent before the process may exit.
         if let (Request::Stop { now }, true) = (request, done) {
             self.stopping.ask(if *now { Stop::Now } else { Stop::Clean });
         }
@@ -327,7 +327,7 @@ impl Service for Daemon {
 }
 
 impl Served {
-    /// Refuses names that something else has.
+    /// Refuses names that are in use.
     fn free_to_use(&self, ways: &ServedNames) -> Result<(), Refused> {
         let taken = |what: &str, name: &str| {
             Err(Refused::new(Code::Conflict, format!("there is already a {what} \"{name}\"")))

@@ -1,10 +1,9 @@
-//! Volumes of other machines, which this daemon serves on.
+//! Remote volumes that this daemon exports.
 //!
-//! Each is opened once when the daemon starts, or as soon as it can be, to learn what it is like and to say at once
-//! what is wrong; then every shard connects to it by itself. Invariants: what shards connect with is what was tried
-//! here, but that each path of each shard is a session of its own, and of no other volume; what they find is the volume
-//! that was found here, or it is refused with both named. So is what is found here, if it is not what was found at an
-//! earlier start.
+//! Each is opened once when the daemon starts, or as soon as possible, to learn its geometry and to report problems at
+//! once; then every shard connects on its own. Invariants: shards connect with the parameters that were tried here, and
+//! each path of each shard has its own session, shared with no other volume. A shard refuses any volume other than the
+//! one found here, naming both. Likewise a volume is refused here if it differs from an earlier start.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,27 +13,27 @@ use multipath::{AnyPath, Expected, HostIdentity, RemoteVolume, Secrets, Terms, U
 use uuid::Uuid;
 use volume::Geometry;
 
-/// How long hosts wait for a volume that cannot be reached, unless the URL says otherwise: less than the 30 s
-/// after which they give up by themselves.
+/// How long I/O waits for an unreachable volume, unless the URL says otherwise: less than the 30 s after which hosts give
+/// up.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Memory for the one time that a volume is opened to look at it, bytes.
+/// Memory for probing a volume, bytes.
 const LOOK_MEMORY: usize = 8 << 20;
 
-/// What hosts may move by one command, bytes: what volumes of our own take, and what we tell (MDTS, block limits).
+/// The largest transfer of hosts, bytes: the limit of our own volumes, and the one that we report (MDTS, block limits).
 const MAX_IO: u32 = 1 << 20;
 
-/// A volume of another machine, as it was found.
+/// A remote volume, as it was found.
 #[derive(Clone, Debug)]
 pub struct Remote {
     who: HostIdentity,
     ways: Vec<RemotePath>,
     terms: Terms,
-    /// What its blocks were like.
+    /// Its geometry.
     pub geometry: Geometry,
-    /// Which volume it is.
+    /// Its identity as a remote volume.
     pub expected: Expected,
-    /// Its identity, if the target tells it.
+    /// Its UUID, if the target reports one.
     pub uuid: Option<Uuid>,
 }
 
@@ -53,14 +52,14 @@ impl RemotePath {
     }
 }
 
-/// Why a volume of another machine is not served.
+/// Why a remote volume is not served.
 #[derive(Debug)]
 pub enum RemoteError {
-    /// What is wrong here, with which URL, and what to do.
+    /// A local problem: which URL, and what to do.
     Unusable(String),
-    /// What the other machine says, or that it says nothing. It may be another thing later.
+    /// An error of the other machine, or no response. It may be temporary.
     Absent(String),
-    /// Another volume than before is there: what each is known by.
+    /// A different volume was found: the identities of both.
     Replaced(VolumeMismatch),
 }
 
@@ -70,7 +69,7 @@ impl From<String> for RemoteError {
     }
 }
 
-/// Looks at the volume that these URLs name, which is `known` if it was found there before.
+/// Probes the volume of these URLs; `known` is its identity from an earlier start.
 ///
 /// # Errors
 /// Why it is not served.

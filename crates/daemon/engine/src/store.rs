@@ -1,9 +1,9 @@
-//! Opens what a volume stands on: the file or device, its size, alignment and identity.
+//! Opens the backing of a volume: the file or device, its size, alignment and identity.
 //!
 //! Invariant: one file or device is open in one volume only. It is locked (flock) against other
 //! processes, and compared by device and inode against the volumes of this one, whatever names lead
 //! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
-//! what a killed daemon wrote may lie in the system's memory still.
+//! data of a killed daemon may still be in the page cache.
 
 mod device;
 mod file;
@@ -41,9 +41,9 @@ use config::{
 };
 use process::random;
 
-/// In the place of a leg's number: no leg, but the whole volume.
+/// Instead of a leg's number: the whole volume.
 const WHOLE: usize = 0;
-/// Physical block of memory: a page, by which it is given back.
+/// Physical block of RAM volumes: a page, the unit in which memory is freed.
 const MEMORY_PHYSICAL: u32 = 4096;
 
 /// A volume that is open and ready to be served.
@@ -61,20 +61,20 @@ pub struct Store {
     pub memory_align: u32,
     /// Alignment of offsets and lengths that direct I/O needs, bytes.
     pub offset_align: u32,
-    /// Space can be given back (holes can be punched).
+    /// Space can be freed (holes can be punched).
     pub punch: bool,
     /// The open file or device; `None` for memory.
     pub file: Option<File>,
-    /// What it is on, to find aliases.
+    /// Identity of its file or device, to detect aliases.
     pub key: Option<FileIdentity>,
-    /// How the other machine is reached that has the volume.
+    /// How to reach a remote volume.
     pub remote: Option<Remote>,
-    /// What a stripe is made of; nothing for another volume.
+    /// The legs of a stripe; empty for other volumes.
     pub legs: Vec<Store>,
     /// What opening it did to its file.
     pub made: CreatedFile,
-    /// A sync of its file has failed that no shard asked for: what is in it may be lost. Hosts are told so by
-    /// the shards until the operator acknowledges it.
+    /// A sync of its file failed that no shard requested: data may be lost. The shards report this to hosts until the
+    /// operator acknowledges it.
     pub in_doubt: bool,
 }
 
@@ -85,18 +85,18 @@ pub enum CreatedFile {
     Nothing,
     /// It did not exist before.
     File,
-    /// It was shorter before: so many bytes.
+    /// It was shorter before: its former length in bytes.
     Growth(u64),
 }
 
-/// Whether a file that is missing may be made.
+/// Whether a missing file may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreatePolicy {
-    /// No: it was there before.
+    /// No: it existed before.
     Never,
-    /// If nothing was ever found in its place.
+    /// If it never existed before.
     First,
-    /// Yes: the operator asks for it.
+    /// Yes: the operator requests it.
     Asked,
 }
 
@@ -104,7 +104,7 @@ impl CreatePolicy {
     fn allows(self, path: &Path, uuid: Option<Uuid>, identities: &Identities) -> bool {
         match self {
             CreatePolicy::Never => false,
-            // Of a volume with `uuid=` earlier versions kept nothing but what hosts had left in it.
+            // For a volume with `uuid=`, earlier versions stored only the hosts' state.
             CreatePolicy::First => {
                 !identities.knows(path) && !uuid.is_some_and(|uuid| identities.has_records(uuid))
             }
@@ -140,7 +140,7 @@ impl Store {
         })
     }
 
-    /// What others are told from it by: it without its file.
+    /// A copy without files, to compare other volumes with.
     pub fn outline(&self) -> Store {
         Store {
             volume: self.volume.clone(),
@@ -159,14 +159,14 @@ impl Store {
         }
     }
 
-    /// It with second descriptors of its files, for who works on them while others look at the first one.
+    /// A copy with its own descriptors, for work on the files while the original is in use.
     pub fn twin(&self) -> io::Result<Store> {
         let file = self.file.as_ref().map(File::try_clone).transpose()?;
         let legs = self.legs.iter().map(Store::twin).collect::<io::Result<_>>()?;
         Ok(Store { file, legs, ..self.outline() })
     }
 
-    /// Makes stable what was written to its file, or its legs' files.
+    /// Syncs its file, or the files of its legs.
     pub fn sync(&mut self) -> io::Result<()> {
         #[cfg(test)]
         tests::wait_for_disk(self.volume.name.as_str());

@@ -1,8 +1,8 @@
-//! Volumes whose other machine did not answer when the daemon started: it serves the rest, and goes on asking.
+//! Remote volumes whose machine did not respond when the daemon started: the rest is served, and these are probed again.
 //!
-//! Invariant: a machine that says nothing holds up nobody but who asks it. A few threads ask, each one machine at a
-//! time, and few of them the same; the daemon is locked only to take up what was found. That may take a disk, of which
-//! a leg of a stripe is, so each volume has a thread of its own for it.
+//! Invariant: a silent machine delays only its own probes. A few threads probe, each one machine at a time, and only
+//! some of them the same machine. The daemon is locked only to serve a volume that was found. That may wait for a disk
+//! (a leg of a stripe), so each volume is served from its own thread.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,17 +19,17 @@ use super::Daemon;
 use crate::store::{ProbeNeeds, ProbeResult};
 use config::name::VolumeName;
 
-/// How many machines are asked at a time.
+/// Machines probed at a time.
 const ASKED_MAX: usize = 16;
-/// For how many volumes one machine, or the same several, is asked at a time.
+/// Volumes probed at a time on the same machine or machines.
 const ASKED_OF_ONE: usize = 4;
-/// How many volumes that have been found are taken up at a time.
+/// Found volumes being served at a time.
 const ARRIVING_MAX: usize = 64;
-/// How long is waited before a machine is asked again, at first and at most.
+/// The delay before a machine is probed again, at first and at most.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Threads that look at volumes of other machines.
+/// Threads that probe remote volumes.
 #[derive(Debug)]
 pub struct RemoteProbes {
     queue: Arc<Queue>,
@@ -37,16 +37,16 @@ pub struct RemoteProbes {
     tell: Sender<ProbeEvent>,
 }
 
-/// What a thread has to say.
+/// A message of a thread.
 #[derive(Debug)]
 enum ProbeEvent {
-    /// What was found of a volume.
+    /// The result of a probe.
     Found(VolumeName, ProbeResult),
-    /// What has become of one that was taken up.
+    /// What became of a volume that was found.
     Taken(VolumeName, Arrival),
 }
 
-/// What is to be looked at.
+/// Pending probes.
 #[derive(Debug, Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
@@ -55,16 +55,16 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: VecDeque<(VolumeName, ProbeNeeds)>,
-    /// How many threads ask these machines.
+    /// How many threads probe these machines.
     asking: HashMap<String, usize>,
-    /// Nobody wants to know any more.
+    /// The threads are to end.
     ended: bool,
 }
 
 impl RemoteProbes {
-    /// For so many volumes.
+    /// Threads for this many volumes.
     ///
     /// # Errors
     /// The system has no thread.
@@ -79,17 +79,17 @@ impl RemoteProbes {
         Ok(probes)
     }
 
-    /// Has a volume looked at.
+    /// Queues a probe.
     pub fn send(&self, volume: VolumeName, probe: ProbeNeeds) {
         self.queue.jobs().waiting.push_back((volume, probe));
         self.queue.changed.notify_all();
     }
 
-    /// What was found first of what is still to be taken, if it is by then.
+    /// The next result, if there is one by then.
     pub fn take(&self, until: Instant) -> Option<(VolumeName, ProbeResult)> {
         match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(ProbeEvent::Found(volume, probed)) => Some((volume, probed)),
-            // As long as it is asked here, nothing is taken up.
+            // While results are taken here, no volume is being served.
             Ok(ProbeEvent::Taken(..)) | Err(_) => None,
         }
     }
@@ -107,7 +107,7 @@ impl Queue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next whose machines may be asked, and those; waits for it. `None`: nobody wants to know any more.
+    /// Waits for the next probe whose machines may be asked. `None`: the threads are to end.
     fn next(&self) -> Option<(String, VolumeName, ProbeNeeds)> {
         let mut jobs = self.jobs();
         loop {
@@ -121,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// These machines have answered one who asked, or not in time.
+    /// A probe of these machines has ended.
     fn has_asked(&self, machines: &str) {
         if let Some(asking) = self.jobs().asking.get_mut(machines) {
             *asking = asking.saturating_sub(1);
@@ -153,32 +153,32 @@ fn look(queue: &Queue, tell: &Sender<ProbeEvent>) {
     }
 }
 
-/// What is asked for until it comes.
+/// Remote volumes that are probed until they are available.
 #[derive(Debug)]
 pub struct RepeatedProbe {
     probes: RemoteProbes,
-    /// How many are being looked at.
+    /// Probes in progress.
     out: usize,
-    /// What was found and is not taken up yet.
+    /// Volumes that were found and are not being served yet.
     found: VecDeque<(VolumeName, ProbeResult)>,
-    /// How many are being taken up.
+    /// Volumes being served.
     arriving: usize,
-    /// The others, and when they are looked at.
+    /// The others, and when they are probed.
     due: Vec<(Instant, VolumeName)>,
     pauses: HashMap<VolumeName, Duration>,
 }
 
-/// What has become of a volume that was absent.
+/// What became of a volume that was absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is served, or is not to be asked for any more.
+    /// It is served, or not to be probed any more.
     Settled,
     /// It is still absent.
     NotYet,
 }
 
 impl RepeatedProbe {
-    /// Of `out` volumes that `probes` looks at already, and of others that are `absent`.
+    /// For `out` volumes that are being probed already, and others that are `absent`.
     pub fn of(probes: RemoteProbes, out: usize, absent: Vec<VolumeName>) -> Self {
         let (found, arriving, due, pauses) = (VecDeque::new(), 0, Vec::new(), HashMap::new());
         let mut repeated = RepeatedProbe { probes, out, found, arriving, due, pauses };
@@ -186,7 +186,7 @@ impl RepeatedProbe {
         repeated
     }
 
-    /// Begins, in a thread that ends with the daemon or when all have come.
+    /// Starts a thread that ends with the daemon, or when all volumes are served.
     ///
     /// # Errors
     /// The system has no thread.
@@ -230,14 +230,14 @@ impl RepeatedProbe {
         }
     }
 
-    /// Has a volume served, by a thread that waits for what it lies on.
+    /// Serves a volume from a thread of its own, which may wait for its backing.
     fn take_up(&mut self, daemon: &Arc<Daemon>, volume: VolumeName, probed: ProbeResult) {
         let (daemon, tell, name) = (Arc::downgrade(daemon), self.probes.tell.clone(), volume.clone());
         let begun = thread::Builder::new().name("arrival".to_owned()).spawn(move || {
             let Some(daemon) = daemon.upgrade() else { return };
             let arrival = daemon.volumes.arrive(name.as_str(), probed);
             drop(daemon);
-            // Nobody may want to know any more.
+            // The receiver may be gone.
             let _ = tell.send(ProbeEvent::Taken(name, arrival));
         });
         match begun {

@@ -11,14 +11,14 @@ use control::{
     },
 };
 
-/// A volume that is elsewhere may have changed since it was opened.
+/// A remote volume may have changed since it was opened.
 fn bring_up_to_date(report: &mut VolumeReport, standing: &VolumeStateReport) {
     report.size_bytes = Some(standing.size_bytes);
     report.read_only |= standing.backing_read_only;
 }
 
 impl Daemon {
-    /// One volume with all that is true of it.
+    /// One volume with its current state.
     pub(super) fn volume_shown(&self, name: &str) -> Result<VolumeReport, Refused> {
         let report = self.volumes.served().volume(name)?;
         let mut report = self.volumes.with_doubt(report);
@@ -42,7 +42,7 @@ impl Daemon {
         Ok(reports)
     }
 
-    /// What is true of the volumes, or of one.
+    /// The current state of all volumes, or of one.
     fn standings(&self, name: Option<&str>) -> Result<Vec<VolumeStateReport>, Refused> {
         if let Some(name) = name {
             self.volumes.served().volume(name)?;
@@ -184,7 +184,7 @@ fn report(host: &Host, served: &Served, sessions: &[SessionReport]) -> HostRepor
 }
 
 impl Served {
-    /// The namespaces that show a volume.
+    /// The namespaces of a volume.
     pub(super) fn namespaces_of(&self, volume: &config::name::VolumeName) -> Vec<NamespaceExportReport> {
         let shown = self.ways.subsystems.iter().flat_map(|subsystem| {
             let namespaces = subsystem.namespaces.iter().filter(|one| one.volume == *volume);

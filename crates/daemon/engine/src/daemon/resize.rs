@@ -1,7 +1,7 @@
-//! Volumes that change their size while the daemon runs.
+//! Resizing of volumes while the daemon runs.
 //!
-//! Invariant: nobody is promised blocks that are not there, and a size that hosts may have been told stays. The file is
-//! changed by descriptors of its own, while nobody waits for its disk but who asked.
+//! Invariant: hosts never see blocks that do not exist, and a size that hosts may know stays. The file is changed through
+//! its own descriptors, so that only this request waits for the disk.
 
 use super::{Volumes, refused, volumes::was_not_begun};
 use crate::store::Store;
@@ -32,13 +32,13 @@ impl Volumes {
         self.served().volume(name)
     }
 
-    /// Gives a volume its new size, and says what became of that if not all is well.
+    /// Resizes a volume; returns a warning if it succeeded only in part.
     fn change_size(&self, store: &mut Store, bytes: u64) -> Result<Option<String>, Refused> {
         let (name, before) = (store.volume.name.clone(), store.bytes);
         let failed =
             |why: std::io::Error| Refused::new(Code::Failed, format!("cannot change the file: {why}"));
-        // Growing: first the file, then the initiators. Shrinking: the other way round, so that
-        // nobody is promised blocks that are not there.
+        // Grow the file first and then notify the hosts; shrink in the opposite order. So hosts never see blocks that do
+        // not exist.
         let file_len = store.file_len().map_err(failed)?;
         if bytes >= before {
             self.set_len(store, bytes).map_err(failed)?;
@@ -48,7 +48,7 @@ impl Volumes {
                     store.undo_growth(before, file_len);
                     Err(refused(&why))
                 }
-                // Hosts may know the new size already, and write there: the file keeps it.
+                // Hosts may already know the new size and write there: the file keeps it.
                 Err(why) => Ok(Some(format!("some hosts may not have been notified: {why}"))),
             };
         }
@@ -59,11 +59,11 @@ impl Volumes {
             let _ = self.engine.resize_volume(name.as_str(), before);
             return Err(failed(why));
         }
-        // What was cut off is gone, and nobody is promised it again.
+        // The cut-off blocks are gone, and are not offered again.
         Ok(Some(format!("its file cannot be synced: {why}")))
     }
 
-    /// Changes the size of a volume's file. The engine is told of a sync that fails in this, and of none before.
+    /// Changes the size of a volume's file. Reports only a sync that fails here to the engine, not an earlier one.
     fn set_len(&self, twin: &mut Store, bytes: u64) -> std::io::Result<()> {
         twin.in_doubt = false;
         let done = twin.set_len(bytes);
@@ -76,7 +76,7 @@ impl Volumes {
     }
 }
 
-/// Refuses a size that a volume cannot have.
+/// Refuses an impossible size.
 fn may_become(store: &Store, bytes: u64, shrink: bool) -> Result<(), Refused> {
     let spec = &store.volume.spec;
     let invalid = |why: &str| Err(Refused::new(Code::Invalid, why));

@@ -1,9 +1,8 @@
-//! Targets that are stopped and started again while the daemon runs, and what they are set to.
+//! Stopping and starting targets while the daemon runs, and their settings.
 //!
-//! A stopped target keeps its volumes open and its name taken; initiators find it no more. Where the
-//! targets come from a file, starting one reads the file again: what it says of targets holds for logins
-//! from then on, and whatever else has changed in it is refused, so that the daemon never serves half of a
-//! file.
+//! A stopped target keeps its volumes open and its name in use, but initiators do not find it. If targets come from a
+//! file, starting one reads the file again: its target settings apply to later logins, and any other change in it is
+//! refused, so that the daemon never serves a mix of two versions.
 
 use std::fmt::Write as _;
 
@@ -14,12 +13,11 @@ use control::{
     report::{Setting, SettingsReport, SwitchReport, line::LineReport},
 };
 
-/// Reads the files again that the daemon was started with, beside volumes that were created since.
+/// Reads the daemon's files again, together with volumes that were created since.
 pub type PlanReader = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>), String> + Send + Sync>;
 
 impl Daemon {
-    /// Starts targets that are stopped, and reads them again where they come from a file. `None`: those
-    /// that run; an empty list: all.
+    /// Starts stopped targets, and reads them again if they come from a file. `None`: the running ones; an empty list: all.
     pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<SwitchReport>, Refused> {
         let _turn = self.volumes.lock_changes()?;
         let (known, lines) = self.targets_again()?;
@@ -65,7 +63,7 @@ impl Daemon {
         Ok(done)
     }
 
-    /// Stops targets: their sessions are asked to log out, and nobody gets in. An empty list: all.
+    /// Stops targets: their sessions are asked to log out, and none can log in. An empty list: all.
     pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<SwitchReport>, Refused> {
         let _turn = self.volumes.lock_changes()?;
         let (mut ways, before) = {
@@ -92,7 +90,7 @@ impl Daemon {
         Ok(done)
     }
 
-    /// What the targets are now by the file that they come from; else those that there are.
+    /// The targets according to their file, or the current ones without a file.
     fn targets_again(&self) -> Result<(Vec<Target>, Option<Vec<LineReport>>), Refused> {
         let (known, created) = {
             let served = self.volumes.served();
@@ -112,7 +110,7 @@ impl Daemon {
         Ok((plan.ways.targets, Some(lines)))
     }
 
-    /// Ends a session at once; its initiator may come back.
+    /// Ends a session at once; its initiator may log in again.
     pub(super) fn end_session(&self, id: u64) -> Result<(), Refused> {
         let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
         let is_it = |session: &&control::report::SessionReport| {
@@ -126,7 +124,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What targets are set to, in the words of `chiscsi.conf`. An empty list: all.
+    /// The settings of targets, in the syntax of `chiscsi.conf`. An empty list: all.
     pub(super) fn settings(&self, names: &[String]) -> Result<Vec<SettingsReport>, Refused> {
         let served = self.volumes.served();
         let all = || served.ways.targets.iter().chain(&served.stopped);
@@ -239,7 +237,7 @@ fn acl(host: &Host, grant: &Grant) -> String {
     parts.join(";")
 }
 
-/// What of a plan cannot be changed while it runs, and differs.
+/// A difference between two plans that cannot be applied while the daemon runs.
 fn difference(old: &Plan, new: &Plan) -> Option<&'static str> {
     fn configured(plan: &Plan) -> Vec<&Volume> {
         plan.volumes.iter().filter(|volume| volume.origin == Origin::Configured).collect()

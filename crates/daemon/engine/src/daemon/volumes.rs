@@ -1,7 +1,7 @@
-//! Volumes that come, go and are tried again while the daemon runs.
+//! Volumes that are created, deleted and retried while the daemon runs.
 //!
-//! Invariants: anyone who is refused has changed nothing; what hosts may have been told (a volume, a size) does not go
-//! away by itself; and one volume that cannot be served keeps no other from being served.
+//! Invariants: a refused request has changed nothing; what hosts may know (a volume, a size) does not disappear by
+//! itself; and one volume that cannot be served does not affect others.
 
 use uuid::Uuid;
 
@@ -34,13 +34,13 @@ const IN_DOUBT: &str = "a sync has failed: recent writes may be lost, and writes
 /// A volume that should be served and cannot be.
 #[derive(Clone, Debug)]
 pub struct FailedVolume {
-    /// As it is recorded; one of the configuration as it would be.
+    /// Its record; for a configured volume as it would be.
     pub recorded: VolumeRecord,
-    /// The volume, if what is recorded can be read.
+    /// The volume, if its record can be read.
     pub volume: Option<Volume>,
     /// Why it is not served.
     pub why: String,
-    /// It is on another machine, which is asked for it until it comes.
+    /// It is on another machine, and is probed until it is available.
     pub is_sought: bool,
 }
 
@@ -51,7 +51,7 @@ impl FailedVolume {
         FailedVolume { recorded, volume, why: why.to_string(), is_sought: false }
     }
 
-    /// A volume of another machine that does not give it now.
+    /// A remote volume that is not available now.
     pub fn absent(volume: &Volume, why: impl ToString) -> Self {
         FailedVolume { is_sought: true, ..FailedVolume::of(volume, why) }
     }
@@ -74,7 +74,7 @@ impl Volumes {
         }
         let volume = Volume { name, spec, origin: Origin::Created };
         let ways = self.default_ways(&volume);
-        // As the next start will judge it.
+        // The next start applies the same check.
         if let Some(why) = check::forbidden(&self.plan, &ways) {
             let message = format!("volume \"{}\" would be exported by default, but: {why}", volume.name);
             return Err(invalid(&message));
@@ -88,7 +88,7 @@ impl Volumes {
         is_free()?;
         let probed = ProbeNeeds::of_new(&volume).look();
         let (mut known, others) = self.snapshot()?;
-        // What is created has no past, whatever had its name.
+        // A new volume has no past, even if its name was used before.
         known.forget(&volume.name);
         let opened = OpenedStore::created(&volume, &known, others.iter(), probed);
         let opened = opened.map_err(|why| Refused::new(Code::Failed, why))?;
@@ -96,7 +96,7 @@ impl Volumes {
         let before = identities.clone();
         let begun = match is_free() {
             Ok(()) => self.begin(&volume, &ways, opened, &mut identities).inspect_err(|_| {
-                // What is created next by this name is another, and nothing was ever served from this place.
+                // A later volume of this name is a different one, and nothing was served from this file.
                 identities.restore_places(before);
                 identities.forget(&volume.name);
                 identities.save_unmade(&self.state);
@@ -109,7 +109,7 @@ impl Volumes {
         self.served().volume(name)
     }
 
-    /// Serves a new volume. If it is not to be, what is still to be undone comes with the reason.
+    /// Serves a new volume. A refusal carries what is still to be undone.
     fn begin(
         &self,
         volume: &Volume,
@@ -134,14 +134,14 @@ impl Volumes {
         Ok(())
     }
 
-    /// Writes down what must be known of a new volume before a host finds it.
+    /// Records what must be known of a new volume before hosts can see it.
     fn prepare(&self, volume: &Volume, store: &Store, identities: &mut Identities) -> Result<(), Refused> {
         identities.save(&self.state).map_err(|why| Refused::new(Code::Failed, why))?;
-        // Reservations, bad blocks and protection are of what a disk held that had this identity before.
+        // Old reservations, bad blocks and protection belong to the former contents of this identity.
         if store.is_blank() {
             self.engine.forget_past(store).map_err(|why| refused(&why))?;
         }
-        // A volume that hosts have found comes back after a restart.
+        // A volume that hosts can see comes back after a restart.
         self.record(Some(volume))
     }
 
@@ -156,7 +156,7 @@ impl Volumes {
         if is_served {
             return self.acknowledge(name);
         }
-        // Its files are closed before they are opened again, and nobody waits for that.
+        // Close its files before they are opened again, without holding a lock.
         let closed = self.let_go(name)?;
         drop(closed);
         let probe = {
@@ -171,14 +171,14 @@ impl Volumes {
         self.served().volume(name)
     }
 
-    /// What other machines are to be asked for a volume that they did not give, if it is still to be served.
+    /// The probe of a remote volume that was not available, if it is still to be served.
     pub(super) fn probe_absent(&self, name: &str) -> Option<ProbeNeeds> {
         let (identities, served) = (self.lock_changes_at_last(), self.served());
         let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought)?;
         Some(ProbeNeeds::of(one.volume.as_ref()?, &identities))
     }
 
-    /// Serves a volume that other machines did not give before, if they do now.
+    /// Serves a remote volume that was not available before, if the probe found it.
     pub(super) fn arrive(&self, name: &str, probed: ProbeResult) -> Arrival {
         let reason = || {
             let served = self.served();
@@ -196,7 +196,7 @@ impl Volumes {
         if reason().is_some() { Arrival::NotYet } else { Arrival::Settled }
     }
 
-    /// Takes up a volume that could not be served; one that has come meanwhile is none of these any more.
+    /// Tries to serve a failed volume; does nothing if it is served by now.
     fn serve_again(&self, name: &str, probed: ProbeResult) -> Result<(), Refused> {
         let found = self.served().unserved.iter().find(|one| one.recorded.name == name).cloned();
         let Some(one) = found else { return Ok(()) };
@@ -225,7 +225,7 @@ impl Volumes {
         if let Err(why) = identities.save(&self.state) {
             return Err(StartRefusal::with(Refused::new(Code::Failed, why), store));
         }
-        // What leads to it was never taken away.
+        // Its targets and subsystems were never removed.
         if let Err(why) = self.engine.add_volume(&store, &ServedNames::default()) {
             return Err(self.give_up(store, (&why, StartKind::Again)));
         }
@@ -237,15 +237,15 @@ impl Volumes {
         Ok(())
     }
 
-    /// Lets go a volume that was taken back while shards were still busy with it, if they are not any more. Gives what
-    /// is to be closed.
+    /// Releases a volume that was removed while shards were still using it, once they are not. Returns what is to be
+    /// closed.
     fn let_go(&self, name: &str) -> Result<Vec<Store>, Refused> {
         let turn = self.lock_changes()?;
         if !self.served().leaving.iter().any(|store| store.volume.name.as_str() == name) {
             return Ok(Vec::new());
         }
         self.engine.remove_volume(name, true).map_err(|why| refused(&why))?;
-        // What leads to it stays, for when it is served.
+        // Its targets and subsystems stay, for when it is served.
         let ways = self.served().ways.clone();
         self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
         drop(turn);
@@ -254,7 +254,7 @@ impl Volumes {
         Ok(served.leaving.extract_if(.., |store| store.volume.name.as_str() == name).collect())
     }
 
-    /// The operator takes note of a failed sync: what was written may be lost, and hosts may write again.
+    /// The operator acknowledges a failed sync: recent writes may be lost, and hosts may write again.
     fn acknowledge(&self, name: &str) -> Result<VolumeReport, Refused> {
         let twin = self.twin(name)?.filter(|_| self.engine.is_in_doubt(name));
         let Some(twin) = twin else {
@@ -268,13 +268,13 @@ impl Volumes {
         served.volume(name)
     }
 
-    /// A volume that is served, with descriptors of its own.
+    /// A copy of a served volume, with its own descriptors.
     pub(super) fn twin(&self, name: &str) -> Result<Option<Store>, Refused> {
         let twin = self.served().store(name).map(|store| store.twin()).transpose();
         twin.map_err(|why| Refused::new(Code::Failed, format!("no second descriptor of its file: {why}")))
     }
 
-    /// Has it known which volume was opened.
+    /// Determines the identity of an opened volume.
     fn give_identity(&self, opened: OpenedStore, identities: &mut Identities) -> Result<Store, StartRefusal> {
         let others = self.served().open();
         let identified = opened.with_identity(identities, others.iter());
@@ -284,8 +284,8 @@ impl Volumes {
         })
     }
 
-    /// Undoes what opening a volume made that is not served, and closes it. Its disk is waited for: who has the turn
-    /// does not come here.
+    /// Undoes what opening an unserved volume created, and closes it. This waits for its disk, so the caller must not hold
+    /// the change lock.
     fn undo(&self, StartRefusal { why, store }: StartRefusal) -> Refused {
         let removed = store.as_ref().map(|store| store.undo()).unwrap_or_default();
         if !removed.is_empty() {
@@ -293,13 +293,13 @@ impl Volumes {
             removed.iter().for_each(|(key, path)| identities.unmade(key, path));
             identities.save_unmade(&self.state);
         }
-        // Only now: what is made next may have its numbers.
+        // Only now: a new file may get its device and inode numbers.
         drop(store);
         why
     }
 
-    /// Parts with what was opened and which the engine did not take. Where shards may know of it, it stays open, and
-    /// its file is nobody else's, until they have let it go.
+    /// Gives up an opened volume that the engine refused. If shards may know of it, it stays open, and its file is not
+    /// used otherwise, until they have released it.
     fn give_up(&self, store: Store, (why, what): (&EngineError, StartKind)) -> StartRefusal {
         if was_not_begun(why) {
             return StartRefusal::with(refused(why), store);
@@ -319,13 +319,13 @@ impl Volumes {
         StartRefusal::of(Refused { message, ..refused(why) })
     }
 
-    /// What the engine holds against a volume.
+    /// Adds the failure that the engine reports for a volume.
     pub(super) fn with_doubt(&self, report: VolumeReport) -> VolumeReport {
         let doubt = || self.engine.is_in_doubt(&report.name).then(|| IN_DOUBT.to_owned());
         VolumeReport { failed: report.failed.clone().or_else(doubt), ..report }
     }
 
-    /// Writes down which volumes come back, and this one. Only who has the turn does.
+    /// Records which volumes come back at the next start, and this one. The caller holds the change lock.
     pub(super) fn record(&self, new: Option<&Volume>) -> Result<(), Refused> {
         let (volumes, unserved) = {
             let served = self.served();
@@ -336,7 +336,7 @@ impl Volumes {
             .map_err(|why| Refused::new(Code::Failed, why))
     }
 
-    /// What leads to a volume that no configuration names.
+    /// The default target and subsystem of a volume.
     fn default_ways(&self, volume: &Volume) -> ServedNames {
         let (node, open) = (self.plan.node.as_ref(), self.plan.hosts.is_empty());
         let tags = |protocol| check::tags_of(self.plan.portals.iter(), protocol);
@@ -356,7 +356,7 @@ impl Volumes {
         let _held = self.lock_name(name, "deleted")?;
         let mut identities = self.lock_changes()?;
         let report = self.served().volume(name)?;
-        // Of one that could not be served it has what leads there.
+        // Of a failed volume the engine has the targets and subsystems.
         self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
         let files = self.served().part_with(name);
         tracing::info!(volume = name, "volume deleted");
@@ -369,7 +369,7 @@ impl Volumes {
             let message = format!("no longer served, but its records could not be removed: {why}");
             Refused::new(Code::Failed, message)
         };
-        // Only now: one that comes back at the next start is held against what was known of it.
+        // Only now: a volume that comes back at the next start is compared with what was known of it.
         let forgotten = recorded.and_then(|()| {
             if let Ok(name) = VolumeName::parse(name) {
                 identities.forget(&name);
@@ -377,16 +377,16 @@ impl Volumes {
             identities.save(&self.state).map_err(failed)
         });
         drop(identities);
-        // What is in flight ends, and what hosts were told is written is made stable, before its file is let go. Nobody
-        // waits for that but who asked.
+        // Operations in flight complete and acknowledged writes are synced before its file is closed. Only this request
+        // waits for that.
         let gone = self.engine.drain_volume(name).map_err(|why| refused(&why));
         let synced = gone.and_then(|()| self.close(name));
-        // Who deletes a volume has seen that a sync of it has failed.
+        // By deleting a volume the operator acknowledges a failed sync.
         forgotten.and_then(|()| notes::forget(&self.state, &files).map_err(failed))?;
         synced.map(|()| report)
     }
 
-    /// Closes the files of a volume that is out of the shards; until that is done they are nobody else's.
+    /// Closes the files of a volume that no shard uses; until then no other volume may use them.
     fn close(&self, name: &str) -> Result<(), Refused> {
         let is_it = |store: &mut Store| store.volume.name.as_str() == name;
         let mut parted: Vec<Store> = {
@@ -395,7 +395,7 @@ impl Volumes {
             served.leaving.extend(parted.iter().map(Store::outline));
             parted
         };
-        // Memory that is let go comes back to nobody: nor does what was recorded of it.
+        // Freed memory is lost, and so are its records.
         let is_memory = |store: &&Store| matches!(store.volume.spec.source, Source::Ram | Source::Null);
         for store in parted.iter().filter(is_memory) {
             if let Err(why) = self.engine.forget_past(store) {
@@ -412,7 +412,7 @@ impl Volumes {
     }
 }
 
-/// Why a volume is not served after all, and what is to be undone of it if no shard knows it.
+/// Why a volume is not served after all, and what to undo if no shard knows it.
 struct StartRefusal {
     why: Refused,
     store: Option<Box<Store>>,
@@ -428,16 +428,16 @@ impl StartRefusal {
     }
 }
 
-/// What was not taken by the engine.
+/// What the engine refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StartKind {
-    /// A volume that was to be created: it is none.
+    /// A new volume: it does not exist then.
     Created,
-    /// One that is recorded or configured, and stays to be served.
+    /// A recorded or configured volume, which is still to be served.
     Again,
 }
 
-/// Whether the engine has told no host of what it refused.
+/// Whether no host can have seen what the engine refused.
 pub(super) fn was_not_begun(why: &EngineError) -> bool {
     match why {
         EngineError::Listen { .. } | EngineError::Start(_) | EngineError::InUse { .. } => true,
@@ -448,7 +448,7 @@ pub(super) fn was_not_begun(why: &EngineError) -> bool {
 }
 
 impl Served {
-    /// What is open, without its files: those that are served and those that leave.
+    /// All open volumes, without their files: those that are served and those that leave.
     pub(super) fn open(&self) -> Vec<Store> {
         self.stores.iter().chain(&self.leaving).map(Store::outline).collect()
     }
@@ -458,8 +458,8 @@ impl Served {
         self.stores.iter_mut().find(|store| store.volume.name.as_str() == name)
     }
 
-    /// Takes away a volume that no host reaches any more, and all that leads to it. It is shown as one that leaves,
-    /// and its name and files are nobody else's, until its files are closed. Gives which of its files notes may be of.
+    /// Removes a volume that no host can reach any more, with its targets and subsystems. It is shown as leaving, and keeps
+    /// its name and files, until the files are closed. Returns the files that may have records of failed syncs.
     fn part_with(&mut self, name: &str) -> Vec<Uuid> {
         let is_it = |store: &mut Store| store.volume.name.as_str() == name;
         let parted: Vec<Store> = self.stores.extract_if(.., is_it).collect();
@@ -475,7 +475,7 @@ impl Served {
         files
     }
 
-    /// Refuses a name that a volume has, whatever has become of it.
+    /// Refuses a name in use by any volume, served or not.
     fn free_for(&self, name: &str) -> Result<(), Refused> {
         match self.volume(name) {
             Ok(_) => Err(Refused::new(Code::Conflict, format!("there is already a volume \"{name}\""))),
@@ -483,7 +483,7 @@ impl Served {
         }
     }
 
-    /// What is recorded of volumes that are not served and shall come back.
+    /// Records of volumes that are not served and come back at the next start.
     fn recorded(&self) -> Vec<VolumeRecord> {
         let created = self.unserved.iter().filter(|one| one.is_created());
         created.map(|one| one.recorded.clone()).collect()
@@ -495,7 +495,7 @@ impl Served {
         served.chain(self.unserved.iter().map(|one| self.failed(one))).chain(leaving).collect()
     }
 
-    /// The volumes that are not served as they should be, and why.
+    /// The volumes that are not served, and why.
     pub(super) fn failures(volumes: Vec<VolumeReport>) -> Vec<FailureReport> {
         let failed = volumes.into_iter();
         failed.filter_map(|one| Some(FailureReport { volume: one.name, why: one.failed? })).collect()
@@ -512,7 +512,7 @@ impl Served {
         VolumeReport { failed, ..self.report(store) }
     }
 
-    /// A volume that is known only by what was asked for.
+    /// The report of a volume that could not be opened.
     fn failed(&self, one: &FailedVolume) -> VolumeReport {
         let spec = one.volume.as_ref().map(|volume| &volume.spec);
         let is = |flag: fn(&spec::Spec) -> bool| spec.is_some_and(flag);
