@@ -17,6 +17,7 @@
 
 pub mod controller;
 pub mod host;
+mod limits;
 mod link_fault;
 mod pdu_writer;
 mod queue;

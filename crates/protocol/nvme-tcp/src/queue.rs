@@ -2,9 +2,9 @@
 //! clocks, and ends. What a PDU means, and what is in work, is the [`Role`]'s.
 
 use crate::LinkFault;
-use crate::controller::QueueSize;
+use crate::limits::QueueSize;
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver, Term};
-use crate::send_queue::{OutgoingPdu, SendQueue};
+use crate::send_queue::{NoMemory, OutgoingPdu, SendQueue};
 use crate::wire::Terms;
 use buf::{Cx, Errno, Time};
 use std::collections::VecDeque;
@@ -126,9 +126,6 @@ pub trait RoleQueue: Sized {
         false
     }
 }
-
-/// There is no memory for a batch.
-pub struct NoMemory;
 
 impl<R: Role> Queue<R>
 where

@@ -1,7 +1,6 @@
 //! PDUs that wait to be sent, and what the kernel still holds of them.
 
 use crate::pdu_writer::PduWriter;
-use crate::queue::NoMemory;
 use crate::wire::Terms;
 use buf::{Cx, Sg, Time};
 use std::collections::VecDeque;
@@ -30,6 +29,9 @@ pub struct SendQueue<P> {
     /// Bytes in batches that the kernel still holds.
     kernel_bytes: u64,
 }
+
+/// There is no memory for a batch.
+pub struct NoMemory;
 
 impl<P> Default for SendQueue<P> {
     fn default() -> Self {

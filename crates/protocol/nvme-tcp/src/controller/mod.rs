@@ -18,19 +18,18 @@
 mod capsules;
 mod command;
 mod data;
-mod limits;
 mod outgoing;
 mod receive;
 mod respond;
 mod task;
 mod task_table;
 
+pub use crate::limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use crate::queue::{Phase, Queue, Role, Timeouts};
 use crate::receiver::Term;
 use crate::wire::Terms;
 use buf::{Class, Cx, Sg, SgMut};
 use capsules::Capsules;
-pub use limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
 use outgoing::OutgoingPdu;
 use receive::PduData;

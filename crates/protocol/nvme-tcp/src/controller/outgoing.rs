@@ -4,7 +4,7 @@
 //! on the last C2HData where it may, else as a CapsuleResp right behind it in the same batch.
 
 use super::ControllerQueue;
-use super::limits::QueueSize;
+use crate::limits::QueueSize;
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::receiver::Term;
 use crate::send_queue;

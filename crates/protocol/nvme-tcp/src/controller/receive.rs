@@ -6,8 +6,9 @@
 use super::outgoing::{Context, OutgoingPdu};
 use super::{ControllerQueue, ControllerRole};
 use crate::LinkFault;
-use crate::queue::{NoMemory, Phase, RoleQueue};
+use crate::queue::{Phase, RoleQueue};
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver};
+use crate::send_queue::NoMemory;
 use crate::wire::{
     ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Frame, H2cData, IcReq, PduLimits,
     PduType, Sender, TermReq,

@@ -1,8 +1,8 @@
 //! The tasks of a queue by tag and by CID, and what all of them together take up.
 
 use super::capsules::Capsules;
-use super::limits::ENTRIES_MAX;
 use super::task::Task;
+use crate::limits::ENTRIES_MAX;
 use buf::{Pool, Time};
 use stream::{Slab, Tag, TagIndex};
 

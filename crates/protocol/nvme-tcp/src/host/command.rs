@@ -1,7 +1,6 @@
 //! One command: from its submission to its completion.
 
-use super::HostQueue;
-use super::outgoing::OutgoingPdu;
+use super::{HostQueue, OutgoingPdu};
 use crate::queue::Phase;
 use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, Fatal, FatalStatus, Flags, Frame, R2t};
 use buf::{Payload, Sg, SgMut};

@@ -14,7 +14,7 @@ mod command;
 mod outgoing;
 mod receive;
 
-use crate::controller::{ENTRIES_MAX, QueueSize};
+use crate::limits::{ENTRIES_MAX, QueueSize};
 use crate::pdu_writer::DIGEST_SEGMENT_MAX;
 use crate::queue::{Phase, Queue, Role, Timeouts};
 use crate::receiver::Term;
@@ -22,7 +22,6 @@ use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Payload};
 use command::Command;
 use nvme::{Cqe, Sqe};
-use outgoing::OutgoingPdu;
 use receive::PduData;
 use std::time::Duration;
 use stream::{Host, HostEvent, Inlet, Slab, Tag, TagIndex};
@@ -65,6 +64,28 @@ impl Default for HostLimits {
             term_timeout: Duration::from_secs(5),
         }
     }
+}
+
+/// A PDU, or a run of H2CData PDUs.
+#[derive(Debug)]
+pub enum OutgoingPdu {
+    /// ICReq.
+    Init,
+    /// A command, with its data if that is in the capsule.
+    Capsule(Tag),
+    /// What an R2T asked for, from `at` on.
+    Data {
+        /// The command.
+        tag: Tag,
+        /// The R2T's.
+        ttag: u16,
+        /// Offset of the next byte in the command's data.
+        at: u32,
+        /// Where the stretch ends.
+        end: u32,
+    },
+    /// Last words.
+    Term(Box<Term>),
 }
 
 /// An NVMe/TCP queue on the host's side.

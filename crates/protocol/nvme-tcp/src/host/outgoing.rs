@@ -1,36 +1,14 @@
 //! What waits to be sent to the controller, and how it is put on the wire.
 
+use super::OutgoingPdu;
 use super::command::{Command, CommandData};
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
-use crate::receiver::Term;
 use crate::send_queue;
 use crate::wire::{CapsuleCmd, H2cData, IcReq, PduType, TermReq, Terms};
 use buf::Sg;
 use std::ops::Range;
-use stream::{Batch, Slab, Tag};
+use stream::{Batch, Slab};
 use zerocopy::IntoBytes;
-
-/// A PDU, or a run of H2CData PDUs.
-#[derive(Debug)]
-pub enum OutgoingPdu {
-    /// ICReq.
-    Init,
-    /// A command, with its data if that is in the capsule.
-    Capsule(Tag),
-    /// What an R2T asked for, from `at` on.
-    Data {
-        /// The command.
-        tag: Tag,
-        /// The R2T's.
-        ttag: u16,
-        /// Offset of the next byte in the command's data.
-        at: u32,
-        /// Where the stretch ends.
-        end: u32,
-    },
-    /// Last words.
-    Term(Box<Term>),
-}
 
 /// What PDUs of a host are made from.
 pub struct Context<'a> {

@@ -1,11 +1,12 @@
 //! From received bytes to PDUs of the controller.
 
 use super::command::CommandData;
-use super::outgoing::{Context, OutgoingPdu};
-use super::{HostQueue, HostRole};
+use super::outgoing::Context;
+use super::{HostQueue, HostRole, OutgoingPdu};
 use crate::LinkFault;
-use crate::queue::{NoMemory, Phase, RoleQueue};
+use crate::queue::{Phase, RoleQueue};
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState};
+use crate::send_queue::NoMemory;
 use crate::wire::{
     C2hData, CapsuleResp, CommonHeader, Fatal, Flags, Frame, IcResp, PduLimits, PduType, R2t, Sender, TermReq,
 };

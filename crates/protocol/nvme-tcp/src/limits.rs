@@ -87,10 +87,10 @@ pub struct QueueSize {
 /// A queue on its way to another shard, its Connect unanswered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueHandoff {
-    pub(super) terms: Terms,
-    pub(super) connect: Sqe,
+    pub(crate) terms: Terms,
+    pub(crate) connect: Sqe,
     /// What came behind the Connect.
-    pub(super) left: Box<[u8]>,
+    pub(crate) left: Box<[u8]>,
 }
 
 impl QueueHandoff {
