@@ -6,8 +6,6 @@
 
 use std::ffi::c_void;
 
-use crate::state::Volume;
-
 pub const BW_ABI_VERSION: u32 = 1;
 
 pub const BW_IO_AUTO: u32 = 0;
@@ -99,7 +97,8 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     pub user: *mut c_void,
-    pub volume: *mut Volume,
+    /// A `Volume` of [`crate::state`].
+    pub volume: *mut c_void,
     pub id: u64,
     pub block: u64,
     pub status: i32,

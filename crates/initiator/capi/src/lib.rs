@@ -33,7 +33,7 @@ use client::{Durability, Error, Initiator, IoChoice, Nexus, Settings};
 
 use crate::abi::{Completion, Geometry, Options, Request};
 use crate::pieces::Piece;
-use crate::state::{For, Stage, State, Volume, What};
+use crate::state::{Context, OpKind, OpenState, Volume, Waiter};
 use crate::status::{Status, of_error, said, usage};
 
 /// A number that no other thread has, ever.
@@ -55,7 +55,7 @@ fn code(result: Result<c_int, Status>) -> c_int {
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed, as the header demands; what is returned is the only
 /// reference until the call returns, since no call is made within another.
-unsafe fn state<'a>(initiator: *mut State) -> Result<&'a mut State, Status> {
+unsafe fn state<'a>(initiator: *mut Context) -> Result<&'a mut Context, Status> {
     let at = NonNull::new(initiator).ok_or_else(|| usage("the initiator is NULL"))?;
     // SAFETY: the handle is good. `thread` is written once, before anybody has the handle, so that another
     // thread may read it.
@@ -71,7 +71,7 @@ unsafe fn state<'a>(initiator: *mut State) -> Result<&'a mut State, Status> {
 ///
 /// # Safety
 /// As for [`state`].
-unsafe fn volume<'a>(volume: *mut Volume) -> Result<(&'a mut State, client::Handle), Status> {
+unsafe fn volume<'a>(volume: *mut Volume) -> Result<(&'a mut Context, client::Handle), Status> {
     let at = NonNull::new(volume).ok_or_else(|| usage("the volume is NULL"))?;
     // SAFETY: the handle is good, and what it points to never changes.
     let (of, handle) = unsafe { (at.as_ref().state, at.as_ref().handle) };
@@ -184,7 +184,7 @@ fn settings(options: &Options) -> Result<Settings, Status> {
 /// # Safety
 /// `options` is NULL or points to a struct of the size that it says; `initiator` is NULL or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_initiator_new(options: *const Options, initiator: *mut *mut State) -> c_int {
+pub unsafe extern "C" fn bw_initiator_new(options: *const Options, initiator: *mut *mut Context) -> c_int {
     let mut asked = Options::default();
     if !options.is_null() {
         // SAFETY: the size stands at the front of the caller's struct, which has as many bytes.
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn bw_initiator_new(options: *const Options, initiator: *m
             return Err(usage("there is nowhere to put the initiator"));
         }
         let made = Initiator::new(settings(&asked)?).map_err(|why| of_error(&why))?;
-        let made = Box::into_raw(Box::new(State::new(made, this_thread())));
+        let made = Box::into_raw(Box::new(Context::new(made, this_thread())));
         // SAFETY: it is not NULL, and the caller's to be written.
         unsafe { initiator.write(made) };
         Ok(0)
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn bw_initiator_new(options: *const Options, initiator: *m
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_initiator_free(initiator: *mut State) -> c_int {
+pub unsafe extern "C" fn bw_initiator_free(initiator: *mut Context) -> c_int {
     if initiator.is_null() {
         return 0;
     }
@@ -233,12 +233,12 @@ pub unsafe extern "C" fn bw_initiator_free(initiator: *mut State) -> c_int {
 /// NULL or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_open(
-    initiator: *mut State,
+    initiator: *mut Context,
     urls: *const c_char,
     volume: *mut *mut Volume,
 ) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { open(initiator, urls, volume, Initiator::open, Stage::Open) })
+    code(unsafe { open(initiator, urls, volume, Initiator::open, OpenState::Open) })
 }
 
 /// `bw_open_begin`
@@ -247,22 +247,22 @@ pub unsafe extern "C" fn bw_open(
 /// As for [`bw_open`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_open_begin(
-    initiator: *mut State,
+    initiator: *mut Context,
     urls: *const c_char,
     volume: *mut *mut Volume,
 ) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { open(initiator, urls, volume, Initiator::begin, Stage::Opening) })
+    code(unsafe { open(initiator, urls, volume, Initiator::begin, OpenState::Opening) })
 }
 
 /// # Safety
 /// As for [`bw_open`].
 unsafe fn open(
-    initiator: *mut State,
+    initiator: *mut Context,
     urls: *const c_char,
     volume: *mut *mut Volume,
     act: impl FnOnce(&mut Initiator, &str) -> Result<client::Handle, Error>,
-    stage: Stage,
+    open_state: OpenState,
 ) -> Result<c_int, Status> {
     // SAFETY: as demanded.
     let (state, urls) = unsafe { (state(initiator)?, text(urls)?) };
@@ -273,7 +273,7 @@ unsafe fn open(
     // What ended of other volumes while this one was waited for is announced by nothing else.
     state.gather();
     let handle = opened.map_err(|why| of_error(&why))?;
-    let made = state.keep(handle, stage, urls);
+    let made = state.keep(handle, open_state, urls);
     // SAFETY: it is not NULL, and the caller's to be written.
     unsafe { volume.write(made.as_ptr()) };
     Ok(0)
@@ -291,10 +291,10 @@ pub unsafe extern "C" fn bw_state(of: *mut Volume) -> c_int {
         Err(status) => return status.0,
     };
     let Some(opened) = state.opened(handle) else { return usage("there is no such volume").0 };
-    match opened.stage {
-        Stage::Opening => abi::BW_STATE_OPENING,
-        Stage::Open => abi::BW_STATE_OPEN,
-        Stage::Failed => match &opened.why {
+    match opened.open_state {
+        OpenState::Opening => abi::BW_STATE_OPENING,
+        OpenState::Open => abi::BW_STATE_OPEN,
+        OpenState::Failed => match &opened.why {
             Some(why) => of_error(why).0,
             None => of_error(&state.initiator.why_not_open(handle, &opened.urls)).0,
         },
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn bw_has_changed(of: *mut Volume) -> c_int {
 }
 
 /// An operation of the header's, with its pointer looked at.
-fn what(op: u32, flags: u32, data: *mut c_void, len: u64) -> Result<What, Status> {
+fn kind(op: u32, flags: u32, data: *mut c_void, len: u64) -> Result<OpKind, Status> {
     let allowed = match op {
         abi::BW_WRITE => abi::BW_FUA,
         abi::BW_WRITE_ZEROES => abi::BW_ALLOCATE,
@@ -359,14 +359,14 @@ fn what(op: u32, flags: u32, data: *mut c_void, len: u64) -> Result<What, Status
         NonNull::new(data.cast::<u8>()).ok_or_else(|| usage("bw_request.data is NULL"))
     };
     Ok(match op {
-        abi::BW_READ => What::Read(memory()?),
+        abi::BW_READ => OpKind::Read(memory()?),
         abi::BW_WRITE => {
             let stable = flags & abi::BW_FUA != 0;
-            What::Write(memory()?, if stable { Durability::Stable } else { Durability::Cached })
+            OpKind::Write(memory()?, if stable { Durability::Stable } else { Durability::Cached })
         }
-        abi::BW_FLUSH => What::Flush,
-        abi::BW_DISCARD => What::Discard,
-        abi::BW_WRITE_ZEROES => What::Zero { unmap: flags & abi::BW_ALLOCATE == 0 },
+        abi::BW_FLUSH => OpKind::Flush,
+        abi::BW_DISCARD => OpKind::Discard,
+        abi::BW_WRITE_ZEROES => OpKind::Zero { unmap: flags & abi::BW_ALLOCATE == 0 },
         _ => return Err(usage("bw_request.op is no operation")),
     })
 }
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn bw_submit(of: *mut Volume, request: *const Request, id:
         }
         // SAFETY: it is not NULL, and the caller's to be read.
         let Request { op, flags, data, len, offset, user } = unsafe { request.read() };
-        let name = state.start(handle, what(op, flags, data, len)?, None, offset, len, For::Poll(user))?;
+        let name = state.start(handle, kind(op, flags, data, len)?, None, offset, len, Waiter::Poll(user))?;
         if !id.is_null() {
             // SAFETY: the caller's to be written.
             unsafe { id.write(name) };
@@ -446,8 +446,8 @@ pub unsafe extern "C" fn bw_submitv(
         // SAFETY: as demanded.
         let (pieces, len) = unsafe { gathered(pieces, count) }?;
         // Its pieces are its memory: this pointer is not looked at.
-        let what = what(op, flags, NonNull::<u8>::dangling().as_ptr().cast(), len)?;
-        let name = state.start(handle, what, Some(pieces), offset, len, For::Poll(user))?;
+        let kind = kind(op, flags, NonNull::<u8>::dangling().as_ptr().cast(), len)?;
+        let name = state.start(handle, kind, Some(pieces), offset, len, Waiter::Poll(user))?;
         if !id.is_null() {
             // SAFETY: the caller's to be written.
             unsafe { id.write(name) };
@@ -488,7 +488,7 @@ unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64
             return Ok(0);
         }
         let id = loop {
-            match state.start(handle, what(op, flags, data, len)?, None, offset, len, For::Call) {
+            match state.start(handle, kind(op, flags, data, len)?, None, offset, len, Waiter::Call) {
                 Ok(id) => break id,
                 Err(Status::AGAIN) => {
                     state.turn(None);
@@ -565,7 +565,7 @@ pub unsafe extern "C" fn bw_write_zeroes(of: *mut Volume, len: u64, offset: u64,
 /// `initiator` is NULL or a handle that was not closed; `completions` has room for `max`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_poll(
-    initiator: *mut State,
+    initiator: *mut Context,
     completions: *mut Completion,
     max: usize,
     timeout_ms: c_int,
@@ -592,7 +592,7 @@ pub unsafe extern "C" fn bw_poll(
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_in_flight(initiator: *mut State) -> c_int {
+pub unsafe extern "C" fn bw_in_flight(initiator: *mut Context) -> c_int {
     // SAFETY: as demanded.
     code(unsafe { state(initiator) }.map(|state| state.in_flight() as c_int))
 }
@@ -602,7 +602,7 @@ pub unsafe extern "C" fn bw_in_flight(initiator: *mut State) -> c_int {
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_fd(initiator: *mut State) -> c_int {
+pub unsafe extern "C" fn bw_fd(initiator: *mut Context) -> c_int {
     // SAFETY: as demanded.
     code(unsafe { state(initiator) }.map(|state| state.initiator.as_fd().as_raw_fd()))
 }
@@ -612,7 +612,7 @@ pub unsafe extern "C" fn bw_fd(initiator: *mut State) -> c_int {
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_timeout_ms(initiator: *mut State) -> c_int {
+pub unsafe extern "C" fn bw_timeout_ms(initiator: *mut Context) -> c_int {
     // SAFETY: as demanded.
     code(unsafe { state(initiator) }.map(|state| match state.wait_max() {
         None => -1,

@@ -29,20 +29,20 @@ const BLOCKS_MAX: u64 = 1 << 31;
 /// What a caller's handle points to.
 #[derive(Debug)]
 pub struct Volume {
-    pub(crate) state: *mut State,
+    pub(crate) state: *mut Context,
     pub(crate) handle: Handle,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum OpenState {
     Opening,
     Open,
     Failed,
 }
 
-pub(crate) struct Opened {
+pub(crate) struct OpenVolume {
     pub(crate) handle: Handle,
-    pub(crate) stage: Stage,
+    pub(crate) open_state: OpenState,
     pub(crate) urls: String,
     /// When it was begun; its paths have said that it is open.
     begun: Instant,
@@ -55,7 +55,7 @@ pub(crate) struct Opened {
 
 /// What an operation does with each of its commands.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum OpKind {
     Read(NonNull<u8>),
     Write(NonNull<u8>, Durability),
     Flush,
@@ -65,7 +65,7 @@ pub(crate) enum What {
 
 /// Who waits for the end of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum Waiter {
     /// A completion is to be polled.
     Poll(*mut c_void),
     /// A call that waits.
@@ -74,8 +74,8 @@ pub(crate) enum For {
 
 struct Task {
     volume: Handle,
-    whom: For,
-    what: What,
+    waiter: Waiter,
+    kind: OpKind,
     /// Its memory, where that is not one piece.
     pieces: Option<Box<[Piece]>>,
     /// In bytes from the operation's begin: what was not made commands yet, up to the end.
@@ -102,11 +102,11 @@ struct Command {
 }
 
 /// What the handle of an initiator points to.
-pub struct State {
+pub struct Context {
     pub(crate) initiator: Initiator,
     pub(crate) thread: u64,
     lender: Lender,
-    pub(crate) volumes: Vec<Opened>,
+    pub(crate) volumes: Vec<OpenVolume>,
     tasks: Table<Task>,
     commands: Table<Command>,
     /// Loans that are over and that nobody has been told of.
@@ -122,9 +122,9 @@ pub struct State {
     unsent: bool,
 }
 
-impl State {
+impl Context {
     pub(crate) fn new(initiator: Initiator, thread: u64) -> Self {
-        State {
+        Context {
             initiator,
             thread,
             lender: Lender::new(),
@@ -141,15 +141,15 @@ impl State {
         }
     }
 
-    pub(crate) fn opened(&self, handle: Handle) -> Option<&Opened> {
+    pub(crate) fn opened(&self, handle: Handle) -> Option<&OpenVolume> {
         self.volumes.iter().find(|opened| opened.handle == handle)
     }
 
     /// Keeps a volume, and makes the caller's handle of it.
-    pub(crate) fn keep(&mut self, handle: Handle, stage: Stage, urls: &str) -> NonNull<Volume> {
+    pub(crate) fn keep(&mut self, handle: Handle, open_state: OpenState, urls: &str) -> NonNull<Volume> {
         let at = NonNull::from(Box::leak(Box::new(Volume { state: self, handle })));
         let (begun, urls) = (Instant::now(), urls.to_owned());
-        self.volumes.push(Opened { handle, stage, urls, begun, is_open: false, why: None, at });
+        self.volumes.push(OpenVolume { handle, open_state, urls, begun, is_open: false, why: None, at });
         at
     }
 
@@ -157,18 +157,18 @@ impl State {
     pub(crate) fn start(
         &mut self,
         volume: Handle,
-        what: What,
+        kind: OpKind,
         pieces: Option<Box<[Piece]>>,
         offset: u64,
         len: u64,
-        whom: For,
+        waiter: Waiter,
     ) -> Result<u64, Status> {
-        let (block, each) = self.judge(volume, what, offset, len)?;
+        let (block, each) = self.judge(volume, kind, offset, len)?;
         self.turns = self.turns.wrapping_add(1);
         let task = Task {
             volume,
-            whom,
-            what,
+            waiter,
+            kind,
             pieces,
             next: 0,
             end: len,
@@ -191,18 +191,18 @@ impl State {
                 "as many operations are in work as can be: poll, then submit again",
             ));
         }
-        self.in_flight += u32::from(matches!(whom, For::Poll(_)));
+        self.in_flight += u32::from(matches!(waiter, Waiter::Poll(_)));
         Ok(id)
     }
 
     /// Whether an operation makes sense; the bytes of a block and of the longest command.
-    fn judge(&self, volume: Handle, what: What, offset: u64, len: u64) -> Result<(u64, u64), Status> {
-        if self.opened(volume).is_none_or(|opened| opened.stage != Stage::Open) {
+    fn judge(&self, volume: Handle, kind: OpKind, offset: u64, len: u64) -> Result<(u64, u64), Status> {
+        if self.opened(volume).is_none_or(|opened| opened.open_state != OpenState::Open) {
             return Err(usage("the volume is not open: wait until bw_state() says so"));
         }
         let geometry = self.initiator.geometry(volume).ok_or_else(|| usage("there is no such volume"))?;
         let block = u64::from(geometry.logical);
-        if let What::Flush = what {
+        if let OpKind::Flush = kind {
             return if offset == 0 && len == 0 { Ok((block, 1)) } else { Err(usage("a flush has no range")) };
         }
         if len == 0 || !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
@@ -217,9 +217,9 @@ impl State {
                 geometry.bytes()
             )));
         }
-        let each = match what {
-            What::Read(_) | What::Write(..) => u64::from(geometry.max_io) / block * block,
-            What::Flush | What::Discard | What::Zero { .. } => BLOCKS_MAX * block,
+        let each = match kind {
+            OpKind::Read(_) | OpKind::Write(..) => u64::from(geometry.max_io) / block * block,
+            OpKind::Flush | OpKind::Discard | OpKind::Zero { .. } => BLOCKS_MAX * block,
         };
         Ok((block, each.max(block)))
     }
@@ -228,7 +228,7 @@ impl State {
     fn advance(&mut self, at: u32) {
         loop {
             let Some(task) = self.tasks.get_mut(at) else { return };
-            let is_flush = matches!(task.what, What::Flush);
+            let is_flush = matches!(task.kind, OpKind::Flush);
             let more = if is_flush { task.next == 0 } else { task.next < task.end && task.failure.is_none() };
             if !more || task.out >= AHEAD {
                 return;
@@ -237,12 +237,12 @@ impl State {
             let len = if is_flush { 0 } else { task.each.min(task.end - begin) };
             task.next = if is_flush { 1 } else { begin + len };
             task.out += 1;
-            let (volume, what, turn) = (task.volume, task.what, task.turn);
+            let (volume, kind, turn) = (task.volume, task.kind, task.turn);
             let span = Span { lba: (task.offset + begin) / task.block, blocks: len / task.block };
             let command = Command { task: at, turn, ended: false, lent: 0 };
             let number = self.commands.insert(command);
             let id = IoId(u64::from(turn) << 32 | u64::from(number));
-            let (op, payload, loans) = self.lend(at, what, span, begin as usize, len as usize, id);
+            let (op, payload, loans) = self.lend(at, kind, span, begin as usize, len as usize, id);
             match self.initiator.submit(volume, Io { id, epoch: Epoch(0), op, payload }) {
                 Ok(()) => {
                     if let Some(command) = self.commands.get_mut(number) {
@@ -277,25 +277,25 @@ impl State {
     fn lend(
         &self,
         task: u32,
-        what: What,
+        kind: OpKind,
         span: Span,
         begin: usize,
         len: usize,
         id: IoId,
     ) -> (Op, Payload, u32) {
         let pieces = self.tasks.get(task).and_then(|task| task.pieces.as_deref());
-        match what {
-            What::Read(data) => {
+        match kind {
+            OpKind::Read(data) => {
                 let (mut memory, mut loans) = (SgMut::new(), 0);
                 each_piece(pieces, data, begin, len, |at, len| {
                     // SAFETY: the header has the caller leave these bytes alone until the operation
-                    // completes, which it does only when all loans are over (see `settle`).
+                    // completes, which it does only when all loans are over (see `end_if_over`).
                     memory.append(SgMut::from(unsafe { self.lender.lend(at, len, id.0) }));
                     loans += 1;
                 });
                 (Op::Read(span), Payload::In(memory), loans)
             }
-            What::Write(data, durability) => {
+            OpKind::Write(data, durability) => {
                 let (mut memory, mut loans) = (Sg::new(), 0);
                 each_piece(pieces, data, begin, len, |at, len| {
                     // SAFETY: as above, and the header forbids to change them.
@@ -304,23 +304,23 @@ impl State {
                 });
                 (Op::Write(span, durability), Payload::Out(memory), loans)
             }
-            What::Flush => (Op::Flush, Payload::None, 0),
-            What::Discard => (Op::Unmap(vec![span]), Payload::None, 0),
-            What::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None, 0),
+            OpKind::Flush => (Op::Flush, Payload::None, 0),
+            OpKind::Discard => (Op::Unmap(vec![span]), Payload::None, 0),
+            OpKind::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None, 0),
         }
     }
 
     /// Takes what has ended, of every volume.
     pub(crate) fn gather(&mut self) {
         for at in 0..self.volumes.len() {
-            let Some(&Opened { handle, stage, .. }) = self.volumes.get(at) else { break };
+            let Some(&OpenVolume { handle, open_state, .. }) = self.volumes.get(at) else { break };
             while let Some(done) = self.initiator.poll_done(handle) {
                 let failure = done.result.as_ref().err().copied();
                 // The loan ends here, unless the kernel still has it.
                 drop(done.payload);
                 self.command_ended(done.id.0, failure);
             }
-            if stage == Stage::Opening {
+            if open_state == OpenState::Opening {
                 self.look_whether_open(at);
             }
         }
@@ -328,7 +328,7 @@ impl State {
         for _ in 0..self.stalled.len() {
             if let Some(task) = self.stalled.pop_front() {
                 self.advance(task);
-                self.settle(task);
+                self.end_if_over(task);
             }
         }
     }
@@ -340,16 +340,16 @@ impl State {
         while let Some(event) = initiator.poll_event(opened.handle) {
             match event {
                 VolumeEvent::Open => opened.is_open = true,
-                VolumeEvent::Failed => return opened.stage = Stage::Failed,
+                VolumeEvent::Failed => return opened.open_state = OpenState::Failed,
                 VolumeEvent::Changed | VolumeEvent::Path(_) | VolumeEvent::Closed => {}
             }
         }
         match initiator.is_usable(opened.handle).filter(|_| opened.is_open) {
-            Some(Ok(())) => opened.stage = Stage::Open,
-            Some(Err(why)) => (opened.stage, opened.why) = (Stage::Failed, Some(why)),
+            Some(Ok(())) => opened.open_state = OpenState::Open,
+            Some(Err(why)) => (opened.open_state, opened.why) = (OpenState::Failed, Some(why)),
             None if opened.begun.elapsed() >= initiator.settings().open_timeout => {
                 opened.why = Some(initiator.too_late(opened.handle, &opened.urls));
-                opened.stage = Stage::Failed;
+                opened.open_state = OpenState::Failed;
             }
             None => {}
         }
@@ -358,7 +358,7 @@ impl State {
     /// How long it takes until a volume is not about to be opened any more.
     fn opens_for(&self) -> Option<Duration> {
         let most = self.initiator.settings().open_timeout;
-        let opening = self.volumes.iter().filter(|opened| opened.stage == Stage::Opening);
+        let opening = self.volumes.iter().filter(|opened| opened.open_state == OpenState::Opening);
         opening.map(|opened| most.saturating_sub(opened.begun.elapsed())).min()
     }
 
@@ -398,24 +398,25 @@ impl State {
             task.out -= 1;
         }
         self.advance(command.task);
-        self.settle(command.task);
+        self.end_if_over(command.task);
     }
 
     /// Ends a task that has nothing out and nothing left to do.
-    fn settle(&mut self, at: u32) {
+    fn end_if_over(&mut self, at: u32) {
         let Some(task) = self.tasks.get(at) else { return };
         if task.out > 0 || task.next < task.end && task.failure.is_none() {
             return;
         }
         let id = u64::from(task.turn) << 32 | u64::from(at);
-        let (volume, whom, failure) = (task.volume, task.whom, task.failure);
+        let (volume, waiter, failure) = (task.volume, task.waiter, task.failure);
         self.tasks.remove(at);
         self.stalled.retain(|stalled| *stalled != at);
-        match whom {
-            For::Call => self.returned.push((id, failure)),
-            For::Poll(user) => {
+        match waiter {
+            Waiter::Call => self.returned.push((id, failure)),
+            Waiter::Poll(user) => {
                 let (status, block) = failure.map_or((Status::OK, 0), of_failure);
-                let volume = self.opened(volume).map_or(std::ptr::null_mut(), |opened| opened.at.as_ptr());
+                let volume =
+                    self.opened(volume).map_or(std::ptr::null_mut(), |opened| opened.at.as_ptr().cast());
                 self.completed.push_back(Completion {
                     user,
                     volume,
@@ -471,7 +472,7 @@ impl State {
     }
 
     fn opening(&self) -> usize {
-        self.volumes.iter().filter(|opened| opened.stage == Stage::Opening).count()
+        self.volumes.iter().filter(|opened| opened.open_state == OpenState::Opening).count()
     }
 
     /// A completion that was not taken yet.
@@ -515,12 +516,12 @@ impl State {
         let Some(at) = self.volumes.iter().position(|opened| opened.handle == volume) else { return Ok(()) };
         let grace = self.initiator.settings().close_timeout;
         let begun = Instant::now();
-        let stage = |this: &Self| this.opened(volume).map(|opened| opened.stage);
-        while stage(self) == Some(Stage::Open) && self.is_busy(volume) && begun.elapsed() < grace {
+        let open_state = |this: &Self| this.opened(volume).map(|opened| opened.open_state);
+        while open_state(self) == Some(OpenState::Open) && self.is_busy(volume) && begun.elapsed() < grace {
             self.turn(Some(grace.saturating_sub(begun.elapsed())));
             self.gather();
         }
-        let closed = if stage(self) == Some(Stage::Open) {
+        let closed = if open_state(self) == Some(OpenState::Open) {
             self.initiator.close(volume)
         } else {
             self.initiator.forget(volume);
@@ -538,7 +539,7 @@ impl State {
         for task in self.tasks.numbers() {
             if let Some(waiting) = self.tasks.get_mut(task).filter(|task| task.volume == volume) {
                 waiting.failure.get_or_insert(Failure::Failed(Fault::Aborted));
-                self.settle(task);
+                self.end_if_over(task);
             }
         }
         self.take_returned();
@@ -549,7 +550,7 @@ impl State {
         let opened = self.volumes.swap_remove(at);
         let handle = opened.at;
         let before = self.completed.len();
-        self.completed.retain(|completion| completion.volume != handle.as_ptr());
+        self.completed.retain(|completion| completion.volume != handle.as_ptr().cast());
         self.in_flight -= (before - self.completed.len()) as u32;
         // SAFETY: `keep` made it from a box, and it has just left the list: this is done once.
         drop(unsafe { Box::from_raw(handle.as_ptr()) });
@@ -563,7 +564,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for Context {
     /// The initiator's end, after this, takes back everything that is out.
     fn drop(&mut self) {
         for opened in self.volumes.drain(..) {
@@ -574,8 +575,8 @@ impl Drop for State {
 }
 
 /// What C is told of a volume.
-pub(crate) fn geometry(state: &State, volume: Handle) -> Result<abi::Geometry, Status> {
-    if state.opened(volume).is_none_or(|opened| opened.stage != Stage::Open) {
+pub(crate) fn geometry(state: &Context, volume: Handle) -> Result<abi::Geometry, Status> {
+    if state.opened(volume).is_none_or(|opened| opened.open_state != OpenState::Open) {
         return Err(usage("the volume is not open: wait until bw_state() says so"));
     }
     let geometry = state.initiator.geometry(volume).ok_or_else(|| usage("there is no such volume"))?;

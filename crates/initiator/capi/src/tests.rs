@@ -52,11 +52,11 @@ fn layouts() -> Vec<(String, usize)> {
 }
 
 /// A directory of ours alone, under a name that nobody else can foretell.
-fn own_directory(what: &str) -> PathBuf {
+fn own_directory(kind: &str) -> PathBuf {
     use std::hash::BuildHasher;
     use std::os::unix::fs::DirBuilderExt;
-    let random = std::hash::RandomState::new().hash_one(what);
-    let dir = std::env::temp_dir().join(format!("blockwire-capi-{what}-{random:016x}"));
+    let random = std::hash::RandomState::new().hash_one(kind);
+    let dir = std::env::temp_dir().join(format!("blockwire-capi-{kind}-{random:016x}"));
     std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
     dir
 }

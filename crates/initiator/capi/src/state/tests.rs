@@ -12,12 +12,12 @@ use buf::{Cx, Errno, Payload};
 use client::{Initiator, Io, Settings};
 use volume::{Backend, DiskOp, Done, Geometry, IoId, Op, Outcome};
 
-use super::{For, Stage, State, What};
+use super::{Context, OpKind, OpenState, Waiter};
 use testkit::iscsi_target::{Answer, Script, honest};
 
-fn state(open_timeout: Duration) -> State {
+fn state(open_timeout: Duration) -> Context {
     let settings = Settings { open_timeout, ..Settings::default() };
-    State::new(Initiator::new(settings).unwrap(), 0)
+    Context::new(Initiator::new(settings).unwrap(), 0)
 }
 
 /// A target on a thread, which ends with its one connection: a disk with blocks of so many bytes that never answers
@@ -49,13 +49,13 @@ fn url(of: SocketAddr) -> String {
     format!("iscsi://{of}/iqn.2026-11.test:one/0")
 }
 
-fn begin(state: &mut State, urls: &str) {
+fn begin(state: &mut Context, urls: &str) {
     let handle = state.initiator.begin(urls).unwrap();
-    state.keep(handle, Stage::Opening, urls);
+    state.keep(handle, OpenState::Opening, urls);
 }
 
 /// As the header prescribes, but that the descriptor is waited for by the turn itself.
-fn runs(state: &mut State, most: Duration, mut is_done: impl FnMut(&mut State) -> bool) -> u32 {
+fn runs(state: &mut Context, most: Duration, mut is_done: impl FnMut(&mut Context) -> bool) -> u32 {
     let (begun, mut turns) = (Instant::now(), 0);
     while !is_done(state) && begun.elapsed() < most {
         let left = most.saturating_sub(begun.elapsed());
@@ -73,13 +73,13 @@ fn runs(state: &mut State, most: Duration, mut is_done: impl FnMut(&mut State) -
 fn a_loop_does_not_run_without_rest_while_a_read_hangs() {
     let mut state = state(Duration::from_secs(30));
     begin(&mut state, &url(target(512)));
-    runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].stage != Stage::Opening);
-    assert!(state.volumes[0].stage == Stage::Open);
+    runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].open_state != OpenState::Opening);
+    assert!(state.volumes[0].open_state == OpenState::Open);
     let volume = state.volumes[0].handle;
     let mut memory = vec![0_u8; 512];
     let at = NonNull::from(&mut memory[..]).cast();
     state
-        .start(volume, What::Read(at), None, 0, 512, For::Poll(std::ptr::null_mut()))
+        .start(volume, OpKind::Read(at), None, 0, 512, Waiter::Poll(std::ptr::null_mut()))
         .unwrap_or_else(|_| panic!());
     assert_eq!(state.wait_max(), Some(Duration::ZERO), "it leaves with the next turn");
     let turns = runs(&mut state, Duration::from_millis(300), |_| false);
@@ -92,8 +92,9 @@ fn a_volume_that_does_not_open_in_time_fails_without_being_waited_for() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut state = state(Duration::from_millis(60));
     begin(&mut state, &url(silent.local_addr().unwrap()));
-    let turns = runs(&mut state, Duration::from_secs(5), |state| state.volumes[0].stage != Stage::Opening);
-    assert!(state.volumes[0].stage == Stage::Failed && turns < 30, "{turns}");
+    let turns =
+        runs(&mut state, Duration::from_secs(5), |state| state.volumes[0].open_state != OpenState::Opening);
+    assert!(state.volumes[0].open_state == OpenState::Failed && turns < 30, "{turns}");
     let why = state.volumes[0].why.as_ref().unwrap();
     assert_eq!(why.kind, client::Kind::TimedOut);
 }
@@ -102,8 +103,8 @@ fn a_volume_that_does_not_open_in_time_fails_without_being_waited_for() {
 fn a_stripe_whose_legs_do_not_fit_is_not_open() {
     let mut state = state(Duration::from_secs(30));
     begin(&mut state, &format!("stripe:{}+{}", url(target(512)), url(target(4096))));
-    runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].stage != Stage::Opening);
-    assert!(state.volumes[0].stage == Stage::Failed);
+    runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].open_state != OpenState::Opening);
+    assert!(state.volumes[0].open_state == OpenState::Failed);
     let why = state.volumes[0].why.as_ref().unwrap();
     assert_eq!(why.kind, client::Kind::Usage, "{why}");
 }
@@ -161,13 +162,13 @@ fn an_operation_that_finds_no_room_is_not_advanced_again_meanwhile_and_goes_once
     let (mut state, disk) = (state(Duration::from_secs(30)), Keeping::default());
     let own = disk.clone();
     let volume = state.initiator.with(|client, _| client.add(Box::new(own), vec![], false)).unwrap();
-    state.keep(volume, Stage::Open, "a disk of the test's");
+    state.keep(volume, OpenState::Open, "a disk of the test's");
     let memory = vec![1_u8; EACH as usize * 512];
     let at: NonNull<u8> = NonNull::from(&memory[..]).cast();
-    let write = |state: &mut State, number: u64| {
-        let what = What::Write(at, client::Durability::Cached);
-        let whom = For::Poll(std::ptr::null_mut());
-        state.start(volume, what, None, number * EACH * 512, EACH * 512, whom).is_ok()
+    let write = |state: &mut Context, number: u64| {
+        let kind = OpKind::Write(at, client::Durability::Cached);
+        let waiter = Waiter::Poll(std::ptr::null_mut());
+        state.start(volume, kind, None, number * EACH * 512, EACH * 512, waiter).is_ok()
     };
     let ends = |io: Io, with: bool| {
         let Io { id, payload, .. } = io;
