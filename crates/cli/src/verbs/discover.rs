@@ -133,10 +133,10 @@ fn story(examined: &client::Examined) -> String {
             LineEvent::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
         };
     }
-    if let Ok(volume_info) = &examined.outcome
-        && let Some(geometry) = volume_info.geometry
+    if let Ok(info) = &examined.outcome
+        && let Some(geometry) = info.geometry
     {
-        let _ = writeln!(text, "healthy: {} ({} bytes)", volume_info.product, geometry.bytes());
+        let _ = writeln!(text, "healthy: {} ({} bytes)", info.product, geometry.bytes());
     }
     text
 }

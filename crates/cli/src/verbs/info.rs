@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
-use client::{PathInfo, PathState, Protocol, ReservationRequest, Settings};
+use client::{PathInfo, PathState, Protocol, ReservationOp, Settings};
 use serde_json::{Value, json};
 
 use super::{say, set_up};
@@ -38,11 +38,11 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
     // What no path serves would be asked for in silence until the time-out of operations.
     let served = initiator.is_served(volume);
     let claims = match &served {
-        Ok(()) => initiator.request_reservation(volume, ReservationRequest::Report),
+        Ok(()) => initiator.request_reservation(volume, ReservationOp::Report),
         Err(why) => Err(why.clone()),
     };
-    let (geometry, volume_info) = (initiator.geometry(volume), initiator.volume_info(volume));
-    let (Some(geometry), Some(volume_info)) = (geometry, volume_info) else {
+    let (geometry, info) = (initiator.geometry(volume), initiator.info(volume));
+    let (Some(geometry), Some(info)) = (geometry, info) else {
         return Err(Failure::failed("the volume has gone"));
     };
     let paths = initiator.paths(volume);
@@ -57,9 +57,9 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         Err(why) => json!({ "error": why.message }),
     };
     let facts = json!({
-        "uuid": volume_info.uuid.map(|uuid| uuid.to_string()),
-        "product": volume_info.product,
-        "serial": volume_info.serial,
+        "uuid": info.uuid.map(|uuid| uuid.to_string()),
+        "product": info.product,
+        "serial": info.serial,
         "bytes": geometry.bytes(),
         "block": geometry.logical,
         "physical": geometry.physical,
@@ -94,9 +94,8 @@ fn path_json(path: &PathInfo) -> Value {
         PathState::GivenUp => "given up",
         PathState::Closed => "closed",
     };
-    let terms = path.volume_info.as_ref().map(|volume_info| {
-        volume_info
-            .terms
+    let terms = path.info.as_ref().map(|info| {
+        info.terms
             .iter()
             .map(|(name, value)| (name.clone(), Value::from(value.clone())))
             .collect::<serde_json::Map<_, _>>()
@@ -104,8 +103,8 @@ fn path_json(path: &PathInfo) -> Value {
     json!({
         "protocol": protocol,
         "state": state,
-        "access": path.volume_info.as_ref().map(|volume_info| format!("{:?}", volume_info.access)),
-        "depth": path.volume_info.as_ref().map(|volume_info| volume_info.depth),
+        "access": path.info.as_ref().map(|info| format!("{:?}", info.access)),
+        "depth": path.info.as_ref().map(|info| info.depth),
         "trouble": path.last.as_ref().map(|(_, trouble)| trouble.to_string()),
         "negotiated": terms,
     })

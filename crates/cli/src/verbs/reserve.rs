@@ -1,7 +1,7 @@
 //! `blockwire reserve`: reservations of a remote volume, with the same words over both protocols.
 
 use clap::{Args, ValueEnum};
-use client::{Nexus, Registration, ReservationRequest, Reservations, Settings};
+use client::{Nexus, Registration, ReservationOp, Reservations, Settings};
 use serde_json::{Value, json};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 
@@ -122,7 +122,7 @@ fn yes(text: &str) -> Result<bool, String> {
 }
 
 /// What is to be asked of the target.
-fn claim(args: &ReserveArgs) -> Result<ReservationRequest, Failure> {
+fn claim(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
     let needs =
         |key: Option<Key>, option: &str| key.ok_or_else(|| Failure::usage(format!("this needs {option}")));
     let own = || needs(args.key, "--key, this machine's key").map(Some);
@@ -140,8 +140,8 @@ fn claim(args: &ReserveArgs) -> Result<ReservationRequest, Failure> {
             persist,
         })
     };
-    Ok(ReservationRequest::Change(match args.word {
-        Word::Report => return Ok(ReservationRequest::Report),
+    Ok(ReservationOp::Change(match args.word {
+        Word::Report => return Ok(ReservationOp::Report),
         Word::Register => {
             register(RegisterMode::Add, Some(Key(0)), needs(args.key, "--key, the key to have")?)
         }
@@ -166,11 +166,11 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
     let claim = claim(args)?;
     let mut initiator = set_up(Settings { nexus: Nexus::Lasting, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
-    let asks = claim == ReservationRequest::Report;
+    let asks = claim == ReservationOp::Report;
     let report = match initiator.request_reservation(volume, claim)? {
         Some(report) => Ok(report),
         None => initiator
-            .request_reservation(volume, ReservationRequest::Report)
+            .request_reservation(volume, ReservationOp::Report)
             .map_err(Failure::from)
             .and_then(|report| report.ok_or_else(|| Failure::failed("the target reports no reservations"))),
     };

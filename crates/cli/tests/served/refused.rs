@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ::client::{Handle, Initiator, ReservationRequest, Settings};
+use ::client::{Handle, Initiator, ReservationOp, Settings};
 
 use crate::daemon::{Daemon, Place};
 use crate::verbs::{fails, good, json, urls};
@@ -123,8 +123,7 @@ impl Stage {
             let mut bytes = vec![0; self.initiator.known(volume).unwrap().bytes() as usize];
             self.initiator.read_at(volume, 0, &mut bytes).unwrap();
             volumes.push(bytes);
-            let claims =
-                self.initiator.request_reservation(volume, ReservationRequest::Report).unwrap().unwrap();
+            let claims = self.initiator.request_reservation(volume, ReservationOp::Report).unwrap().unwrap();
             reservations += &format!("{:?} {:?}\n", claims.held, claims.registrations);
         }
         let list = self.daemon.ask_json("volume list");

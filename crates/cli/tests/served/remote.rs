@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::client::{Initiator, IoChoice, Kind, PathState, ReservationRequest, Settings};
+use ::client::{Initiator, IoChoice, Kind, PathState, ReservationOp, Settings};
 use volume::reservation::{Action, Key, Kind as Type, Register, RegisterMode};
 
 use crate::daemon::{Daemon, Place, worlds};
@@ -53,8 +53,8 @@ fn what_is_written_over_one_protocol_is_read_over_the_other() {
             initiator.read_at(to, 1 << 20, &mut read).unwrap();
             assert!(read[..4 << 20].iter().all(|byte| *byte == 0) && read[4 << 20..] == bytes[4 << 20..]);
         }
-        let uuid = initiator.volume_info(one).unwrap().uuid;
-        assert!(uuid.is_some() && uuid == initiator.volume_info(two).unwrap().uuid, "one volume, one name");
+        let uuid = initiator.info(one).unwrap().uuid;
+        assert!(uuid.is_some() && uuid == initiator.info(two).unwrap().uuid, "one volume, one name");
         initiator.close(one).unwrap();
         initiator.close(two).unwrap();
     }
@@ -89,7 +89,7 @@ fn reservations_have_the_same_words_over_both() {
         let mut initiator = ours("epoll");
         let volume = initiator.open(&url).unwrap();
         let key = Key(0x1234);
-        let act = |action| ReservationRequest::Change(action);
+        let act = |action| ReservationOp::Change(action);
         let register = Register {
             mode: RegisterMode::Set,
             current: Some(Key(0)),
@@ -105,7 +105,7 @@ fn reservations_have_the_same_words_over_both() {
         initiator
             .request_reservation(volume, act(Action::Reserve { key: Some(key), kind: Type::WriteExclusive }))
             .unwrap();
-        let report = initiator.request_reservation(volume, ReservationRequest::Report).unwrap().unwrap();
+        let report = initiator.request_reservation(volume, ReservationOp::Report).unwrap().unwrap();
         assert_eq!((report.held, report.registrations.len()), (Some(Type::WriteExclusive), 1), "{url}");
         assert!(report.registrations[0].holds);
         initiator.request_reservation(volume, act(Action::Clear { key: Some(key) })).unwrap();

@@ -196,7 +196,7 @@ fn the_initiators_verbs_take_stripes() {
     let mut initiator = ours("epoll");
     let [striped, served] = [&stripe, &urls(&near, "wide")[1]].map(|url| initiator.open(url).unwrap());
     assert_eq!(initiator.geometry(striped).unwrap().bytes(), 16 << 20);
-    let uuids = [striped, served].map(|volume| initiator.volume_info(volume).unwrap().uuid.unwrap());
+    let uuids = [striped, served].map(|volume| initiator.info(volume).unwrap().uuid.unwrap());
     assert_eq!(uuids[0], uuids[1], "it is the volume that the daemon serves");
     let (at, data) = (4096, bytes(3 << 20, 13));
     initiator.write_at(striped, at as u64, &data).unwrap();

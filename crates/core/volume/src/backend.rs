@@ -38,6 +38,22 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Of a volume of which nothing is known yet: it has no blocks, so nothing can be done.
+    pub const UNKNOWN: Geometry = Geometry {
+        blocks: 0,
+        logical: 512,
+        physical: 512,
+        dio_align: 1,
+        max_io: 0,
+        thin: false,
+        write_cache: true,
+        atomic: 1,
+        atomic_powerfail: 1,
+        caw_max: 0,
+        dealloc_reads_zero: false,
+        lends: false,
+    };
+
     /// Blocks that direct I/O must take together: 1 unless blocks are smaller than `dio_align`.
     /// `blocks` is a multiple of it.
     pub fn unit(&self) -> u32 {

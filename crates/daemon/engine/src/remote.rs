@@ -97,18 +97,18 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, RemoteError>
     }
     let volume = initiator.open(urls).map_err(said)?;
     let lost = "the volume was lost as soon as it was open; try again";
-    let (found, volume_info) = initiator
+    let (found, info) = initiator
         .geometry(volume)
-        .zip(initiator.volume_info(volume))
+        .zip(initiator.info(volume))
         .ok_or_else(|| RemoteError::Absent(lost.to_owned()))?;
     // What a path carries at once is no matter of our hosts: theirs goes in pieces.
     let geometry = Geometry { max_io: MAX_IO.max(found.logical), ..found };
-    let (uuid, serial) = (volume_info.uuid, volume_info.serial.clone());
+    let (uuid, serial) = (info.uuid, info.serial.clone());
     // A target that does not let go in time is no reason against serving its volume.
     let _ = initiator.close(volume);
     // Each shard comes to it by itself: what it finds must be what was found here.
     let expected = Expected { uuid, serial, logical: found.logical };
-    known.map_or(Ok(()), |known| known.accept(&volume_info)).map_err(RemoteError::Replaced)?;
+    known.map_or(Ok(()), |known| known.accept(&info)).map_err(RemoteError::Replaced)?;
     let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
     let first = ways.first().ok_or_else(|| RemoteError::Unusable("there is no URL".to_owned()))?;
     let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&first.url) };

@@ -25,8 +25,7 @@ const QUIESCE_MAX: Duration = Duration::from_millis(u16::MAX as u64);
 pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(RecordedPath, bool)> {
     let identities = initiator.identities(volume).iter().cloned();
     let of = |(PathIdentity { place, number }, info): (PathIdentity, client::PathInfo)| {
-        let terms =
-            info.volume_info.as_ref().map(|volume_info| volume_info.terms.as_slice()).unwrap_or_default();
+        let terms = info.info.as_ref().map(|info| info.terms.as_slice()).unwrap_or_default();
         let group = terms.iter().find(|(name, _)| name == "TargetPortalGroupTag");
         let is_new = info.counts.connects == 0;
         let untold = if is_new && info.protocol == Protocol::Nvme { QUIESCE_MAX } else { Duration::ZERO };

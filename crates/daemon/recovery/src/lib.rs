@@ -284,7 +284,7 @@ impl Attachment {
         let volume = initiator.open(&options.url)?;
         let (uuid, serial, block) = same::known(&initiator, volume);
         if let Some(left) = &left {
-            same::refuse_another(left, (initiator.volume_info(volume).as_deref(), block), &shown)?;
+            same::refuse_another(left, (initiator.info(volume).as_deref(), block), &shown)?;
         }
         // Users may resend requests although there is no record: wait for everything that may still land. Requests of a
         // FUSE file failed with its holder.

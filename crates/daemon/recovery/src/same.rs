@@ -11,21 +11,21 @@ use process::exit::Failure;
 
 /// What identifies a volume in a record: UUID, serial number and block size.
 pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, Option<String>, Option<u32>) {
-    let volume_info = initiator.volume_info(volume);
-    let uuid = volume_info.as_ref().and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
-    let serial = volume_info.map(|volume_info| volume_info.serial.clone());
+    let info = initiator.info(volume);
+    let uuid = info.as_ref().and_then(|info| info.uuid).map(|uuid| uuid.to_string());
+    let serial = info.map(|info| info.serial.clone());
     (uuid, serial, initiator.known(volume).ok().map(|geometry| geometry.logical))
 }
 
-/// Whether a record belongs to the volume with this info: by its UUID, or by its serial number if it has no UUID. If it
+/// Whether a record belongs to this volume: by its UUID, or by its serial number if it has no UUID. If it
 /// has neither, now and in the record, the URLs must be equal (`shown`). The same holds for records of earlier versions,
 /// without `space`: they stored no identity for a stripe whose legs have no UUID.
-pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &str) -> bool {
-    let uuid = volume_info.and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
+pub fn is_of(record: &AttachRecord, info: Option<&VolumeInfo>, shown: &str) -> bool {
+    let uuid = info.and_then(|info| info.uuid).map(|uuid| uuid.to_string());
     let was = record.serial.as_deref().filter(|serial| !serial.is_empty());
-    let told = volume_info.filter(|volume_info| !volume_info.serial.is_empty());
+    let told = info.filter(|info| !info.serial.is_empty());
     match (&record.uuid, &uuid, was, told) {
-        (None, None, Some(was), Some(volume_info)) => is_same_serial(was, volume_info),
+        (None, None, Some(was), Some(info)) => is_same_serial(was, info),
         (None, None, None, None) => record.url == shown,
         (None, None, None, Some(_)) if record.space.is_none() => record.url == shown,
         (None, None, ..) => false,
@@ -36,7 +36,7 @@ pub fn is_of(record: &AttachRecord, volume_info: Option<&VolumeInfo>, shown: &st
 /// Refuses a volume whose identity or block size differs from that of the killed holder's.
 pub(super) fn refuse_another(
     left: &FoundAttachment,
-    (volume_info, block): (Option<&VolumeInfo>, Option<u32>),
+    (info, block): (Option<&VolumeInfo>, Option<u32>),
     shown: &str,
 ) -> Result<(), Failure> {
     let record = &left.record;
@@ -47,10 +47,10 @@ pub(super) fn refuse_another(
         }
         (None, _) => "a volume without UUID and serial number, known only by its exact URL".to_owned(),
     };
-    if !is_of(record, volume_info, shown) {
+    if !is_of(record, info, shown) {
         let was = name(record.uuid.clone(), record.serial.as_deref());
-        let uuid = volume_info.and_then(|volume_info| volume_info.uuid).map(|uuid| uuid.to_string());
-        let now = name(uuid, volume_info.map(|volume_info| &*volume_info.serial));
+        let uuid = info.and_then(|info| info.uuid).map(|uuid| uuid.to_string());
+        let now = name(uuid, info.map(|info| &*info.serial));
         return Err(Failure::usage(format!(
             "{} was {was} ({}), and {shown} is {now}: waiting writes would go to another volume",
             left.ways(),
@@ -106,7 +106,7 @@ mod tests {
         facts: serde_json::Value,
         (uuid, serial, block): (Option<volume::Uuid>, &str, Option<u32>),
     ) -> bool {
-        let volume_info = VolumeInfo {
+        let info = VolumeInfo {
             uuid,
             geometry: None,
             read_only: false,
@@ -116,7 +116,7 @@ mod tests {
             depth: 1,
             terms: Vec::new(),
         };
-        refuse_another(&left(facts).1, (Some(&volume_info), block), url).is_ok()
+        refuse_another(&left(facts).1, (Some(&info), block), url).is_ok()
     }
 
     #[test]

@@ -221,8 +221,8 @@ fn serve_vhost(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>
     let Attachment { disk, records, .. } = attachment;
     let path = records.place(was.as_deref(), "vhost");
     let failed = at(&path);
-    let volume_info = disk.initiator.volume_info(disk.volume);
-    let id = volume_info.map(|volume_info| volume_info.serial.clone()).unwrap_or_default();
+    let info = disk.initiator.info(disk.volume);
+    let id = info.map(|info| info.serial.clone()).unwrap_or_default();
     let settings = vhost::Settings { id: id.clone(), ..vhost::Settings::new(&path) };
     let mut server = vhost::Backend::new(settings).map_err(&failed)?;
     let opened = AccessPoints { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };

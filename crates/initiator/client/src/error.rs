@@ -136,8 +136,8 @@ impl Error {
 
 /// Why a volume is not served, from the states of its paths.
 pub(crate) fn unserved(paths: &[PathInfo]) -> String {
-    let of_path = |path: &PathInfo| match (&path.volume_info, &path.state) {
-        (Some(volume_info), PathState::Up) if !volume_info.access.serves() => access(volume_info.access),
+    let of_path = |path: &PathInfo| match (&path.info, &path.state) {
+        (Some(info), PathState::Up) if !info.access.serves() => access(info.access),
         (_, PathState::Up) => "the target does not tell it",
         _ => "a path is not up",
     };
@@ -236,7 +236,7 @@ mod tests {
         let path = |why: DownReason| PathInfo {
             protocol: Protocol::Iscsi,
             state: PathState::Connecting,
-            volume_info: None,
+            info: None,
             last: Some((Time(1), PathProblem::Down(why))),
             in_work: 0,
             lands_for: std::time::Duration::ZERO,

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use buf::{Class, Cx, SgMut, Time};
 use multipath::url::{Machine, Url};
 use multipath::{
-    AnyPath, Client, Handle, HostIdentity, PathInfo, ReservationRequest, Reservations, Secrets, Terms,
-    VolumeEvent,
+    AnyPath, Client, Handle, HostIdentity, PathInfo, ReservationOp, Reservations, Secrets, Terms, VolumeEvent,
 };
 use reactor::{Config, InlineReactor, IoChoice, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
@@ -351,7 +350,7 @@ impl Initiator {
         let paths = self.paths(volume);
         let serves = |path: &PathInfo| {
             path.state == multipath::PathState::Up
-                && path.volume_info.as_ref().is_some_and(|volume_info| volume_info.access.serves())
+                && path.info.as_ref().is_some_and(|info| info.access.serves())
         };
         match paths.iter().any(serves) {
             true => Ok(()),
@@ -363,7 +362,7 @@ impl Initiator {
     /// for a target that knows no reservations.
     ///
     /// # Errors
-    /// As [`Initiator::request`]; of a stripe, as [`Initiator::open`] too.
+    /// As [`Initiator::request_reservation`]; of a stripe, as [`Initiator::open`] too.
     pub fn reservations(&mut self, volume: Handle, name: &str) -> Result<Vec<Reservations>, Error> {
         let name = Name::parse(name)?;
         if name.chunk.is_none() {
@@ -386,7 +385,7 @@ impl Initiator {
 
     fn report(&mut self, volume: Handle) -> Result<Option<Reservations>, Error> {
         use volume::{Failure::Refused, Refusal::Unsupported};
-        match self.request_reservation(volume, ReservationRequest::Report) {
+        match self.request_reservation(volume, ReservationOp::Report) {
             Err(Error { failure: Some(Refused(Unsupported)), .. }) => Ok(None),
             other => other,
         }
@@ -404,13 +403,13 @@ impl Initiator {
 
     /// What its target says of itself; `None` before it is open. A stripe has a UUID if all of its legs have one;
     /// else its serial number is its chunk and what each leg is known by, and empty if a leg tells nothing.
-    pub fn volume_info(&self, volume: Handle) -> Option<std::sync::Arc<multipath::VolumeInfo>> {
-        let mut volume_info = self.inline.endpoint().volume_info(volume)?;
+    pub fn info(&self, volume: Handle) -> Option<std::sync::Arc<multipath::VolumeInfo>> {
+        let mut info = self.inline.endpoint().info(volume)?;
         if let Some((_, chunk)) = self.chunks.iter().find(|(of, _)| *of == volume) {
             let legs = self.inline.endpoint().leg_uuids(volume);
-            name_stripe(std::sync::Arc::make_mut(&mut volume_info), legs.as_deref(), *chunk);
+            name_stripe(std::sync::Arc::make_mut(&mut info), legs.as_deref(), *chunk);
         }
-        Some(volume_info)
+        Some(info)
     }
 
     /// The state of its paths.
@@ -509,10 +508,10 @@ impl Initiator {
     pub fn request_reservation(
         &mut self,
         volume: Handle,
-        request: ReservationRequest,
+        request: ReservationOp,
     ) -> Result<Option<Reservations>, Error> {
         let id = self.fresh_id();
-        let acts = matches!(request, ReservationRequest::Change(_));
+        let acts = matches!(request, ReservationOp::Change(_));
         if !self.inline.with(|client, cx| client.request_reservation(cx, volume, id, request)) {
             return Err(Error::new(Kind::Failed, "too many reservation requests are in work"));
         }
@@ -593,11 +592,11 @@ impl std::fmt::Debug for Initiator {
 }
 
 /// Names a stripe by its legs: the same legs in another order, or with other chunks, are another volume.
-fn name_stripe(volume_info: &mut multipath::VolumeInfo, legs: Option<&[[u8; 16]]>, chunk: u32) {
+fn name_stripe(info: &mut multipath::VolumeInfo, legs: Option<&[[u8; 16]]>, chunk: u32) {
     match legs {
-        Some(legs) => volume_info.uuid = Some(volume::Uuid(stripe_uuid(legs, chunk))),
-        None if volume_info.serial.split('+').any(str::is_empty) => volume_info.serial.clear(),
-        None => volume_info.serial.insert_str(0, &format!("{chunk}+")),
+        Some(legs) => info.uuid = Some(volume::Uuid(stripe_uuid(legs, chunk))),
+        None if info.serial.split('+').any(str::is_empty) => info.serial.clear(),
+        None => info.serial.insert_str(0, &format!("{chunk}+")),
     }
 }
 
@@ -662,7 +661,7 @@ mod tests {
     #[test]
     fn a_stripe_of_volumes_without_uuids_is_not_taken_for_one_of_other_legs_or_chunks() {
         let named = |serial: &str, legs: Option<&[[u8; 16]]>, chunk| {
-            let mut volume_info = multipath::VolumeInfo {
+            let mut info = multipath::VolumeInfo {
                 uuid: None,
                 geometry: None,
                 read_only: false,
@@ -672,8 +671,8 @@ mod tests {
                 depth: 1,
                 terms: Vec::new(),
             };
-            name_stripe(&mut volume_info, legs, chunk);
-            (volume_info.uuid, volume_info.serial)
+            name_stripe(&mut info, legs, chunk);
+            (info.uuid, info.serial)
         };
         let all = [named("A+B", None, 4096), named("B+A", None, 4096), named("A+B", None, 8192)];
         assert!(all[0] != all[1] && all[0] != all[2]);

@@ -51,8 +51,7 @@ pub use look::{Discovered, DiscoveredTarget, Examined, discover, examine};
 pub use multipath::trace;
 pub use multipath::url::{Options, Url, time};
 pub use multipath::{
-    Handle, PathInfo, PathState, Protocol, Registration, ReservationRequest, Reservations, VolumeEvent,
-    VolumeInfo,
+    Handle, PathInfo, PathState, Protocol, Registration, ReservationOp, Reservations, VolumeEvent, VolumeInfo,
 };
 pub use name::{is_volume, stripe_uuid, urls_of};
 pub use reactor::IoChoice;

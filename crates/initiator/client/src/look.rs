@@ -179,21 +179,21 @@ const TRIALS: u32 = 8;
 const TRIAL: &str = "READ";
 
 /// Whether a path that is up serves, and how large the volume is.
-fn served(url: &Url, volume_info: &VolumeInfo) -> Result<(), Error> {
+fn served(url: &Url, info: &VolumeInfo) -> Result<(), Error> {
     // Whose size is not told serves nobody, however well it came up.
-    if volume_info.geometry.is_none() {
-        return Err(error_of(url, &DownReason::Lost(PathProblem::Untold(volume_info.access).to_string())));
+    if info.geometry.is_none() {
+        return Err(error_of(url, &DownReason::Lost(PathProblem::Untold(info.access).to_string())));
     }
-    match volume_info.access.serves() {
+    match info.access.serves() {
         true => Ok(()),
-        false => Err(error_of(url, &DownReason::Lost(access(volume_info.access).to_owned()))),
+        false => Err(error_of(url, &DownReason::Lost(access(info.access).to_owned()))),
     }
 }
 
 /// A block is read, since a target may greet and describe what it does not serve.
 #[derive(Default)]
 struct TestRead {
-    volume_info: Option<std::sync::Arc<VolumeInfo>>,
+    info: Option<std::sync::Arc<VolumeInfo>>,
     is_out: bool,
     trials: u32,
 }
@@ -201,7 +201,7 @@ struct TestRead {
 impl TestRead {
     /// Reads the first block, once the path is up and takes it.
     fn begin(&mut self, path: &mut AnyPath, cx: &mut Cx<'_>) {
-        let geometry = self.volume_info.as_ref().and_then(|volume_info| volume_info.geometry);
+        let geometry = self.info.as_ref().and_then(|info| info.geometry);
         let Some(geometry) = geometry.filter(|_| !self.is_out) else { return };
         let Some(memory) = cx.pool.take_sg(Class::Wire, geometry.logical as usize) else { return };
         let read = Op::Read(Span { lba: 0, blocks: 1 });
@@ -224,7 +224,7 @@ impl TestRead {
         let why = match how {
             Ok(_) => {
                 path.trace().ends(now, 0, TRIAL);
-                return self.volume_info.take().map(Ok);
+                return self.info.take().map(Ok);
             }
             Err(IoError::NotDone(_)) if self.trials < TRIALS => {
                 self.trials += 1;
@@ -266,8 +266,8 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
         let path = &mut alone.0;
         while let Some(event) = path.poll_event() {
             match event {
-                Event::Up(volume_info) => match served(&url, &volume_info) {
-                    Ok(()) => test_read.volume_info = Some(volume_info),
+                Event::Up(info) => match served(&url, &info) {
+                    Ok(()) => test_read.info = Some(info),
                     Err(why) => {
                         outcome.get_or_insert(Err(why));
                         path.disconnect(cx, GRACE);

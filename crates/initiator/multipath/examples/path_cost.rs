@@ -10,7 +10,7 @@
 //! new path may have in flight); rounds.
 
 #[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
-#[path = "../tests/nvme/rig_world.rs"]
+#[path = "../tests/nvme/world.rs"]
 mod nvme_world;
 #[allow(dead_code, reason = "the tests of paths over iSCSI use all of it")]
 #[path = "../tests/iscsi/world.rs"]

@@ -19,7 +19,7 @@ use volume::{IoId, Op};
 
 use crate::iscsi::{self, IscsiPath};
 use crate::nvme::{self, NvmePath};
-use crate::path::{Event, Path, Protocol, ReservationRequest};
+use crate::path::{Event, Path, Protocol, ReservationOp};
 use crate::secret::Secret;
 use crate::trace::Trace;
 use crate::url::{Target, Url};
@@ -255,101 +255,56 @@ fn dhchap(secret: &Option<Secret>, whose: &str) -> Result<Option<::nvme::auth::S
     parsed.map(Some).map_err(|why| said(&why))
 }
 
+/// Passes calls on to the path, whichever it is.
+macro_rules! forward {
+    () => {};
+    (fn $name:ident(&mut $self:ident $(, $arg:ident: $of:ty)*) $(-> $out:ty)?; $($rest:tt)*) => {
+        #[inline]
+        fn $name(&mut $self $(, $arg: $of)*) $(-> $out)? {
+            each!($self, path => path.$name($($arg),*))
+        }
+        forward! { $($rest)* }
+    };
+    (fn $name:ident(&$self:ident) $(-> $out:ty)?; $($rest:tt)*) => {
+        fn $name(&$self) $(-> $out)? {
+            each!($self, path => path.$name())
+        }
+        forward! { $($rest)* }
+    };
+}
+
 impl Sockets for AnyPath {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        each!(self, path => path.poll_dial())
-    }
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        each!(self, path => path.handle_dialled(cx, id, how));
-    }
-    #[inline]
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        each!(self, path => path.handle_recv(cx, link, op, came));
-    }
-    #[inline]
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        each!(self, path => path.handle_written(cx, link, how));
-    }
-    #[inline]
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        each!(self, path => path.handle_sent(cx, link, op));
-    }
-    #[inline]
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        each!(self, path => path.poll_ready())
-    }
-    #[inline]
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        each!(self, path => path.poll_recv(cx, link))
-    }
-    #[inline]
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        each!(self, path => path.poll_send(cx, link))
-    }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        each!(self, path => path.poll_leave())
-    }
-    fn poll_work(&mut self) -> Option<Work> {
-        each!(self, path => path.poll_work())
-    }
-    fn handle_worked(&mut self) {
-        each!(self, path => path.handle_worked());
-    }
-    #[inline]
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        each!(self, path => path.turn(cx))
-    }
-    fn poll_timeout(&self) -> Option<Time> {
-        each!(self, path => path.poll_timeout())
-    }
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        each!(self, path => path.handle_timeout(cx));
+    forward! {
+        fn poll_dial(&mut self) -> Option<Dial>;
+        fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>);
+        fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received);
+        fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>);
+        fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp);
+        fn poll_ready(&mut self) -> Option<LinkId>;
+        fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp>;
+        fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
+        fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
+        fn poll_work(&mut self) -> Option<Work>;
+        fn handle_worked(&mut self);
+        fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
+        fn poll_timeout(&self) -> Option<Time>;
+        fn handle_timeout(&mut self, cx: &mut Cx<'_>);
     }
 }
 
 impl Path for AnyPath {
-    fn protocol(&self) -> Protocol {
-        each!(self, path => path.protocol())
-    }
-    fn connect(&mut self, cx: &mut Cx<'_>) {
-        each!(self, path => path.connect(cx));
-    }
-    #[inline]
-    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
-        each!(self, path => path.submit(cx, id, op, payload))
-    }
-    fn request_reservation(
-        &mut self,
-        cx: &mut Cx<'_>,
-        id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
-        each!(self, path => path.request_reservation(cx, id, request))
-    }
-    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
-        each!(self, path => path.cancel(cx, id));
-    }
-    fn fence(&mut self, cx: &mut Cx<'_>) {
-        each!(self, path => path.fence(cx));
-    }
-    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
-        each!(self, path => path.portals())
-    }
-    fn fence_by(&mut self, portals: Vec<SocketAddr>) {
-        each!(self, path => path.fence_by(portals));
-    }
-    fn look_now(&mut self) {
-        each!(self, path => path.look_now());
-    }
-    fn lands_for(&self) -> Duration {
-        each!(self, path => path.lands_for())
-    }
-
-    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
-        each!(self, path => path.disconnect(cx, grace));
-    }
-    #[inline]
-    fn poll_event(&mut self) -> Option<Event> {
-        each!(self, path => path.poll_event())
+    forward! {
+        fn protocol(&self) -> Protocol;
+        fn connect(&mut self, cx: &mut Cx<'_>);
+        fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
+        fn request_reservation(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationOp) -> Result<(), ReservationOp>;
+        fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
+        fn fence(&mut self, cx: &mut Cx<'_>);
+        fn portals(&self) -> Option<(&str, &[SocketAddr])>;
+        fn fence_by(&mut self, portals: Vec<SocketAddr>);
+        fn look_now(&mut self);
+        fn lands_for(&self) -> Duration;
+        fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
+        fn poll_event(&mut self) -> Option<Event>;
     }
 }

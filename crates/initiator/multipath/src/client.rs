@@ -17,13 +17,13 @@ use backends::Stripe;
 use backends::stripe::StripeMismatch;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
+use endpoint::{Departure, Dial, DialId, Dialled, Endpoint, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
-use crate::path::{Path, ReservationRequest, VolumeInfo};
+use crate::path::{Path, ReservationOp, VolumeInfo};
 use crate::remote::{PathInfo, RemoteVolume, ReservationReply, Terms, VolumeEvent};
-use crate::sockets_endpoint::compute_one;
+use crate::sockets_endpoint::{NoMessage, compute_one, departure, without_peers};
 use crate::striped::Striped;
 
 /// Most volumes of one client.
@@ -40,10 +40,6 @@ impl Handle {
         self.0.slot()
     }
 }
-
-/// What shards of clients tell each other: nothing.
-#[derive(Debug)]
-pub enum NoMessage {}
 
 /// Where the blocks are.
 enum Kind<P> {
@@ -191,10 +187,10 @@ impl<P: Path> Client<P> {
     }
 
     /// What a volume that is elsewhere is like; `None` before it is open.
-    pub fn volume_info(&self, volume: Handle) -> Option<Arc<VolumeInfo>> {
+    pub fn info(&self, volume: Handle) -> Option<Arc<VolumeInfo>> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Remote(remote) => remote.volume_info().cloned(),
-            Kind::Stripe(striped) => striped.volume_info().map(Arc::new),
+            Kind::Remote(remote) => remote.info().cloned(),
+            Kind::Stripe(striped) => striped.info().map(Arc::new),
             Kind::Local(..) => None,
         }
     }
@@ -220,19 +216,19 @@ impl<P: Path> Client<P> {
 
     /// Whether a volume's geometry or protection has changed since this was last asked.
     pub fn has_changed(&mut self, volume: Handle) -> bool {
-        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(Kind::Remote(remote)) => remote.has_changed(),
-            Some(Kind::Stripe(striped)) => striped.has_changed(),
-            Some(Kind::Local(..)) | None => false,
-        }
+        self.any_remote(volume, RemoteVolume::has_changed)
     }
 
     /// Whether [`PathInfo::lands_for`] of a path of this volume has grown, or is told by its target for the first time,
     /// since this was last asked.
     pub fn has_landing_changed(&mut self, volume: Handle) -> bool {
+        self.any_remote(volume, RemoteVolume::has_landing_changed)
+    }
+
+    fn any_remote(&mut self, volume: Handle, asked: fn(&mut RemoteVolume<P>) -> bool) -> bool {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(Kind::Remote(remote)) => remote.has_landing_changed(),
-            Some(Kind::Stripe(striped)) => striped.has_landing_changed(),
+            Some(Kind::Remote(remote)) => asked(remote),
+            Some(Kind::Stripe(striped)) => striped.any_leg(asked),
             Some(Kind::Local(..)) | None => false,
         }
     }
@@ -248,14 +244,6 @@ impl<P: Path> Client<P> {
     /// A remote volume, to do something with it.
     pub fn remote_mut(&mut self, volume: Handle) -> Option<&mut RemoteVolume<P>> {
         self.touch(volume.0);
-        match &mut self.slots.get_mut(volume.0)?.kind {
-            Kind::Remote(remote) => Some(remote),
-            Kind::Stripe(_) | Kind::Local(..) => None,
-        }
-    }
-
-    /// A remote volume, to take what it has to tell, which makes it want nothing.
-    fn remote_to_hear(&mut self, volume: Handle) -> Option<&mut RemoteVolume<P>> {
         match &mut self.slots.get_mut(volume.0)?.kind {
             Kind::Remote(remote) => Some(remote),
             Kind::Stripe(_) | Kind::Local(..) => None,
@@ -341,10 +329,11 @@ impl<P: Path> Client<P> {
 
     /// What has changed about this volume.
     pub fn poll_event(&mut self, volume: Handle) -> Option<VolumeEvent> {
-        if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
-            return striped.poll_event();
+        match &mut self.slots.get_mut(volume.0)?.kind {
+            Kind::Remote(remote) => remote.poll_event(),
+            Kind::Stripe(striped) => striped.poll_event(),
+            Kind::Local(..) => None,
         }
-        self.remote_to_hear(volume)?.poll_event()
     }
 
     /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
@@ -354,21 +343,23 @@ impl<P: Path> Client<P> {
         cx: &mut Cx<'_>,
         volume: Handle,
         id: IoId,
-        request: ReservationRequest,
+        request: ReservationOp,
     ) -> bool {
-        if let Some(Slot { kind: Kind::Stripe(striped), .. }) = self.slots.get_mut(volume.0) {
-            striped.request_reservation(id);
-            return true;
+        self.touch(volume.0);
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.request_reservation(cx, id, request),
+            Some(Kind::Stripe(striped)) => striped.refuse_reservation(id),
+            Some(Kind::Local(..)) | None => false,
         }
-        self.remote_mut(volume).is_some_and(|remote| remote.request_reservation(cx, id, request))
     }
 
     /// How such a question ended.
     pub fn poll_reservation_reply(&mut self, volume: Handle) -> Option<ReservationReply> {
-        if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
-            return striped.poll_reservation_reply();
+        match &mut self.slots.get_mut(volume.0)?.kind {
+            Kind::Remote(remote) => remote.poll_reservation_reply(),
+            Kind::Stripe(striped) => striped.poll_reservation_reply(),
+            Kind::Local(..) => None,
         }
-        self.remote_to_hear(volume)?.poll_reservation_reply()
     }
 
     /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.
@@ -422,19 +413,7 @@ impl<P: Path> Client<P> {
 }
 
 impl<P: Path> Endpoint for Client<P> {
-    type Message = NoMessage;
-
-    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<NoMessage>) {
-        match how {
-            // A client listens nowhere, so nothing is accepted.
-            Arrival::Accepted(_) => {}
-            Arrival::Moved(nothing) => match nothing {},
-        }
-    }
-
-    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: NoMessage) {
-        match message {}
-    }
+    without_peers!();
 
     #[inline]
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
@@ -565,14 +544,7 @@ impl<P: Path> Endpoint for Client<P> {
         if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize) {
             owned.left = true;
         }
-        Some(match how {
-            Leave::Close => (link, Departure::Close),
-            Leave::Abort => (link, Departure::Abort),
-        })
-    }
-
-    fn poll_message(&mut self) -> Option<(ShardId, NoMessage)> {
-        None
+        Some((link, departure(how)))
     }
 
     fn poll_timeout(&self) -> Option<Time> {

@@ -32,15 +32,15 @@ pub mod trace;
 pub mod url;
 
 pub use any::{AnyPath, HostIdentity, PathConfigError, Secrets, ask_subsystems, ask_targets};
-pub use client::{Client, Handle, NoMessage, VOLUMES_MAX};
+pub use client::{Client, Handle, VOLUMES_MAX};
 pub use path::{
-    DownReason, Event, IoError, Path, Protocol, Registration, ReservationRequest, Reservations, VolumeInfo,
+    DownReason, Event, IoError, Path, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
 };
 pub use remote::{
     Counts, Expected, IN_WORK_MAX, PATHS_MAX, PathInfo, PathProblem, PathState, REQUESTS_MAX, RemoteVolume,
     ReservationReply, Terms, VolumeEvent, VolumeMismatch, is_same_serial,
 };
 pub use secret::Secret;
-pub use sockets_endpoint::SocketsEndpoint;
+pub use sockets_endpoint::{NoMessage, SocketsEndpoint};
 pub use trace::Trace;
 pub use url::Url;

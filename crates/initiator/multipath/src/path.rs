@@ -62,7 +62,7 @@ pub enum IoError {
 
 /// What is asked about a volume's reservations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReservationRequest {
+pub enum ReservationOp {
     /// A change. What the protocol cannot say ends as [`volume::Refusal::Unsupported`].
     Change(Action),
     /// Who is registered, and what is held.
@@ -129,7 +129,7 @@ pub enum DownReason {
 pub enum Event {
     /// Operations may be submitted.
     Up(Arc<VolumeInfo>),
-    /// Something of the portrait has changed: size, access, protection.
+    /// Something of it has changed: size, access, protection.
     Changed(Arc<VolumeInfo>),
     /// Others have changed the volume's reservations, to our loss perhaps: a report tells what stands.
     ReservationsChanged,
@@ -142,7 +142,7 @@ pub enum Event {
         /// Its memory.
         payload: Payload,
     },
-    /// A [`ReservationRequest`] has ended: with the report if one was asked for.
+    /// A [`ReservationOp`] has ended: with the report if one was asked for.
     ReservationReply {
         /// Its name.
         id: IoId,
@@ -172,8 +172,8 @@ pub trait Path: Sockets {
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest>;
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp>;
     /// Asks that an operation end early. It still ends by [`Event::Done`].
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
     /// After operations whose fate is unknown: makes sure that none of them can land any more (the

@@ -1,11 +1,13 @@
 //! One thing with sockets as a shard of its own: a discovery, or a single path that is looked at.
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
+use endpoint::{Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
-use crate::client::NoMessage;
+/// What shards that stand alone tell each other: nothing.
+#[derive(Debug)]
+pub enum NoMessage {}
 
 /// Computes one piece of work, here and now, if one is wanted; true if there was. For who has no other thread than
 /// its caller's: others that it serves wait for one piece at most before they have a turn.
@@ -16,23 +18,50 @@ pub(crate) fn compute_one(sockets: &mut impl Sockets) -> bool {
     true
 }
 
+/// How a socket that a path is done with leaves its shard.
+pub(crate) fn departure(how: Leave) -> Departure<NoMessage> {
+    match how {
+        Leave::Close => Departure::Close,
+        Leave::Abort => Departure::Abort,
+    }
+}
+
+/// What [`Endpoint`] asks of a shard that listens nowhere and stands alone.
+macro_rules! without_peers {
+    () => {
+        type Message = NoMessage;
+
+        fn handle_arrival(
+            &mut self,
+            _cx: &mut buf::Cx<'_>,
+            _link: endpoint::LinkId,
+            how: endpoint::Arrival<NoMessage>,
+        ) {
+            match how {
+                // It listens nowhere, so nothing is accepted.
+                endpoint::Arrival::Accepted(_) => {}
+                endpoint::Arrival::Moved(nothing) => match nothing {},
+            }
+        }
+
+        fn handle_message(&mut self, _cx: &mut buf::Cx<'_>, message: NoMessage) {
+            match message {}
+        }
+
+        fn poll_message(&mut self) -> Option<(endpoint::ShardId, NoMessage)> {
+            None
+        }
+    };
+}
+pub(crate) use without_peers;
+
 /// An endpoint that is nothing but `S`.
 #[derive(Debug)]
 pub struct SocketsEndpoint<S>(pub S);
 
 impl<S: Sockets> Endpoint for SocketsEndpoint<S> {
-    type Message = NoMessage;
+    without_peers!();
 
-    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<NoMessage>) {
-        match how {
-            // It listens nowhere, so nothing is accepted.
-            Arrival::Accepted(_) => {}
-            Arrival::Moved(nothing) => match nothing {},
-        }
-    }
-    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: NoMessage) {
-        match message {}
-    }
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.0.handle_recv(cx, link, op, came);
     }
@@ -65,13 +94,7 @@ impl<S: Sockets> Endpoint for SocketsEndpoint<S> {
     }
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<NoMessage>)> {
         let (link, how) = self.0.poll_leave()?;
-        Some(match how {
-            Leave::Close => (link, Departure::Close),
-            Leave::Abort => (link, Departure::Abort),
-        })
-    }
-    fn poll_message(&mut self) -> Option<(ShardId, NoMessage)> {
-        None
+        Some((link, departure(how)))
     }
     fn poll_timeout(&self) -> Option<Time> {
         self.0.poll_timeout()

@@ -62,29 +62,20 @@ impl<P: Path> Striped<P> {
         self.legs().flat_map(|leg| (0..leg.paths()).filter_map(|path| leg.path_info(path))).collect()
     }
 
-    pub(crate) fn has_changed(&mut self) -> bool {
-        (0..self.stripe.legs())
-            .filter(|at| self.stripe.leg_to_hear(*at).is_some_and(RemoteVolume::has_changed))
-            .count()
-            > 0
-    }
-
-    pub(crate) fn has_landing_changed(&mut self) -> bool {
-        (0..self.stripe.legs())
-            .filter(|at| self.stripe.leg_to_hear(*at).is_some_and(RemoteVolume::has_landing_changed))
-            .count()
-            > 0
+    /// Whether any leg says so; each is asked.
+    pub(crate) fn any_leg(&mut self, asked: fn(&mut RemoteVolume<P>) -> bool) -> bool {
+        let legs = 0..self.stripe.legs();
+        legs.filter(|leg| self.stripe.leg_to_hear(*leg).is_some_and(asked)).count() > 0
     }
 
     /// The UUIDs of the legs, if all have one.
     pub(crate) fn uuids(&self) -> Option<Vec<[u8; 16]>> {
-        self.legs().map(|leg| leg.volume_info()?.uuid.map(|uuid| uuid.0)).collect()
+        self.legs().map(|leg| leg.info()?.uuid.map(|uuid| uuid.0)).collect()
     }
 
     /// What the legs say together; `None` before all are open. It has no UUID of its own.
-    pub(crate) fn volume_info(&self) -> Option<VolumeInfo> {
-        let legs: Vec<&Arc<VolumeInfo>> =
-            self.legs().map(RemoteVolume::volume_info).collect::<Option<_>>()?;
+    pub(crate) fn info(&self) -> Option<VolumeInfo> {
+        let legs: Vec<&Arc<VolumeInfo>> = self.legs().map(RemoteVolume::info).collect::<Option<_>>()?;
         let worst = |one: Access, other: Access| if one == Access::Optimized { other } else { one };
         let name = |leg: &VolumeInfo| leg.uuid.map_or_else(|| leg.serial.clone(), |uuid| uuid.to_string());
         let term = |(at, leg): (usize, &&Arc<VolumeInfo>)| {
@@ -102,9 +93,10 @@ impl<P: Path> Striped<P> {
         })
     }
 
-    /// Reservations are of the legs, each for itself: of the whole there are none.
-    pub(crate) fn request_reservation(&mut self, id: IoId) {
+    /// Reservations are of the legs, each for itself: of the whole there are none. True: the reply follows.
+    pub(crate) fn refuse_reservation(&mut self, id: IoId) -> bool {
         self.replies.push_back((id, Err(Failure::Refused(Refusal::Unsupported))));
+        true
     }
 
     pub(crate) fn poll_reservation_reply(&mut self) -> Option<ReservationReply> {

@@ -71,9 +71,9 @@ fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
 
 /// What tells a volume from another of the same name: its UUID, or its serial number.
 fn identity_of(initiator: &Initiator, volume: Handle) -> String {
-    let volume_info = initiator.volume_info(volume);
-    let uuid = volume_info.as_ref().and_then(|volume_info| volume_info.uuid);
-    uuid.map_or_else(|| volume_info.map_or_else(String::new, |p| p.serial.clone()), |uuid| uuid.to_string())
+    let info = initiator.info(volume);
+    let uuid = info.as_ref().and_then(|info| info.uuid);
+    uuid.map_or_else(|| info.map_or_else(String::new, |p| p.serial.clone()), |uuid| uuid.to_string())
 }
 
 /// Bytes that are moved at a time: no more than one command of the volume carries.
@@ -84,8 +84,8 @@ fn stretch_of(geometry: &Geometry) -> u64 {
 /// Refuses to write to a volume that somebody uses, as far as can be told: by a reservation, or as a device of this
 /// machine. Every verb that writes comes through here, unless it is forced.
 pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
-    let (volume_info, (_, shown)) = (initiator.volume_info(volume), client::urls_of(name)?);
-    let is_it = |found: &&list::FoundAttachment| same::is_of(&found.record, volume_info.as_deref(), &shown);
+    let (info, (_, shown)) = (initiator.info(volume), client::urls_of(name)?);
+    let is_it = |found: &&list::FoundAttachment| same::is_of(&found.record, info.as_deref(), &shown);
     if let Some(found) = list::all(&record::dir(None))?.iter().find(is_it) {
         let why =
             format!("the destination is attached here ({}): detach it first, or use --force", found.ways());

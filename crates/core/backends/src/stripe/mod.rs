@@ -140,7 +140,7 @@ impl fmt::Display for StripeMismatch {
 /// Why they make no stripe.
 pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry, StripeMismatch> {
     let known = || legs.iter().enumerate().filter(|(_, leg)| leg.blocks > 0);
-    let Some((_, first)) = known().next() else { return Ok(nothing()) };
+    let Some((_, first)) = known().next() else { return Ok(Geometry::UNKNOWN) };
     let mut all = Geometry { lends: false, ..*first };
     for (at, leg) in known() {
         if leg.logical != first.logical {
@@ -172,24 +172,6 @@ pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry
     Ok(all)
 }
 
-/// Nothing is known: nothing can be done.
-fn nothing() -> Geometry {
-    Geometry {
-        blocks: 0,
-        logical: 512,
-        physical: 512,
-        dio_align: 1,
-        max_io: 0,
-        thin: false,
-        write_cache: true,
-        atomic: 1,
-        atomic_powerfail: 1,
-        caw_max: 0,
-        dealloc_reads_zero: false,
-        lends: false,
-    }
-}
-
 impl<L: Backend + Sockets> Stripe<L> {
     /// A stripe of these legs, each with the disk that its operations name. `chunk` is in bytes; `limit` is
     /// the most bytes that the whole shall have; `logical` is how long blocks are, if that is known before
@@ -211,7 +193,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             limit,
             layout,
             fits: true,
-            geometry: nothing(),
+            geometry: Geometry::UNKNOWN,
             end: 0,
             tasks: Slab::new(IN_WORK_MAX),
             spare: Vec::new(),
@@ -272,7 +254,7 @@ impl<L: Backend + Sockets> Stripe<L> {
     /// Makes the geometry of what is known of the legs.
     fn refit(&mut self) {
         let known = self.known();
-        (self.geometry, self.end, self.fits) = (nothing(), u64::MAX >> 1, true);
+        (self.geometry, self.end, self.fits) = (Geometry::UNKNOWN, u64::MAX >> 1, true);
         match fit(&known, self.chunk, self.limit) {
             Ok(all) if all.blocks > 0 => {
                 let layout = Layout::new(known.len(), u64::from(self.chunk / all.logical));

@@ -437,7 +437,7 @@ fn the_geometry_promises_what_every_leg_holds() {
     assert_eq!(fit(&[one, long], 4096, None), Err(StripeMismatch::Blocks { leg: 2, has: 4096, first: 512 }));
     let direct = Geometry { dio_align: 4096, ..other };
     assert_eq!(fit(&[one, direct], 512, None), Err(StripeMismatch::Chunk { leg: 2, needs: 4096 }));
-    assert_eq!(fit(&[], 512, None), Ok(nothing()));
+    assert_eq!(fit(&[], 512, None), Ok(Geometry::UNKNOWN));
 }
 
 #[test]

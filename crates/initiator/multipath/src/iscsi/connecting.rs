@@ -13,7 +13,7 @@ use stream::{Close, Connection, HostEvent, Link, earliest};
 
 use super::disposition::Refresh;
 use super::sessions::{OLD_MAX, WiredSession};
-use super::{IscsiPath, Owner, Settings, login, tracing};
+use super::{IscsiPath, Owner, RequestOwners, Settings, login, tracing};
 use crate::{DownReason, Event};
 
 /// How long a fence waits before it dials again.
@@ -23,7 +23,7 @@ const LOST_MAX: usize = 8;
 
 /// The life of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionPhase {
+pub(super) enum PathPhase {
     /// Nothing is under way.
     Down,
     /// A connection is to be asked for then.
@@ -71,6 +71,11 @@ pub(super) struct LostSession {
 }
 
 impl LostSession {
+    /// When it must be over, if no login ends it.
+    fn fenced_by_time(&self, settings: &Settings) -> Time {
+        self.since + settings.timeouts.fence.max(self.retained)
+    }
+
     /// Whether a login in this portal group has reinstated it. What the target did not tell is not known: behind
     /// one address there may be several groups (a redirecting portal, a balanced address).
     fn is_ended_in(&self, group: Option<u16>) -> bool {
@@ -85,26 +90,23 @@ pub(super) fn retained(params: &iscsi::negotiate::Params) -> Duration {
 
 /// The same, as it is asked for.
 pub(super) fn wished(settings: &Settings) -> Duration {
-    let socket_requests = &settings.negotiation;
-    Duration::from_secs(u64::from(socket_requests.time2wait) + u64::from(socket_requests.time2retain))
+    let sockets = &settings.negotiation;
+    Duration::from_secs(u64::from(sockets.time2wait) + u64::from(sockets.time2retain))
 }
 
 impl IscsiPath {
     /// The owner wants the path up.
     pub(super) fn want(&mut self, cx: &mut Cx<'_>) {
-        if matches!(self.phase, ConnectionPhase::Leaving(_) | ConnectionPhase::Ending(_)) {
+        if matches!(self.phase, PathPhase::Leaving(_) | PathPhase::Ending(_)) {
             self.wanted_next = true;
             return;
         }
         (self.wanted, self.owes_down) = (true, true);
         match self.phase {
-            ConnectionPhase::Down | ConnectionPhase::Pausing(_) => self.start_attempt(cx),
-            ConnectionPhase::Idle => self.start_probe(cx),
-            ConnectionPhase::Dialling
-            | ConnectionPhase::LoggingIn
-            | ConnectionPhase::Probing
-            | ConnectionPhase::Up => {}
-            ConnectionPhase::Leaving(_) | ConnectionPhase::Ending(_) => {}
+            PathPhase::Down | PathPhase::Pausing(_) => self.start_attempt(cx),
+            PathPhase::Idle => self.start_probe(cx),
+            PathPhase::Dialling | PathPhase::LoggingIn | PathPhase::Probing | PathPhase::Up => {}
+            PathPhase::Leaving(_) | PathPhase::Ending(_) => {}
         }
     }
 
@@ -113,8 +115,8 @@ impl IscsiPath {
         if self.unknown {
             self.end_session(cx, DownReason::Ended);
         }
-        let Some(last) = self.lost.iter().map(|lost| self.fenced_by_time(lost)).max() else {
-            if matches!(self.phase, ConnectionPhase::Ending(_)) && self.unknown {
+        let Some(last) = self.lost.iter().map(|lost| lost.fenced_by_time(&self.settings)).max() else {
+            if matches!(self.phase, PathPhase::Ending(_)) && self.unknown {
                 // What is lost is noted when all memory is back.
                 self.fencing = Some(cx.now + self.settings.timeouts.fence);
                 return;
@@ -124,13 +126,9 @@ impl IscsiPath {
         };
         self.fencing = Some(last);
         self.touched = true;
-        if self.phase == ConnectionPhase::Down {
+        if self.phase == PathPhase::Down {
             self.start_attempt(cx);
         }
-    }
-
-    fn fenced_by_time(&self, lost: &LostSession) -> Time {
-        lost.since + self.settings.timeouts.fence.max(lost.retained)
     }
 
     /// The owner wants no session any more.
@@ -138,22 +136,19 @@ impl IscsiPath {
         self.touched = true;
         (self.wanted, self.wanted_next, self.owes_down) = (false, false, true);
         match self.phase {
-            ConnectionPhase::Down | ConnectionPhase::Pausing(_) | ConnectionPhase::Dialling => {
+            PathPhase::Down | PathPhase::Pausing(_) | PathPhase::Dialling => {
                 self.dial = None;
                 self.go_down(cx, DownReason::Ended);
             }
-            ConnectionPhase::LoggingIn
-            | ConnectionPhase::Idle
-            | ConnectionPhase::Probing
-            | ConnectionPhase::Up => {
+            PathPhase::LoggingIn | PathPhase::Idle | PathPhase::Probing | PathPhase::Up => {
                 self.log_out(cx, grace, DownReason::Ended);
             }
-            ConnectionPhase::Leaving(_) => {
+            PathPhase::Leaving(_) => {
                 if let Some(wired) = &mut self.sessions.current {
                     wired.session.close(cx, Close::AfterLogout(cx.now + grace));
                 }
             }
-            ConnectionPhase::Ending(_) => {}
+            PathPhase::Ending(_) => {}
         }
     }
 
@@ -163,9 +158,9 @@ impl IscsiPath {
         let Some(wired) = &mut self.sessions.current else { return };
         wired.polite = true;
         wired.session.close(cx, Close::AfterLogout(cx.now + grace));
-        self.phase = ConnectionPhase::Leaving(why);
+        self.phase = PathPhase::Leaving(why);
         self.probe = None;
-        self.finish_due();
+        self.operations.finish_due(&mut self.events);
         self.finish_due_requests();
     }
 
@@ -208,11 +203,11 @@ impl IscsiPath {
         if self.sessions.old.len() >= OLD_MAX {
             // The world still holds memory of so many sessions: not another one before it is back.
             self.attempt.left.push_front(address);
-            self.phase = ConnectionPhase::Pausing(cx.now + REDIAL);
+            self.phase = PathPhase::Pausing(cx.now + REDIAL);
             return;
         }
-        self.phase = ConnectionPhase::Dialling;
-        self.dial = Some(self.socket_requests.dial(address, cx.now + self.settings.timeouts.dial));
+        self.phase = PathPhase::Dialling;
+        self.dial = Some(self.sockets.dial(address, cx.now + self.settings.timeouts.dial));
         tracing::dialling(&mut self.trace, cx.now, 0, address);
     }
 
@@ -224,13 +219,12 @@ impl IscsiPath {
         match InitiatorSession::new(cx, self.settings.wanted(cmd_sn), limits) {
             Ok(session) => {
                 self.sessions.current = Some(WiredSession::new(session, socket, address));
-                self.phase = ConnectionPhase::LoggingIn;
+                self.phase = PathPhase::LoggingIn;
                 (self.links_complete, self.next_cid, self.unknown) = (false, 1, false);
-                self.owners.clear();
-                self.ended.clear();
+                self.owners = RequestOwners::default();
             }
             Err(failure) => {
-                self.socket_requests.leave(socket, Leave::Abort);
+                self.sockets.leave(socket, Leave::Abort);
                 self.attempt_failed(cx, DownReason::Refused(failure.to_string()), true);
             }
         }
@@ -250,11 +244,8 @@ impl IscsiPath {
 
     /// Nothing is under way; a fence dials again in a while.
     fn rest(&mut self, cx: &mut Cx<'_>) {
-        self.phase = if self.fencing.is_some() {
-            ConnectionPhase::Pausing(cx.now + REDIAL)
-        } else {
-            ConnectionPhase::Down
-        };
+        self.phase =
+            if self.fencing.is_some() { PathPhase::Pausing(cx.now + REDIAL) } else { PathPhase::Down };
     }
 
     /// The path is down.
@@ -272,15 +263,15 @@ impl IscsiPath {
         let Some(wired) = &mut self.sessions.current else { return };
         wired.polite = false;
         wired.session.close(cx, Close::Now);
-        if !matches!(self.phase, ConnectionPhase::Ending(_)) {
-            self.phase = ConnectionPhase::Ending(why);
+        if !matches!(self.phase, PathPhase::Ending(_)) {
+            self.phase = PathPhase::Ending(why);
         }
     }
 
     /// The target broke the protocol; its session is over.
     pub(super) fn violated(&mut self, violation: LinkFault) {
-        if !matches!(self.phase, ConnectionPhase::Ending(_)) {
-            self.phase = ConnectionPhase::Ending(DownReason::Lost(format!(
+        if !matches!(self.phase, PathPhase::Ending(_)) {
+            self.phase = PathPhase::Ending(DownReason::Lost(format!(
                 "the target broke the protocol ({}); look into its log",
                 violation.fault
             )));
@@ -337,10 +328,10 @@ impl IscsiPath {
     fn take_event(&mut self, cx: &mut Cx<'_>, event: HostEvent<Response>) {
         match event {
             HostEvent::Ready => self.logged_in(cx),
-            HostEvent::Completed { tag, response, payload } => match self.disown(tag) {
+            HostEvent::Completed { tag, response, payload } => match self.owners.take(tag) {
                 Owner::Operation(operation) => self.operation_ended(cx, operation, response, payload),
                 Owner::Probe => self.probe_answered(cx, response, payload),
-                Owner::ReservationRequest(request) => self.request_ended(cx, request, response, payload),
+                Owner::ReservationOp(request) => self.request_ended(cx, request, response, payload),
                 Owner::Abort(operation) => self.abort_answered(cx, operation, &response),
                 Owner::Reset => self.reset_answered(cx, &response),
                 Owner::Nobody => {}
@@ -368,7 +359,7 @@ impl IscsiPath {
         if self.lost.is_empty() && self.fencing.take().is_some() {
             self.events.push_back(Event::Fenced);
         }
-        self.phase = ConnectionPhase::Idle;
+        self.phase = PathPhase::Idle;
         if let Some(why) = self.attempt.detour.take() {
             // It has done what it was for. This path goes by its own portals, or not at all.
             let grace = self.settings.timeouts.abort;
@@ -381,7 +372,7 @@ impl IscsiPath {
 
     fn take_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
         match notice {
-            Notice::LoginFailed(Link(0), failure) if self.phase == ConnectionPhase::LoggingIn => {
+            Notice::LoginFailed(Link(0), failure) if self.phase == PathPhase::LoggingIn => {
                 self.login_failed(cx, &failure);
             }
             // The session does with fewer links.
@@ -390,21 +381,16 @@ impl IscsiPath {
                 if let Some(wired) = &mut self.sessions.current {
                     wired.polite = true;
                 }
-                if matches!(
-                    self.phase,
-                    ConnectionPhase::Idle | ConnectionPhase::Probing | ConnectionPhase::Up
-                ) {
-                    self.phase = ConnectionPhase::Leaving(DownReason::Lost(
-                        "the target asked us to log out".to_owned(),
-                    ));
+                if matches!(self.phase, PathPhase::Idle | PathPhase::Probing | PathPhase::Up) {
+                    self.phase =
+                        PathPhase::Leaving(DownReason::Lost("the target asked us to log out".to_owned()));
                     self.probe = None;
-                    self.finish_due();
+                    self.operations.finish_due(&mut self.events);
                     self.finish_due_requests();
                 }
             }
             Notice::Dropped { .. } => {
-                self.phase =
-                    ConnectionPhase::Ending(DownReason::Lost("the target dropped the session".to_owned()));
+                self.phase = PathPhase::Ending(DownReason::Lost("the target dropped the session".to_owned()));
             }
             Notice::Scsi { lun, sense } if lun == self.lun => self.asynchronous(&sense),
             Notice::LinkReady(_) | Notice::Scsi { .. } | Notice::Unknown(_) => {}
@@ -442,7 +428,7 @@ impl IscsiPath {
     /// The session that serves is over: it waits for its memory among the old ones.
     fn retire(&mut self) {
         if let Some(mut wired) = self.sessions.current.take() {
-            wired.pass_leaves(&mut self.socket_requests);
+            wired.pass_leaves(&mut self.sockets);
             self.sessions.old.push(wired);
         }
         (self.dial, self.more) = (None, None);
@@ -455,7 +441,7 @@ impl IscsiPath {
             // What may still stand in a socket must not come after the end that was told of it.
             wired.polite &=
                 !self.unknown && (wired.session.commands_in_work() == 0 || !wired.session.is_over());
-            wired.pass_leaves(&mut self.socket_requests);
+            wired.pass_leaves(&mut self.sockets);
             if wired.session.has_news() {
                 // What it has to tell comes first, the ends of its requests among it.
                 self.touched = true;
@@ -466,7 +452,7 @@ impl IscsiPath {
             }
         }
         for old in &mut self.sessions.old {
-            old.pass_leaves(&mut self.socket_requests);
+            old.pass_leaves(&mut self.sockets);
         }
         self.sessions.old.retain(|old| !old.session.is_gone());
         self.tend_probe(cx);
@@ -474,9 +460,9 @@ impl IscsiPath {
 
     /// The session that serves is over: when all its memory is back, so is the path down.
     fn tidy_over(&mut self, cx: &mut Cx<'_>) {
-        let why = match std::mem::replace(&mut self.phase, ConnectionPhase::Down) {
-            ConnectionPhase::Leaving(why) | ConnectionPhase::Ending(why) => why,
-            ConnectionPhase::LoggingIn => {
+        let why = match std::mem::replace(&mut self.phase, PathPhase::Down) {
+            PathPhase::Leaving(why) | PathPhase::Ending(why) => why,
+            PathPhase::LoggingIn => {
                 self.retire();
                 let text = "the target closed the connection during the login; look into its log";
                 return self.attempt_failed(cx, DownReason::Lost(text.to_owned()), false);
@@ -485,14 +471,14 @@ impl IscsiPath {
         };
         let Some(wired) = &self.sessions.current else { return };
         if wired.session.commands_in_work() > 0 {
-            self.phase = ConnectionPhase::Ending(why);
+            self.phase = PathPhase::Ending(why);
             return;
         }
         if std::mem::take(&mut self.unknown) {
             let (address, retained) = (wired.address, retained(wired.session.params()));
             let lost =
                 LostSession { address, group: wired.session.portal_group_tag(), since: cx.now, retained };
-            let by_time = self.fenced_by_time(&lost);
+            let by_time = lost.fenced_by_time(&self.settings);
             if self.lost.len() < LOST_MAX {
                 self.lost.push(lost);
             } else if let Some(last) = self.lost.last_mut() {
@@ -501,7 +487,7 @@ impl IscsiPath {
             }
             self.fencing = self.fencing.map(|until| until.max(by_time));
         }
-        self.finish_due();
+        self.operations.finish_due(&mut self.events);
         self.finish_due_requests();
         self.retire();
         self.wanted = false;
@@ -516,7 +502,7 @@ impl IscsiPath {
     /// Opens as many links as both sides want.
     fn add_links(&mut self, cx: &mut Cx<'_>) {
         let Some(wired) = &self.sessions.current else { return };
-        let ready = matches!(self.phase, ConnectionPhase::Probing | ConnectionPhase::Up);
+        let ready = matches!(self.phase, PathPhase::Probing | PathPhase::Up);
         if !ready || self.links_complete || self.more.is_some() {
             return;
         }
@@ -526,7 +512,7 @@ impl IscsiPath {
             return;
         }
         let address = wired.address;
-        self.more = Some(self.socket_requests.dial(address, cx.now + self.settings.timeouts.dial));
+        self.more = Some(self.sockets.dial(address, cx.now + self.settings.timeouts.dial));
     }
 
     /// One more connection stands.
@@ -541,19 +527,19 @@ impl IscsiPath {
             Some(()) => self.next_cid = self.next_cid.wrapping_add(1),
             None => {
                 self.links_complete = true;
-                self.socket_requests.leave(socket, Leave::Abort);
+                self.sockets.leave(socket, Leave::Abort);
             }
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let pause = match self.phase {
-            ConnectionPhase::Pausing(until) => Some(until),
+            PathPhase::Pausing(until) => Some(until),
             _ => None,
         };
         let probe = self.probe.as_ref().map(|probe| earliest(probe.due, Some(probe.until)));
         let session = self.sessions.current.as_ref().and_then(|wired| wired.session.poll_timeout());
-        [pause, probe.flatten(), session, self.fencing, self.look_at, self.look_again]
+        [pause, probe.flatten(), session, self.fencing, self.operations.look_at, self.look_again]
             .into_iter()
             .fold(None, earliest)
     }
@@ -570,22 +556,20 @@ impl IscsiPath {
             self.events.push_back(Event::Fenced);
         }
         match self.phase {
-            ConnectionPhase::Pausing(until) if until <= now => {
+            PathPhase::Pausing(until) if until <= now => {
                 if self.attempt.left.is_empty() && (self.wanted || self.fencing.is_some()) {
                     self.start_attempt(cx);
                 } else if !self.next_address(cx) {
-                    self.phase = ConnectionPhase::Down;
+                    self.phase = PathPhase::Down;
                 }
             }
-            ConnectionPhase::Pausing(_) if !self.wanted && self.fencing.is_none() => {
-                self.phase = ConnectionPhase::Down
-            }
+            PathPhase::Pausing(_) if !self.wanted && self.fencing.is_none() => self.phase = PathPhase::Down,
             _ => {}
         }
         if self.look_again.take_if(|at| *at <= now).is_some() && self.is_up() {
             self.refresh(Refresh::Identity);
         }
-        if self.look_at.is_some_and(|at| at <= now) {
+        if self.operations.look_at.is_some_and(|at| at <= now) {
             self.check_operations(cx);
         }
     }

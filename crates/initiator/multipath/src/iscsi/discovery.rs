@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{DialId, Dialled, Leave, LinkId, Sockets};
 use iscsi::discovery::SendTargets;
 use iscsi::initiator::{
     Credentials, Failure, InitiatorSession, LoginConfig, NoAnswer, Notice, Request, Response, Targets,
@@ -16,7 +16,7 @@ use iscsi::wire::{Cid, Isid, Sn, Tsih};
 use stream::{Close, Connection, Host, HostEvent, Received, RecvOp, SendOp};
 
 use super::login;
-use super::sessions::{Sessions, SocketRequests, WiredSession};
+use super::sessions::{Sessions, SocketRequests, WiredSession, by_sessions};
 use super::settings::{Settings, Timeouts};
 use super::tracing::{self, Texts};
 use crate::{DownReason, Trace};
@@ -55,7 +55,7 @@ enum DiscoveryPhase {
 pub struct Discovery {
     question: Question,
     phase: DiscoveryPhase,
-    socket_requests: SocketRequests,
+    sockets: SocketRequests,
     sessions: Sessions,
     dial: Option<DialId>,
     address: SocketAddr,
@@ -74,7 +74,7 @@ impl Discovery {
     pub fn new(question: Question) -> Self {
         Discovery {
             phase: DiscoveryPhase::Over,
-            socket_requests: SocketRequests::default(),
+            sockets: SocketRequests::default(),
             sessions: Sessions::default(),
             dial: None,
             address: question.portal,
@@ -107,7 +107,7 @@ impl Discovery {
 
     fn dial_to(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
         (self.phase, self.address, self.touched) = (DiscoveryPhase::Dialling, address, true);
-        self.dial = Some(self.socket_requests.dial(address, cx.now + self.question.timeouts.dial));
+        self.dial = Some(self.sockets.dial(address, cx.now + self.question.timeouts.dial));
         tracing::dialling(&mut self.trace, cx.now, 0, address);
     }
 
@@ -135,7 +135,7 @@ impl Discovery {
                 self.phase = DiscoveryPhase::LoggingIn;
             }
             Err(failure) => {
-                self.socket_requests.leave(socket, Leave::Abort);
+                self.sockets.leave(socket, Leave::Abort);
                 self.fail(DownReason::Refused(failure.to_string()));
             }
         }
@@ -160,13 +160,13 @@ impl Discovery {
             }
         }
         if let Some(wired) = &mut self.sessions.current {
-            wired.pass_leaves(&mut self.socket_requests);
+            wired.pass_leaves(&mut self.sockets);
             if wired.session.is_over() {
                 self.over();
             }
         }
         for old in &mut self.sessions.old {
-            old.pass_leaves(&mut self.socket_requests);
+            old.pass_leaves(&mut self.sockets);
         }
         self.sessions.old.retain(|old| !old.session.is_gone());
     }
@@ -237,7 +237,7 @@ impl Discovery {
         let Notice::LoginFailed(_, failure) = notice else { return };
         tracing::login_failed(&mut self.trace, cx.now, 0, &failure);
         if let Some(mut wired) = self.sessions.current.take() {
-            wired.pass_leaves(&mut self.socket_requests);
+            wired.pass_leaves(&mut self.sockets);
             self.sessions.old.push(wired);
         }
         let Failure::Moved(_, to) = &failure else { return self.fail(login::why(&failure).0) };
@@ -249,9 +249,7 @@ impl Discovery {
 }
 
 impl Sockets for Discovery {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        self.socket_requests.poll_dial()
-    }
+    by_sessions!();
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         self.touched = true;
@@ -260,7 +258,7 @@ impl Sockets for Discovery {
                 self.trace.ends(cx.now, 0, tracing::DIAL);
                 self.log_in(cx, dialled.link);
             }
-            Ok(dialled) => self.socket_requests.leave(dialled.link, Leave::Abort),
+            Ok(dialled) => self.sockets.leave(dialled.link, Leave::Abort),
             Err(errno) => {
                 tracing::unreachable(&mut self.trace, cx.now, 0, errno);
                 self.dial = None;
@@ -275,30 +273,8 @@ impl Sockets for Discovery {
         let _ = self.sessions.received(cx, link, op, came);
     }
 
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.touched = true;
-        self.sessions.written(cx, link, how);
-    }
-
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.touched = true;
-        self.sessions.sent(cx, link, op);
-    }
-
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        self.sessions.poll_ready(&mut self.socket_requests)
-    }
-
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.sessions.poll_recv(cx, link)
-    }
-
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         self.sessions.poll_send(cx, link)
-    }
-
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.socket_requests.poll_leave()
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -306,7 +282,7 @@ impl Sockets for Discovery {
             return false;
         }
         self.drain(cx);
-        self.sessions.list(&mut self.socket_requests);
+        self.sessions.list(&mut self.sockets);
         true
     }
 

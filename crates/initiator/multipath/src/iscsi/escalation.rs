@@ -19,8 +19,10 @@ const RETRY: Duration = Duration::from_millis(100);
 impl IscsiPath {
     /// The owner wants an operation to end early.
     pub(super) fn abandon(&mut self, cx: &mut Cx<'_>, id: IoId) {
-        let Some((tag, _)) = self.operations.iter().find(|(_, operation)| operation.id == id) else { return };
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some((tag, _)) = self.operations.slab.iter().find(|(_, operation)| operation.id == id) else {
+            return;
+        };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         operation.cancelled = true;
         match operation.state {
             State::Due(_) => self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted)))),
@@ -31,13 +33,15 @@ impl IscsiPath {
 
     /// Sends ABORT TASK; if there is no room for it, the clock sends it later.
     fn abort(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(command) = self.operations.get(tag).and_then(|operation| operation.tag()) else { return };
+        let Some(command) = self.operations.slab.get(tag).and_then(|operation| operation.tag()) else {
+            return;
+        };
         let owner = Owner::Abort(tag);
         if self.manage(cx, TmfFunction::ABORT_TASK, Some(command), owner)
-            && let Some(operation) = self.operations.get_mut(tag)
+            && let Some(operation) = self.operations.slab.get_mut(tag)
         {
             operation.state = State::Aborting { tag: command, since: cx.now };
-            self.note_clock(cx.now + self.settings.timeouts.abort);
+            self.operations.note_clock(cx.now + self.settings.timeouts.abort);
         }
     }
 
@@ -46,18 +50,18 @@ impl IscsiPath {
         let request = Request::Task(TaskManagement { function, lun: self.lun, referenced: of });
         let Ok(tag) = wired.session.submit(cx, request, Payload::None) else { return false };
         self.touched = true;
-        self.own(tag, owner);
+        self.owners.note(tag, owner);
         true
     }
 
     /// ABORT TASK was answered. If it did what it is for, the operation has ended before it.
     pub(super) fn abort_answered(&mut self, cx: &mut Cx<'_>, tag: Tag, response: &Response) {
         let done = matches!(response, Response::Task(TmfResponseCode::COMPLETE | TmfResponseCode::NO_TASK));
-        if let Some(operation) = self.operations.get_mut(tag)
+        if let Some(operation) = self.operations.slab.get_mut(tag)
             && let (State::Aborting { tag, .. }, false) = (operation.state, done)
         {
             operation.state = State::Stuck { tag };
-            self.note_clock(cx.now);
+            self.operations.note_clock(cx.now);
         }
     }
 
@@ -71,14 +75,14 @@ impl IscsiPath {
 
     /// Looks at the clocks of all operations.
     pub(super) fn check_operations(&mut self, cx: &mut Cx<'_>) {
-        self.look_at = None;
+        self.operations.look_at = None;
         self.send_due(cx);
         self.send_due_requests(cx);
         let (now, limits) = (cx.now, self.settings.timeouts.clone());
         let mut late = Vec::new();
         let mut reset = false;
         let mut next = self.resetting.map(|since| since + limits.reset);
-        for (tag, operation) in self.operations.iter_mut() {
+        for (tag, operation) in self.operations.slab.iter_mut() {
             let at = match operation.state {
                 State::Due(at) => at,
                 State::Sent { since, .. } if since + limits.command() > now => since + limits.command(),
@@ -100,7 +104,7 @@ impl IscsiPath {
             next = stream::earliest(next, Some(at));
         }
         if let Some(next) = next {
-            self.note_clock(next);
+            self.operations.note_clock(next);
         }
         for tag in late {
             self.abort(cx, tag);
@@ -110,9 +114,9 @@ impl IscsiPath {
         } else if reset && self.resetting.is_none() {
             if self.manage(cx, TmfFunction::LOGICAL_UNIT_RESET, None, Owner::Reset) {
                 self.resetting = Some(now);
-                self.note_clock(now + limits.reset);
+                self.operations.note_clock(now + limits.reset);
             } else {
-                self.note_clock(now + RETRY);
+                self.operations.note_clock(now + RETRY);
             }
         }
     }

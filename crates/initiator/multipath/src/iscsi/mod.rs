@@ -32,19 +32,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{DialId, Dialled, Leave, LinkId, Sockets};
 use scsi::lun::{Address, Lun};
-use stream::{Received, RecvOp, SendOp, Slab, Tag, earliest};
+use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::{IoId, Op};
 
-use crate::{DownReason, Event, Path, Protocol, ReservationRequest, Trace, VolumeInfo};
-use connecting::{Attempt, ConnectionPhase, LostSession};
+use crate::{DownReason, Event, Path, Protocol, ReservationOp, Trace, VolumeInfo};
+use connecting::{Attempt, LostSession, PathPhase};
 pub use discovery::{Discovery, Question};
 use disposition::Refresh;
-use operations::Operation;
+use operations::Operations;
 use probe::Probe;
 use reservation::{PendingRequest, REQUESTS_MAX};
-use sessions::{Sessions, SocketRequests};
+use sessions::{Sessions, SocketRequests, by_sessions};
 pub use settings::{COMMANDS_MAX, Settings, Timeouts};
 use tracing::Texts;
 use unit_facts::{Abilities, UnitFacts};
@@ -55,14 +55,49 @@ enum Owner {
     Nobody,
     /// An operation's command.
     Operation(Tag),
-    /// A question of the survey.
+    /// A question of the probe.
     Probe,
-    /// A claim's command.
-    ReservationRequest(Tag),
+    /// A request's command.
+    ReservationOp(Tag),
     /// ABORT TASK for an operation.
     Abort(Tag),
     /// LOGICAL UNIT RESET.
     Reset,
+}
+
+/// Whose the session's requests are.
+#[derive(Debug, Default)]
+struct RequestOwners {
+    /// By the request's slot.
+    slots: Vec<(Tag, Owner)>,
+    /// Those whose slot was given away before their end was drained: at most one per command.
+    ended: Vec<(Tag, Owner)>,
+}
+
+impl RequestOwners {
+    /// Notes whose a request is. The session may give a request the slot of one that has ended, but whose
+    /// end is still to be drained.
+    fn note(&mut self, tag: Tag, owner: Owner) {
+        if self.slots.len() <= tag.slot() {
+            self.slots.resize(tag.slot() + 1, (tag, Owner::Nobody));
+        }
+        let Some(slot) = self.slots.get_mut(tag.slot()) else { return };
+        let before = std::mem::replace(slot, (tag, owner));
+        if before.1 != Owner::Nobody {
+            self.ended.push(before);
+        }
+    }
+
+    /// Takes the note.
+    fn take(&mut self, tag: Tag) -> Owner {
+        if let Some((at, owner)) = self.slots.get_mut(tag.slot())
+            && *at == tag
+        {
+            return std::mem::replace(owner, Owner::Nobody);
+        }
+        let ended = self.ended.iter().position(|(at, _)| *at == tag);
+        ended.map_or(Owner::Nobody, |at| self.ended.swap_remove(at).1)
+    }
 }
 
 /// See the module.
@@ -70,9 +105,9 @@ enum Owner {
 pub struct IscsiPath {
     settings: Settings,
     lun: [u8; 8],
-    socket_requests: SocketRequests,
+    sockets: SocketRequests,
     sessions: Sessions,
-    phase: ConnectionPhase,
+    phase: PathPhase,
     attempt: Attempt,
     /// Connections that are asked for: the leading one, or one more.
     dial: Option<DialId>,
@@ -96,14 +131,9 @@ pub struct IscsiPath {
     fencing: Option<Time>,
     /// The session that serves has left a command's fate open.
     unknown: bool,
-    operations: Slab<Operation>,
+    operations: Operations,
     requests: Slab<PendingRequest>,
-    /// Whose each of the session's requests is, by its slot.
-    owners: Vec<(Tag, Owner)>,
-    /// Those whose slot was given away before their end was drained: at most one per command.
-    ended: Vec<(Tag, Owner)>,
-    /// When the operations' clocks are to be looked at.
-    look_at: Option<Time>,
+    owners: RequestOwners,
     /// A logical unit reset is under way, since then.
     resetting: Option<Time>,
     probe: Option<Probe>,
@@ -113,13 +143,11 @@ pub struct IscsiPath {
     facts: Option<UnitFacts>,
     /// What it can do, once that is known.
     can: Option<Abilities>,
-    volume_info: Option<Arc<VolumeInfo>>,
+    info: Option<Arc<VolumeInfo>>,
     to_refresh: Refresh,
     /// When a path that does not serve is looked at again.
     look_again: Option<Time>,
     look_after: Duration,
-    /// A write that had been answered was lost: the next flush tells.
-    write_lost: bool,
     events: VecDeque<Event>,
     trace: Trace,
     texts: Texts,
@@ -139,12 +167,12 @@ impl IscsiPath {
             return Err("a path needs at least one portal address");
         }
         let lun = Lun::new(settings.lun).ok_or("a logical unit number is below 2^24")?;
-        let (attempt, operations) = (Attempt::default(), Slab::new(usize::from(settings.commands())));
+        let (attempt, operations) = (Attempt::default(), Operations::new(usize::from(settings.commands())));
         Ok(IscsiPath {
             lun: Address::Unit(lun).encode(),
-            socket_requests: SocketRequests::default(),
+            sockets: SocketRequests::default(),
             sessions: Sessions::default(),
-            phase: ConnectionPhase::Down,
+            phase: PathPhase::Down,
             attempt,
             dial: None,
             more: None,
@@ -160,19 +188,16 @@ impl IscsiPath {
             unknown: false,
             operations,
             requests: Slab::new(REQUESTS_MAX),
-            owners: Vec::new(),
-            ended: Vec::new(),
-            look_at: None,
+            owners: RequestOwners::default(),
             resetting: None,
             probe: None,
             next_probe: None,
             facts: None,
             can: None,
-            volume_info: None,
+            info: None,
             to_refresh: Refresh::Nothing,
             look_again: None,
             look_after: probing::LOOK_AGAIN,
-            write_lost: false,
             events: VecDeque::new(),
             trace: Trace::new(),
             texts: Texts::default(),
@@ -189,36 +214,7 @@ impl IscsiPath {
     }
 
     fn is_up(&self) -> bool {
-        matches!(self.phase, ConnectionPhase::Up)
-    }
-
-    /// Notes whose a request is. The session may give a request the slot of one that has ended, but whose
-    /// end is still to be drained.
-    fn own(&mut self, tag: Tag, owner: Owner) {
-        if self.owners.len() <= tag.slot() {
-            self.owners.resize(tag.slot() + 1, (tag, Owner::Nobody));
-        }
-        let Some(slot) = self.owners.get_mut(tag.slot()) else { return };
-        let before = std::mem::replace(slot, (tag, owner));
-        if before.1 != Owner::Nobody {
-            self.ended.push(before);
-        }
-    }
-
-    /// Takes the note.
-    fn disown(&mut self, tag: Tag) -> Owner {
-        if let Some((at, owner)) = self.owners.get_mut(tag.slot())
-            && *at == tag
-        {
-            return std::mem::replace(owner, Owner::Nobody);
-        }
-        let ended = self.ended.iter().position(|(at, _)| *at == tag);
-        ended.map_or(Owner::Nobody, |at| self.ended.swap_remove(at).1)
-    }
-
-    /// The clocks are to be looked at by then.
-    fn note_clock(&mut self, at: Time) {
-        self.look_at = earliest(self.look_at, Some(at));
+        matches!(self.phase, PathPhase::Up)
     }
 }
 
@@ -239,8 +235,8 @@ impl Path for IscsiPath {
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp> {
         self.begin_request(cx, id, request)
     }
 
@@ -283,9 +279,7 @@ impl Path for IscsiPath {
 }
 
 impl Sockets for IscsiPath {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        self.socket_requests.poll_dial()
-    }
+    by_sessions!();
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         self.touched = true;
@@ -309,7 +303,7 @@ impl Sockets for IscsiPath {
             }
         } else if let Ok(dialled) = how {
             // Nobody waits for it any more.
-            self.socket_requests.leave(dialled.link, Leave::Abort);
+            self.sockets.leave(dialled.link, Leave::Abort);
         }
     }
 
@@ -320,32 +314,10 @@ impl Sockets for IscsiPath {
         }
     }
 
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.touched = true;
-        self.sessions.written(cx, link, how);
-    }
-
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.touched = true;
-        self.sessions.sent(cx, link, op);
-    }
-
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        self.sessions.poll_ready(&mut self.socket_requests)
-    }
-
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.sessions.poll_recv(cx, link)
-    }
-
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         let op = self.sessions.poll_send(cx, link);
         self.stirred |= op.is_some();
         op
-    }
-
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.socket_requests.poll_leave()
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -357,7 +329,7 @@ impl Sockets for IscsiPath {
         self.tidy(cx);
         let more = std::mem::take(&mut self.touched) || drained || touched;
         if more {
-            self.sessions.list(&mut self.socket_requests);
+            self.sessions.list(&mut self.sockets);
         }
         more
     }

@@ -1,5 +1,6 @@
 //! The operations in work: each from its submission to its one end.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use buf::{Class, Cx, Payload, SgMut, Time};
@@ -10,7 +11,7 @@ use scsi::Command;
 use scsi::Writer;
 use scsi::cdb::CDB_LEN_MAX;
 use scsi::provisioning::encode_unmap;
-use stream::{Host, Tag};
+use stream::{Host, Slab, Tag};
 use volume::{Failure, Fault, IoId, Op, Outcome, Refusal};
 
 use super::disposition::{self, Disposition, Refresh};
@@ -87,6 +88,88 @@ impl Operation {
             _ => IoError::NotDone(Duration::ZERO),
         }
     }
+
+    /// The path's own memory was filled so far: what that says of the operation.
+    fn take_own(&self, own: Payload, good: usize) -> Result<Outcome, Fault> {
+        let mut data = vec![0; good.min(own.len())];
+        own.into_sg().copy_to(0, &mut data);
+        match &self.payload {
+            Payload::Out(expected) => {
+                let mut wanted = vec![0; expected.len()];
+                expected.copy_to(0, &mut wanted);
+                match wanted.iter().zip(&data).position(|(a, b)| a != b) {
+                    Some(at) => Err(Fault::Miscompare(at as u32)),
+                    None if data.len() == wanted.len() => Ok(Outcome::Complete),
+                    None => Err(Fault::Internal),
+                }
+            }
+            Payload::None | Payload::In(_) => {
+                plan::read_extents(&data, plan::span_of(&self.op, &self.at)).ok_or(Fault::Internal)
+            }
+        }
+    }
+}
+
+/// The operations in work, and their clock.
+#[derive(Debug)]
+pub(super) struct Operations {
+    pub(super) slab: Slab<Operation>,
+    /// A write that had been answered was lost: the next flush tells.
+    write_lost: bool,
+    /// When the clocks are to be looked at.
+    pub(super) look_at: Option<Time>,
+}
+
+impl Operations {
+    pub(super) fn new(most: usize) -> Self {
+        Operations { slab: Slab::new(most), write_lost: false, look_at: None }
+    }
+
+    pub(super) fn put_off(&mut self, until: Time, tag: Tag) {
+        self.note_clock(until);
+        if let Some(operation) = self.slab.get_mut(tag) {
+            operation.state = State::Due(until);
+        }
+    }
+
+    pub(super) fn next_due(&self, now: Time) -> Option<Tag> {
+        let due = |operation: &Operation| matches!(operation.state, State::Due(at) if at <= now);
+        self.slab.iter().find(|(_, operation)| due(operation)).map(|(tag, _)| tag)
+    }
+
+    pub(super) fn finish(&mut self, events: &mut VecDeque<Event>, tag: Tag, how: Result<Outcome, IoError>) {
+        let Some(Operation { id, payload, op, vouches, .. }) = self.slab.remove(tag) else { return };
+        // The target tells of it once. Who does not hear of it by this end hears of it by the next.
+        let is_told = vouches && (how.is_ok() || matches!(op, Op::Flush));
+        self.write_lost |= vouches && !is_told;
+        let how = if is_told { Err(IoError::Failed(Failure::Failed(Fault::Sync))) } else { how };
+        events.push_back(Event::Done { id, how, payload });
+    }
+
+    /// Ends what no session has.
+    pub(super) fn finish_due(&mut self, events: &mut VecDeque<Event>) {
+        let due = |operation: &Operation| matches!(operation.state, State::Due(_));
+        loop {
+            let next = self.slab.iter().find(|(_, operation)| due(operation)).map(|(tag, _)| tag);
+            let Some(tag) = next else { return };
+            self.finish(events, tag, Err(IoError::NotDone(Duration::ZERO)));
+        }
+    }
+
+    /// A write that was answered is lost: all that vouch for it and are in work fail, or else the next that does.
+    fn lose_write(&mut self, can: Option<&Abilities>) {
+        self.write_lost = true;
+        for (_, operation) in
+            self.slab.iter_mut().filter(|(_, operation)| plan::vouches_for_writes(&operation.op, can))
+        {
+            (operation.vouches, self.write_lost) = (true, false);
+        }
+    }
+
+    /// The clocks are to be looked at by then.
+    pub(super) fn note_clock(&mut self, at: Time) {
+        self.look_at = stream::earliest(self.look_at, Some(at));
+    }
 }
 
 /// The target does not know it. False: it had been told before, or nothing is known.
@@ -110,7 +193,9 @@ impl IscsiPath {
         op: Op,
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
-        if !self.is_up() || self.is_unsure() || self.operations.len() >= usize::from(self.settings.commands())
+        if !self.is_up()
+            || self.is_unsure()
+            || self.operations.slab.len() >= usize::from(self.settings.commands())
         {
             return Err((op, payload));
         }
@@ -124,8 +209,8 @@ impl IscsiPath {
             self.events.push_back(Event::Done { id, how: Err(error), payload });
             return Ok(());
         }
-        let vouches = self.write_lost && plan::vouches_for_writes(&op, self.can.as_ref());
-        self.write_lost &= !vouches;
+        let vouches = self.operations.write_lost && plan::vouches_for_writes(&op, self.can.as_ref());
+        self.operations.write_lost &= !vouches;
         let operation = Operation {
             id,
             op,
@@ -142,10 +227,10 @@ impl IscsiPath {
             cancelled: false,
             vouches,
         };
-        let tag = match self.operations.insert(operation) {
+        let tag = match self.operations.slab.insert(operation) {
             Ok(tag) => tag,
             Err(operation) => {
-                self.write_lost |= operation.vouches;
+                self.operations.write_lost |= operation.vouches;
                 return Err((operation.op, operation.payload));
             }
         };
@@ -153,10 +238,10 @@ impl IscsiPath {
         // A window that is closed pushes back, unless something has come of the operation already.
         let untouched =
             |operation: &Operation| matches!(operation.state, State::Due(_)) && operation.pauses == 0;
-        if self.operations.get(tag).is_some_and(untouched)
-            && let Some(operation) = self.operations.remove(tag)
+        if self.operations.slab.get(tag).is_some_and(untouched)
+            && let Some(operation) = self.operations.slab.remove(tag)
         {
-            self.write_lost |= operation.vouches;
+            self.operations.write_lost |= operation.vouches;
             return Err((operation.op, operation.payload));
         }
         Ok(())
@@ -165,14 +250,16 @@ impl IscsiPath {
     /// Sends the next command of an operation, or ends it.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let (unsure, limit) = (self.is_unsure(), self.settings.timeouts.retry);
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         if unsure && !operation.cancelled {
             return match cx.now > operation.begun + limit {
                 true => self.finish(tag, Err(IoError::NotDone(PAUSE_MAX))),
-                false => self.put_off(cx.now + RETRY, tag),
+                false => self.operations.put_off(cx.now + RETRY, tag),
             };
         }
-        let Some(can) = &self.can else { return self.finish(tag, Err(IoError::NotDone(PAUSE_MAX))) };
+        let Some(can) = &self.can else {
+            return self.finish(tag, Err(IoError::NotDone(PAUSE_MAX)));
+        };
         match plan::next(&operation.op, &mut operation.at, can) {
             NextCommand::Done(outcome) => self.finish(tag, Ok(outcome)),
             NextCommand::Refused(failure) => self.finish(tag, Err(IoError::Failed(failure))),
@@ -183,27 +270,20 @@ impl IscsiPath {
                 (operation.form, operation.data, operation.blocks) = (form, data, blocks);
                 match self.send(cx, tag, &command, long, data) {
                     Sending::Sent(at) => {
-                        self.note_clock(cx.now + self.settings.timeouts.command());
-                        if let Some(operation) = self.operations.get_mut(tag) {
+                        self.operations.note_clock(cx.now + self.settings.timeouts.command());
+                        if let Some(operation) = self.operations.slab.get_mut(tag) {
                             operation.state = State::Sent { tag: at, since: cx.now };
                         }
                     }
-                    Sending::Later => self.put_off(cx.now + RETRY, tag),
+                    Sending::Later => self.operations.put_off(cx.now + RETRY, tag),
                 }
             }
         }
     }
 
-    fn put_off(&mut self, until: Time, tag: Tag) {
-        self.note_clock(until);
-        if let Some(operation) = self.operations.get_mut(tag) {
-            operation.state = State::Due(until);
-        }
-    }
-
     /// Offers a command to the session.
     fn send(&mut self, cx: &mut Cx<'_>, tag: Tag, command: &Command, long: bool, data: Data) -> Sending {
-        let Some(operation) = self.operations.get_mut(tag) else { return Sending::Later };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return Sending::Later };
         let payload = match data {
             Data::None => Payload::None,
             Data::Caller => std::mem::take(&mut operation.payload),
@@ -227,11 +307,11 @@ impl IscsiPath {
         };
         match self.offer(cx, command, long, payload) {
             Ok(at) => {
-                self.own(at, Owner::Operation(tag));
+                self.owners.note(at, Owner::Operation(tag));
                 Sending::Sent(at)
             }
             Err(payload) => {
-                if let (Data::Caller, Some(operation)) = (data, self.operations.get_mut(tag)) {
+                if let (Data::Caller, Some(operation)) = (data, self.operations.slab.get_mut(tag)) {
                     operation.payload = payload;
                 }
                 Sending::Later
@@ -268,7 +348,7 @@ impl IscsiPath {
         response: Response,
         payload: Payload,
     ) {
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         let len = payload.len();
         let mut own = Payload::None;
         match operation.data {
@@ -291,12 +371,12 @@ impl IscsiPath {
                 self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted))));
             }
             Response::Lost(NoAnswer::Aborted) if aborting => {
-                let error = self.operations.get(tag).map_or(IoError::InDoubt, Operation::ended);
+                let error = self.operations.slab.get(tag).map_or(IoError::InDoubt, Operation::ended);
                 self.unknown |= matches!(error, IoError::InDoubt);
                 self.finish(tag, Err(error));
             }
             // Ended for another's sake.
-            Response::Lost(NoAnswer::Aborted) => match self.operations.get(tag).map(Operation::ended) {
+            Response::Lost(NoAnswer::Aborted) => match self.operations.slab.get(tag).map(Operation::ended) {
                 Some(IoError::InDoubt) => self.finish_unknown(tag),
                 Some(_) | None => self.repeat_damaged(cx, tag),
             },
@@ -307,12 +387,12 @@ impl IscsiPath {
 
     /// The target answered.
     fn answered(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: &ScsiAnswer, own: Payload, len: usize) {
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         let span = plan::span_of(&operation.op, &operation.at);
         let classified = disposition::classify(answer.status, &answer.sense, span);
         // First of all: it bears on what becomes of this command.
         self.refresh(classified.refresh);
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         match classified.disposition {
             Disposition::Done => {
                 // Of a list the target need not say that it took it all. What would have been more than we meant
@@ -330,7 +410,9 @@ impl IscsiPath {
                     return self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal))));
                 }
                 if let Data::In(_) = operation.data {
-                    return self.take_own(tag, own, answer.transferred as usize);
+                    let how = operation.take_own(own, answer.transferred as usize);
+                    let how = how.map_err(|fault| IoError::Failed(Failure::Failed(fault)));
+                    return self.finish(tag, how);
                 }
                 let (form, blocks) = (operation.form, operation.blocks);
                 operation.at.advance(&operation.op, form, blocks);
@@ -372,7 +454,7 @@ impl IscsiPath {
     /// The same command again, if there is still time for it.
     fn repeat(&mut self, cx: &mut Cx<'_>, tag: Tag, after: Duration) {
         let limit = self.settings.timeouts.retry;
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         if operation.cancelled {
             return self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Aborted))));
         }
@@ -390,12 +472,12 @@ impl IscsiPath {
         if cx.now + pause > operation.begun + limit {
             return self.finish(tag, Err(IoError::NotDone(pause)));
         }
-        self.put_off(cx.now + pause, tag);
+        self.operations.put_off(cx.now + pause, tag);
     }
 
     /// The same once more, a few times: it ended without doing any harm that a repetition would not undo.
     fn repeat_damaged(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(operation) = self.operations.get_mut(tag) else { return };
+        let Some(operation) = self.operations.slab.get_mut(tag) else { return };
         operation.damages += 1;
         if operation.damages > DAMAGES_MAX {
             return self.finish(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal))));
@@ -407,72 +489,19 @@ impl IscsiPath {
     }
 
     fn finish_unknown(&mut self, tag: Tag) {
-        let error = self.operations.get(tag).map_or(IoError::InDoubt, Operation::uncertain);
+        let error = self.operations.slab.get(tag).map_or(IoError::InDoubt, Operation::uncertain);
         self.unknown |= matches!(error, IoError::InDoubt);
         self.finish(tag, Err(error));
     }
 
-    /// The path's own memory was filled so far: what that says of the operation.
-    fn take_own(&mut self, tag: Tag, own: Payload, good: usize) {
-        let Some(operation) = self.operations.get(tag) else { return };
-        let mut data = vec![0; good.min(own.len())];
-        own.into_sg().copy_to(0, &mut data);
-        let how = match &operation.payload {
-            Payload::Out(expected) => {
-                let mut wanted = vec![0; expected.len()];
-                expected.copy_to(0, &mut wanted);
-                match wanted.iter().zip(&data).position(|(a, b)| a != b) {
-                    Some(at) => Err(Fault::Miscompare(at as u32)),
-                    None if data.len() == wanted.len() => Ok(Outcome::Complete),
-                    None => Err(Fault::Internal),
-                }
-            }
-            Payload::None | Payload::In(_) => {
-                plan::read_extents(&data, plan::span_of(&operation.op, &operation.at)).ok_or(Fault::Internal)
-            }
-        };
-        self.finish(tag, how.map_err(|fault| IoError::Failed(Failure::Failed(fault))));
-    }
-
     pub(super) fn finish(&mut self, tag: Tag, how: Result<Outcome, IoError>) {
-        let Some(Operation { id, payload, op, vouches, .. }) = self.operations.remove(tag) else { return };
-        // The target tells of it once. Who does not hear of it by this end hears of it by the next.
-        let is_told = vouches && (how.is_ok() || matches!(op, Op::Flush));
-        self.write_lost |= vouches && !is_told;
-        let how = if is_told { Err(IoError::Failed(Failure::Failed(Fault::Sync))) } else { how };
-        self.events.push_back(Event::Done { id, how, payload });
+        self.operations.finish(&mut self.events, tag, how);
     }
 
     /// Sends what is due.
     pub(super) fn send_due(&mut self, cx: &mut Cx<'_>) {
-        while let Some(tag) = self.next_due(cx.now) {
+        while let Some(tag) = self.operations.next_due(cx.now) {
             self.go_on(cx, tag);
-        }
-    }
-
-    fn next_due(&self, now: Time) -> Option<Tag> {
-        let due = |operation: &Operation| matches!(operation.state, State::Due(at) if at <= now);
-        self.operations.iter().find(|(_, operation)| due(operation)).map(|(tag, _)| tag)
-    }
-
-    /// Ends what no session has.
-    pub(super) fn finish_due(&mut self) {
-        let due = |operation: &Operation| matches!(operation.state, State::Due(_));
-        loop {
-            let facts = self.operations.iter().find(|(_, operation)| due(operation)).map(|(tag, _)| tag);
-            let Some(tag) = facts else { return };
-            self.finish(tag, Err(IoError::NotDone(Duration::ZERO)));
-        }
-    }
-
-    /// A write that was answered is lost: all that vouch for it and are in work fail, or else the next that does.
-    fn lose_write(&mut self) {
-        self.write_lost = true;
-        let can = self.can.as_ref();
-        for (_, operation) in
-            self.operations.iter_mut().filter(|(_, operation)| plan::vouches_for_writes(&operation.op, can))
-        {
-            (operation.vouches, self.write_lost) = (true, false);
         }
     }
 
@@ -485,7 +514,7 @@ impl IscsiPath {
             Refresh::Identity => 3,
         };
         if refresh == Refresh::WriteLost {
-            self.lose_write();
+            self.operations.lose_write(self.can.as_ref());
         }
         if rank(refresh) > rank(self.to_refresh) {
             self.to_refresh = refresh;

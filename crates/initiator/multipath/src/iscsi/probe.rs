@@ -1,7 +1,7 @@
 //! The commands by which a path learns what is at its other end: all of them before it is up, some of them
 //! again when the target says that something changed.
 //!
-//! One command is in work at a time. A survey ends: every step is repeated a bounded number of times, and
+//! One command is in work at a time. A probe ends: every step is repeated a bounded number of times, and
 //! its owner watches the clock.
 
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Step {
     }
 }
 
-/// A survey under way.
+/// A probe under way.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) step: Step,

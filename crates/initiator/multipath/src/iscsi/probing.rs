@@ -1,4 +1,4 @@
-//! The path's side of its surveys: asking, and acting on what was found.
+//! The path's side of its probes: asking, and acting on what was found.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use buf::{Class, Cx, Payload};
 use iscsi::initiator::Response;
 use scsi::Sense;
 
-use super::connecting::ConnectionPhase;
+use super::connecting::PathPhase;
 use super::disposition::{self, Classified, Disposition, Refresh};
 use super::probe::{Probe, ProbeProgress, Step};
 use super::unit_facts::{Abilities, UnitFacts};
@@ -18,19 +18,19 @@ use crate::{DownReason, Event, VolumeInfo};
 /// twice as long.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
-/// From the end of a survey to the beginning of the next, where the target has told of a change meanwhile.
+/// From the end of a probe to the beginning of the next, where the target has told of a change meanwhile.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
 
 impl IscsiPath {
     /// Asks the logical unit what it is.
     pub(super) fn start_probe(&mut self, cx: &mut Cx<'_>) {
-        self.phase = ConnectionPhase::Probing;
+        self.phase = PathPhase::Probing;
         self.touched = true;
         self.to_refresh = Refresh::Nothing;
         self.probe = Some(Probe::whole(cx.now, cx.now + self.settings.timeouts.start_up));
     }
 
-    /// Begins a survey if something is to be learnt, and asks its question if that is due.
+    /// Begins a probe if something is to be learnt, and asks its question if that is due.
     pub(super) fn tend_probe(&mut self, cx: &mut Cx<'_>) {
         if self.probe.is_none() && self.is_up() && self.to_refresh != Refresh::Nothing {
             let scope = std::mem::take(&mut self.to_refresh);
@@ -42,13 +42,13 @@ impl IscsiPath {
         }
         let Some(probe) = &mut self.probe else { return };
         let is_sure = probe.scope != Refresh::Identity;
-        if probe.until <= cx.now && self.phase == ConnectionPhase::Up && probe.due.is_some() && is_sure {
+        if probe.until <= cx.now && self.phase == PathPhase::Up && probe.due.is_some() && is_sure {
             // Who is up, and known to lead to its volume, stays up; the target is asked on.
             probe.until = cx.now + self.settings.timeouts.start_up;
         }
         if probe.until <= cx.now {
             let step = probe.step.name();
-            let text = match self.phase == ConnectionPhase::Up && !is_sure {
+            let text = match self.phase == PathPhase::Up && !is_sure {
                 true => format!(
                     "the target does not tell which volume stands behind this logical unit number now (at {step}); \
                      look into its log"
@@ -73,7 +73,7 @@ impl IscsiPath {
             },
         };
         if let Ok(tag) = self.offer(cx, &command, false, payload) {
-            self.own(tag, Owner::Probe);
+            self.owners.note(tag, Owner::Probe);
             if let Some(probe) = &mut self.probe {
                 probe.due = None;
             }
@@ -148,7 +148,7 @@ impl IscsiPath {
             };
             return self.end_session(cx, DownReason::Lost(text.to_owned()));
         }
-        let volume_info = facts.volume_info(&wired.session, wired.address, self.settings.commands().into());
+        let info = facts.info(&wired.session, wired.address, self.settings.commands().into());
         let before = self.can.take().filter(|_| up);
         let unknown = before.map_or(0, |can| can.unknown);
         self.can = facts.abilities().map(|can| Abilities { unknown, ..can });
@@ -156,15 +156,15 @@ impl IscsiPath {
         let usable = facts.is_usable();
         self.look_again = (!usable).then(|| cx.now + self.look_after);
         self.look_after = if usable { LOOK_AGAIN } else { (self.look_after * 2).min(LOOK_AGAIN_MAX) };
-        let news = self.volume_info.as_deref() != Some(&volume_info);
-        let volume_info = Arc::new(volume_info);
-        (self.facts, self.volume_info) = (Some(facts), Some(volume_info.clone()));
+        let news = self.info.as_deref() != Some(&info);
+        let info = Arc::new(info);
+        (self.facts, self.info) = (Some(facts), Some(info.clone()));
         if !up {
-            self.phase = ConnectionPhase::Up;
+            self.phase = PathPhase::Up;
             self.wanted = false;
-            self.events.push_back(Event::Up(volume_info));
+            self.events.push_back(Event::Up(info));
         } else if news {
-            self.events.push_back(Event::Changed(volume_info));
+            self.events.push_back(Event::Changed(info));
         }
     }
 
@@ -173,10 +173,10 @@ impl IscsiPath {
     pub(super) fn closed(&mut self, sense: &[u8]) {
         let Some(facts) = self.facts.as_mut().filter(|facts| facts.serves()) else { return };
         facts.refused(sense);
-        let (Some(before), access) = (&self.volume_info, facts.access()) else { return };
-        let volume_info = Arc::new(VolumeInfo { access, ..(**before).clone() });
-        self.volume_info = Some(volume_info.clone());
-        self.events.push_back(Event::Changed(volume_info));
+        let (Some(before), access) = (&self.info, facts.access()) else { return };
+        let info = Arc::new(VolumeInfo { access, ..(**before).clone() });
+        self.info = Some(info.clone());
+        self.events.push_back(Event::Changed(info));
     }
 
     /// The logical unit says something unasked (SAM-5 §6.6): as if a command had been answered so.

@@ -1,4 +1,4 @@
-//! Persistent reservations by this path (SPC-4 §5.13): each claim from its submission to its one end.
+//! Persistent reservations by this path (SPC-4 §5.13): each request from its submission to its one end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use volume::{Failure, Fault, Identity, IoId, PortId, Refusal, Span};
 
 use super::disposition::{self, Disposition};
 use super::{IscsiPath, Owner};
-use crate::{Event, IoError, Registration, ReservationRequest, Reservations};
+use crate::{Event, IoError, Registration, ReservationOp, Reservations};
 
-/// Most claims in work at once; with the survey's question they fit the path's own commands.
+/// Most requests in work at once; with the probe's question they fit the path's own commands.
 pub(super) const REQUESTS_MAX: usize = 4;
 /// The most data of a report that is taken, in bytes.
 const REPORT_LEN: u16 = 0x8000;
@@ -29,11 +29,11 @@ const ATTEMPTS_MAX: u32 = 64;
 const RETRY: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A claim in work.
+/// A request in work.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     id: IoId,
-    request: ReservationRequest,
+    request: ReservationOp,
     step: Step,
     report: Reservations,
     begun: Time,
@@ -54,19 +54,19 @@ enum Step {
 }
 
 impl IscsiPath {
-    /// Takes a claim on, or gives it back.
+    /// Takes a request on, or gives it back.
     pub(super) fn begin_request(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp> {
         if !self.is_up() || self.is_unsure() || self.requests.len() >= REQUESTS_MAX {
             return Err(request);
         }
         let step = match request {
-            ReservationRequest::Change(_) => Step::Act,
-            ReservationRequest::Report => Step::FullStatus,
+            ReservationOp::Change(_) => Step::Act,
+            ReservationOp::Report => Step::FullStatus,
         };
         let report = Reservations {
             generation: 0,
@@ -92,13 +92,13 @@ impl IscsiPath {
             return self.finish_request(tag, Err(IoError::NotDone(PAUSE_MAX)));
         }
         pending.due = Some(cx.now + RETRY);
-        self.look_at = stream::earliest(self.look_at, pending.due);
+        self.operations.look_at = stream::earliest(self.operations.look_at, pending.due);
         if unsure {
             return;
         }
         let read = |action| Command::ReserveIn { action, allocation: REPORT_LEN };
         let (command, list) = match (pending.step, &pending.request) {
-            (Step::Act, ReservationRequest::Change(action)) => match command_of(action) {
+            (Step::Act, ReservationOp::Change(action)) => match command_of(action) {
                 Ok(made) => made,
                 Err(refusal) => return self.finish_request(tag, Err(IoError::Failed(refusal.into()))),
             },
@@ -124,7 +124,7 @@ impl IscsiPath {
             (_, None) => Payload::None,
         };
         if let Ok(at) = self.offer(cx, &command, false, payload) {
-            self.own(at, Owner::ReservationRequest(tag));
+            self.owners.note(at, Owner::ReservationOp(tag));
             if let Some(pending) = self.requests.get_mut(tag) {
                 pending.due = None;
             }
@@ -140,7 +140,7 @@ impl IscsiPath {
             self.send_request(cx, tag);
         }
         let next = self.requests.iter().filter_map(|(_, pending)| pending.due).min();
-        self.look_at = stream::earliest(self.look_at, next);
+        self.operations.look_at = stream::earliest(self.operations.look_at, next);
     }
 
     /// Ends what no session has.
@@ -159,7 +159,7 @@ impl IscsiPath {
         }
     }
 
-    /// A claim's command has ended.
+    /// A request's command has ended.
     pub(super) fn request_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
         let Some(pending) = self.requests.get_mut(tag) else { return };
         pending.due = Some(cx.now);
@@ -200,7 +200,7 @@ impl IscsiPath {
                 }
                 let pause = after.saturating_mul(pending.attempts).min(PAUSE_MAX);
                 pending.due = Some(cx.now + pause);
-                self.look_at = stream::earliest(self.look_at, Some(cx.now + pause));
+                self.operations.look_at = stream::earliest(self.operations.look_at, Some(cx.now + pause));
                 if pause.is_zero() {
                     self.send_request(cx, tag);
                 }
@@ -216,7 +216,7 @@ impl IscsiPath {
             }
             Disposition::Failed(failure) => {
                 let failure = match (failure, &pending.request) {
-                    (Failure::Refused(Refusal::Conflict), ReservationRequest::Change(action)) => {
+                    (Failure::Refused(Refusal::Conflict), ReservationOp::Change(action)) => {
                         conflict(action).into()
                     }
                     (other, _) => other,

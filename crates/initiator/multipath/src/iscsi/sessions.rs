@@ -11,6 +11,43 @@ use iscsi::initiator::InitiatorSession;
 use smallvec::SmallVec;
 use stream::{Connection, Link, Received, RecvOp, SendOp};
 
+/// What [`Sockets`](endpoint::Sockets) asks of who has [`Sessions`] and [`SocketRequests`].
+macro_rules! by_sessions {
+    () => {
+        fn poll_dial(&mut self) -> Option<endpoint::Dial> {
+            self.sockets.poll_dial()
+        }
+
+        fn handle_written(
+            &mut self,
+            cx: &mut buf::Cx<'_>,
+            link: endpoint::LinkId,
+            how: Result<(), buf::Errno>,
+        ) {
+            self.touched = true;
+            self.sessions.written(cx, link, how);
+        }
+
+        fn handle_sent(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId, op: stream::SendOp) {
+            self.touched = true;
+            self.sessions.sent(cx, link, op);
+        }
+
+        fn poll_ready(&mut self) -> Option<endpoint::LinkId> {
+            self.sessions.poll_ready(&mut self.sockets)
+        }
+
+        fn poll_recv(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId) -> Option<stream::RecvOp> {
+            self.sessions.poll_recv(cx, link)
+        }
+
+        fn poll_leave(&mut self) -> Option<(endpoint::LinkId, endpoint::Leave)> {
+            self.sockets.poll_leave()
+        }
+    };
+}
+pub(super) use by_sessions;
+
 /// What is wanted of the world.
 #[derive(Debug, Default)]
 pub(super) struct SocketRequests {
@@ -93,23 +130,23 @@ impl WiredSession {
     }
 
     /// Lists every socket that may have something to do.
-    pub(super) fn list(&mut self, socket_requests: &mut SocketRequests) {
+    pub(super) fn list(&mut self, sockets: &mut SocketRequests) {
         for wire in self.wires.iter_mut().flatten().filter(|wire| !wire.left && !wire.listed) {
             wire.listed = true;
-            socket_requests.ready.push_back(wire.socket);
+            sockets.ready.push_back(wire.socket);
         }
     }
 
     /// Passes on which sockets the session is done with. A reset drops what was not delivered yet, so that
     /// it never is; a logout waits for it.
-    pub(super) fn pass_leaves(&mut self, socket_requests: &mut SocketRequests) {
+    pub(super) fn pass_leaves(&mut self, sockets: &mut SocketRequests) {
         while let Some(link) = self.session.poll_shut() {
             let how = if self.polite { Leave::Close } else { Leave::Abort };
             if let Some(Some(wire)) = self.wires.get_mut(usize::from(link.0))
                 && !wire.left
             {
                 wire.left = true;
-                socket_requests.leave(wire.socket, how);
+                sockets.leave(wire.socket, how);
             }
         }
     }
@@ -127,9 +164,9 @@ pub(super) const OLD_MAX: usize = 4;
 
 impl Sessions {
     /// Lists every socket of the session that serves.
-    pub(super) fn list(&mut self, socket_requests: &mut SocketRequests) {
+    pub(super) fn list(&mut self, sockets: &mut SocketRequests) {
         if let Some(wired) = &mut self.current {
-            wired.list(socket_requests);
+            wired.list(sockets);
         }
     }
 
@@ -165,9 +202,9 @@ impl Sessions {
         }
     }
 
-    pub(super) fn poll_ready(&mut self, socket_requests: &mut SocketRequests) -> Option<LinkId> {
+    pub(super) fn poll_ready(&mut self, sockets: &mut SocketRequests) -> Option<LinkId> {
         loop {
-            let socket = socket_requests.ready.pop_front()?;
+            let socket = sockets.ready.pop_front()?;
             if let Some((wired, link)) = self.find(socket)
                 && let Some(Some(wire)) = wired.wires.get_mut(usize::from(link.0))
             {

@@ -9,7 +9,7 @@ use iscsi::wire::{Cid, Isid, Sn, Tsih};
 
 /// Most commands of one path.
 pub const COMMANDS_MAX: u16 = 4096 - OWN_COMMANDS;
-/// Commands of the path's own beside those of its owner: a survey, a reservation, and room for retries.
+/// Commands of the path's own beside those of its owner: a probe, a reservation, and room for retries.
 pub(super) const OWN_COMMANDS: u16 = 8;
 
 /// How long a path waits for what. Every wait has an end.

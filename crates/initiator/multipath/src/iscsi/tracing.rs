@@ -87,7 +87,7 @@ pub(super) fn login_failed(trace: &mut Trace, at: Time, connection: u16, failure
     trace.fails(at, (connection, LOGIN), failure.to_string(), failure.advice());
 }
 
-/// Tells a question of the survey and its answer.
+/// Tells a question of the probe and its answer.
 pub(super) fn answered(trace: &mut Trace, at: Time, step: Step, answer: &ScsiAnswer, next: &ProbeProgress) {
     if !trace.is_on() {
         return;

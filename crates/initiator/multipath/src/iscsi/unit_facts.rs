@@ -323,12 +323,7 @@ impl UnitFacts {
     }
 
     /// What there is to tell of the path by which `session` goes.
-    pub(super) fn volume_info(
-        &self,
-        session: &InitiatorSession,
-        address: SocketAddr,
-        depth: u32,
-    ) -> VolumeInfo {
+    pub(super) fn info(&self, session: &InitiatorSession, address: SocketAddr, depth: u32) -> VolumeInfo {
         VolumeInfo {
             uuid: self.uuid,
             geometry: self.geometry(),

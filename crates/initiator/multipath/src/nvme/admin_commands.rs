@@ -2,15 +2,23 @@
 
 use buf::{Class, Cx, Payload, Time};
 use nvme::Sqe;
+use nvme::log::{GetLogPage, Lid};
 use stream::Tag;
 
 use super::links::{Links, QueueId};
+
+/// Get Log Page for `len` bytes from `offset` on, and that length.
+pub(super) fn log_page(lid: Lid, specific: u8, nsid: u32, offset: u64, len: usize) -> (Sqe, usize) {
+    let (retain, by_index, command_set) = (false, false, 0);
+    let log = GetLogPage { lid, specific, retain, len: len as u64, offset, by_index, command_set, nsid };
+    (log.sqe(), len)
+}
 
 /// Most commands of admin queues in work: an admin queue has 32 entries, one stays free; and the admin
 /// queue of the association before may still be stopping its controller.
 const COMMANDS_MAX: usize = 2 * 31;
 
-/// Commands in work, each for an errand `E`.
+/// Commands in work, each for a purpose `E`.
 #[derive(Debug)]
 pub(super) struct AdminCommands<E> {
     sent: Vec<Sent<E>>,
@@ -66,7 +74,7 @@ impl<E> AdminCommands<E> {
         self.sent.retain(|sent| sent.who != who);
     }
 
-    /// Whether a command for such an errand is in work.
+    /// Whether a command for such a purpose is in work.
     pub(super) fn count(&self, mut of: impl FnMut(&E) -> bool) -> usize {
         self.sent.iter().filter(|sent| of(&sent.purpose)).count()
     }

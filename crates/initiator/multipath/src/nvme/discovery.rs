@@ -12,21 +12,21 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use buf::{Cx, Payload, Time};
+use endpoint::{Leave, Sockets};
 use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
+use nvme::log::Lid;
 use nvme::log::discovery::{Header, RECORD, Record};
-use nvme::log::{GetLogPage, Lid};
 use nvme::property::{Configuration, ControllerStatus};
 use nvme::{Cqe, Nqn, Sqe};
-use stream::{Received, RecvOp, SendOp, earliest};
+use stream::earliest;
 
-use super::admin_commands::AdminCommands;
+use super::admin_commands::{AdminCommands, log_page};
 use super::fence::POLL;
-use super::links::{LinkEvent, LinkLoss, Links, QueueId};
+use super::links::{LinkEvent, LinkLoss, Links, QueueId, by_links};
 use super::queue_setup::{Progress, QueueSetup};
 use super::settings::Settings;
-use super::{RETRY, reasons, setup_context};
+use super::{RETRY, context, reasons};
 use crate::DownReason;
 use crate::trace::{Side, Stage, Trace};
 
@@ -224,38 +224,28 @@ impl Discovery {
         self.ask_next(cx);
     }
 
-    fn handle_link_event(&mut self, cx: &mut Cx<'_>, told: LinkEvent) {
-        match told {
-            LinkEvent::Dialled(who, _) if who == self.who() && self.reading.is_some() => self.dialled(cx),
-            LinkEvent::NotDialled(who, errno) if who == self.who() => {
-                self.fail(cx, DownReason::Unreachable(errno))
-            }
-            LinkEvent::Ready(who) if who == self.who() => {
-                self.join(cx, |setup, cx, setup_context| setup.ready(cx, setup_context));
-            }
-            LinkEvent::Completed(who, tag, cqe, payload) if who == self.who() => {
-                match self.admin_commands.ended(who, tag) {
-                    Some(step) => self.ended(cx, step, cqe, &payload),
-                    None => self.join(cx, |setup, cx, setup_context| {
-                        setup.completed(cx, setup_context, (tag, cqe, payload))
-                    }),
-                }
-            }
-            LinkEvent::Broken(who, how) if who == self.who() => {
+    fn handle_link_event(&mut self, cx: &mut Cx<'_>, who: QueueId, event: LinkEvent) {
+        if who != self.who() {
+            // Of one before.
+            return;
+        }
+        match event {
+            LinkEvent::Dialled(_) if self.reading.is_some() => self.dialled(cx),
+            LinkEvent::Dialled(_) => {}
+            LinkEvent::NotDialled(errno) => self.fail(cx, DownReason::Unreachable(errno)),
+            LinkEvent::Ready => self.join(cx, |setup, cx, context| setup.ready(cx, context)),
+            LinkEvent::Completed(tag, cqe, payload) => match self.admin_commands.ended(who, tag) {
+                Some(step) => self.ended(cx, step, cqe, &payload),
+                None => self.join(cx, |setup, cx, context| setup.completed(cx, context, (tag, cqe, payload))),
+            },
+            LinkEvent::Broken(how) => {
                 let why = match &self.setup {
                     Some(setup) => setup.cut(cx, &mut self.trace, how),
                     None => reasons::broken(how),
                 };
                 self.fail(cx, why);
             }
-            LinkEvent::Closed(who) if who == self.who() => self.fail(cx, reasons::broken(LinkLoss::Closed)),
-            // Of those before.
-            LinkEvent::Dialled(..)
-            | LinkEvent::NotDialled(..)
-            | LinkEvent::Ready(_)
-            | LinkEvent::Completed(..)
-            | LinkEvent::Broken(..)
-            | LinkEvent::Closed(_) => {}
+            LinkEvent::Closed => self.fail(cx, reasons::broken(LinkLoss::Closed)),
         }
     }
 
@@ -270,7 +260,7 @@ impl Discovery {
         };
         let until = cx.now + self.settings.times.join;
         let setup = QueueSetup::new(self.who(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_MAX, until);
-        setup.dialled(cx, setup_context(&self.settings, &mut self.links, &mut self.trace));
+        setup.dialled(cx, context(&self.settings, &mut self.links, &mut self.trace));
         self.setup = Some(setup);
     }
 
@@ -280,7 +270,7 @@ impl Discovery {
         act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, super::SetupContext<'_>) -> Progress,
     ) {
         let Some(setup) = &mut self.setup else { return };
-        match act(setup, cx, setup_context(&self.settings, &mut self.links, &mut self.trace)) {
+        match act(setup, cx, context(&self.settings, &mut self.links, &mut self.trace)) {
             Progress::Going => self.retry = setup.is_short().then_some(cx.now + RETRY),
             Progress::Up(_) => {
                 self.setup = None;
@@ -300,19 +290,7 @@ impl Discovery {
     }
 
     fn step(&mut self, cx: &mut Cx<'_>, step: Step) {
-        let log = |offset, len: u64| {
-            let log = GetLogPage {
-                lid: Lid::DISCOVERY,
-                specific: 0,
-                retain: false,
-                len,
-                offset,
-                by_index: false,
-                command_set: 0,
-                nsid: 0,
-            };
-            (log.sqe(), len as usize)
-        };
+        let log = |offset, len: u64| log_page(Lid::DISCOVERY, 0, 0, offset, len as usize);
         let size = RECORD as u64;
         let records = self.reading.as_ref().map_or(0, |reading| reading.records);
         let command: (Sqe, usize) = match step {
@@ -452,7 +430,7 @@ impl Discovery {
     /// What was computed for the queue that comes up.
     fn take_answers(&mut self, cx: &mut Cx<'_>) {
         if self.setup.as_ref().is_some_and(QueueSetup::is_answered) {
-            self.join(cx, |setup, cx, setup_context| setup.computed(cx, setup_context));
+            self.join(cx, |setup, cx, context| setup.computed(cx, context));
         }
     }
 
@@ -478,7 +456,7 @@ impl Discovery {
         if self.retry.take_if(|retry| *retry <= now).is_some()
             && self.setup.as_ref().is_some_and(QueueSetup::is_short)
         {
-            self.join(cx, |setup, cx, setup_context| setup.go(cx, setup_context));
+            self.join(cx, |setup, cx, context| setup.go(cx, context));
         }
     }
 }
@@ -492,49 +470,11 @@ fn pieces(payload: &Payload) -> Vec<[u8; RECORD]> {
 }
 
 impl Sockets for Discovery {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        self.links.poll_dial()
-    }
-
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        self.links.handle_dialled(cx, id, how, &self.settings.limits());
-    }
-
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        self.links.handle_recv(cx, link, op, came);
-    }
-
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.links.handle_written(cx, link, how);
-    }
-
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.links.handle_sent(cx, link, op);
-    }
-
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        self.links.poll_ready()
-    }
-
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.links.poll_recv(cx, link)
-    }
-
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.links.poll_send(cx, link)
-    }
-
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.links.poll_leave()
-    }
-
-    fn poll_work(&mut self) -> Option<Work> {
-        self.links.poll_work()
-    }
+    by_links!();
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        while let Some(told) = self.links.poll(cx) {
-            self.handle_link_event(cx, told);
+        while let Some((who, event)) = self.links.poll(cx) {
+            self.handle_link_event(cx, who, event);
         }
         self.take_answers(cx);
         false

@@ -71,32 +71,13 @@ impl Fence {
 }
 
 impl NvmePath {
-    /// How long after its loss a controller may carry on; `ended`: its admin queue was closed in good order.
-    pub(super) fn patience(&self, ended: bool) -> Duration {
-        let controller = self.path_facts.map(|path_facts| path_facts.controller);
-        let quiesce = controller.map_or(Duration::ZERO, |controller| controller.quiesce);
-        let times = self.settings.times;
-        let unit = controller.map_or(Duration::from_secs(1), |controller| controller.keep_alive_unit);
-        // The controller may have taken a longer one than it was asked for.
-        let keep_alive =
-            self.bringup.keep_alive.map_or(times.keep_alive, |theirs| theirs.max(times.keep_alive));
-        let units = keep_alive.as_millis().div_ceil(unit.as_millis().max(1));
-        let keep_alive = unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX));
-        let any = controller.is_none_or(|controller| controller.any_traffic_keeps_alive);
-        let count = match (ended, any) {
-            (true, _) => 1,
-            (false, true) => 3,
-            (false, false) => 2,
-        };
-        (keep_alive.saturating_mul(count).saturating_add(quiesce)).max(times.lost_least)
-    }
-
     /// The association is over: its controller is stopped, if that can be.
     pub(super) fn lost(&mut self, cx: &mut Cx<'_>) {
         let admin = self.admin();
         let ended = self.fence.ended == Some(admin);
-        let otherwise = cx.now + self.patience(ended);
-        if self.path_facts.is_none() {
+        let otherwise =
+            cx.now + self.bringup.patience(&self.settings, self.known.map(|facts| facts.controller), ended);
+        if self.known.is_none() {
             // It never carried an operation.
             self.links.close(cx, admin, Leave::Abort);
             return;
@@ -181,13 +162,13 @@ impl NvmePath {
     }
 
     /// Ends the association in good order.
-    pub(super) fn end(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+    pub(super) fn shut_down(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         match self.state {
             State::Up => self.state = State::Ending { until: cx.now + grace, told: false, next: None },
             State::Ending { until, told, next } => {
                 self.state = State::Ending { until: until.min(cx.now + grace), told, next };
             }
-            State::Starting => self.end_association(cx, DownReason::Ended),
+            State::Starting => self.end(cx, DownReason::Ended),
             State::Down => self.events.push_back(Event::Down(DownReason::Ended)),
             State::Closing(_) => {}
         }
@@ -198,7 +179,7 @@ impl NvmePath {
     pub(super) fn ending_clock(&mut self, cx: &mut Cx<'_>) {
         let State::Ending { until, told, next } = self.state else { return };
         if until <= cx.now {
-            return self.end_association(cx, DownReason::Ended);
+            return self.end(cx, DownReason::Ended);
         }
         if next.is_some_and(|next| next <= cx.now) {
             self.state = State::Ending { until, told, next: None };
@@ -217,7 +198,7 @@ impl NvmePath {
     fn ending_says(&mut self, cx: &mut Cx<'_>, (sqe, purpose): (Sqe, AdminPurpose), until: Time) {
         let (admin, purpose) = (self.admin(), (purpose, Some(until)));
         if !self.admin_commands.send(cx, &mut self.links, admin, (sqe, 0), purpose) {
-            self.end_association(cx, DownReason::Ended);
+            self.end(cx, DownReason::Ended);
         }
     }
 
@@ -225,7 +206,7 @@ impl NvmePath {
         let State::Ending { until, told, .. } = self.state else { return };
         let end = cqe.completion();
         if !end.status.is_success() {
-            return self.end_association(cx, DownReason::Ended);
+            return self.end(cx, DownReason::Ended);
         }
         let status = ControllerStatus::parse(end.result);
         if purpose == AdminPurpose::Shutdown || status.shutdown != Shutdown::Complete {
@@ -238,7 +219,7 @@ impl NvmePath {
             self.links.close(cx, QueueId { qid, ..admin }, Leave::Close);
         }
         // Nothing of it can run any more: there is nothing to fence.
-        self.path_facts = None;
-        self.end_association(cx, DownReason::Ended);
+        self.known = None;
+        self.end(cx, DownReason::Ended);
     }
 }

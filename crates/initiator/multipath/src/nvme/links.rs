@@ -17,6 +17,68 @@ use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
 
+/// What [`Sockets`](endpoint::Sockets) asks of who has [`Links`].
+macro_rules! by_links {
+    () => {
+        fn poll_dial(&mut self) -> Option<endpoint::Dial> {
+            self.links.poll_dial()
+        }
+
+        fn handle_dialled(
+            &mut self,
+            cx: &mut buf::Cx<'_>,
+            id: endpoint::DialId,
+            how: Result<endpoint::Dialled, buf::Errno>,
+        ) {
+            self.links.handle_dialled(cx, id, how, &self.settings.limits());
+        }
+
+        fn handle_recv(
+            &mut self,
+            cx: &mut buf::Cx<'_>,
+            link: endpoint::LinkId,
+            op: stream::RecvOp,
+            came: stream::Received,
+        ) {
+            self.links.handle_recv(cx, link, op, came);
+        }
+
+        fn handle_written(
+            &mut self,
+            cx: &mut buf::Cx<'_>,
+            link: endpoint::LinkId,
+            how: Result<(), buf::Errno>,
+        ) {
+            self.links.handle_written(cx, link, how);
+        }
+
+        fn handle_sent(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId, op: stream::SendOp) {
+            self.links.handle_sent(cx, link, op);
+        }
+
+        fn poll_ready(&mut self) -> Option<endpoint::LinkId> {
+            self.links.poll_ready()
+        }
+
+        fn poll_recv(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId) -> Option<stream::RecvOp> {
+            self.links.poll_recv(cx, link)
+        }
+
+        fn poll_send(&mut self, cx: &mut buf::Cx<'_>, link: endpoint::LinkId) -> Option<stream::SendOp> {
+            self.links.poll_send(cx, link)
+        }
+
+        fn poll_leave(&mut self) -> Option<(endpoint::LinkId, endpoint::Leave)> {
+            self.links.poll_leave()
+        }
+
+        fn poll_work(&mut self) -> Option<endpoint::Work> {
+            self.links.poll_work()
+        }
+    };
+}
+pub(super) use by_links;
+
 /// The one link of a queue.
 const LINK: Link = Link(0);
 
@@ -44,21 +106,21 @@ pub(super) enum LinkLoss {
     LinkFault(LinkFault),
 }
 
-/// What happened.
+/// What happened to a queue's connection.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
     /// TCP stands.
-    Dialled(QueueId, Dialled),
+    Dialled(Dialled),
     /// It does not.
-    NotDialled(QueueId, Errno),
+    NotDialled(Errno),
     /// ICResp came: commands may go.
-    Ready(QueueId),
+    Ready,
     /// A command has ended.
-    Completed(QueueId, Tag, Cqe, Payload),
+    Completed(Tag, Cqe, Payload),
     /// The connection is of no use any more.
-    Broken(QueueId, LinkLoss),
+    Broken(LinkLoss),
     /// Nothing is left of it.
-    Closed(QueueId),
+    Closed,
 }
 
 #[derive(Debug)]
@@ -86,7 +148,7 @@ pub(super) struct Links {
     list: Vec<QueueLink>,
     ready: VecDeque<LinkId>,
     leaves: VecDeque<(LinkId, Leave)>,
-    told: VecDeque<LinkEvent>,
+    told: VecDeque<(QueueId, LinkEvent)>,
     /// What is to be computed for queues that come up: one piece each.
     work: VecDeque<Work>,
     next: u64,
@@ -151,9 +213,9 @@ impl Links {
                     leave: Leave::Abort,
                 });
                 self.ready.push_back(link);
-                self.told.push_back(LinkEvent::Dialled(who, dialled));
+                self.told.push_back((who, LinkEvent::Dialled(dialled)));
             }
-            (Some(who), Err(errno)) => self.told.push_back(LinkEvent::NotDialled(who, errno)),
+            (Some(who), Err(errno)) => self.told.push_back((who, LinkEvent::NotDialled(errno))),
             // Who wanted it has given up meanwhile.
             (None, Ok(dialled)) => self.leaves.push_back((dialled.link, Leave::Abort)),
             (None, Err(_)) => {}
@@ -244,7 +306,7 @@ impl Links {
         let Links { list, told, .. } = self;
         let Some(linked) = list.iter_mut().find(|linked| linked.link == link) else { return };
         while let Some(event) = linked.core.poll_event() {
-            told.extend(tell(linked.who, event));
+            told.extend(tell(event).map(|event| (linked.who, event)));
         }
     }
 
@@ -254,7 +316,7 @@ impl Links {
         let Some(linked) = list.iter_mut().find(|linked| linked.link == link) else { return };
         if let (Some(how), false) = (broken, linked.over) {
             linked.over = true;
-            told.push_back(LinkEvent::Broken(linked.who, how));
+            told.push_back((linked.who, LinkEvent::Broken(how)));
         }
         touch(linked, ready);
         self.depart();
@@ -292,7 +354,7 @@ impl Links {
             linked.core.handle_timeout(cx);
             if let (Some(violation), false) = (linked.core.poll_link_fault(), linked.over) {
                 linked.over = true;
-                self.told.push_back(LinkEvent::Broken(linked.who, LinkLoss::LinkFault(violation)));
+                self.told.push_back((linked.who, LinkEvent::Broken(LinkLoss::LinkFault(violation))));
             }
             touch(linked, &mut self.ready);
         }
@@ -309,7 +371,7 @@ impl Links {
     }
 
     /// The next thing that happened.
-    pub(super) fn poll(&mut self, cx: &mut Cx<'_>) -> Option<LinkEvent> {
+    pub(super) fn poll(&mut self, cx: &mut Cx<'_>) -> Option<(QueueId, LinkEvent)> {
         if let Some(told) = self.told.pop_front() {
             return Some(told);
         }
@@ -322,15 +384,15 @@ impl Links {
             match linked.core.poll_event() {
                 Some(HostEvent::Closed) => {
                     self.list.remove(at);
-                    return Some(LinkEvent::Closed(who));
+                    return Some((who, LinkEvent::Closed));
                 }
-                Some(event) => return tell(who, event),
+                Some(event) => return tell(event).map(|event| (who, event)),
                 None => {
                     linked.lively = false;
                     if let (Err(violation), false) = (linked.core.resume(cx), linked.over) {
                         linked.over = true;
                         touch(linked, &mut self.ready);
-                        return Some(LinkEvent::Broken(who, LinkLoss::LinkFault(violation)));
+                        return Some((who, LinkEvent::Broken(LinkLoss::LinkFault(violation))));
                     }
                 }
             }
@@ -340,12 +402,10 @@ impl Links {
 }
 
 /// What an event of a connection that goes on means.
-fn tell(who: QueueId, event: HostEvent<Cqe>) -> Option<LinkEvent> {
+fn tell(event: HostEvent<Cqe>) -> Option<LinkEvent> {
     match event {
-        HostEvent::Ready => Some(LinkEvent::Ready(who)),
-        HostEvent::Completed { tag, response, payload } => {
-            Some(LinkEvent::Completed(who, tag, response, payload))
-        }
+        HostEvent::Ready => Some(LinkEvent::Ready),
+        HostEvent::Completed { tag, response, payload } => Some(LinkEvent::Completed(tag, response, payload)),
         HostEvent::Closed => None,
     }
 }

@@ -22,6 +22,7 @@
 //! - A queue is used for operations only while the path is up.
 
 mod admin_commands;
+mod bringup;
 mod discovery;
 mod facts;
 mod fence;
@@ -42,25 +43,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use buf::{Cx, Payload, Time};
+use endpoint::{Leave, Sockets};
 use nvme::Cqe;
-use stream::{Received, RecvOp, SendOp, Slab, Tag, earliest};
+use stream::{Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::trace::Trace;
-use crate::{DownReason, Event, Path, Protocol, ReservationRequest, VolumeInfo};
+use crate::{DownReason, Event, Path, Protocol, ReservationOp, VolumeInfo};
 
 pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, DiscoveryReport, HOPS_MAX, RECORDS_MAX};
 pub use settings::{DEPTH_MAX, QUEUES_MAX, Settings, Times};
 
 use admin_commands::AdminCommands;
+use bringup::{Bringup, Step};
 use fence::Fence;
 use io_queues::IoQueues;
-use links::{LinkEvent, LinkLoss, Links, QueueId};
+use links::{LinkEvent, LinkLoss, Links, QueueId, by_links};
 use operation::{Operation, PathFacts};
 use queue_setup::{QueueSetup, SetupContext};
-use start::{Bringup, Step};
 use watch::{Recheck, Watch};
 
 /// How long it takes until memory or room is asked for again.
@@ -121,8 +122,8 @@ pub struct NvmePath {
     setups: Vec<QueueSetup>,
     admin_commands: AdminCommands<AdminPurpose>,
     bringup: Bringup,
-    path_facts: Option<PathFacts>,
-    volume_info: Option<Arc<VolumeInfo>>,
+    known: Option<PathFacts>,
+    info: Option<Arc<VolumeInfo>>,
     io_queues: IoQueues,
     operations: Slab<Operation>,
     /// Operations that wait for memory or for room.
@@ -149,8 +150,8 @@ impl NvmePath {
             setups: Vec::new(),
             admin_commands: AdminCommands::new(),
             bringup: Bringup::default(),
-            path_facts: None,
-            volume_info: None,
+            known: None,
+            info: None,
             io_queues: IoQueues::default(),
             operations: Slab::new(0),
             parked: VecDeque::new(),
@@ -180,16 +181,14 @@ impl NvmePath {
     }
 
     /// Takes what happened on a connection.
-    fn handle_link_event(&mut self, cx: &mut Cx<'_>, told: LinkEvent) {
-        match told {
-            LinkEvent::Dialled(who, dialled) => self.dialled(cx, who, dialled),
-            LinkEvent::NotDialled(who, errno) => self.not_dialled(cx, who, errno),
-            LinkEvent::Ready(who) => {
-                self.join(cx, who, |setup, cx, setup_context| setup.ready(cx, setup_context))
-            }
-            LinkEvent::Completed(who, tag, cqe, payload) => self.completed(cx, who, tag, cqe, payload),
-            LinkEvent::Broken(who, how) => self.broken(cx, who, how),
-            LinkEvent::Closed(who) => self.closed(cx, who),
+    fn handle_link_event(&mut self, cx: &mut Cx<'_>, who: QueueId, event: LinkEvent) {
+        match event {
+            LinkEvent::Dialled(dialled) => self.dialled(cx, who, dialled),
+            LinkEvent::NotDialled(errno) => self.not_dialled(cx, who, errno),
+            LinkEvent::Ready => self.join(cx, who, |setup, cx, context| setup.ready(cx, context)),
+            LinkEvent::Completed(tag, cqe, payload) => self.completed(cx, who, tag, cqe, payload),
+            LinkEvent::Broken(how) => self.broken(cx, who, how),
+            LinkEvent::Closed => self.closed(cx, who),
         }
     }
 
@@ -202,9 +201,7 @@ impl NvmePath {
             return self.ran(cx, who, purpose, cqe, payload);
         }
         if who.association == self.association {
-            self.join(cx, who, |setup, cx, setup_context| {
-                setup.completed(cx, setup_context, (tag, cqe, payload))
-            });
+            self.join(cx, who, |setup, cx, context| setup.completed(cx, context, (tag, cqe, payload)));
         }
     }
 
@@ -240,14 +237,14 @@ impl NvmePath {
             (_, Some(setup)) => setup.cut(cx, &mut self.trace, how),
             (_, None) => reasons::broken(how),
         };
-        self.end_association(cx, why);
+        self.end(cx, why);
     }
 
     /// Nothing is left of a connection.
     fn closed(&mut self, cx: &mut Cx<'_>, who: QueueId) {
         // Ours are closed when the path has fallen, others when they broke: this is told before.
         if who.association == self.association && matches!(self.state, State::Starting | State::Up) {
-            self.end_association(cx, reasons::broken(LinkLoss::Closed));
+            self.end(cx, reasons::broken(LinkLoss::Closed));
         }
     }
 
@@ -265,7 +262,7 @@ impl NvmePath {
     }
 
     /// The association is over, in bad order or in good.
-    fn end_association(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+    fn end(&mut self, cx: &mut Cx<'_>, why: DownReason) {
         if matches!(self.state, State::Down | State::Closing(_)) {
             return;
         }
@@ -297,7 +294,7 @@ impl NvmePath {
             let why =
                 DownReason::Silent("the controller does not answer; is it an NVMe/TCP port?".to_owned());
             let why = setup.broke(cx, &mut self.trace, why);
-            self.end_association(cx, why);
+            self.end(cx, why);
         }
         if let Some((who, purpose)) = self.admin_commands.overdue(now) {
             let resets = matches!(purpose, AdminPurpose::Disable | AdminPurpose::Disabled);
@@ -305,7 +302,7 @@ impl NvmePath {
             if resets {
                 self.reset_failed(cx);
             } else if who.association == self.association {
-                self.end_association(
+                self.end(
                     cx,
                     DownReason::Silent("the controller does not answer a command of the admin queue".into()),
                 );
@@ -321,7 +318,7 @@ impl NvmePath {
     /// What was computed for queues that come up.
     fn take_answers(&mut self, cx: &mut Cx<'_>) {
         while let Some(who) = self.setups.iter().find(|setup| setup.is_answered()).map(|setup| setup.who) {
-            self.join(cx, who, |setup, cx, setup_context| setup.computed(cx, setup_context));
+            self.join(cx, who, |setup, cx, context| setup.computed(cx, context));
         }
     }
 
@@ -330,7 +327,7 @@ impl NvmePath {
         let short: Vec<QueueId> =
             self.setups.iter().filter(|setup| setup.is_short()).map(|setup| setup.who).collect();
         for who in short {
-            self.join(cx, who, |setup, cx, setup_context| setup.go(cx, setup_context));
+            self.join(cx, who, |setup, cx, context| setup.go(cx, context));
         }
         self.step_again(cx);
         self.recheck_again(cx);
@@ -338,49 +335,11 @@ impl NvmePath {
 }
 
 impl Sockets for NvmePath {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        self.links.poll_dial()
-    }
-
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        self.links.handle_dialled(cx, id, how, &self.settings.limits());
-    }
-
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        self.links.handle_recv(cx, link, op, came);
-    }
-
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.links.handle_written(cx, link, how);
-    }
-
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.links.handle_sent(cx, link, op);
-    }
-
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        self.links.poll_ready()
-    }
-
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.links.poll_recv(cx, link)
-    }
-
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.links.poll_send(cx, link)
-    }
-
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.links.poll_leave()
-    }
-
-    fn poll_work(&mut self) -> Option<Work> {
-        self.links.poll_work()
-    }
+    by_links!();
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        while let Some(told) = self.links.poll(cx) {
-            self.handle_link_event(cx, told);
+        while let Some((who, event)) = self.links.poll(cx) {
+            self.handle_link_event(cx, who, event);
         }
         self.take_answers(cx);
         self.resume_parked(cx);
@@ -433,8 +392,8 @@ impl Path for NvmePath {
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp> {
         self.ask(cx, id, request)
     }
 
@@ -458,11 +417,11 @@ impl Path for NvmePath {
     fn look_now(&mut self) {}
 
     fn lands_for(&self) -> Duration {
-        self.patience(false)
+        self.bringup.patience(&self.settings, self.known.map(|facts| facts.controller), false)
     }
 
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
-        self.end(cx, grace);
+        self.shut_down(cx, grace);
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -471,6 +430,6 @@ impl Path for NvmePath {
 }
 
 /// Gives a joining queue its surroundings.
-fn setup_context<'a>(settings: &'a Settings, links: &'a mut Links, trace: &'a mut Trace) -> SetupContext<'a> {
+fn context<'a>(settings: &'a Settings, links: &'a mut Links, trace: &'a mut Trace) -> SetupContext<'a> {
     SetupContext { settings, links, trace }
 }

@@ -76,7 +76,7 @@ pub(super) enum Remaining {
     /// Dataset Management over these, from `at` of `done` blocks of it on.
     Unmap { spans: Vec<Span>, at: usize, done: u64 },
     /// Something about reservations.
-    ReservationRequest(ReservationCommand),
+    ReservationOp(ReservationCommand),
 }
 
 /// What is known of the other side.
@@ -238,7 +238,7 @@ impl PathFacts {
                 Some((sqe, Payload::None, Advance::Blocks(blocks)))
             }
             Remaining::Unmap { spans, at, done } => self.unmap(cx, spans, (*at, *done)),
-            Remaining::ReservationRequest(reservation) => {
+            Remaining::ReservationOp(reservation) => {
                 let (sqe, payload) = reservation.command(cx, self.sqe(Opcode::RESERVATION_REPORT))?;
                 Some((sqe, payload, Advance::All))
             }
@@ -300,7 +300,7 @@ impl Remaining {
         match (&mut *self, by) {
             (Remaining::Range { next, .. }, Advance::Blocks(blocks)) => *next += blocks,
             (Remaining::Unmap { at, done, .. }, Advance::Spans(to, of)) => (*at, *done) = (to, of),
-            (Remaining::ReservationRequest(reservation), Advance::All) => reservation.sent = true,
+            (Remaining::ReservationOp(reservation), Advance::All) => reservation.sent = true,
             _ => {}
         }
     }
@@ -311,7 +311,7 @@ impl Remaining {
             Remaining::Last => true,
             Remaining::Range { next, end, .. } => next >= end,
             Remaining::Unmap { spans, at, .. } => *at >= spans.len(),
-            Remaining::ReservationRequest(reservation) => reservation.sent,
+            Remaining::ReservationOp(reservation) => reservation.sent,
         }
     }
 }

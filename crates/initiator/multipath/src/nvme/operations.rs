@@ -13,7 +13,7 @@ use super::operation::{AbortStage, Operation, PathFacts, Plan, Remaining, worse}
 use super::reservation::ReservationCommand;
 use super::status::{self, CommandContext};
 use super::{AdminPurpose, NvmePath, RETRY, State};
-use crate::{DownReason, Event, IoError, ReservationRequest};
+use crate::{DownReason, Event, IoError, ReservationOp};
 
 /// How often operations are looked over: this part of their time.
 const SCANS: u32 = 8;
@@ -32,9 +32,9 @@ impl NvmePath {
         mut op: Op,
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
-        let (Some(path_facts), State::Up) = (self.path_facts, &self.state) else { return Err((op, payload)) };
+        let (Some(known), State::Up) = (self.known, &self.state) else { return Err((op, payload)) };
         // A read changes nothing. A flush of another volume would be taken for one of what was written here.
-        if self.is_unsure() && (op.is_write() || matches!(op, Op::Flush)) {
+        if self.watch.is_unsure() && (op.is_write() || matches!(op, Op::Flush)) {
             return Err((op, payload));
         }
         let commands = if matches!(op, Op::CompareAndWrite(_)) { 2 } else { 1 };
@@ -47,7 +47,7 @@ impl NvmePath {
         if self.operations.is_full() || !self.parked.is_empty() {
             return Err((op, payload));
         }
-        let Some(format) = path_facts.namespace.format else {
+        let Some(format) = known.namespace.format else {
             // Nothing is known of its blocks yet.
             self.events.push_back(Event::Done { id, how: Err(IoError::NotDone(UNKNOWN_PAUSE)), payload });
             return Ok(());
@@ -68,7 +68,7 @@ impl NvmePath {
             stage: AbortStage::Working,
             parked: false,
         };
-        match path_facts.plan(&format, &mut op, payload) {
+        match known.plan(&format, &mut op, payload) {
             Plan::Nothing(payload) => {
                 self.events.push_back(Event::Done { id, how: Ok(Outcome::Complete), payload });
             }
@@ -117,18 +117,18 @@ impl NvmePath {
         Ok(())
     }
 
-    /// [`Path::request`](crate::Path::claim).
+    /// [`Path::request_reservation`](crate::Path::request_reservation).
     pub(super) fn ask(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
-        let (Some(path_facts), State::Up) = (self.path_facts, &self.state) else { return Err(request) };
-        if self.is_unsure() || self.operations.is_full() || !self.parked.is_empty() {
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp> {
+        let (Some(known), State::Up) = (self.known, &self.state) else { return Err(request) };
+        if self.watch.is_unsure() || self.operations.is_full() || !self.parked.is_empty() {
             return Err(request);
         }
-        let reservation = path_facts.can_reserve().then(|| ReservationCommand::new(&request)).flatten();
+        let reservation = known.can_reserve().then(|| ReservationCommand::new(&request)).flatten();
         let Some(reservation) = reservation else {
             let how = Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)));
             self.events.push_back(Event::ReservationReply { id, how });
@@ -137,7 +137,7 @@ impl NvmePath {
         let operation = Operation {
             id,
             writes: reservation.acts(),
-            remaining: Remaining::ReservationRequest(reservation),
+            remaining: Remaining::ReservationOp(reservation),
             payload: Payload::None,
             pair: None,
             out: 0,
@@ -166,12 +166,11 @@ impl NvmePath {
     /// Sends the next command of an operation, or lets it wait: for memory or room, or until it is told who the
     /// namespace is.
     fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let (unsure, is_ending) = (self.is_unsure(), matches!(self.state, State::Ending { .. }));
-        let (Some(path_facts), Some(operation)) = (self.path_facts, self.operations.get_mut(tag)) else {
+        let (unsure, is_ending) = (self.watch.is_unsure(), matches!(self.state, State::Ending { .. }));
+        let (Some(known), Some(operation)) = (self.known, self.operations.get_mut(tag)) else {
             return;
         };
-        let held =
-            unsure && (operation.writes || matches!(operation.remaining, Remaining::ReservationRequest(_)));
+        let held = unsure && (operation.writes || matches!(operation.remaining, Remaining::ReservationOp(_)));
         if held && is_ending {
             // Nothing is asked any more that would tell who the namespace is.
             self.finish_if_over(tag);
@@ -182,7 +181,7 @@ impl NvmePath {
         }
         if !held && let Some(queue) = self.io_queues.choose(1) {
             let who = queue.who;
-            if let Some((sqe, payload, by)) = path_facts.next(cx, &operation.remaining)
+            if let Some((sqe, payload, by)) = known.next(cx, &operation.remaining)
                 && let Ok(command) = self.links.submit(cx, who, sqe, payload)
             {
                 operation.remaining.advance(by);
@@ -222,12 +221,10 @@ impl NvmePath {
                 cancelled: operation.stage.is_cancelled(),
                 once: operation.pair.is_some(),
                 lba: operation.lba,
-                retry_delays: self
-                    .path_facts
-                    .map_or(Default::default(), |path_facts| path_facts.controller.retry_delays),
+                retry_delays: self.known.map_or(Default::default(), |known| known.controller.retry_delays),
             };
             how = Some(status::of((!ours).then_some(status), circumstances));
-        } else if let Remaining::ReservationRequest(reservation) = &mut operation.remaining
+        } else if let Remaining::ReservationOp(reservation) = &mut operation.remaining
             && let Payload::In(report) = std::mem::take(&mut payload)
         {
             reservation.reported(report, self.settings.host_id.bytes());
@@ -294,11 +291,9 @@ impl NvmePath {
         });
         self.fence.unknown |= matches!(failure, Some(IoError::InDoubt));
         self.events.push_back(match (remaining, failure) {
-            (Remaining::ReservationRequest(_), Some(error)) => {
-                Event::ReservationReply { id, how: Err(error) }
-            }
+            (Remaining::ReservationOp(_), Some(error)) => Event::ReservationReply { id, how: Err(error) },
             // A report that cannot be read shows nothing, least of all that nothing is held.
-            (Remaining::ReservationRequest(reservation), None)
+            (Remaining::ReservationOp(reservation), None)
                 if reservation.report.is_none() && !reservation.acts() =>
             {
                 Event::ReservationReply {
@@ -306,7 +301,7 @@ impl NvmePath {
                     how: Err(IoError::Failed(Failure::Failed(volume::Fault::Internal))),
                 }
             }
-            (Remaining::ReservationRequest(reservation), None) => {
+            (Remaining::ReservationOp(reservation), None) => {
                 Event::ReservationReply { id, how: Ok(reservation.report) }
             }
             (_, Some(error)) => Event::Done { id, how: Err(error), payload },
@@ -335,7 +330,7 @@ impl NvmePath {
 
     /// Sends Abort for what an operation has in work, if one more may be.
     fn abort(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let (Some(path_facts), Some(operation)) = (self.path_facts, self.operations.get(tag)) else { return };
+        let (Some(known), Some(operation)) = (self.known, self.operations.get(tag)) else { return };
         let wanted = operation.stage.is_cancelled();
         let admin = self.admin();
         let in_work = self.io_queues.list.iter().find_map(|queue| {
@@ -343,7 +338,7 @@ impl NvmePath {
             Some((queue.who, self.links.core(queue.who)?.cid(command)?))
         });
         let Some((who, cid)) = in_work else { return };
-        let most = usize::from(path_facts.controller.aborts).min(4);
+        let most = usize::from(known.controller.aborts).min(4);
         let until = Some(cx.now + self.settings.times.command);
         let abort = (admin::abort(who.qid, cid), 0);
         let sent = self.admin_commands.count(|purpose| *purpose == AdminPurpose::Abort) < most
@@ -397,7 +392,7 @@ impl NvmePath {
         }
         if deaf {
             let why = "an operation was not answered in time, and not aborted either";
-            return self.end_association(cx, DownReason::Lost(why.to_owned()));
+            return self.end(cx, DownReason::Lost(why.to_owned()));
         }
         if let Some(tag) = act {
             self.give_up(cx, tag);

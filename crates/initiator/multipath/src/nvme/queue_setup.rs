@@ -105,8 +105,8 @@ impl QueueSetup {
     }
 
     /// TCP stands: what is offered goes by itself.
-    pub(super) fn dialled(&self, cx: &Cx<'_>, setup_context: SetupContext<'_>) {
-        let (settings, trace, at) = (setup_context.settings, setup_context.trace, (self.who.qid, IC_REQ));
+    pub(super) fn dialled(&self, cx: &Cx<'_>, context: SetupContext<'_>) {
+        let (settings, trace, at) = (context.settings, context.trace, (self.who.qid, IC_REQ));
         trace.begins(cx.now, self.who.qid, IC_REQ);
         let digests = (settings.header_digest, settings.data_digest);
         trace.field(cx.now, at, Side::Us, "PFV", || "0".into());
@@ -116,27 +116,27 @@ impl QueueSetup {
     }
 
     /// ICResp has come.
-    pub(super) fn ready(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>) -> Progress {
-        let Some(terms) = setup_context.links.core(self.who).map(|core| *core.terms()) else {
+    pub(super) fn ready(&mut self, cx: &mut Cx<'_>, context: SetupContext<'_>) -> Progress {
+        let Some(terms) = context.links.core(self.who).map(|core| *core.terms()) else {
             return Progress::Going;
         };
         let at = (self.who.qid, IC_REQ);
         let digests = (terms.header_digest, terms.data_digest);
         let align = terms.controller_alignment;
-        setup_context.trace.field(cx.now, at, Side::Target, "CPDA", || (align / 4 - 1).to_string());
-        setup_context.trace.field(cx.now, at, Side::Target, "DGST", || reasons::digests(digests));
-        setup_context.trace.field(cx.now, at, Side::Target, "MAXH2CDATA", || terms.max_h2c_data.to_string());
-        let settings = setup_context.settings;
+        context.trace.field(cx.now, at, Side::Target, "CPDA", || (align / 4 - 1).to_string());
+        context.trace.field(cx.now, at, Side::Target, "DGST", || reasons::digests(digests));
+        context.trace.field(cx.now, at, Side::Target, "MAXH2CDATA", || terms.max_h2c_data.to_string());
+        let settings = context.settings;
         if digests != (settings.header_digest, settings.data_digest) {
-            return self.fail(cx, setup_context.trace, reasons::digests_refused());
+            return self.fail(cx, context.trace, reasons::digests_refused());
         }
-        setup_context.trace.ends(cx.now, self.who.qid, IC_REQ);
+        context.trace.ends(cx.now, self.who.qid, IC_REQ);
         self.step = Step::Short(PendingMessage::Connect);
-        self.go(cx, setup_context)
+        self.go(cx, context)
     }
 
     /// Sends what is next, if there is memory for it.
-    pub(super) fn go(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>) -> Progress {
+    pub(super) fn go(&mut self, cx: &mut Cx<'_>, context: SetupContext<'_>) -> Progress {
         let next = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Short(next) => next,
             // It has nothing to send.
@@ -161,8 +161,8 @@ impl QueueSetup {
         };
         let payload = match &next {
             PendingMessage::Connect => {
-                let names = self.names(setup_context.settings);
-                self.say_connect(cx, setup_context.trace, &names);
+                let names = self.names(context.settings);
+                self.say_connect(cx, context.trace, &names);
                 memory.copy_from(0, ConnectData::new(&names).bytes());
                 Payload::Out(memory.freeze())
             }
@@ -172,7 +172,7 @@ impl QueueSetup {
             }
             PendingMessage::Receive(..) => Payload::In(memory),
         };
-        let Ok(tag) = setup_context.links.submit(cx, self.who, sqe, payload) else {
+        let Ok(tag) = context.links.submit(cx, self.who, sqe, payload) else {
             // The queue is gone, and that is told by itself.
             return Progress::Going;
         };
@@ -212,13 +212,13 @@ impl QueueSetup {
     pub(super) fn completed(
         &mut self,
         cx: &mut Cx<'_>,
-        setup_context: SetupContext<'_>,
+        context: SetupContext<'_>,
         (tag, cqe, payload): (Tag, Cqe, Payload),
     ) -> Progress {
         match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Connecting(sent) if sent == tag => self.connected(cx, setup_context, cqe.completion()),
+            Step::Connecting(sent) if sent == tag => self.connected(cx, context, cqe.completion()),
             Step::Proving(side, sent, connected) if sent == tag => {
-                self.heard(cx, setup_context, (side, connected), cqe.completion(), payload)
+                self.heard(cx, context, (side, connected), cqe.completion(), payload)
             }
             other => {
                 self.step = other;
@@ -227,18 +227,16 @@ impl QueueSetup {
         }
     }
 
-    fn connected(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>, end: Completion) -> Progress {
-        let (settings, at) = (setup_context.settings, (self.who.qid, CONNECT));
+    fn connected(&mut self, cx: &mut Cx<'_>, context: SetupContext<'_>, end: Completion) -> Progress {
+        let (settings, at) = (context.settings, (self.who.qid, CONNECT));
         if !end.status.is_success() {
             self.step = Step::Short(PendingMessage::Connect);
-            return self.fail(cx, setup_context.trace, reasons::connect_refused(end, settings));
+            return self.fail(cx, context.trace, reasons::connect_refused(end, settings));
         }
         let connected = Connected::parse(end.result);
-        setup_context
-            .trace
-            .field(cx.now, at, Side::Target, "CNTLID", || format!("{:#06x}", connected.cntlid));
+        context.trace.field(cx.now, at, Side::Target, "CNTLID", || format!("{:#06x}", connected.cntlid));
         let wants = connected.authenticate;
-        setup_context.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(wants).to_string());
+        context.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(wants).to_string());
         let named = self.cntlid == ConnectData::DYNAMIC || self.cntlid == connected.cntlid;
         // FFF0h and above are reserved: they name kinds of controllers, not one.
         if connected.cntlid >= 0xfff0 || !named {
@@ -246,30 +244,30 @@ impl QueueSetup {
             let cntlid = connected.cntlid;
             return self.fail(
                 cx,
-                setup_context.trace,
+                context.trace,
                 reasons::lie(format!("Connect answers CNTLID {cntlid:#06x}")),
             );
         }
         if end.result & Connected::SECURE_CHANNEL != 0 {
             self.step = Step::Short(PendingMessage::Connect);
-            return self.fail(cx, setup_context.trace, reasons::tls_wanted());
+            return self.fail(cx, context.trace, reasons::tls_wanted());
         }
-        setup_context.trace.ends(cx.now, self.who.qid, CONNECT);
+        context.trace.ends(cx.now, self.who.qid, CONNECT);
         let size = QueueSize {
             entries: u16::try_from(self.connect.entries).unwrap_or(u16::MAX),
             flow_control: self.connect.flow_control,
             in_capsule_max: self.in_capsule_max,
         };
-        setup_context.links.open(self.who, size);
+        context.links.open(self.who, size);
         if !wants && settings.controller_secret.is_none() {
             return Progress::Up(connected);
         }
         let Some(secret) = &settings.secret else {
             self.step = Step::Over;
-            setup_context.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
-            return self.fail(cx, setup_context.trace, reasons::secret_missing(wants));
+            context.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
+            return self.fail(cx, context.trace, reasons::secret_missing(wants));
         };
-        setup_context.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
+        context.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
         let (host, subsystem) = (settings.host.as_str(), settings.subsystem.as_str());
         let credentials = Credentials {
             host_nqn: host.to_owned(),
@@ -278,10 +276,8 @@ impl QueueSetup {
             controller: settings.controller_secret.as_ref().map(|secret| secret.key(subsystem)),
         };
         let offered = (self.who.qid, AUTHENTICATION);
-        setup_context.trace.field(cx.now, offered, Side::Us, "hashes", || reasons::hashes(&settings.policy));
-        setup_context
-            .trace
-            .field(cx.now, offered, Side::Us, "DH groups", || reasons::groups(&settings.policy));
+        context.trace.field(cx.now, offered, Side::Us, "hashes", || reasons::hashes(&settings.policy));
+        context.trace.field(cx.now, offered, Side::Us, "DH groups", || reasons::groups(&settings.policy));
         // Every queue is a transaction of its own.
         let transaction = self.who.qid.wrapping_add(1);
         let (side, message) =
@@ -289,32 +285,32 @@ impl QueueSetup {
                 cx.entropy.fill(bytes);
             });
         self.step = Step::Short(PendingMessage::Send(Box::new(side), connected, message));
-        self.go(cx, setup_context)
+        self.go(cx, context)
     }
 
     fn heard(
         &mut self,
         cx: &mut Cx<'_>,
-        setup_context: SetupContext<'_>,
+        context: SetupContext<'_>,
         (mut side, connected): (Box<auth::Host>, Connected),
         end: Completion,
         payload: Payload,
     ) -> Progress {
         if !end.status.is_success() {
             let why = reasons::authentication_status(end.status);
-            return self.fail(cx, setup_context.trace, why);
+            return self.fail(cx, context.trace, why);
         }
         let progress = match payload {
             Payload::In(message) => {
                 let message = message.freeze();
                 let mut bytes = vec![0; message.len().min(MESSAGE_LEN_MAX)];
                 message.copy_to(0, &mut bytes);
-                self.say_message(cx, setup_context.trace, &bytes);
+                self.say_message(cx, context.trace, &bytes);
                 side.receive(&bytes)
             }
             Payload::Out(_) | Payload::None => side.sent(),
         };
-        self.proceed(cx, setup_context, (side, connected), progress)
+        self.proceed(cx, context, (side, connected), progress)
     }
 
     /// Whether what it awaits has been computed, or never will be.
@@ -323,7 +319,7 @@ impl QueueSetup {
     }
 
     /// What it awaits has been computed, or never will be.
-    pub(super) fn computed(&mut self, cx: &mut Cx<'_>, setup_context: SetupContext<'_>) -> Progress {
+    pub(super) fn computed(&mut self, cx: &mut Cx<'_>, context: SetupContext<'_>) -> Progress {
         let (mut side, connected, answer) = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Computing(side, connected, awaited) => match awaited.get() {
                 Some(answer) => (side, connected, answer),
@@ -340,23 +336,23 @@ impl QueueSetup {
         match answer {
             Ok(outcome) => {
                 let progress = side.computed(outcome);
-                self.proceed(cx, setup_context, (side, connected), progress)
+                self.proceed(cx, context, (side, connected), progress)
             }
-            Err(NotDone) => self.fail(cx, setup_context.trace, reasons::not_computed()),
+            Err(NotDone) => self.fail(cx, context.trace, reasons::not_computed()),
         }
     }
 
     fn proceed(
         &mut self,
         cx: &mut Cx<'_>,
-        setup_context: SetupContext<'_>,
+        context: SetupContext<'_>,
         (side, connected): (Box<auth::Host>, Connected),
         progress: HostProgress,
     ) -> Progress {
         self.step = match progress {
             HostProgress::Compute(work) => {
                 // Where the queue is gone, that is told by itself.
-                if let Some(awaited) = setup_context.links.compute(self.who, work) {
+                if let Some(awaited) = context.links.compute(self.who, work) {
                     self.step = Step::Computing(side, connected, awaited);
                 }
                 return Progress::Going;
@@ -364,12 +360,12 @@ impl QueueSetup {
             HostProgress::Send(message) => Step::Short(PendingMessage::Send(side, connected, message)),
             HostProgress::Receive => Step::Short(PendingMessage::Receive(side, connected)),
             HostProgress::Authenticated => {
-                setup_context.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
+                context.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
                 return Progress::Up(connected);
             }
-            HostProgress::Failed(fault) => return self.unproven(cx, setup_context.trace, fault),
+            HostProgress::Failed(fault) => return self.unproven(cx, context.trace, fault),
         };
-        self.go(cx, setup_context)
+        self.go(cx, context)
     }
 
     /// Says which message came, and of a challenge what it chose: nothing that helps to guess a secret.

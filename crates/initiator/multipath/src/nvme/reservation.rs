@@ -9,7 +9,7 @@ use nvme::{Opcode, Sqe};
 use volume::Identity;
 use volume::reservation::{Action, Key, Kind, RegisterMode};
 
-use crate::{Registration, ReservationRequest, Reservations};
+use crate::{Registration, ReservationOp, Reservations};
 
 /// Room of the first report: its head and 63 registrants.
 const REPORT: usize = 4096;
@@ -19,7 +19,7 @@ const REPORT_MAX: usize = 64 + 64 * (volume::reservation::REGISTRANTS_MAX + 1);
 /// What was asked, and how it is said.
 #[derive(Debug)]
 pub(super) struct ReservationCommand {
-    pub(super) request: ReservationRequest,
+    pub(super) request: ReservationOp,
     /// Bytes of room for a report.
     room: usize,
     /// The command was sent.
@@ -37,8 +37,8 @@ enum CommandFields {
 
 impl ReservationCommand {
     /// `None`: NVMe has no words for it.
-    pub(super) fn new(request: &ReservationRequest) -> Option<ReservationCommand> {
-        if let ReservationRequest::Change(action) = request {
+    pub(super) fn new(request: &ReservationOp) -> Option<ReservationCommand> {
+        if let ReservationOp::Change(action) = request {
             fields_of(action)?;
         }
         Some(ReservationCommand { request: request.clone(), room: REPORT, sent: false, report: None })
@@ -46,18 +46,18 @@ impl ReservationCommand {
 
     /// Whether the command changes anything.
     pub(super) fn acts(&self) -> bool {
-        matches!(self.request, ReservationRequest::Change(_))
+        matches!(self.request, ReservationOp::Change(_))
     }
 
     /// The command, made of an empty one of the namespace; `None` while memory is short.
     pub(super) fn command(&self, cx: &mut Cx<'_>, mut sqe: Sqe) -> Option<(Sqe, Payload)> {
         let (fields, keys) = match &self.request {
-            ReservationRequest::Report => {
+            ReservationOp::Report => {
                 sqe.opcode = Opcode::RESERVATION_REPORT;
                 Report { len: self.room as u64, extended: true }.put(&mut sqe);
                 return Some((sqe, Payload::In(cx.pool.take_sg(Class::Wire, self.room)?)));
             }
-            ReservationRequest::Change(action) => fields_of(action)?,
+            ReservationOp::Change(action) => fields_of(action)?,
         };
         match fields {
             CommandFields::Register(register) => {

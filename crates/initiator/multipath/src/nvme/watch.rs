@@ -15,12 +15,14 @@ use std::time::Duration;
 use buf::{Cx, Payload, Time};
 use nvme::event::Event as Notice;
 use nvme::identify::{self, Cns, Identifiers, Identify, Independent, Namespace};
-use nvme::log::{GetLogPage, Lid};
+use nvme::log::Lid;
 use nvme::{Cqe, Sqe, Status, admin};
 use volume::Access;
 
+use super::admin_commands::log_page;
+use super::bringup::{Bringup, VERSION_DESCRIPTORS, VERSION_INDEPENDENT, structure};
 use super::facts::{BlockFormat, NamespaceFacts};
-use super::start::{VERSION_DESCRIPTORS, structure};
+use super::settings::Settings;
 use super::{AdminPurpose, NvmePath, RETRY, State, reasons};
 use crate::{DownReason, Event};
 
@@ -62,6 +64,35 @@ impl Recheck {
 
     fn bit(self) -> u8 {
         1 << self as u8
+    }
+
+    /// Its command; `None`: there is no need.
+    fn command(self, settings: &Settings, bringup: &Bringup) -> Option<(Sqe, usize)> {
+        let log = |lid, len, nsid| Some(log_page(lid, 0, nsid, 0, len));
+        let identify = |cns| {
+            let command = Identify { cns, controller: 0, nsid: settings.nsid, command_set: 0 };
+            Some((command.sqe(), identify::LEN))
+        };
+        match self {
+            Recheck::Changed => log(Lid::CHANGED_NAMESPACES, 4096, identify::NSID_ALL),
+            Recheck::Descriptors if bringup.version >= VERSION_DESCRIPTORS => {
+                identify(Cns::NAMESPACE_DESCRIPTORS)
+            }
+            Recheck::Descriptors => None,
+            Recheck::Namespace => identify(Cns::NAMESPACE),
+            Recheck::Independent if bringup.controller?.version >= VERSION_INDEPENDENT => {
+                identify(Cns::INDEPENDENT_NAMESPACE)
+            }
+            Recheck::Independent => None,
+            Recheck::Ana => bringup.ana_log(),
+            Recheck::Reservation => log(Lid::RESERVATION, 64, 0),
+        }
+    }
+
+    /// Whether what is refused now was told when the path came up.
+    fn was_told(self, bringup: &Bringup) -> bool {
+        let Identifiers { eui64, nguid, uuid, .. } = &bringup.identifiers;
+        self != Recheck::Descriptors || eui64.is_some() || nguid.is_some() || uuid.is_some()
     }
 
     fn bits(rechecks: &[Recheck]) -> u8 {
@@ -110,6 +141,11 @@ impl Watch {
         let again = self.again_at.filter(|_| rechecks);
         let told_by = self.told_by.filter(|_| up);
         [recheck, again, told_by].into_iter().fold(self.next, stream::earliest)
+    }
+
+    /// Whether another namespace may stand here by now.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.doubts != 0
     }
 
     fn want(&mut self, rechecks: &[Recheck]) {
@@ -202,16 +238,11 @@ fn unnamed() -> DownReason {
 }
 
 impl NvmePath {
-    /// Whether another namespace may stand here by now.
-    pub(super) fn is_unsure(&self) -> bool {
-        self.watch.doubts != 0
-    }
-
     /// The path is up: events are asked for.
     pub(super) fn request_events(&mut self, cx: &mut Cx<'_>) {
-        let Some(path_facts) = self.path_facts else { return };
+        let Some(known) = self.known else { return };
         let admin = self.admin();
-        let wanted = usize::from(path_facts.controller.event_requests).min(REQUESTS);
+        let wanted = usize::from(known.controller.event_requests).min(REQUESTS);
         while self.admin_commands.count(|purpose| *purpose == AdminPurpose::Event) < wanted {
             let request = (admin::async_event_request(), 0);
             if !self.admin_commands.send(cx, &mut self.links, admin, request, (AdminPurpose::Event, None)) {
@@ -275,7 +306,7 @@ impl NvmePath {
             all.find(|recheck| wanted & recheck.bit() != 0 && (!is_early || urgent(recheck)))
         };
         while let Some(recheck) = due(self.watch.wanted) {
-            let Some((sqe, len)) = self.recheck_command(recheck) else {
+            let Some((sqe, len)) = recheck.command(&self.settings, &self.bringup) else {
                 self.watch.wanted &= !recheck.bit();
                 self.watch.answered(recheck);
                 continue;
@@ -306,40 +337,6 @@ impl NvmePath {
         self.request_events(cx);
     }
 
-    fn recheck_command(&self, recheck: Recheck) -> Option<(Sqe, usize)> {
-        let log = |lid, len: u64, nsid| {
-            let log = GetLogPage {
-                lid,
-                specific: 0,
-                retain: false,
-                len,
-                offset: 0,
-                by_index: false,
-                command_set: 0,
-                nsid,
-            };
-            Some((log.sqe(), len as usize))
-        };
-        let identify = |cns| {
-            let command = Identify { cns, controller: 0, nsid: self.settings.nsid, command_set: 0 };
-            Some((command.sqe(), identify::LEN))
-        };
-        match recheck {
-            Recheck::Changed => log(Lid::CHANGED_NAMESPACES, 4096, identify::NSID_ALL),
-            Recheck::Descriptors if self.bringup.version >= VERSION_DESCRIPTORS => {
-                identify(Cns::NAMESPACE_DESCRIPTORS)
-            }
-            Recheck::Descriptors => None,
-            Recheck::Namespace => identify(Cns::NAMESPACE),
-            Recheck::Independent if self.path_facts?.controller.version >= 0x0002_0000 => {
-                identify(Cns::INDEPENDENT_NAMESPACE)
-            }
-            Recheck::Independent => None,
-            Recheck::Ana => self.ana_log(),
-            Recheck::Reservation => log(Lid::RESERVATION, 64, 0),
-        }
-    }
-
     /// A look has been answered.
     pub(super) fn rechecked(&mut self, cx: &mut Cx<'_>, recheck: Recheck, cqe: Cqe, payload: Payload) {
         self.watch.looking = false;
@@ -358,17 +355,17 @@ impl NvmePath {
             if status.plain() == Status::NAMESPACE_NOT_READY {
                 self.watch.wait_for_ready(cx.now + self.settings.times.command);
             }
-            if !self.was_told(recheck) {
+            if !recheck.was_told(&self.bringup) {
                 // What was never told names nobody, and is not waited for.
                 self.watch.cannot_tell(recheck);
             }
-        } else if self.watch.doubts & recheck.bit() != 0 && self.was_told(recheck) {
-            return self.end_association(cx, unnamed());
+        } else if self.watch.doubts & recheck.bit() != 0 && recheck.was_told(&self.bringup) {
+            return self.end(cx, unnamed());
         } else {
             self.watch.answered(recheck);
         }
-        if matches!(self.state, State::Up) && self.is_contradictory() {
-            return self.end_association(cx, reasons::unsized_path());
+        if matches!(self.state, State::Up) && self.bringup.is_contradictory() {
+            return self.end(cx, reasons::unsized_path());
         }
         if matches!(self.state, State::Up) {
             self.changed();
@@ -376,15 +373,9 @@ impl NvmePath {
         }
     }
 
-    /// Whether what is refused now was told when the path came up.
-    fn was_told(&self, recheck: Recheck) -> bool {
-        let Identifiers { eui64, nguid, uuid, .. } = &self.bringup.identifiers;
-        recheck != Recheck::Descriptors || eui64.is_some() || nguid.is_some() || uuid.is_some()
-    }
-
     /// `is_in_doubt`: it is to tell who the namespace is.
     fn take_recheck(&mut self, cx: &mut Cx<'_>, recheck: Recheck, payload: &Payload, is_in_doubt: bool) {
-        let Some(path_facts) = &mut self.path_facts else { return };
+        let Some(known) = &mut self.known else { return };
         match recheck {
             Recheck::Changed => {}
             Recheck::Descriptors => {
@@ -392,26 +383,26 @@ impl NvmePath {
                 let said = structure(payload)
                     .map_or_else(|_| Identifiers::default(), |bytes| Identifiers::parse(&bytes));
                 if is_other(&self.bringup.identifiers, &said) {
-                    self.end_association(cx, other_volume());
+                    self.end(cx, other_volume());
                 } else if is_in_doubt && is_unnamed(&self.bringup.identifiers, &said) {
-                    self.end_association(cx, unnamed());
+                    self.end(cx, unnamed());
                 }
             }
             Recheck::Namespace => {
                 let said = structure(payload).map(|bytes| Namespace::parse(&bytes));
-                let judged = said
-                    .and_then(|said| NamespaceFacts::judge(&said, &path_facts.controller, &self.settings));
+                let judged =
+                    said.and_then(|said| NamespaceFacts::judge(&said, &known.controller, &self.settings));
                 // What it does not tell now is as it was.
-                let before = path_facts.namespace.format;
+                let before = known.namespace.format;
                 let judged = judged.map(|facts| NamespaceFacts { format: facts.format.or(before), ..facts });
                 let shift = |format: Option<BlockFormat>| format.map(|format| format.shift);
                 if let Ok(facts) = &judged {
-                    let (before, now) = (names(&path_facts.namespace), names(facts));
+                    let (before, now) = (names(&known.namespace), names(facts));
                     if is_other(&before, &now) {
-                        return self.end_association(cx, other_volume());
+                        return self.end(cx, other_volume());
                     }
                     if is_in_doubt && is_unnamed(&before, &now) {
-                        return self.end_association(cx, unnamed());
+                        return self.end(cx, unnamed());
                     }
                 }
                 match judged {
@@ -419,22 +410,22 @@ impl NvmePath {
                     Ok(facts) if before.is_none() || shift(facts.format) == shift(before) => {
                         // Of the limits that go with a shape nothing was learnt without it: that is begun again.
                         let facts = NamespaceFacts { format: before.and(facts.format), ..facts };
-                        path_facts.namespace = facts;
+                        known.namespace = facts;
                         self.bringup.namespace = Some(facts);
                     }
                     Ok(_) | Err(_) => {
                         let why = "the namespace is gone, or is another one now".to_owned();
-                        self.end_association(cx, DownReason::Refused(why));
+                        self.end(cx, DownReason::Refused(why));
                     }
                 }
             }
             Recheck::Independent => {
                 if let Ok(bytes) = structure(payload) {
-                    path_facts.namespace = path_facts.namespace.and(&Independent::parse(&bytes));
-                    self.bringup.namespace = Some(path_facts.namespace);
+                    known.namespace = known.namespace.and(&Independent::parse(&bytes));
+                    self.bringup.namespace = Some(known.namespace);
                 }
             }
-            Recheck::Ana => self.take_ana(payload),
+            Recheck::Ana => self.bringup.take_ana(payload),
             // 8: the type; 0 says that there is no notice. The rest of them come one by one.
             Recheck::Reservation => {
                 if let Payload::In(page) = payload {
@@ -448,19 +439,19 @@ impl NvmePath {
         }
     }
 
-    /// Tells what differs from the portrait that was told last.
+    /// Tells what differs from what was told last.
     fn changed(&mut self) {
-        let Some(volume_info) = self.describe() else { return };
-        if self.volume_info.as_deref() != Some(&volume_info) {
-            let volume_info = Arc::new(volume_info);
-            self.volume_info = Some(volume_info.clone());
-            self.events.push_back(Event::Changed(volume_info));
+        let Some(info) = self.describe() else { return };
+        if self.info.as_deref() != Some(&info) {
+            let info = Arc::new(info);
+            self.info = Some(info.clone());
+            self.events.push_back(Event::Changed(info));
         }
     }
 
     pub(super) fn kept_alive(&mut self, cx: &mut Cx<'_>, cqe: Cqe) {
         if !cqe.completion().status.is_success() {
-            self.end_association(cx, DownReason::Lost("the controller does not take Keep Alive".to_owned()));
+            self.end(cx, DownReason::Lost("the controller does not take Keep Alive".to_owned()));
         }
     }
 
@@ -468,13 +459,13 @@ impl NvmePath {
     /// keeps alive.
     pub(super) fn watch_clock(&mut self, cx: &mut Cx<'_>) {
         if matches!(self.state, State::Up) && self.watch.told_by.is_some_and(|until| until <= cx.now) {
-            return self.end_association(cx, unnamed());
+            return self.end(cx, unnamed());
         }
         self.recheck(cx);
         let Some(next) = self.watch.next.filter(|next| *next <= cx.now) else { return };
         self.watch.next = Some(next.max(cx.now - self.watch.tick) + self.watch.tick);
         let heard = std::mem::take(&mut self.watch.heard);
-        let any = self.path_facts.is_some_and(|path_facts| path_facts.controller.any_traffic_keeps_alive);
+        let any = self.known.is_some_and(|known| known.controller.any_traffic_keeps_alive);
         // A path that does not serve may serve again, and not every controller tells it.
         if self.bringup.access.is_some_and(|access| !access.serves()) {
             self.watch.want(&[Recheck::Ana]);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Cx;
+use smallvec::SmallVec;
 use volume::reservation::{Key, Register};
 use volume::{Access, OperatorNotice, Time};
 
-use super::registering::Registering;
-use super::terms::{Counts, PathInfo, PathProblem, PathState, Terms};
-use crate::path::{Path, VolumeInfo};
+use super::registration::Registering;
+use super::terms::{Counts, PATHS_MAX, PathInfo, PathProblem, PathState, Terms};
+use crate::path::{Path, Protocol, VolumeInfo};
+use crate::url::Policy;
 
 /// After how long a path that stays down for the same reason is said to be down again.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -34,23 +36,109 @@ const TRANSITION_MAX: Duration = Duration::from_secs(30);
 /// A volume's paths, each by its number. Invariant: they are as many as when the volume was opened, and whatever names
 /// one (bits, `best`, links, dials) has its number from here.
 #[derive(Debug)]
-pub(super) struct PathSlots<P>(Vec<PathSlot<P>>);
+pub(super) struct PathSlots<P> {
+    list: Vec<PathSlot<P>>,
+    /// Paths that may be used, of the best state that any has.
+    pub(super) best: SmallVec<[u8; 8]>,
+    /// Where in `best` the next choice begins.
+    turn: usize,
+    /// Paths to be looked at in this turn; to be asked for links, dials and leaves.
+    pub(super) touched: u32,
+    pub(super) ready: u32,
+}
 
 impl<P> PathSlots<P> {
-    pub(super) fn new(slots: Vec<PathSlot<P>>) -> Self {
-        PathSlots(slots)
+    pub(super) fn new(list: Vec<PathSlot<P>>) -> Self {
+        let all = u32::MAX >> (PATHS_MAX - list.len());
+        PathSlots { list, best: SmallVec::new(), turn: 0, touched: all, ready: all }
+    }
+
+    /// A path is to be looked at.
+    pub(super) fn touch(&mut self, index: usize) {
+        self.touched |= 1 << index;
+        self.ready |= 1 << index;
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, PathSlot<P>> {
-        self.0.iter()
+        self.list.iter()
     }
 
     pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, PathSlot<P>> {
-        self.0.iter_mut()
+        self.list.iter_mut()
+    }
+}
+
+impl<P: Path> PathSlots<P> {
+    /// A path among the best that has room.
+    #[inline]
+    pub(super) fn choose(&mut self, policy: Policy) -> Option<u8> {
+        if let [only] = self.best[..] {
+            return self[usize::from(only)].has_room().then_some(only);
+        }
+        let count = self.best.len();
+        let mut chosen: Option<(usize, u32)> = None;
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            let Some(slot) = self.best.get(index).map(|&best| &self[usize::from(best)]) else { break };
+            if !slot.has_room() {
+                continue;
+            }
+            match policy {
+                Policy::RoundRobin => {
+                    chosen = Some((index, 0));
+                    break;
+                }
+                Policy::LeastQueue if chosen.is_none_or(|(_, least)| slot.in_work < least) => {
+                    chosen = Some((index, slot.in_work));
+                }
+                Policy::LeastQueue => {}
+            }
+        }
+        let (index, _) = chosen?;
+        self.turn = index + 1;
+        self.best.get(index).copied()
+    }
+
+    /// These are the paths to use from now on.
+    pub(super) fn use_best(&mut self, best: SmallVec<[u8; 8]>) {
+        (self.best, self.turn) = (best, 0);
+    }
+
+    /// Whether no path carries anything, though some could.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.best
+            .iter()
+            .map(|index| &self[usize::from(*index)])
+            .all(|slot| slot.in_work == 0 && !slot.has_room())
+    }
+
+    /// Whether one is fenced, or has to be.
+    pub(super) fn is_fencing(&self) -> bool {
+        self.iter().any(|slot| slot.fencing || slot.wants_fence)
+    }
+
+    /// Who has nothing in work takes as much as it said, for all that is known.
+    pub(super) fn reopen_windows(&mut self) {
+        for slot in self.list.iter_mut().filter(|slot| slot.in_work == 0 && slot.state == State::Up) {
+            slot.depth = slot.window;
+        }
+    }
+
+    pub(super) fn is_nvme(&self, index: usize) -> bool {
+        self[index].path.protocol() == Protocol::Nvme
+    }
+
+    /// When a path that waits has to be looked at.
+    pub(super) fn next_attempt(&self, loss: Duration) -> Option<Time> {
+        let next = self.iter().filter_map(|slot| match slot.state {
+            State::Waiting(time) => Some(time.min(slot.down_since + loss)),
+            _ => None,
+        });
+        next.min()
     }
 }
 
@@ -59,16 +147,16 @@ impl<P> Index<usize> for PathSlots<P> {
 
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "see the invariant")]
-    fn index(&self, at: usize) -> &PathSlot<P> {
-        &self.0[at]
+    fn index(&self, index: usize) -> &PathSlot<P> {
+        &self.list[index]
     }
 }
 
 impl<P> IndexMut<usize> for PathSlots<P> {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "see the invariant")]
-    fn index_mut(&mut self, at: usize) -> &mut PathSlot<P> {
-        &mut self.0[at]
+    fn index_mut(&mut self, index: usize) -> &mut PathSlot<P> {
+        &mut self.list[index]
     }
 }
 
@@ -76,7 +164,7 @@ impl<P> IndexMut<usize> for PathSlots<P> {
 pub(super) struct PathSlot<P> {
     pub(super) path: P,
     pub(super) state: State,
-    pub(super) volume_info: Option<Arc<VolumeInfo>>,
+    pub(super) info: Option<Arc<VolumeInfo>>,
     /// Operations that the path has.
     pub(super) in_work: u32,
     /// How many it takes now, and how many it said that it takes.
@@ -135,7 +223,7 @@ impl<P: Path> PathSlot<P> {
             lands_for: None,
             path,
             state: State::Connecting,
-            volume_info: None,
+            info: None,
             in_work: 0,
             depth: 0,
             window: 0,
@@ -166,14 +254,14 @@ impl<P: Path> PathSlot<P> {
     pub(super) fn access(&self) -> Option<Access> {
         let up = self.state == State::Up && self.expelled.is_none() && self.registering.is_none();
         let up = up && !self.fencing && !self.wants_fence;
-        let volume_info = self.volume_info.as_ref()?;
-        (up && volume_info.access.serves() && volume_info.geometry.is_some()).then_some(volume_info.access)
+        let info = self.info.as_ref()?;
+        (up && info.access.serves() && info.geometry.is_some()).then_some(info.access)
     }
 
     /// Until when it is hoped that a path will tell what it does not tell yet: the state of one that is in
     /// transition is about to be another.
     pub(super) fn untold_until(&self) -> Option<Time> {
-        let is_transition = self.volume_info.as_ref().is_some_and(|it| it.access == Access::Transition);
+        let is_transition = self.info.as_ref().is_some_and(|it| it.access == Access::Transition);
         self.untold.map(|since| if is_transition { since + TRANSITION_MAX } else { since })
     }
 
@@ -194,9 +282,8 @@ impl<P: Path> PathSlot<P> {
 
     /// Whether it is up and the target serves by it, though it may have to be fenced first.
     pub(super) fn serves(&self) -> bool {
-        let serves =
-            |volume_info: &Arc<VolumeInfo>| volume_info.access.serves() && volume_info.geometry.is_some();
-        let serves = self.volume_info.as_ref().is_some_and(serves);
+        let serves = |info: &Arc<VolumeInfo>| info.access.serves() && info.geometry.is_some();
+        let serves = self.info.as_ref().is_some_and(serves);
         self.state == State::Up && self.expelled.is_none() && serves
     }
 
@@ -244,7 +331,8 @@ impl<P: Path> PathSlot<P> {
     /// It is down: that is said once for each reason, and again from time to time.
     pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &PathProblem) {
         let why = why.to_string();
-        let known = self.said.as_ref().is_some_and(|(at, said)| *said == why && now.since(*at) < SAID_AGAIN);
+        let known =
+            self.said.as_ref().is_some_and(|(time, said)| *said == why && now.since(*time) < SAID_AGAIN);
         if was_up || !known {
             self.said = Some((now, why.clone()));
             self.remark = Some(Some(why));
@@ -252,28 +340,28 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// What is to be said of it.
-    pub(super) fn poll_remark(&mut self, at: usize) -> Option<OperatorNotice> {
-        let path = (None, at);
+    pub(super) fn poll_remark(&mut self, index: usize) -> Option<OperatorNotice> {
+        let path = (None, index);
         Some(match self.remark.take()? {
             Some(why) => OperatorNotice::PathDown { path, why },
             None => OperatorNotice::PathUp { path },
         })
     }
 
-    pub(super) fn info(&self) -> PathInfo {
+    pub(super) fn path_info(&self) -> PathInfo {
         let state = match self.state {
             State::Connecting => PathState::Connecting,
             State::Up if self.fencing || self.wants_fence => PathState::Fencing,
             State::Up if self.registers() => PathState::Registering,
             State::Up => PathState::Up,
-            State::Waiting(at) => PathState::Waiting(at),
+            State::Waiting(until) => PathState::Waiting(until),
             State::GivenUp => PathState::GivenUp,
             State::Closing | State::Closed => PathState::Closed,
         };
         PathInfo {
             protocol: self.path.protocol(),
             state,
-            volume_info: self.volume_info.clone(),
+            info: self.info.clone(),
             last: self.last.clone(),
             in_work: self.in_work,
             counts: self.counts,

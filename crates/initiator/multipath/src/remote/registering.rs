@@ -26,10 +26,11 @@ use buf::Cx;
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Failure, Identity, IoId, Refusal, Time};
 
-use super::path_slot::State;
+use super::path_slot::{PathSlot, PathSlots};
+use super::registration::{KnownKey, Registering, Step};
 use super::terms::PathProblem;
 use super::{NEVER, RemoteVolume};
-use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationRequest, Reservations};
+use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationOp, Reservations};
 
 /// A question that is put off is asked again so soon at first, and so late at last.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -39,61 +40,6 @@ const TRIES_MAX: u8 = 4;
 /// Registrations of ours that are remembered: as many as a volume can have paths.
 const KNOWN_MAX: usize = super::PATHS_MAX;
 
-/// How far a path is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Registering {
-    step: Step,
-    /// When it is used as it is; [`NEVER`] while it does not serve.
-    until: Time,
-    /// Nothing is asked before this time.
-    not_before: Time,
-    /// How often it was put off.
-    pauses: u8,
-    /// How often it was registered.
-    tries: u8,
-    /// The target has said that it is registered.
-    is_done: bool,
-    /// The last report said whose registrations are.
-    is_named: bool,
-    /// This host was registered again since it was asked what it is asked now.
-    is_outdated: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// A report is to be asked for.
-    Look,
-    Looking(IoId),
-    /// It is to be registered.
-    Register(KnownKey),
-    /// `is_first`: no registration of it was in doubt before.
-    Registering {
-        name: IoId,
-        old: KnownKey,
-        is_first: bool,
-    },
-    /// Its registration is to be taken back.
-    Remove,
-    Removing(IoId),
-}
-
-impl Step {
-    /// The question that is out.
-    fn name(self) -> Option<IoId> {
-        match self {
-            Step::Looking(name) | Step::Registering { name, .. } | Step::Removing(name) => Some(name),
-            Step::Look | Step::Register(_) | Step::Remove => None,
-        }
-    }
-}
-
-/// What the path is known to be registered with; the target refuses its registration if that is not so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KnownKey {
-    Nothing,
-    Key(Key),
-}
-
 /// What follows from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RegisterAction {
@@ -102,22 +48,6 @@ enum RegisterAction {
     Use,
     /// It is not to be used.
     Expel,
-}
-
-/// Registrations of this host that were seen while none was in doubt, as paths of either protocol name them.
-#[derive(Debug, Default)]
-pub(super) struct KnownRegistrations {
-    iscsi: Vec<Identity>,
-    nvme: Vec<Identity>,
-}
-
-impl KnownRegistrations {
-    fn of(&mut self, protocol: Protocol) -> &mut Vec<Identity> {
-        match protocol {
-            Protocol::Iscsi => &mut self.iscsi,
-            Protocol::Nvme => &mut self.nvme,
-        }
-    }
 }
 
 /// How long to wait before a question that came to nothing is asked again: as long as the path says, and each
@@ -132,29 +62,58 @@ pub(super) fn pause(error: &IoError, pauses: u8) -> Duration {
     least.max(own.min(PAUSE_MAX))
 }
 
+/// How this host is registered.
+#[derive(Debug, Default)]
+pub(super) struct Registrations {
+    /// As it was last, to register paths that come up later in the same way.
+    pub(super) registered: Option<Register>,
+    /// The path by which a reservation was taken last, if it was not given up since.
+    pub(super) holder: Option<usize>,
+    /// Registrations of this host that were seen while none was in doubt, as paths of either protocol name them.
+    known: KnownRegistrations,
+    /// Another host has taken it away, and nobody was told yet.
+    pub(super) is_lost: bool,
+}
+
+/// Registrations of this host that were seen while none was in doubt, as paths of either protocol name them.
+#[derive(Debug, Default)]
+struct KnownRegistrations {
+    iscsi: Vec<Identity>,
+    nvme: Vec<Identity>,
+}
+
+impl KnownRegistrations {
+    fn of(&mut self, protocol: Protocol) -> &mut Vec<Identity> {
+        match protocol {
+            Protocol::Iscsi => &mut self.iscsi,
+            Protocol::Nvme => &mut self.nvme,
+        }
+    }
+}
+
 impl<P: Path> RemoteVolume<P> {
     /// A change of our own was made, by the paths of these bits: what we are registered with from now on.
-    pub(super) fn acted(&mut self, now: Time, request: &ReservationRequest, done: u32) {
-        let ReservationRequest::Change(action) = request else { return };
+    pub(super) fn acted(&mut self, now: Time, request: &ReservationOp, done: u32) {
+        let ReservationOp::Change(action) = request else { return };
         match action {
             Action::Register(register) => {
                 let gone = register.mode == RegisterMode::Remove || register.new == Key::NONE;
-                if self.registered.as_ref().is_none_or(|before| before.new != register.new) {
-                    self.known_registrations = KnownRegistrations::default();
+                if self.registrations.registered.as_ref().is_none_or(|before| before.new != register.new) {
+                    self.registrations.known = KnownRegistrations::default();
                 }
-                self.registered = (!gone).then(|| Register {
+                self.registrations.registered = (!gone).then(|| Register {
                     mode: RegisterMode::Set,
                     current: None,
                     also: Vec::new(),
                     ports: Vec::new(),
                     ..register.clone()
                 });
-                self.holder = self.holder.filter(|_| !gone);
+                self.registrations.holder = self.registrations.holder.filter(|_| !gone);
                 if !gone {
                     self.register_rest(now, done);
                 }
             }
-            Action::Clear { .. } => (self.registered, self.holder) = (None, None),
+            Action::Clear { .. } => (self.registrations.registered, self.registrations.holder) = (None, None),
             Action::Reserve { .. } | Action::Release { .. } | Action::Preempt { .. } => {}
             Action::Move { .. } | Action::Persist { .. } | Action::LegacyReserve | Action::LegacyRelease => {}
         }
@@ -163,9 +122,10 @@ impl<P: Path> RemoteVolume<P> {
     /// This host was registered again by the paths of these bits: those that are up besides are to be registered
     /// likewise.
     fn register_rest(&mut self, now: Time, done: u32) {
-        let is_host_known = (0..self.slots.len()).any(|at| done >> at & 1 == 1 && self.is_nvme(at));
-        for at in 0..self.slots.len() {
-            let slot = &mut self.slots[at];
+        let is_host_known =
+            (0..self.slots.len()).any(|index| done >> index & 1 == 1 && self.slots.is_nvme(index));
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
             let asked = slot.registering.as_mut().filter(|registering| registering.step.name().is_some());
             if let Some(registering) = asked {
                 // What it is asked may change the target still.
@@ -174,22 +134,18 @@ impl<P: Path> RemoteVolume<P> {
             }
             // What it may still be registered with by an earlier attempt was asked for again.
             slot.unconfirmed = None;
-            let is_asked = done >> at & 1 == 1 || is_host_known && slot.path.protocol() == Protocol::Nvme;
+            let is_asked = done >> index & 1 == 1 || is_host_known && slot.path.protocol() == Protocol::Nvme;
             if slot.registering.is_some() || slot.serves() && !is_asked {
-                self.begin_registering(now, at);
+                self.begin_registering(now, index);
             }
         }
         self.choose_best(now);
     }
 
-    fn is_nvme(&self, at: usize) -> bool {
-        self.slots[at].path.protocol() == Protocol::Nvme
-    }
-
     /// A path has come up, or begun to serve.
-    pub(super) fn begin_registering(&mut self, now: Time, at: usize) {
-        let slot = &mut self.slots[at];
-        let registers = self.registered.is_some() || slot.unconfirmed.is_some();
+    pub(super) fn begin_registering(&mut self, now: Time, index: usize) {
+        let slot = &mut self.slots[index];
+        let registers = self.registrations.registered.is_some() || slot.unconfirmed.is_some();
         slot.registering = registers.then_some(Registering {
             step: Step::Look,
             until: NEVER,
@@ -200,43 +156,40 @@ impl<P: Path> RemoteVolume<P> {
             is_named: false,
             is_outdated: false,
         });
-        self.limit_registering(now, at);
+        self.limit_registering(now, index);
     }
 
     /// A path that is up has begun to serve, or serves no more.
-    pub(super) fn turn_registering(&mut self, now: Time, at: usize) {
-        let slot = &self.slots[at];
+    pub(super) fn turn_registering(&mut self, now: Time, index: usize) {
+        let slot = &self.slots[index];
         match slot.registering {
-            None if slot.serves() => self.begin_registering(now, at),
+            None if slot.serves() => self.begin_registering(now, index),
             None => {}
             // What was asked is asked still.
-            Some(_) => self.limit_registering(now, at),
+            Some(_) => self.limit_registering(now, index),
         }
     }
 
     /// How long a path waits for its registration is counted from when it serves.
-    fn limit_registering(&mut self, now: Time, at: usize) {
-        let slot = &mut self.slots[at];
+    fn limit_registering(&mut self, now: Time, index: usize) {
+        let slot = &mut self.slots[index];
         let until = if slot.serves() { now + self.terms.queue_timeout } else { NEVER };
         let Some(registering) = &mut slot.registering else { return };
         registering.until = until;
         if until != NEVER {
-            self.expiry = self.expiry.min(until);
+            self.tasks.expiry = self.tasks.expiry.min(until);
         }
     }
 
     /// Asks what paths that have come up need.
     pub(super) fn send_registrations(&mut self, cx: &mut Cx<'_>) {
-        for at in 0..self.slots.len() {
-            let serves = self.slots[at].serves();
-            let slot = &mut self.slots[at];
-            let Some(registering) = slot.registering.as_mut().filter(|_| slot.state == State::Up) else {
-                continue;
-            };
+        for index in 0..self.slots.len() {
             // By a path that does not serve nothing is answered.
-            if slot.expelled.is_some() || !serves {
+            let slot = &mut self.slots[index];
+            if !slot.serves() {
                 continue;
             }
+            let Some(registering) = &mut slot.registering else { continue };
             if registering.not_before > cx.now {
                 self.ask_again = self.ask_again.min(registering.not_before);
                 self.has_work = true;
@@ -244,7 +197,7 @@ impl<P: Path> RemoteVolume<P> {
             }
             let name = IoId(u64::MAX - self.numbers);
             let with = |register: &Register, mode, current, new| {
-                ReservationRequest::Change(Action::Register(Register {
+                ReservationOp::Change(Action::Register(Register {
                     mode,
                     current: Some(current),
                     new,
@@ -252,8 +205,9 @@ impl<P: Path> RemoteVolume<P> {
                 }))
             };
             let is_first = slot.unconfirmed.is_none();
-            let (request, next) = match (registering.step, &self.registered, &slot.unconfirmed) {
-                (Step::Look, ..) => (ReservationRequest::Report, Step::Looking(name)),
+            let (request, next) = match (registering.step, &self.registrations.registered, &slot.unconfirmed)
+            {
+                (Step::Look, ..) => (ReservationOp::Report, Step::Looking(name)),
                 (Step::Register(old), Some(register), _) => {
                     let (mode, current) = match old {
                         KnownKey::Nothing => (RegisterMode::Add, Key::NONE),
@@ -271,7 +225,7 @@ impl<P: Path> RemoteVolume<P> {
                     continue;
                 }
                 (Step::Register(_), None, None) | (Step::Remove, _, None) => {
-                    self.registered_now(cx.now, at);
+                    self.registered_now(cx.now, index);
                     continue;
                 }
                 (Step::Looking(_) | Step::Registering { .. } | Step::Removing(_), ..) => continue,
@@ -280,10 +234,10 @@ impl<P: Path> RemoteVolume<P> {
                 registering.step = next;
                 if matches!(next, Step::Registering { .. }) {
                     registering.tries += 1;
-                    slot.unconfirmed = self.registered.clone();
+                    slot.unconfirmed = self.registrations.registered.clone();
                 }
                 self.numbers += 1;
-                self.touch(at);
+                self.touch(index);
             } else {
                 self.ask_again_soon(cx.now);
             }
@@ -294,24 +248,28 @@ impl<P: Path> RemoteVolume<P> {
     pub(super) fn registering_ended(
         &mut self,
         cx: &mut Cx<'_>,
-        at: usize,
+        index: usize,
         name: IoId,
         how: &Result<Option<Reservations>, IoError>,
     ) -> bool {
-        let Some(registering) = self.slots[at].registering else { return false };
+        let Some(registering) = self.slots[index].registering else { return false };
         let next = match registering.step {
-            asked if asked.name() == Some(name) && registering.is_outdated => self.begin_again(at),
+            asked if asked.name() == Some(name) && registering.is_outdated => {
+                begin_again(&mut self.slots[index])
+            }
             Step::Looking(of) if of == name => match how {
-                Ok(Some(report)) => self.looked(cx.now, at, registering, report),
-                Ok(None) | Err(IoError::Failed(_)) => self.cannot_tell(at),
+                Ok(Some(report)) => {
+                    self.registrations.looked(&mut self.slots, cx.now, index, registering, report)
+                }
+                Ok(None) | Err(IoError::Failed(_)) => cannot_tell(&self.slots[index]),
                 Err(IoError::NotDone(_) | IoError::InDoubt) => RegisterAction::Ask(Step::Look),
             },
             Step::Registering { name: of, old, is_first } if of == name => {
-                self.tried_to_register(at, old, is_first, how)
+                self.registrations.tried(&mut self.slots, index, old, is_first, how)
             }
             Step::Removing(of) if of == name => match how {
                 Ok(_) | Err(IoError::Failed(_)) => {
-                    self.slots[at].unconfirmed = None;
+                    self.slots[index].unconfirmed = None;
                     RegisterAction::Use
                 }
                 Err(IoError::NotDone(_) | IoError::InDoubt) => RegisterAction::Ask(Step::Remove),
@@ -319,7 +277,8 @@ impl<P: Path> RemoteVolume<P> {
             _ => return false,
         };
         self.has_work = true;
-        match (next, &mut self.slots[at].registering) {
+        self.events.changed |= std::mem::take(&mut self.registrations.is_lost);
+        match (next, &mut self.slots[index].registering) {
             (RegisterAction::Ask(step), Some(registering)) => {
                 registering.step = step;
                 if let Err(error @ (IoError::NotDone(_) | IoError::InDoubt)) = how {
@@ -328,30 +287,55 @@ impl<P: Path> RemoteVolume<P> {
                 }
             }
             (RegisterAction::Ask(_), None) => {}
-            (RegisterAction::Use, _) => self.registered_now(cx.now, at),
-            (RegisterAction::Expel, _) => self.expel_unsettled(cx, at),
+            (RegisterAction::Use, _) => self.registered_now(cx.now, index),
+            (RegisterAction::Expel, _) => self.expel_unsettled(cx, index),
         }
         true
     }
 
-    /// What a path was asked was about another key.
-    fn begin_again(&mut self, at: usize) -> RegisterAction {
-        if let Some(registering) = &mut self.slots[at].registering {
-            (registering.is_outdated, registering.is_done, registering.tries) = (false, false, 0);
-        }
-        RegisterAction::Ask(Step::Look)
+    fn expel_unsettled(&mut self, cx: &mut Cx<'_>, index: usize) {
+        self.slots[index].registering = None;
+        let why = "the target does not say whether this host's registration for reservations still stands, which this path may have brought back: have it answer PERSISTENT RESERVE IN, or Reservation Report";
+        self.expel(cx, index, PathProblem::Down(DownReason::Silent(why.to_owned())));
     }
 
+    /// A path is used from now on.
+    fn registered_now(&mut self, now: Time, index: usize) {
+        self.slots[index].registering = None;
+        self.slots[index].state_changed = true;
+        self.has_work = true;
+        self.choose_best(now);
+    }
+
+    /// Uses paths as they are whose time is over; who may be registered without right is not used.
+    pub(super) fn expire_registering(&mut self, cx: &mut Cx<'_>) {
+        for index in 0..self.slots.len() {
+            match self.slots[index].registering {
+                Some(registering) if registering.until <= cx.now => match cannot_tell(&self.slots[index]) {
+                    RegisterAction::Expel => self.expel_unsettled(cx, index),
+                    RegisterAction::Use | RegisterAction::Ask(_) => self.registered_now(cx.now, index),
+                },
+                Some(registering) if registering.until != NEVER => {
+                    self.tasks.expiry = self.tasks.expiry.min(registering.until)
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+}
+
+impl Registrations {
     /// What a report says of a path.
-    fn looked(
+    fn looked<P: Path>(
         &mut self,
+        slots: &mut PathSlots<P>,
         now: Time,
-        at: usize,
+        index: usize,
         registering: Registering,
         report: &Reservations,
     ) -> RegisterAction {
-        let unconfirmed = self.slots[at].unconfirmed.is_some();
-        if let Some(registering) = &mut self.slots[at].registering {
+        let unconfirmed = slots[index].unconfirmed.is_some();
+        if let Some(registering) = &mut slots[index].registering {
             registering.is_named = report.named;
         }
         let Some(key) = self.registered.as_ref().map(|register| register.new) else {
@@ -360,14 +344,13 @@ impl<P: Path> RemoteVolume<P> {
         let own = report.registrations.iter().find(|one| one.ours).map(|one| one.key);
         // What was there before is the proof that nobody has taken it away.
         let stood = own == Some(key) && !unconfirmed;
-        match stood || self.stands(at, key, report) {
-            true => self.remember(at, key, report),
-            false if !report.whole => return self.cannot_tell(at),
-            false if self.is_undecided(key, report) => return self.decide_later(now, at),
+        match stood || self.stands(slots, index, key, report) {
+            true => self.remember(slots, index, key, report),
+            false if !report.whole => return cannot_tell(&slots[index]),
+            false if is_undecided(slots, key, report) => return decide_later(&mut slots[index], now),
             false => {
-                (self.registered, self.holder) = (None, None);
-                self.events.changed = true;
-                let slot = &mut self.slots[at];
+                *self = Registrations { is_lost: true, ..Registrations::default() };
+                let slot = &mut slots[index];
                 slot.last = Some((now, PathProblem::Preempted));
                 return if unconfirmed { RegisterAction::Ask(Step::Remove) } else { RegisterAction::Use };
             }
@@ -375,82 +358,57 @@ impl<P: Path> RemoteVolume<P> {
         match own {
             // Not every report shows what the target has said that it has done; none may show another key.
             _ if own == Some(key) || own.is_none() && registering.is_done => {
-                self.slots[at].unconfirmed = None;
+                slots[index].unconfirmed = None;
                 RegisterAction::Use
             }
-            _ if registering.tries >= TRIES_MAX => self.cannot_tell(at),
+            _ if registering.tries >= TRIES_MAX => cannot_tell(&slots[index]),
             Some(other) => RegisterAction::Ask(Step::Register(KnownKey::Key(other))),
             None => RegisterAction::Ask(Step::Register(KnownKey::Nothing)),
         }
     }
 
     /// Whether a registration of this host stands beside those that are in doubt, and the path's own.
-    fn stands(&self, at: usize, key: Key, report: &Reservations) -> bool {
-        let has = |protocol| self.slots.iter().any(|slot| slot.path.protocol() == protocol);
+    fn stands<P: Path>(&self, slots: &PathSlots<P>, index: usize, key: Key, report: &Reservations) -> bool {
+        let has = |protocol| slots.iter().any(|slot| slot.path.protocol() == protocol);
         // Of the other protocol's registrations a target does not say whose they are.
         let is_mixed = has(Protocol::Iscsi) && has(Protocol::Nvme);
         let is_kin =
             |one: &&Registration| one.key == key && !one.ours && one.kin.unwrap_or(is_mixed || !report.named);
         let mut kin = report.registrations.iter().filter(is_kin);
         // A path in doubt about another key shows that other key.
-        let doubts = |of: &(usize, &super::PathSlot<P>)| of.1.is_unconfirmed(key);
+        let doubts = |of: &(usize, &PathSlot<P>)| of.1.is_unconfirmed(key);
         if !report.named {
-            return kin.count() > self.slots.iter().enumerate().filter(doubts).count();
+            return kin.count() > slots.iter().enumerate().filter(doubts).count();
         }
-        let alone = self.slots.iter().enumerate().filter(doubts).all(|(other, _)| other == at);
-        let known_registrations = match self.slots[at].path.protocol() {
-            Protocol::Iscsi => &self.known_registrations.iscsi,
-            Protocol::Nvme => &self.known_registrations.nvme,
+        let alone = slots.iter().enumerate().filter(doubts).all(|(other, _)| other == index);
+        let known_registrations = match slots[index].path.protocol() {
+            Protocol::Iscsi => &self.known.iscsi,
+            Protocol::Nvme => &self.known.nvme,
         };
         kin.any(|one| alone || known_registrations.contains(&one.identity))
     }
 
-    /// Whether a report that tells keys and not whose they are leaves open if another host has preempted us: a
-    /// registration that was asked for and not confirmed may be one of those that it counts, or not be there yet.
-    fn is_undecided(&self, key: Key, report: &Reservations) -> bool {
-        let ours = report.registrations.iter().filter(|one| one.key == key).count();
-        let doubts = || self.slots.iter().filter(|slot| slot.is_unconfirmed(key));
-        let done =
-            doubts().filter(|slot| slot.registering.is_some_and(|registering| registering.is_done)).count();
-        !report.named && ours > done && done < doubts().count()
-    }
-
-    /// Makes the path's own registration certain, or waits until those of others are.
-    fn decide_later(&mut self, now: Time, at: usize) -> RegisterAction {
-        let slot = &mut self.slots[at];
-        let is_unsure = slot.unconfirmed.is_some();
-        let Some(registering) = &mut slot.registering else { return RegisterAction::Use };
-        if is_unsure && !registering.is_done {
-            return match registering.tries < TRIES_MAX {
-                true => RegisterAction::Ask(Step::Register(KnownKey::Nothing)),
-                false => self.cannot_tell(at),
-            };
-        }
-        registering.not_before = now + AGAIN.saturating_mul(1 << registering.pauses.min(7)).min(PAUSE_MAX);
-        registering.pauses = registering.pauses.saturating_add(1);
-        RegisterAction::Ask(Step::Look)
-    }
-
     /// While no registration is in doubt, all that are seen are ours by right.
-    fn remember(&mut self, at: usize, key: Key, report: &Reservations) {
-        if !report.named || self.slots.iter().any(|slot| slot.is_unconfirmed(key)) {
+    fn remember<P: Path>(&mut self, slots: &PathSlots<P>, index: usize, key: Key, report: &Reservations) {
+        if !report.named || slots.iter().any(|slot| slot.is_unconfirmed(key)) {
             return;
         }
         let ours = report.registrations.iter().filter(|one| one.key == key && one.kin != Some(false));
         let known = ours.map(|one| one.identity.clone()).take(KNOWN_MAX).collect();
-        *self.known_registrations.of(self.slots[at].path.protocol()) = known;
+        *self.known.of(slots[index].path.protocol()) = known;
     }
 
     /// A path was to be registered.
-    fn tried_to_register(
-        &mut self,
-        at: usize,
+    fn tried<P: Path>(
+        &self,
+        slots: &mut PathSlots<P>,
+        index: usize,
         old: KnownKey,
         is_first: bool,
         how: &Result<Option<Reservations>, IoError>,
     ) -> RegisterAction {
         let key = self.registered.as_ref().map(|register| register.new);
-        let slot = &mut self.slots[at];
+        let slot = &mut slots[index];
         let Some(registering) = &mut slot.registering else { return RegisterAction::Use };
         if !matches!(how, Ok(_) | Err(IoError::InDoubt)) && is_first {
             slot.unconfirmed = None;
@@ -482,42 +440,45 @@ impl<P: Path> RemoteVolume<P> {
                     Some(_) | None => RegisterAction::Ask(Step::Look),
                 }
             }
-            Err(IoError::Failed(_)) => self.cannot_tell(at),
+            Err(IoError::Failed(_)) => cannot_tell(&slots[index]),
         }
     }
+}
 
-    /// Whether the path is registered by right cannot be found out.
-    fn cannot_tell(&self, at: usize) -> RegisterAction {
-        if self.slots[at].unconfirmed.is_some() { RegisterAction::Expel } else { RegisterAction::Use }
-    }
+/// Whether a report that tells keys and not whose they are leaves open if another host has preempted us: a
+/// registration that was asked for and not confirmed may be one of those that it counts, or not be there yet.
+fn is_undecided<P: Path>(slots: &PathSlots<P>, key: Key, report: &Reservations) -> bool {
+    let ours = report.registrations.iter().filter(|one| one.key == key).count();
+    let doubts = || slots.iter().filter(|slot| slot.is_unconfirmed(key));
+    let done =
+        doubts().filter(|slot| slot.registering.is_some_and(|registering| registering.is_done)).count();
+    !report.named && ours > done && done < doubts().count()
+}
 
-    fn expel_unsettled(&mut self, cx: &mut Cx<'_>, at: usize) {
-        self.slots[at].registering = None;
-        let why = "the target does not say whether this host's registration for reservations still stands, which this path may have brought back: have it answer PERSISTENT RESERVE IN, or Reservation Report";
-        self.expel(cx, at, PathProblem::Down(DownReason::Silent(why.to_owned())));
+/// Makes the path's own registration certain, or waits until those of others are.
+fn decide_later<P: Path>(slot: &mut PathSlot<P>, now: Time) -> RegisterAction {
+    let is_unsure = slot.unconfirmed.is_some();
+    let Some(registering) = &mut slot.registering else { return RegisterAction::Use };
+    if is_unsure && !registering.is_done {
+        return match registering.tries < TRIES_MAX {
+            true => RegisterAction::Ask(Step::Register(KnownKey::Nothing)),
+            false => cannot_tell(slot),
+        };
     }
+    registering.not_before = now + AGAIN.saturating_mul(1 << registering.pauses.min(7)).min(PAUSE_MAX);
+    registering.pauses = registering.pauses.saturating_add(1);
+    RegisterAction::Ask(Step::Look)
+}
 
-    /// A path is used from now on.
-    fn registered_now(&mut self, now: Time, at: usize) {
-        self.slots[at].registering = None;
-        self.slots[at].state_changed = true;
-        self.has_work = true;
-        self.choose_best(now);
+/// What a path was asked was about another key.
+fn begin_again<P: Path>(slot: &mut PathSlot<P>) -> RegisterAction {
+    if let Some(registering) = &mut slot.registering {
+        (registering.is_outdated, registering.is_done, registering.tries) = (false, false, 0);
     }
+    RegisterAction::Ask(Step::Look)
+}
 
-    /// Uses paths as they are whose time is over; who may be registered without right is not used.
-    pub(super) fn expire_registering(&mut self, cx: &mut Cx<'_>) {
-        for at in 0..self.slots.len() {
-            match self.slots[at].registering {
-                Some(registering) if registering.until <= cx.now => match self.cannot_tell(at) {
-                    RegisterAction::Expel => self.expel_unsettled(cx, at),
-                    RegisterAction::Use | RegisterAction::Ask(_) => self.registered_now(cx.now, at),
-                },
-                Some(registering) if registering.until != NEVER => {
-                    self.expiry = self.expiry.min(registering.until)
-                }
-                Some(_) | None => {}
-            }
-        }
-    }
+/// Whether the path is registered by right cannot be found out.
+fn cannot_tell<P: Path>(slot: &PathSlot<P>) -> RegisterAction {
+    if slot.unconfirmed.is_some() { RegisterAction::Expel } else { RegisterAction::Use }
 }

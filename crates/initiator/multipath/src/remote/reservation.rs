@@ -12,24 +12,24 @@ use volume::reservation::{Action, Key, RegisterMode};
 use volume::{Failure, IoId, Refusal, Time};
 
 use super::registering::pause;
-use super::{ABORTED, NEVER, PATH_LOST, RemoteVolume, Stage};
-use crate::path::{IoError, Path, Protocol, ReservationRequest, Reservations};
+use super::{ABORTED, PATH_LOST, RemoteVolume, Stage};
+use crate::path::{IoError, Path, Protocol, ReservationOp, Reservations};
 
-/// Most claims in work on a volume.
+/// Most requests in work on a volume.
 pub const REQUESTS_MAX: usize = 16;
 
-/// A claim that was taken on.
+/// A request that was taken on.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     id: IoId,
-    request: ReservationRequest,
+    request: ReservationOp,
     /// The name that paths know it by.
     name: IoId,
     begun: bool,
     /// Paths to ask, those that have done it, and the one that is asked.
     todo: u32,
     done: u32,
-    at: Option<u8>,
+    path: Option<u8>,
     deadline: Time,
     /// It is not asked before this time, having been put off so often.
     not_before: Time,
@@ -43,23 +43,23 @@ pub(super) struct PendingRequest {
 
 impl PendingRequest {
     fn registers(&self) -> bool {
-        matches!(self.request, ReservationRequest::Change(Action::Register(_)))
+        matches!(self.request, ReservationOp::Change(Action::Register(_)))
     }
 
     fn unregisters(&self) -> bool {
-        matches!(&self.request, ReservationRequest::Change(Action::Register(register))
+        matches!(&self.request, ReservationOp::Change(Action::Register(register))
             if register.mode == RegisterMode::Remove || register.new == Key::NONE)
     }
 }
 
-/// How a claim ended: with what was reported, if that was asked for.
+/// How a request ended: with what was reported, if that was asked for.
 pub type ReservationReply = (IoId, Result<Option<Reservations>, Failure>);
 
 impl<P: Path> RemoteVolume<P> {
     /// Asks something about the volume's reservations; it ends by [`RemoteVolume::poll_reservation_reply`]. `false`: too
     /// many are in work already. What has waited for `queue_timeout` fails, and so does a change whose path
     /// was lost: whether it was made is not known.
-    pub fn request_reservation(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationRequest) -> bool {
+    pub fn request_reservation(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationOp) -> bool {
         if self.requests.len() >= REQUESTS_MAX {
             return false;
         }
@@ -83,7 +83,7 @@ impl<P: Path> RemoteVolume<P> {
             begun: false,
             todo: 0,
             done: 0,
-            at: None,
+            path: None,
             deadline,
             not_before: cx.now,
             pauses: 0,
@@ -91,21 +91,21 @@ impl<P: Path> RemoteVolume<P> {
             found: None,
             absent: None,
         });
-        self.expiry = self.expiry.min(deadline);
+        self.tasks.expiry = self.tasks.expiry.min(deadline);
         self.has_work = true;
         true
     }
 
-    /// A claim that has ended.
+    /// A request that has ended.
     #[must_use]
     pub fn poll_reservation_reply(&mut self) -> Option<ReservationReply> {
         self.replies.pop_front()
     }
 
-    /// Sends what waits; one claim at a time, in order.
+    /// Sends what waits; one request at a time, in order.
     pub(super) fn send_requests(&mut self, cx: &mut Cx<'_>) {
         let Some(first) = self.requests.first() else { return };
-        if first.at.is_some() || self.best.is_empty() {
+        if first.path.is_some() || self.slots.best.is_empty() {
             return;
         }
         if first.not_before > cx.now {
@@ -127,10 +127,10 @@ impl<P: Path> RemoteVolume<P> {
             let result = if first.done != 0 { Ok(first.found.take()) } else { Err(lost) };
             return self.end_request(cx.now, 0, result);
         }
-        let at = first.todo.trailing_zeros() as usize;
-        if self.slots[at].path.request_reservation(cx, first.name, first.request.clone()).is_ok() {
-            first.at = Some(at as u8);
-            self.touch(at);
+        let index = first.todo.trailing_zeros() as usize;
+        if self.slots[index].path.request_reservation(cx, first.name, first.request.clone()).is_ok() {
+            first.path = Some(index as u8);
+            self.touch(index);
         } else {
             // One that takes none for now keeps nothing from going by another that is as good.
             first.begun = first.registers();
@@ -142,10 +142,10 @@ impl<P: Path> RemoteVolume<P> {
     /// The paths that a registration goes to.
     fn registering(&self) -> u32 {
         let (mut slots, mut nvme) = (0, false);
-        for (at, slot) in self.slots.iter().enumerate() {
+        for (index, slot) in self.slots.iter().enumerate() {
             let is_nvme = slot.path.protocol() == Protocol::Nvme;
             if slot.access().is_some() && !(is_nvme && nvme) {
-                slots |= 1 << at;
+                slots |= 1 << index;
                 nvme |= is_nvme;
             }
         }
@@ -155,35 +155,36 @@ impl<P: Path> RemoteVolume<P> {
     /// The path that anything else goes to; `None`: none of those that it has to go by is up.
     fn acting(&self) -> Option<u32> {
         let request = self.requests.first()?;
-        let turn = usize::from(request.skips).checked_rem(self.best.len())?;
-        let best = self.best.get(turn).map(|&at| usize::from(at))?;
-        let holds = |at: usize| {
-            self.holder.is_some_and(|holder| {
-                let by_host = |at: usize| self.slots[at].path.protocol() == Protocol::Nvme;
-                at == holder || by_host(at) && by_host(holder)
+        let turn = usize::from(request.skips).checked_rem(self.slots.best.len())?;
+        let best = self.slots.best.get(turn).map(|&index| usize::from(index))?;
+        let holds = |index: usize| {
+            self.registrations.holder.is_some_and(|holder| {
+                let by_host = |index: usize| self.slots[index].path.protocol() == Protocol::Nvme;
+                index == holder || by_host(index) && by_host(holder)
             })
         };
         let by_holder = || {
-            let up = (0..self.slots.len()).find(|&at| holds(at) && self.slots[at].access().is_some());
+            let up =
+                (0..self.slots.len()).find(|&index| holds(index) && self.slots[index].access().is_some());
             if holds(best) { Some(best) } else { up }
         };
-        let at = match &request.request {
-            ReservationRequest::Change(Action::Release { kind, .. })
-                if self.holder.is_some() && !kind.is_all_registrants() =>
+        let index = match &request.request {
+            ReservationOp::Change(Action::Release { kind, .. })
+                if self.registrations.holder.is_some() && !kind.is_all_registrants() =>
             {
                 by_holder()?
             }
-            ReservationRequest::Change(Action::Reserve { .. } | Action::Preempt { .. }) => {
+            ReservationOp::Change(Action::Reserve { .. } | Action::Preempt { .. }) => {
                 by_holder().unwrap_or(best)
             }
-            ReservationRequest::Change(_) | ReservationRequest::Report => best,
+            ReservationOp::Change(_) | ReservationOp::Report => best,
         };
-        Some(1 << at)
+        Some(1 << index)
     }
 
-    /// Ends a claim. Of a registration that some paths have made it is remembered, however it ends.
-    fn end_request(&mut self, now: Time, at: usize, result: Result<Option<Reservations>, Failure>) {
-        let request = self.requests.remove(at);
+    /// Ends a request. Of a registration that some paths have made it is remembered, however it ends.
+    fn end_request(&mut self, now: Time, index: usize, result: Result<Option<Reservations>, Failure>) {
+        let request = self.requests.remove(index);
         if result.is_ok() || request.done != 0 && request.registers() && !request.unregisters() {
             self.acted(now, &request.request, request.done);
         }
@@ -193,36 +194,38 @@ impl<P: Path> RemoteVolume<P> {
     pub(super) fn request_ended(
         &mut self,
         cx: &mut Cx<'_>,
-        at: usize,
+        index: usize,
         name: IoId,
         how: Result<Option<Reservations>, IoError>,
     ) {
-        if self.registering_ended(cx, at, name, &how) {
+        if self.registering_ended(cx, index, name, &how) {
             return;
         }
         let Some(first) = self.requests.first_mut() else { return };
-        if first.name != name || first.at != Some(at as u8) {
+        if first.name != name || first.path != Some(index as u8) {
             return;
         }
         self.has_work = true;
-        first.at = None;
-        let report = first.request == ReservationRequest::Report;
+        first.path = None;
+        let report = first.request == ReservationOp::Report;
         let result = match how {
             Ok(found) => {
                 first.found = found.or(first.found.take());
-                first.todo &= !(1 << at);
-                first.done |= 1 << at;
+                first.todo &= !(1 << index);
+                first.done |= 1 << index;
                 match first.request {
-                    ReservationRequest::Change(Action::Reserve { .. }) => self.holder = Some(at),
+                    ReservationOp::Change(Action::Reserve { .. }) => self.registrations.holder = Some(index),
                     // It takes the reservation if it was the victim's: ours stays where it is, unless we are it.
-                    ReservationRequest::Change(Action::Preempt { victim, .. }) => {
-                        let is_ours = self.registered.as_ref().is_some_and(|ours| ours.new == victim);
-                        self.holder = if is_ours { Some(at) } else { self.holder.or(Some(at)) };
+                    ReservationOp::Change(Action::Preempt { victim, .. }) => {
+                        let is_ours =
+                            self.registrations.registered.as_ref().is_some_and(|ours| ours.new == victim);
+                        self.registrations.holder =
+                            if is_ours { Some(index) } else { self.registrations.holder.or(Some(index)) };
                     }
-                    ReservationRequest::Change(Action::Release { .. } | Action::Clear { .. }) => {
-                        self.holder = None
+                    ReservationOp::Change(Action::Release { .. } | Action::Clear { .. }) => {
+                        self.registrations.holder = None
                     }
-                    ReservationRequest::Change(_) | ReservationRequest::Report => {}
+                    ReservationOp::Change(_) | ReservationOp::Report => {}
                 }
                 if first.todo != 0 {
                     return;
@@ -233,7 +236,7 @@ impl<P: Path> RemoteVolume<P> {
             Err(IoError::Failed(failure @ Failure::Refused(Refusal::NotRegistered | Refusal::Conflict)))
                 if first.unregisters() =>
             {
-                first.todo &= !(1 << at);
+                first.todo &= !(1 << index);
                 first.absent = Some(failure);
                 if first.todo != 0 {
                     return;
@@ -261,10 +264,10 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// A path is not up any more.
-    pub(super) fn drop_requests(&mut self, at: usize) {
+    pub(super) fn drop_requests(&mut self, index: usize) {
         for request in &mut self.requests {
-            request.todo &= !(1 << at);
-            if request.todo == 0 && request.at.is_none() && !request.registers() {
+            request.todo &= !(1 << index);
+            if request.todo == 0 && request.path.is_none() && !request.registers() {
                 request.begun = false;
             }
         }
@@ -278,14 +281,13 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     pub(super) fn expire_requests(&mut self, now: Time) {
-        let mut at = 0;
-        while let Some(request) = self.requests.get(at) {
+        let mut index = 0;
+        while let Some(request) = self.requests.get(index) {
             if request.deadline <= now {
-                self.end_request(now, at, Err(PATH_LOST));
+                self.end_request(now, index, Err(PATH_LOST));
             } else {
-                self.expiry =
-                    if request.deadline == NEVER { self.expiry } else { self.expiry.min(request.deadline) };
-                at += 1;
+                self.tasks.expiry = self.tasks.expiry.min(request.deadline);
+                index += 1;
             }
         }
     }

@@ -20,13 +20,13 @@ impl<P: Path> RemoteVolume<P> {
 
     /// The first path that answers, of those that may have something to say.
     fn ask<T>(&mut self, mut ask: impl FnMut(&mut Self, usize) -> Option<T>) -> Option<T> {
-        (0..self.slots.len()).find_map(|at| ask(self, at))
+        (0..self.slots.len()).find_map(|index| ask(self, index))
     }
 }
 
 impl<P: Path> Backend for RemoteVolume<P> {
     fn geometry(&self) -> Geometry {
-        self.geometry_now()
+        self.known_geometry().unwrap_or(Geometry::UNKNOWN)
     }
 
     fn is_read_only(&self) -> bool {
@@ -39,13 +39,13 @@ impl<P: Path> Backend for RemoteVolume<P> {
     }
 
     fn cancel(&mut self, id: IoId) {
-        self.cancels.push(id);
+        self.tasks.cancels.push(id);
         self.has_work = true;
     }
 
     #[inline]
     fn poll_done(&mut self) -> Option<Done> {
-        self.done.pop_front()
+        self.tasks.done.pop_front()
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
@@ -58,11 +58,11 @@ impl<P: Path> Backend for RemoteVolume<P> {
 
 impl<P: Path> Sockets for RemoteVolume<P> {
     fn poll_dial(&mut self) -> Option<Dial> {
-        self.ask(|this, at| {
-            let dial = this.slots[at].path.poll_dial()?;
+        self.ask(|this, index| {
+            let dial = this.slots[index].path.poll_dial()?;
             let id = DialId(this.next_dial);
             this.next_dial += 1;
-            this.dials.push((id, at as u8, dial.id));
+            this.dials.push((id, index as u8, dial.id));
             Some(Dial { id, ..dial })
         })
     }
@@ -103,12 +103,12 @@ impl<P: Path> Sockets for RemoteVolume<P> {
 
     #[inline]
     fn poll_ready(&mut self) -> Option<LinkId> {
-        while self.ready != 0 {
-            let at = self.ready.trailing_zeros() as usize;
-            if let Some(link) = self.slots[at].path.poll_ready() {
+        while self.slots.ready != 0 {
+            let index = self.slots.ready.trailing_zeros() as usize;
+            if let Some(link) = self.slots[index].path.poll_ready() {
                 return Some(link);
             }
-            self.ready &= self.ready - 1;
+            self.slots.ready &= self.slots.ready - 1;
         }
         None
     }
@@ -126,18 +126,18 @@ impl<P: Path> Sockets for RemoteVolume<P> {
     }
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        self.ask(|this, at| this.slots[at].path.poll_leave())
+        self.ask(|this, index| this.slots[index].path.poll_leave())
     }
 
     fn poll_work(&mut self) -> Option<Work> {
-        self.ask(|this, at| this.slots[at].path.poll_work())
+        self.ask(|this, index| this.slots[index].path.poll_work())
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
     fn handle_worked(&mut self) {
-        for at in 0..self.slots.len() {
-            self.slots[at].path.handle_worked();
-            self.touch(at);
+        for index in 0..self.slots.len() {
+            self.slots[index].path.handle_worked();
+            self.touch(index);
         }
     }
 
@@ -151,10 +151,10 @@ impl<P: Path> Sockets for RemoteVolume<P> {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        for at in 0..self.slots.len() {
-            if self.slots[at].path.poll_timeout().is_some_and(|time| time <= cx.now) {
-                self.slots[at].path.handle_timeout(cx);
-                self.touch(at);
+        for index in 0..self.slots.len() {
+            if self.slots[index].path.poll_timeout().is_some_and(|time| time <= cx.now) {
+                self.slots[index].path.handle_timeout(cx);
+                self.touch(index);
             }
         }
         self.run_timers(cx);
@@ -168,7 +168,7 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         if !self.remarks {
             return None;
         }
-        let remark = self.slots.iter_mut().enumerate().find_map(|(at, slot)| slot.poll_remark(at));
+        let remark = self.slots.iter_mut().enumerate().find_map(|(index, slot)| slot.poll_remark(index));
         self.remarks = remark.is_some();
         remark
     }

@@ -10,8 +10,6 @@ use std::mem;
 use buf::{Payload, SgMut};
 use volume::{Failure, Fault, Op, Span};
 
-use super::Task;
-
 /// How far an operation is.
 #[derive(Debug, Default)]
 pub(super) struct SplitOp {
@@ -26,18 +24,18 @@ pub(super) struct SplitOp {
     whole: Payload,
 }
 
-impl Task {
+impl SplitOp {
     /// The next piece of an operation with this memory, of at most so many bytes. What cannot be cut is given
     /// as it is: who cannot carry it will say so.
-    pub(super) fn cut(&mut self, most: u64, payload: Payload) -> (Op, Payload) {
-        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span)) = self.op else {
-            return (self.op.clone(), payload);
+    pub(super) fn cut(of: &mut Option<Box<Self>>, op: &Op, most: u64, payload: Payload) -> (Op, Payload) {
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span)) = *op else {
+            return (op.clone(), payload);
         };
         let block = payload.len() as u64 / span.blocks.max(1);
         if block == 0 || most < block || payload.len() as u64 != span.blocks * block {
-            return (self.op.clone(), payload);
+            return (op.clone(), payload);
         }
-        let split = self.split.get_or_insert_default();
+        let split = of.get_or_insert_default();
         (split.block, split.piece) = (block, (most / block).min(span.blocks - split.done));
         let piece = Span { lba: span.lba + split.done, blocks: split.piece };
         let bytes = |blocks: u64| (blocks * block) as usize;
@@ -55,7 +53,7 @@ impl Task {
             }
             Payload::None => Payload::None,
         };
-        let op = match self.op {
+        let op = match *op {
             Op::Read(_) => Op::Read(piece),
             Op::Write(_, durability) => Op::Write(piece, durability),
             Op::Or(_) => Op::Or(piece),
@@ -65,8 +63,8 @@ impl Task {
     }
 
     /// A path has given a piece back: the memory of all of it.
-    pub(super) fn mend(&mut self, piece: Payload) -> Payload {
-        let Some(split) = &mut self.split else { return piece };
+    pub(super) fn mend(of: &mut Option<Box<Self>>, piece: Payload) -> Payload {
+        let Some(split) = of else { return piece };
         match (piece, mem::take(&mut split.whole)) {
             (Payload::In(piece), _) => {
                 let mut memory = mem::take(&mut split.before);
@@ -79,9 +77,8 @@ impl Task {
     }
 
     /// A piece is done: whether there is another.
-    pub(super) fn goes_on(&mut self) -> bool {
-        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span), Some(split)) =
-            (&self.op, &mut self.split)
+    pub(super) fn goes_on(of: &mut Option<Box<Self>>, op: &Op) -> bool {
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span), Some(split)) = (op, of)
         else {
             return false;
         };
@@ -90,8 +87,8 @@ impl Task {
     }
 
     /// A piece has failed: where that is in the whole.
-    pub(super) fn placed(&self, failure: Failure) -> Failure {
-        match (failure, &self.split) {
+    pub(super) fn placed(of: Option<&Self>, failure: Failure) -> Failure {
+        match (failure, of) {
             (Failure::Failed(Fault::Miscompare(at)), Some(split)) => {
                 let at = u64::from(at).saturating_add(split.done * split.block);
                 Fault::Miscompare(u32::try_from(at).unwrap_or(u32::MAX)).into()

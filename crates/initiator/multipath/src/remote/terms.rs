@@ -192,7 +192,7 @@ pub struct PathInfo {
     /// Its state.
     pub state: PathState,
     /// What it found when it last was up.
-    pub volume_info: Option<Arc<VolumeInfo>>,
+    pub info: Option<Arc<VolumeInfo>>,
     /// Why it was last down, and since when (of the last loss) it is.
     pub last: Option<(Time, PathProblem)>,
     /// Operations on it now.

@@ -16,27 +16,28 @@ impl<P: Path> RemoteVolume<P> {
             return;
         }
         self.has_work = true;
-        while let Some(Reverse((at, bits))) = self.later.peek().copied()
-            && at <= cx.now
+        while let Some(Reverse((time, bits))) = self.tasks.later.peek().copied()
+            && time <= cx.now
         {
-            self.later.pop();
+            self.tasks.later.pop();
             let tag = Tag::from_bits(bits);
-            if let Some(task) = self.tasks.get_mut(tag)
-                && task.at == TaskState::Later
+            if let Some(task) = self.tasks.slab.get_mut(tag)
+                && task.state == TaskState::Later
             {
-                task.at = TaskState::Queued;
-                self.queue.push_back(tag);
+                task.state = TaskState::Queued;
+                self.tasks.queue.push_back(tag);
             }
         }
         if cx.now >= self.ask_again {
-            self.ask_again();
+            self.ask_again = NEVER;
+            self.slots.reopen_windows();
         }
-        if cx.now >= self.expiry {
+        if cx.now >= self.tasks.expiry {
             self.expire(cx);
         }
         self.check_slots(cx);
         if self.unserved_since.is_some() && self.is_hopeless(cx.now) {
-            self.fail_waiting(PATH_LOST);
+            self.tasks.fail_waiting(PATH_LOST);
             self.fail_requests(cx.now);
         }
         self.set_wake();
@@ -45,21 +46,22 @@ impl<P: Path> RemoteVolume<P> {
     /// Ends what has waited long enough.
     fn expire(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
-        self.expiry = NEVER;
-        let dark = self.best.is_empty() || self.is_stalled();
+        self.tasks.expiry = NEVER;
+        let dark = self.slots.best.is_empty() || self.slots.is_stalled();
         let (fencing, certain) = (self.is_fencing(), self.terms.certain);
         let mut over = Vec::new();
-        for (tag, task) in self.tasks.iter_mut() {
-            if certain && matches!(task.at, TaskState::Doubt(..)) {
+        for (tag, task) in self.tasks.slab.iter_mut() {
+            if certain && matches!(task.state, TaskState::Doubt(..)) {
                 // Its fence ends it; if its time is over then, at once.
                 continue;
             }
             if task.deadline > now {
-                let waits = !matches!(task.at, TaskState::Path(_) | TaskState::Flush { todo: 0, .. });
-                self.expiry = if waits { self.expiry.min(task.deadline) } else { self.expiry };
+                let waits = !matches!(task.state, TaskState::Path(_) | TaskState::Flush { todo: 0, .. });
+                self.tasks.expiry =
+                    if waits { self.tasks.expiry.min(task.deadline) } else { self.tasks.expiry };
                 continue;
             }
-            match task.at {
+            match task.state {
                 TaskState::Queued if dark => over.push((task.number, tag)),
                 TaskState::Held if dark || fencing => over.push((task.number, tag)),
                 TaskState::Later | TaskState::Doubt(..) => over.push((task.number, tag)),
@@ -73,9 +75,9 @@ impl<P: Path> RemoteVolume<P> {
         }
         over.sort_unstable_by_key(|(number, _)| *number);
         for (_, tag) in over {
-            match self.tasks.get(tag).map(|task| task.at) {
+            match self.tasks.slab.get(tag).map(|task| task.state) {
                 Some(TaskState::Flush { .. }) => self.expire_flush(cx, tag),
-                _ => self.give_up(tag, PATH_LOST),
+                _ => self.tasks.give_up(tag, PATH_LOST),
             }
         }
         self.expire_requests(now);
@@ -85,25 +87,26 @@ impl<P: Path> RemoteVolume<P> {
     /// Finds when the volume has something to do next.
     pub(super) fn set_wake(&mut self) {
         let registers = self.slots.iter().any(|slot| slot.registering.is_some());
-        let waits = !self.tasks.is_empty() || !self.requests.is_empty() || registers;
+        let waits = !self.tasks.slab.is_empty() || !self.requests.is_empty() || registers;
         if !waits {
-            self.expiry = NEVER;
+            self.tasks.expiry = NEVER;
         }
-        let mut wake = self.later.peek().map(|Reverse((at, _))| *at);
+        let mut wake = self.tasks.later.peek().map(|Reverse((time, _))| *time);
         let mut also = |time: Time| {
             if time != NEVER {
                 wake = earliest(wake, Some(time));
             }
         };
-        also(self.expiry);
+        also(self.tasks.expiry);
         also(self.ask_again);
-        if let Some(next) = self.next_attempt() {
+        if let Some(next) = self.slots.next_attempt(self.terms.loss_timeout) {
             also(next);
         }
         // Once that time is over nothing is left that it ends, so it is never a time that has passed.
         if let Some(since) = self.unserved_since
             && waits
-            && (!self.requests.is_empty() || self.tasks.iter().any(|(_, task)| self.ends_lost(task.at)))
+            && (!self.requests.is_empty()
+                || self.tasks.slab.iter().any(|(_, task)| self.tasks.ends_lost(task.state)))
         {
             also(since + self.terms.fast_fail);
         }

@@ -2,7 +2,7 @@
 
 mod nvme;
 #[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
-#[path = "../nvme/rig_world.rs"]
+#[path = "../nvme/world.rs"]
 mod nvme_world;
 #[allow(dead_code, reason = "the tests of paths use all of it")]
 #[path = "../iscsi/world.rs"]

@@ -166,7 +166,7 @@ fn terms(seconds: u64) -> Terms {
     Terms { queue_timeout: Duration::from_secs(seconds), ..Terms::default() }
 }
 
-struct Rig {
+struct Scene {
     world: World<Node>,
     disk: Arc<RamDisk>,
     volume: Handle,
@@ -179,9 +179,9 @@ fn far(disk: &Arc<RamDisk>) -> Vec<shard::VolumeSpec> {
     target::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone()))
 }
 
-impl Rig {
+impl Scene {
     /// A host that speaks `front` to a gateway that speaks `back` to the volume's daemon.
-    fn new(seed: u64, front: Over, back: Over, lines: LineFaults) -> Rig {
+    fn new(seed: u64, front: Over, back: Over, lines: LineFaults) -> Scene {
         let config = Config { shards: 3, pool_bytes: 64 << 20, lines, ..Config::new(seed) };
         let exports = || target::exports(&target::Terms::default());
         let mut world = World::new(config, |id, _| match id.0 {
@@ -209,17 +209,17 @@ impl Rig {
         let volume = world.act(ShardId(2), |node, cx| {
             node.client().open(cx, vec![path(NEAR, front, 9)], terms(60)).unwrap()
         });
-        let mut rig = Rig { world, disk, volume, next: 0 };
-        rig.until("open volume", |rig| {
-            let volume = rig.volume;
-            let news = rig.world.act(ShardId(2), |node, _| node.client().poll_event(volume));
+        let mut scene = Scene { world, disk, volume, next: 0 };
+        scene.until("open volume", |scene| {
+            let volume = scene.volume;
+            let news = scene.world.act(ShardId(2), |node, _| node.client().poll_event(volume));
             assert_ne!(news, Some(VolumeEvent::Failed));
             (news == Some(VolumeEvent::Open)).then_some(())
         });
-        rig
+        scene
     }
 
-    fn until<R>(&mut self, what: &str, mut done: impl FnMut(&mut Rig) -> Option<R>) -> R {
+    fn until<R>(&mut self, what: &str, mut done: impl FnMut(&mut Scene) -> Option<R>) -> R {
         for _ in 0..200_000 {
             if let Some(found) = done(self) {
                 return found;
@@ -250,9 +250,9 @@ impl Rig {
     }
 
     fn end(&mut self, id: IoId) -> Done {
-        let done = self.until("end of an operation", |rig| {
-            let volume = rig.volume;
-            rig.world.act(ShardId(2), |node, _| node.client().poll_done(volume))
+        let done = self.until("end of an operation", |scene| {
+            let volume = scene.volume;
+            scene.world.act(ShardId(2), |node, _| node.client().poll_done(volume))
         });
         assert_eq!(done.id, id);
         done
@@ -360,19 +360,20 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
 #[test]
 fn bytes_pass_from_either_protocol_to_either() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
+        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
         for (at, blocks) in [(0, 1), (100, 8), (1000, 512), (BLOCKS - 3, 3)] {
             let wrote: Vec<u8> = (0..blocks * 512).map(|i| (i % 251 + at) as u8).collect();
-            rig.run(Op::Write(span(at, blocks), Durability::Cached), Some(&wrote)).result.unwrap();
-            assert!(bytes(rig.run(Op::Read(span(at, blocks)), None)) == wrote, "{front:?} {back:?}");
+            scene.run(Op::Write(span(at, blocks), Durability::Cached), Some(&wrote)).result.unwrap();
+            assert!(bytes(scene.run(Op::Read(span(at, blocks)), None)) == wrote, "{front:?} {back:?}");
             // It is the far daemon's disk that has them.
-            let far = Ram::new(rig.disk.clone()).lend(span(at, blocks)).unwrap();
+            let far = Ram::new(scene.disk.clone()).lend(span(at, blocks)).unwrap();
             let mut there = vec![0; wrote.len()];
             far.copy_to(0, &mut there);
             assert!(there == wrote, "{front:?} {back:?}");
         }
-        rig.run(Op::Flush, None).result.unwrap();
-        let geometry = { rig.world.act(ShardId(2), |node, _| node.client().geometry(rig.volume)) }.unwrap();
+        scene.run(Op::Flush, None).result.unwrap();
+        let geometry =
+            { scene.world.act(ShardId(2), |node, _| node.client().geometry(scene.volume)) }.unwrap();
         assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
     }
 }
@@ -380,29 +381,29 @@ fn bytes_pass_from_either_protocol_to_either() {
 #[test]
 fn a_far_daemon_that_is_away_for_a_while_is_waited_for() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
-        rig.world.set_reach(portal(FAR, back), Reach::Refused);
-        for peer in rig.world.connections(portal(FAR, back)) {
-            rig.world.reset(peer);
+        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
+        scene.world.set_reach(portal(FAR, back), Reach::Refused);
+        for peer in scene.world.connections(portal(FAR, back)) {
+            scene.world.reset(peer);
         }
         // What is on its way when they break is in doubt, and waits for its fence; this is about what comes later.
-        rig.world.run_for(Duration::from_millis(50));
-        let id = rig.start(Op::Write(span(5, 1), Durability::Cached), Some(&[9; 512]));
-        rig.world.run_for(Duration::from_secs(1));
-        rig.world.set_reach(portal(FAR, back), Reach::Open);
-        rig.end(id).result.unwrap();
-        assert_eq!(bytes(rig.run(Op::Read(span(5, 1)), None)), [9; 512]);
+        scene.world.run_for(Duration::from_millis(50));
+        let id = scene.start(Op::Write(span(5, 1), Durability::Cached), Some(&[9; 512]));
+        scene.world.run_for(Duration::from_secs(1));
+        scene.world.set_reach(portal(FAR, back), Reach::Open);
+        scene.end(id).result.unwrap();
+        assert_eq!(bytes(scene.run(Op::Read(span(5, 1)), None)), [9; 512]);
     }
 }
 
 #[test]
 fn a_far_daemon_that_stays_away_is_an_error_in_time_and_no_hang() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
-        rig.world.set_reach(portal(FAR, back), Reach::Silent);
-        let before = rig.world.now();
-        let done = rig.run(Op::Read(span(5, 1)), None);
-        let took = rig.world.now().since(before);
+        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
+        scene.world.set_reach(portal(FAR, back), Reach::Silent);
+        let before = scene.world.now();
+        let done = scene.run(Op::Read(span(5, 1)), None);
+        let took = scene.world.now().since(before);
         assert!(done.result.is_err(), "{front:?} {back:?}: {done:?}");
         assert!(took < Duration::from_secs(120), "{front:?} {back:?}: {took:?}");
         assert!(
@@ -410,25 +411,27 @@ fn a_far_daemon_that_stays_away_is_an_error_in_time_and_no_hang() {
             "{front:?} {back:?}: {done:?}"
         );
         // It serves again as soon as there is somebody to serve.
-        rig.world.set_reach(portal(FAR, back), Reach::Open);
-        rig.until("service", |rig| rig.run(Op::Read(span(5, 1)), None).result.ok());
+        scene.world.set_reach(portal(FAR, back), Reach::Open);
+        scene.until("service", |scene| scene.run(Op::Read(span(5, 1)), None).result.ok());
     }
 }
 
 #[test]
 fn a_size_passes_through() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
-        assert!(rig.disk.resize(BLOCKS + 1024));
-        let ask = volume::VolumeRequest::Resize(rig.disk.geometry());
-        rig.world.tell(ShardId(0), Message::Control(2, Control::VolumeRequest(volume::VolumeId(0), ask)));
-        rig.until("new size", |rig| {
+        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
+        assert!(scene.disk.resize(BLOCKS + 1024));
+        let ask = volume::VolumeRequest::Resize(scene.disk.geometry());
+        scene.world.tell(ShardId(0), Message::Control(2, Control::VolumeRequest(volume::VolumeId(0), ask)));
+        scene.until("new size", |scene| {
             // A host may hear of it with its next command only.
-            let _ = rig.run(Op::Read(span(0, 1)), None);
-            let geometry = rig.world.act(ShardId(2), |node, _| node.client().geometry(rig.volume)).unwrap();
+            let _ = scene.run(Op::Read(span(0, 1)), None);
+            let geometry =
+                scene.world.act(ShardId(2), |node, _| node.client().geometry(scene.volume)).unwrap();
             (geometry.blocks == BLOCKS + 1024).then_some(())
         });
-        rig.run(Op::Write(span(BLOCKS, 1024), Durability::Cached), Some(&vec![1; 1024 * 512]))
+        scene
+            .run(Op::Write(span(BLOCKS, 1024), Durability::Cached), Some(&vec![1; 1024 * 512]))
             .result
             .unwrap();
     }
@@ -437,15 +440,15 @@ fn a_size_passes_through() {
 #[test]
 fn a_volume_that_is_dropped_parts_from_its_peer() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
-        assert!(!rig.world.connections(portal(FAR, back)).is_empty());
-        rig.world.tell(ShardId(1), Message::Control(3, Control::Stop { grace: Duration::from_secs(1) }));
-        rig.until("report of the stop", |rig| {
-            let heard = rig.world.heard();
+        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
+        assert!(!scene.world.connections(portal(FAR, back)).is_empty());
+        scene.world.tell(ShardId(1), Message::Control(3, Control::Stop { grace: Duration::from_secs(1) }));
+        scene.until("report of the stop", |scene| {
+            let heard = scene.world.heard();
             heard.iter().any(|(_, message)| matches!(message, Message::Report(3, _))).then_some(())
         });
-        rig.world.run_for(Duration::from_secs(1));
-        assert_eq!(rig.world.connections(portal(FAR, back)), [], "{front:?} {back:?}");
-        assert_eq!(rig.world.links(ShardId(1)), 0, "{front:?} {back:?}");
+        scene.world.run_for(Duration::from_secs(1));
+        assert_eq!(scene.world.connections(portal(FAR, back)), [], "{front:?} {back:?}");
+        assert_eq!(scene.world.links(ShardId(1)), 0, "{front:?} {back:?}");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings};
 use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings};
-use blockwire_multipath::{AnyPath, Client, Handle, NoMessage, ReservationRequest, Terms, VolumeEvent};
+use blockwire_multipath::{AnyPath, Client, Handle, NoMessage, ReservationOp, Terms, VolumeEvent};
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, Dial, Dialled, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
@@ -260,9 +260,9 @@ impl Session {
             ports: vec![],
         };
         let request = if self.chance.permille(500) {
-            ReservationRequest::Report
+            ReservationOp::Report
         } else {
-            ReservationRequest::Change(Action::Register(register))
+            ReservationOp::Change(Action::Register(register))
         };
         let volume = self.volume;
         if self.host(|client, cx| client.request_reservation(cx, volume, IoId(id), request)) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::IscsiPath;
-use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationRequest};
+use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationOp};
 use volume::reservation::{Action, Key};
 use volume::{Durability, IoId, Op, Outcome};
 
@@ -93,7 +93,7 @@ fn writes(world: &mut World<IscsiPath>) -> Result<(), ()> {
 }
 
 fn clears(world: &mut World<IscsiPath>, name: u64) -> Result<(), ()> {
-    let request = ReservationRequest::Change(Action::Clear { key: Some(Key(5)) });
+    let request = ReservationOp::Change(Action::Clear { key: Some(Key(5)) });
     world.with(|path, cx| path.request_reservation(cx, IoId(name), request)).map_err(drop)
 }
 

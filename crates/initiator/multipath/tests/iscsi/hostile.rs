@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Timeouts};
-use blockwire_multipath::{DownReason, Event, Path, ReservationRequest};
+use blockwire_multipath::{DownReason, Event, Path, ReservationOp};
 use buf::Payload;
 use iscsi::name::TargetAddress;
 use iscsi::wire::{AsyncEvent, AsyncMessage, Isid, Itt, NopIn, Pdu, TmfResponseCode, Ttt};
@@ -35,12 +35,12 @@ fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: Answer) ->
 #[test]
 fn an_honest_target_is_believed() {
     let mut world = against(Script::new(honest));
-    let volume_info = up(&mut world);
-    let geometry = volume_info.geometry.unwrap();
+    let info = up(&mut world);
+    let geometry = info.geometry.unwrap();
     assert_eq!((geometry.blocks, geometry.max_io), (1000, 64 * 512));
-    assert_eq!(volume_info.uuid.map(|uuid| uuid.0), Some([9; 16]));
-    assert!(geometry.thin && geometry.write_cache && !volume_info.read_only);
-    assert_eq!(volume_info.access, Access::Optimized);
+    assert_eq!(info.uuid.map(|uuid| uuid.0), Some([9; 16]));
+    assert!(geometry.thin && geometry.write_cache && !info.read_only);
+    assert_eq!(info.access, Access::Optimized);
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
     ];
     for (opcode, second, third, answer) in cases {
         let mut world = but_for(opcode, second, third, answer.clone());
-        let volume_info = up(&mut world);
-        let geometry = volume_info.geometry.unwrap();
+        let info = up(&mut world);
+        let geometry = info.geometry.unwrap();
         assert_eq!(geometry.blocks, 1000, "{answer:?}");
         assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io.is_multiple_of(512));
-        let text = format!("{volume_info:?}");
+        let text = format!("{info:?}");
         assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
     }
 }
@@ -158,7 +158,7 @@ fn attack_88_extents_and_registrations_that_lie() {
     for status in [vec![0xff; 40], vec![0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff], vec![0, 0, 0, 1, 0, 0, 0, 24]] {
         let mut world = but_for(0x5e, Some(3), None, Answer::Good(status));
         up(&mut world);
-        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationRequest::Report)).unwrap();
+        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationOp::Report)).unwrap();
         let Event::ReservationReply { how: Err(how), .. } = next(&mut world) else {
             panic!("nothing is known by it")
         };
@@ -176,7 +176,7 @@ fn registrations_that_are_cut_off_are_asked_for_by_their_keys_and_an_unknown_typ
             _ => honest(cdb),
         }));
         up(&mut world);
-        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationRequest::Report)).unwrap();
+        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationOp::Report)).unwrap();
         match next(&mut world) {
             Event::ReservationReply { how, .. } => {
                 how.map(Option::unwrap).map_err(|error| format!("{error:?}"))
@@ -249,8 +249,8 @@ fn a_closed_path_says_so_before_its_operations_end() {
         up(&mut world);
         let room = delivery::room(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
-        let Event::Changed(volume_info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
-        assert_eq!(volume_info.access, access);
+        let Event::Changed(info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        assert_eq!(info.access, access);
         let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
         assert_eq!(format!("{error:?}"), "NotDone(0ns)");
     }
@@ -275,23 +275,23 @@ fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
             }
             (_, answer) => answer,
         }));
-        let volume_info = up(&mut world);
-        assert_eq!((volume_info.geometry, volume_info.access.serves()), (None, false), "{sense:x}");
-        assert!(volume_info.uuid.is_some(), "whose path it is, is known");
+        let info = up(&mut world);
+        assert_eq!((info.geometry, info.access.serves()), (None, false), "{sense:x}");
+        assert!(info.uuid.is_some(), "whose path it is, is known");
         world.with(|path, cx| path.submit(cx, IoId(1), Op::Flush, Payload::None)).unwrap();
         let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
         assert!(format!("{error:?}").starts_with("NotDone"), "{error:?}");
         state.set(true);
-        let Event::Changed(volume_info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
-        let geometry = volume_info.geometry.unwrap();
-        assert_eq!((geometry.blocks, geometry.logical, volume_info.access), (1000, 4096, Access::Optimized));
+        let Event::Changed(info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        let geometry = info.geometry.unwrap();
+        assert_eq!((geometry.blocks, geometry.logical, info.access), (1000, 4096, Access::Optimized));
         // What it does not tell any more is as it was.
         state.set(false);
         let room = delivery::room(&world.pool, 4096);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
         for _ in 0..2 {
-            if let Event::Changed(volume_info) = next(&mut world) {
-                assert_eq!((volume_info.geometry, volume_info.access.serves()), (Some(geometry), false));
+            if let Event::Changed(info) = next(&mut world) {
+                assert_eq!((info.geometry, info.access.serves()), (Some(geometry), false));
             }
         }
     }
@@ -326,8 +326,8 @@ fn a_closed_path_is_looked_at_when_no_other_serves() {
     *open.borrow_mut() = true;
     let before = world.now;
     world.with(|path, _| path.look_now());
-    let Event::Changed(volume_info) = next(&mut world) else { panic!("it does not look") };
-    assert!(volume_info.access.serves() && world.now.since(before) < Duration::from_millis(50));
+    let Event::Changed(info) = next(&mut world) else { panic!("it does not look") };
+    assert!(info.access.serves() && world.now.since(before) < Duration::from_millis(50));
 }
 
 #[test]
@@ -473,12 +473,12 @@ fn a_port_that_is_offline_is_looked_at_again_and_others_are_used() {
                     true
                 }
             }
-            Event::Changed(volume_info) => assert_eq!(volume_info.access, Access::Inaccessible),
+            Event::Changed(info) => assert_eq!(info.access, Access::Inaccessible),
             other => panic!("{other:?}"),
         }
     }
     *offline.borrow_mut() = false;
-    while !matches!(next(&mut world), Event::Changed(volume_info) if volume_info.access.serves()) {}
+    while !matches!(next(&mut world), Event::Changed(info) if info.access.serves()) {}
 }
 
 #[test]
@@ -554,8 +554,8 @@ fn redirections_are_followed_but_not_for_ever() {
         let mut world = against(script);
         world.with(|path, cx| path.connect(cx));
         match (next(&mut world), complaint) {
-            (Event::Up(volume_info), None) => {
-                assert_eq!(volume_info.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
+            (Event::Up(info), None) => {
+                assert_eq!(info.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
             }
             (Event::Down(DownReason::Refused(text)), Some(complaint)) => {
                 assert!(text.contains(complaint), "{text}")
@@ -593,7 +593,7 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
     let (mut told, mut read) = (false, false);
     while !told || !read {
         match next(&mut world) {
-            Event::Changed(volume_info) => told = volume_info.geometry.unwrap().blocks == 1024,
+            Event::Changed(info) => told = info.geometry.unwrap().blocks == 1024,
             Event::Done { how: Ok(_), .. } => read = true,
             other => panic!("{other:?}"),
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Settings, Timeouts};
 use blockwire_multipath::trace::{LineEvent, Side};
-use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationRequest, Reservations, VolumeInfo};
+use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationOp, Reservations, VolumeInfo};
 use buf::Payload;
 use endpoint::{ShardId, Sockets};
 use iscsi::wire::Isid;
@@ -65,7 +65,7 @@ fn next(world: &mut World<IscsiPath>) -> Event {
 fn up(world: &mut World<IscsiPath>) -> Arc<VolumeInfo> {
     world.with(|path, cx| path.connect(cx));
     match next(world) {
-        Event::Up(volume_info) => volume_info,
+        Event::Up(info) => info,
         other => panic!("{other:?}"),
     }
 }
@@ -92,13 +92,13 @@ fn span(lba: u64, blocks: u64) -> Span {
 #[test]
 fn a_path_comes_up_and_tells_what_it_found() {
     let mut world = world(settings(), &target::Terms::default());
-    let volume_info = up(&mut world);
-    assert_eq!(volume_info.uuid, Some(Uuid([7; 16])));
-    let geometry = volume_info.geometry.unwrap();
+    let info = up(&mut world);
+    assert_eq!(info.uuid, Some(Uuid([7; 16])));
+    let geometry = info.geometry.unwrap();
     assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
-    assert_eq!((geometry.physical, volume_info.access), (4096, Access::Optimized));
-    assert_eq!(volume_info.product, "BLOCKWIR Volume 0");
-    assert!(!volume_info.read_only && volume_info.depth == 128);
+    assert_eq!((geometry.physical, info.access), (4096, Access::Optimized));
+    assert_eq!(info.product, "BLOCKWIR Volume 0");
+    assert!(!info.read_only && info.depth == 128);
     world.with(|path, cx| path.disconnect(cx, SOON));
     assert!(matches!(next(&mut world), Event::Down(DownReason::Ended)));
     world.settle();
@@ -174,10 +174,7 @@ fn every_operation_has_its_command() {
 }
 
 /// Asks about reservations.
-fn request(
-    world: &mut World<IscsiPath>,
-    request: ReservationRequest,
-) -> Result<Option<Reservations>, String> {
+fn request(world: &mut World<IscsiPath>, request: ReservationOp) -> Result<Option<Reservations>, String> {
     world.with(|path, cx| path.request_reservation(cx, IoId(9), request)).expect("there is room");
     match next(world) {
         Event::ReservationReply { id: IoId(9), how } => how.map_err(|error| format!("{error:?}")),
@@ -189,7 +186,7 @@ fn request(
 fn reservations_are_taken_and_told() {
     let mut world = world(settings(), &target::Terms::default());
     up(&mut world);
-    let act = |action| ReservationRequest::Change(action);
+    let act = |action| ReservationOp::Change(action);
     let register = |current, new| {
         act(Action::Register(Register {
             mode: RegisterMode::Set,
@@ -201,7 +198,7 @@ fn reservations_are_taken_and_told() {
             persist: None,
         }))
     };
-    let empty = request(&mut world, ReservationRequest::Report).unwrap().unwrap();
+    let empty = request(&mut world, ReservationOp::Report).unwrap().unwrap();
     assert_eq!((empty.held, empty.registrations.len()), (None, 0));
     let kind = Kind::WriteExclusiveRegistrants;
     let refused = |refusal| Err(format!("{:?}", IoError::Failed(Failure::Refused(refusal))));
@@ -209,7 +206,7 @@ fn reservations_are_taken_and_told() {
     assert_eq!(request(&mut world, act(Action::Clear { key })), refused(Refusal::NotRegistered));
     assert_eq!(request(&mut world, register(None, Key(5))), Ok(None));
     assert_eq!(request(&mut world, act(Action::Reserve { key, kind })), Ok(None));
-    let report = request(&mut world, ReservationRequest::Report).unwrap().unwrap();
+    let report = request(&mut world, ReservationOp::Report).unwrap().unwrap();
     assert_eq!((report.held, report.registrations.len()), (Some(kind), 1));
     let ours = &report.registrations[0];
     assert!(ours.ours && ours.holds && ours.key == Key(5), "{ours:?}");
@@ -219,7 +216,7 @@ fn reservations_are_taken_and_told() {
     assert_eq!(request(&mut world, act(Action::Release { key, kind })), Ok(None));
     assert_eq!(request(&mut world, act(Action::Reserve { key: None, kind })), refused(Refusal::Unsupported));
     assert_eq!(request(&mut world, register(key, Key::NONE)), Ok(None));
-    assert_eq!(request(&mut world, ReservationRequest::Report).unwrap().unwrap().registrations.len(), 0);
+    assert_eq!(request(&mut world, ReservationOp::Report).unwrap().unwrap().registrations.len(), 0);
 }
 
 #[test]

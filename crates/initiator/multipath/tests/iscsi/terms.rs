@@ -27,7 +27,7 @@ fn path(query: &str) -> IscsiPath {
 /// Logs in, writes and reads 300 KiB; gives what was agreed.
 fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
     let mut world = world_of(path, terms);
-    let volume_info = up(&mut world);
+    let info = up(&mut world);
     let content: Vec<u8> = (0..300 << 10).map(|at| (at * 11 + at / 512) as u8).collect();
     let blocks = content.len() as u64 / 512;
     let payload = delivery::filled(&world.pool, &content);
@@ -39,7 +39,7 @@ fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
     let (how, payload) = run(&mut world, Op::Read(span(3, blocks)), room);
     assert_eq!(how, Ok(Outcome::Complete));
     assert!(delivery::bytes_of(payload) == content, "what is read is not what was written");
-    volume_info.terms.clone()
+    info.terms.clone()
 }
 
 fn value<'a>(terms: &'a [(String, String)], key: &str) -> &'a str {

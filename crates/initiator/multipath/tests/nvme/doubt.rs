@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::NvmePath;
-use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationRequest};
+use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationOp};
 use buf::{Class, Payload, SgMut};
 use volume::{Durability, IoId, Op, Span};
 
@@ -148,9 +148,7 @@ fn nothing_is_written_before_it_is_told_which_namespace_stands_there() {
     steps(&mut world);
     for _ in 0..3 {
         assert!(writes(&mut world).is_err());
-        assert!(
-            world.host(|path, cx| path.request_reservation(cx, IoId(3), ReservationRequest::Report)).is_err()
-        );
+        assert!(world.host(|path, cx| path.request_reservation(cx, IoId(3), ReservationOp::Report)).is_err());
         reads(&mut world);
     }
     // It is the same: all goes on.

@@ -1,9 +1,5 @@
 //! A path over NVMe/TCP against our own target's side, in one process without sockets.
 
-// As the target's own tests name it.
-#[path = "rig_world.rs"]
-mod world;
-
 mod discovery;
 mod doubt;
 mod hostile;
@@ -13,6 +9,7 @@ mod proofs;
 mod reservations;
 mod silent;
 mod terms;
+mod world;
 
 use std::sync::Arc;
 

@@ -24,13 +24,13 @@ fn a_path_identifies_reads_writes_and_flushes() {
     for (digests, queues) in [(false, 1), (true, 3)] {
         let settings = Settings { header_digest: digests, data_digest: digests, queues, ..settings() };
         let mut world = crate::World::new(super::NvmePath::new(settings), crate::exports());
-        let volume_info = world.connect().unwrap();
-        assert_eq!(volume_info.uuid, Some(Uuid([7; 16])));
-        let geometry = volume_info.geometry.unwrap();
+        let info = world.connect().unwrap();
+        assert_eq!(info.uuid, Some(Uuid([7; 16])));
+        let geometry = info.geometry.unwrap();
         assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
-        assert!(volume_info.access == Access::Optimized && !volume_info.read_only);
-        assert_eq!(volume_info.depth, u32::from(queues) * 31);
-        assert_eq!((volume_info.product.as_str(), volume_info.serial.as_str()), ("Blockwire 0", "7"));
+        assert!(info.access == Access::Optimized && !info.read_only);
+        assert_eq!(info.depth, u32::from(queues) * 31);
+        assert_eq!((info.product.as_str(), info.serial.as_str()), ("Blockwire 0", "7"));
         for (lba, blocks) in [(0, 1), (7, 16), (100, 1024), (BLOCKS - 5, 5)] {
             let data = pattern(lba, blocks, 1);
             let write = Op::Write(span(lba, blocks), Durability::Stable);

@@ -1,16 +1,16 @@
 //! Reservations by the volume's words.
 
 use blockwire_multipath::nvme::Settings;
-use blockwire_multipath::{Event, IoError, ReservationRequest};
+use blockwire_multipath::{Event, IoError, ReservationOp};
 use nvme::HostId;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{Durability, Failure, Identity, Op, Refusal, Span};
 
 use crate::{settings, up};
 
-fn register(mode: RegisterMode, current: Option<Key>, new: Key) -> ReservationRequest {
+fn register(mode: RegisterMode, current: Option<Key>, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);
-    ReservationRequest::Change(Action::Register(Register {
+    ReservationOp::Change(Action::Register(Register {
         mode,
         current,
         new,
@@ -27,23 +27,23 @@ fn a_reservation_is_taken_reported_released_and_another_host_is_kept_out() {
     let key = Some(Key(0xa1));
     world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(0xa1))).unwrap();
     world
-        .request_reservation(ReservationRequest::Change(Action::Reserve { key, kind: Kind::WriteExclusive }))
+        .request_reservation(ReservationOp::Change(Action::Reserve { key, kind: Kind::WriteExclusive }))
         .unwrap();
-    let report = world.request_reservation(ReservationRequest::Report).unwrap().unwrap();
+    let report = world.request_reservation(ReservationOp::Report).unwrap().unwrap();
     assert_eq!(report.held, Some(Kind::WriteExclusive));
     assert_eq!(report.registrations.len(), 1);
     let ours = &report.registrations[0];
     assert!(ours.ours && ours.holds && ours.key == Key(0xa1));
     assert_eq!(ours.identity, Identity::Host([1; 16]));
-    let wrong = world.request_reservation(ReservationRequest::Change(Action::Clear { key: Some(Key(7)) }));
+    let wrong = world.request_reservation(ReservationOp::Change(Action::Clear { key: Some(Key(7)) }));
     assert!(matches!(wrong, Err(IoError::Failed(Failure::Refused(Refusal::Conflict)))), "{wrong:?}");
     world
-        .request_reservation(ReservationRequest::Change(Action::Release { key, kind: Kind::WriteExclusive }))
+        .request_reservation(ReservationOp::Change(Action::Release { key, kind: Kind::WriteExclusive }))
         .unwrap();
-    assert_eq!(world.request_reservation(ReservationRequest::Report).unwrap().unwrap().held, None);
+    assert_eq!(world.request_reservation(ReservationOp::Report).unwrap().unwrap().held, None);
     world.request_reservation(register(RegisterMode::Set, key, Key::NONE)).unwrap();
-    assert!(world.request_reservation(ReservationRequest::Report).unwrap().unwrap().registrations.is_empty());
-    let never = world.request_reservation(ReservationRequest::Change(Action::LegacyReserve));
+    assert!(world.request_reservation(ReservationOp::Report).unwrap().unwrap().registrations.is_empty());
+    let never = world.request_reservation(ReservationOp::Change(Action::LegacyReserve));
     assert!(matches!(never, Err(IoError::Failed(Failure::Refused(Refusal::Unsupported)))), "{never:?}");
 }
 
@@ -52,7 +52,7 @@ fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     let mut world = up(settings());
     world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(1))).unwrap();
     world
-        .request_reservation(ReservationRequest::Change(Action::Reserve {
+        .request_reservation(ReservationOp::Change(Action::Reserve {
             key: Some(Key(1)),
             kind: Kind::WriteExclusive,
         }))
@@ -68,7 +68,7 @@ fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(2))).unwrap();
     let preempt =
         Action::Preempt { key: Some(Key(2)), victim: Key(1), kind: Kind::WriteExclusive, abort: true };
-    world.request_reservation(ReservationRequest::Change(preempt)).unwrap();
+    world.request_reservation(ReservationOp::Change(preempt)).unwrap();
     let out = world.out(&[0; 512]);
     assert!(world.run(Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), out).0.is_ok());
     assert!(!world.events.iter().any(|event| matches!(event, Event::ReservationsChanged)));

@@ -61,8 +61,8 @@ fn a_path_that_is_inaccessible_and_tells_no_size_is_up_and_not_given_up() {
     let (access, tells) = (Rc::new(Cell::new(3)), Rc::new(Cell::new(false)));
     let mut world = World::new(NvmePath::new(settings()), controller(access.clone(), tells.clone()));
     world.host(|path, cx| path.connect(cx));
-    let Event::Up(volume_info) = next(&mut world) else { panic!("it comes up") };
-    assert_eq!((volume_info.geometry, volume_info.access), (None, Access::Inaccessible));
+    let Event::Up(info) = next(&mut world) else { panic!("it comes up") };
+    assert_eq!((info.geometry, info.access), (None, Access::Inaccessible));
     // Nothing goes by it, and nothing that is submitted fails for good.
     world.host(|path, cx| path.submit(cx, IoId(1), Op::Flush, buf::Payload::None)).unwrap();
     let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
@@ -75,8 +75,8 @@ fn a_path_that_is_inaccessible_and_tells_no_size_is_up_and_not_given_up() {
         other => panic!("{other:?}"),
     }
     world.host(|path, cx| path.connect(cx));
-    let Event::Up(volume_info) = next(&mut world) else { panic!("it comes up") };
-    assert_eq!((volume_info.geometry.unwrap().blocks, volume_info.access), (1024, Access::Optimized));
+    let Event::Up(info) = next(&mut world) else { panic!("it comes up") };
+    assert_eq!((info.geometry.unwrap().blocks, info.access), (1024, Access::Optimized));
 }
 
 #[test]

@@ -42,9 +42,9 @@ fn each_option_reaches_the_connect() {
         ("keep_alive=off", "KATO", "3600000 ms"),
     ] {
         let mut world = World::new(path(query), exports());
-        let volume_info = world.connect().unwrap();
-        let said = volume_info.terms.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
-        assert_eq!(said, Some(want), "{query}: {:?}", volume_info.terms);
+        let info = world.connect().unwrap();
+        let said = info.terms.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
+        assert_eq!(said, Some(want), "{query}: {:?}", info.terms);
         // In a capsule, and asked for.
         for blocks in [1, 5, 300] {
             let span = Span { lba: 9, blocks };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blockwire_multipath::{AnyPath, Event, Path, Protocol, ReservationRequest};
+use blockwire_multipath::{AnyPath, Event, Path, Protocol, ReservationOp};
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
@@ -96,8 +96,8 @@ impl Path for FaultyPath {
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp> {
         self.inner.request_reservation(cx, id, request)
     }
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {

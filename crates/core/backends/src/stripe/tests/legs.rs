@@ -169,6 +169,6 @@ pub(super) fn geometry(blocks: u64) -> Geometry {
         thin: true,
         caw_max: 8,
         dealloc_reads_zero: true,
-        ..nothing()
+        ..Geometry::UNKNOWN
     }
 }

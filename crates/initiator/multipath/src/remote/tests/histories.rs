@@ -15,9 +15,10 @@ use sim::SimRng;
 use sim::linear::{History, Operation, Stamp, Verdict, What};
 use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Span};
 
-use super::script::{Rig, volume_info};
+use super::script::{Scene, info};
 use crate::path::{DownReason, Event, IoError, VolumeInfo};
-use crate::remote::{Bug, Terms};
+use crate::remote::Terms;
+use crate::remote::tasks::Bug;
 use crate::url::Policy;
 
 /// Blocks that everybody is after.
@@ -61,7 +62,7 @@ struct Line {
 
 struct Play {
     seed: u64,
-    rig: Rig,
+    scene: Scene,
     chance: SimRng,
     lines: Vec<Line>,
     medium: Vec<Stamp>,
@@ -93,13 +94,13 @@ impl Play {
             ..Terms::default()
         };
         let paths = chance.between(1, 4) as usize;
-        let mut rig = Rig::up(paths, terms);
-        rig.volume.bug = bug;
+        let mut scene = Scene::up(paths, terms);
+        scene.volume.tasks.bug = bug;
         let mut lines: Vec<Line> = Vec::new();
         lines.resize_with(paths, || Line { up: true, serves: true, connects: 1, ..Line::default() });
         Play {
             seed,
-            rig,
+            scene,
             chance,
             lines,
             medium: vec![0; BLOCKS as usize],
@@ -148,7 +149,7 @@ impl Play {
         let covers = if matches!(op, Op::Flush) { self.answered.clone() } else { BTreeSet::new() };
         let blocks = super::super::order::spans(&op).first().map_or(0, |span| span.blocks) as usize;
         let payload = match &op {
-            Op::Read(_) => Payload::In(self.rig.pool.take_sg(Class::Solicited, blocks * 512).unwrap()),
+            Op::Read(_) => Payload::In(self.scene.pool.take_sg(Class::Solicited, blocks * 512).unwrap()),
             Op::Write(..) => self.stamps(&vec![stamp; blocks]),
             Op::CompareAndWrite(_) => self.stamps(&[expected, stamp]),
             _ => Payload::None,
@@ -156,11 +157,11 @@ impl Play {
         let client = self.flights.len() as u32;
         self.flights.insert(began, Flight { op: op.clone(), stamp, expected, began, client, covers });
         let io = Io { id: IoId(began), epoch: Epoch(0), op, payload };
-        self.rig.with(|volume, cx| volume.submit(cx, io));
+        self.scene.with(|volume, cx| volume.submit(cx, io));
     }
 
     fn stamps(&self, stamps: &[Stamp]) -> Payload {
-        let mut sg = self.rig.pool.take_sg(Class::Solicited, stamps.len() * 512).unwrap();
+        let mut sg = self.scene.pool.take_sg(Class::Solicited, stamps.len() * 512).unwrap();
         for (at, stamp) in stamps.iter().enumerate() {
             let mut bytes = stamp.to_le_bytes().into_iter();
             for slice in sg.slices_mut(at * 512..at * 512 + 8) {
@@ -205,22 +206,22 @@ impl Play {
 
     /// A path does one of its operations, and perhaps says so.
     fn work(&mut self, path: usize) {
-        let given = self.rig.given(path);
+        let given = self.scene.given(path);
         if given == 0 {
             return;
         }
         let at = self.chance.below(given as u64) as usize;
         let (id, op, stamps) = {
-            let script = self.rig.paths[path].0.borrow();
+            let script = self.scene.paths[path].0.borrow();
             let (id, op, payload) = &script.given[at];
             (*id, op.clone(), Self::stamps_of(payload))
         };
         let how = match self.lines[path].executed.remove(&id) {
             Some(how) => how,
             None if !self.lines[path].serves => {
-                let (id, _, payload) = self.rig.paths[path].0.borrow_mut().given.remove(at).unwrap();
+                let (id, _, payload) = self.scene.paths[path].0.borrow_mut().given.remove(at).unwrap();
                 let how = Err(IoError::NotDone(Duration::from_millis(20)));
-                return self.rig.say(path, Event::Done { id, how, payload });
+                return self.scene.say(path, Event::Done { id, how, payload });
             }
             None => {
                 let how = self.execute(path, &op, &stamps);
@@ -232,18 +233,18 @@ impl Play {
                 how
             }
         };
-        let (id, op, mut payload) = self.rig.paths[path].0.borrow_mut().given.remove(at).unwrap();
+        let (id, op, mut payload) = self.scene.paths[path].0.borrow_mut().given.remove(at).unwrap();
         if let (Op::Read(span), Payload::In(_)) = (&op, &payload) {
             let found = self.medium[span.lba as usize..][..span.blocks as usize].to_vec();
             payload = self.stamps(&found);
         }
         let how = how.map(|()| Outcome::Complete).map_err(IoError::Failed);
-        self.rig.say(path, Event::Done { id, how, payload });
+        self.scene.say(path, Event::Done { id, how, payload });
     }
 
     /// A path loses an operation, or all with its connection.
     fn lose(&mut self, path: usize, all: bool) {
-        while let Some((id, op, payload)) = { self.rig.paths[path].0.borrow_mut().given.pop_front() } {
+        while let Some((id, op, payload)) = { self.scene.paths[path].0.borrow_mut().given.pop_front() } {
             let stamps = Self::stamps_of(&payload);
             let done = self.lines[path].executed.remove(&id).is_some();
             let error = match self.chance.below(3) {
@@ -254,7 +255,11 @@ impl Play {
                 self.lines[path].zombies.push(Zombie { op, stamps });
             }
             self.tally.lost += u64::from(matches!(error, IoError::InDoubt));
-            self.rig.paths[path].0.borrow_mut().says.push_back(Event::Done { id, how: Err(error), payload });
+            self.scene.paths[path].0.borrow_mut().says.push_back(Event::Done {
+                id,
+                how: Err(error),
+                payload,
+            });
             if !all {
                 break;
             }
@@ -263,9 +268,9 @@ impl Play {
             self.lines[path].up = false;
             // The target takes its cache over.
             self.lines[path].cached.clear();
-            self.rig.say(path, Event::Down(DownReason::Lost("chance".into())));
+            self.scene.say(path, Event::Down(DownReason::Lost("chance".into())));
         } else {
-            self.rig.with(|_, _| ());
+            self.scene.with(|_, _| ());
         }
     }
 
@@ -283,7 +288,7 @@ impl Play {
     /// A path does what it was told: to connect, to fence, to disconnect.
     fn obey(&mut self, path: usize, kindly: bool) {
         let (connects, fences, disconnects) = {
-            let script = self.rig.paths[path].0.borrow();
+            let script = self.scene.paths[path].0.borrow();
             (script.connects, script.fences, script.disconnects)
         };
         if fences > self.lines[path].fences && (kindly || self.chance.permille(300)) {
@@ -293,7 +298,7 @@ impl Play {
             }
             self.lines[path].zombies.clear();
             self.tally.fences += 1;
-            self.rig.say(path, Event::Fenced);
+            self.scene.say(path, Event::Fenced);
         }
         let line = &mut self.lines[path];
         if disconnects > line.disconnects {
@@ -308,9 +313,9 @@ impl Play {
                 line.up = true;
                 let access = if kindly { Access::Optimized } else { self.access() };
                 self.lines[path].serves = access.serves();
-                self.rig.say(path, Event::Up(Arc::new(VolumeInfo { access, ..volume_info() })));
+                self.scene.say(path, Event::Up(Arc::new(VolumeInfo { access, ..info() })));
             } else {
-                self.rig.say(path, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+                self.scene.say(path, Event::Down(DownReason::Unreachable(buf::Errno(111))));
             }
         }
     }
@@ -327,7 +332,7 @@ impl Play {
 
     /// Takes what has ended.
     fn take(&mut self) {
-        for done in std::mem::take(&mut self.rig.ended) {
+        for done in std::mem::take(&mut self.scene.ended) {
             let Done { id, result, payload } = done;
             let seed = self.seed;
             let Some(flight) = self.flights.remove(&id.0) else {
@@ -407,23 +412,23 @@ impl Play {
                         self.lines[path].cached.clear();
                     }
                     self.lines[path].serves = access.serves();
-                    let volume_info = VolumeInfo { access, ..volume_info() };
-                    self.rig.say(path, Event::Changed(Arc::new(volume_info)));
+                    let info = VolumeInfo { access, ..info() };
+                    self.scene.say(path, Event::Changed(Arc::new(info)));
                 }
             }
             92 => {
                 let ids: Vec<u64> = self.flights.keys().copied().collect();
                 if !ids.is_empty() {
                     let id = *self.chance.pick(&ids);
-                    self.rig.with(|volume, _| volume.cancel(IoId(id)));
+                    self.scene.with(|volume, _| volume.cancel(IoId(id)));
                 }
             }
             _ => {
                 let time = self.chance.below(200);
-                self.rig.pass(Duration::from_millis(time));
+                self.scene.pass(Duration::from_millis(time));
             }
         }
-        self.rig.with(|_, _| ());
+        self.scene.with(|_, _| ());
         self.take();
     }
 
@@ -432,23 +437,28 @@ impl Play {
             self.step();
         }
         // Everything heals: what is left ends within its time.
-        let until = self.rig.now + QUEUE_TIMEOUT + Duration::from_secs(15);
+        let until = self.scene.now + QUEUE_TIMEOUT + Duration::from_secs(15);
         let all: Vec<u64> = (0..BLOCKS).collect();
         while !self.flights.is_empty() {
             self.run_pending();
             let left: Vec<_> = self.flights.values().collect();
-            assert!(self.rig.now < until, "seed {}: never ends: {left:?}", self.seed);
+            assert!(self.scene.now < until, "seed {}: never ends: {left:?}", self.seed);
         }
         for lba in all {
             let began = self.tick();
             self.send(Op::Read(Span { lba, blocks: 1 }), began);
             while !self.flights.is_empty() {
                 self.run_pending();
-                assert!(self.rig.now < until + QUEUE_TIMEOUT, "seed {}: no read ends", self.seed);
+                assert!(self.scene.now < until + QUEUE_TIMEOUT, "seed {}: no read ends", self.seed);
             }
         }
-        assert_eq!(self.rig.volume.order.len(), self.rig.volume.in_doubt.len() as u32);
-        assert_eq!((self.rig.volume.in_work(), self.rig.volume.held.len()), (0, 0), "seed {}", self.seed);
+        assert_eq!(self.scene.volume.tasks.order.len(), self.scene.volume.tasks.in_doubt.len() as u32);
+        assert_eq!(
+            (self.scene.volume.in_work(), self.scene.volume.tasks.held.len()),
+            (0, 0),
+            "seed {}",
+            self.seed
+        );
         let verdict = match self.history.check() {
             Ok(verdict) => verdict,
             Err(violation) => panic!("seed {}: {violation}", self.seed),
@@ -461,11 +471,11 @@ impl Play {
             self.obey(path, true);
             if self.lines[path].up {
                 self.lines[path].serves = true;
-                self.rig.say(path, Event::Changed(Arc::new(volume_info())));
+                self.scene.say(path, Event::Changed(Arc::new(info())));
             }
             (0..4).for_each(|_| self.work(path));
         }
-        self.rig.pass(Duration::from_millis(50));
+        self.scene.pass(Duration::from_millis(50));
         self.take();
     }
 }

@@ -16,9 +16,9 @@ use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Access, Failure, Fault, Geometry, IoId, Op, OperatorNotice, Span, Uuid};
 
 use super::{PathProblem, PathState, Terms, VolumeEvent, VolumeMismatch};
-use crate::path::{DownReason, Event, IoError, Protocol, ReservationRequest, VolumeInfo};
+use crate::path::{DownReason, Event, IoError, Protocol, ReservationOp, VolumeInfo};
 use crate::url::Policy;
-use script::{Rig, geometry, read, volume_info, write};
+use script::{Scene, geometry, info, read, write};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,257 +28,257 @@ fn robin() -> Terms {
 
 #[test]
 fn operations_go_round_the_optimized_paths() {
-    let mut rig = Rig::up(3, robin());
-    rig.say(1, Event::Changed(Arc::new(VolumeInfo { access: Access::NonOptimized, ..volume_info() })));
-    (0..4).for_each(|lba| _ = rig.submit(read(lba * 8)));
-    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [2, 0, 2]);
+    let mut scene = Scene::up(3, robin());
+    scene.say(1, Event::Changed(Arc::new(VolumeInfo { access: Access::NonOptimized, ..info() })));
+    (0..4).for_each(|lba| _ = scene.submit(read(lba * 8)));
+    assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [2, 0, 2]);
     // Nothing better is left.
-    rig.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..volume_info() })));
-    rig.say(2, Event::Changed(Arc::new(VolumeInfo { access: Access::Transition, ..volume_info() })));
-    rig.submit(read(0));
-    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [2, 1, 2]);
+    scene.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() })));
+    scene.say(2, Event::Changed(Arc::new(VolumeInfo { access: Access::Transition, ..info() })));
+    scene.submit(read(0));
+    assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [2, 1, 2]);
 }
 
 #[test]
 fn the_path_with_the_least_in_work_is_next() {
-    let mut rig = Rig::up(2, Terms::default());
-    (0..4).for_each(|lba| _ = rig.submit(read(lba * 8)));
-    assert_eq!([rig.given(0), rig.given(1)], [2, 2]);
-    rig.end_well(1);
-    rig.end_well(1);
-    (0..2).for_each(|lba| _ = rig.submit(read(lba * 8)));
-    assert_eq!([rig.given(0), rig.given(1)], [2, 2]);
+    let mut scene = Scene::up(2, Terms::default());
+    (0..4).for_each(|lba| _ = scene.submit(read(lba * 8)));
+    assert_eq!([scene.given(0), scene.given(1)], [2, 2]);
+    scene.end_well(1);
+    scene.end_well(1);
+    (0..2).for_each(|lba| _ = scene.submit(read(lba * 8)));
+    assert_eq!([scene.given(0), scene.given(1)], [2, 2]);
 }
 
 #[test]
 fn what_has_no_room_waits_in_order() {
-    let mut rig = Rig::up(1, Terms::default());
-    (0..6).for_each(|lba| _ = rig.submit(read(lba * 8)));
-    assert_eq!(rig.given(0), 4, "the depth that the path told");
+    let mut scene = Scene::up(1, Terms::default());
+    (0..6).for_each(|lba| _ = scene.submit(read(lba * 8)));
+    assert_eq!(scene.given(0), 4, "the depth that the path told");
     for lba in 0..6 {
-        assert_eq!(rig.end_well(0), read(lba * 8));
+        assert_eq!(scene.end_well(0), read(lba * 8));
     }
-    assert_eq!(rig.ends().len(), 6);
+    assert_eq!(scene.ends().len(), 6);
     // A window that is smaller than the depth.
-    rig.paths[0].0.borrow_mut().window = 2;
-    (0..6).for_each(|lba| _ = rig.submit(read(lba * 8)));
-    assert_eq!(rig.given(0), 2);
-    (0..6).for_each(|lba| assert_eq!(rig.end_well(0), read(lba * 8)));
-    assert_eq!(rig.volume.in_work(), 0);
+    scene.paths[0].0.borrow_mut().window = 2;
+    (0..6).for_each(|lba| _ = scene.submit(read(lba * 8)));
+    assert_eq!(scene.given(0), 2);
+    (0..6).for_each(|lba| assert_eq!(scene.end_well(0), read(lba * 8)));
+    assert_eq!(scene.volume.in_work(), 0);
 }
 
 #[test]
 fn what_was_not_done_goes_by_another_path() {
-    let mut rig = Rig::up(2, robin());
-    let id = rig.submit(write(0));
-    rig.end(0, Err(IoError::NotDone(Duration::ZERO)));
-    assert_eq!([rig.given(0), rig.given(1)], [0, 1]);
-    rig.end_well(1);
-    assert_eq!(rig.ends(), [(id.0, true)]);
-    rig.submit(write(0));
-    rig.end(0, Err(IoError::NotDone(SECOND)));
-    assert_eq!([rig.given(0), rig.given(1)], [0, 0], "at the earliest after a second");
-    rig.pass(SECOND - Duration::from_nanos(1));
-    assert_eq!([rig.given(0), rig.given(1)], [0, 0]);
-    rig.pass(Duration::from_nanos(1));
-    assert_eq!(rig.given(0) + rig.given(1), 1);
+    let mut scene = Scene::up(2, robin());
+    let id = scene.submit(write(0));
+    scene.end(0, Err(IoError::NotDone(Duration::ZERO)));
+    assert_eq!([scene.given(0), scene.given(1)], [0, 1]);
+    scene.end_well(1);
+    assert_eq!(scene.ends(), [(id.0, true)]);
+    scene.submit(write(0));
+    scene.end(0, Err(IoError::NotDone(SECOND)));
+    assert_eq!([scene.given(0), scene.given(1)], [0, 0], "at the earliest after a second");
+    scene.pass(SECOND - Duration::from_nanos(1));
+    assert_eq!([scene.given(0), scene.given(1)], [0, 0]);
+    scene.pass(Duration::from_nanos(1));
+    assert_eq!(scene.given(0) + scene.given(1), 1);
 }
 
 #[test]
 fn a_read_of_unknown_fate_is_repeated_at_once() {
-    let mut rig = Rig::up(2, robin());
-    rig.submit(read(0));
-    rig.lose(0);
-    assert_eq!((rig.given(1), rig.count(0, |path| path.fences)), (1, 0));
-    rig.end_well(1);
-    assert_eq!(rig.ends(), [(1, true)]);
+    let mut scene = Scene::up(2, robin());
+    scene.submit(read(0));
+    scene.lose(0);
+    assert_eq!((scene.given(1), scene.count(0, |path| path.fences)), (1, 0));
+    scene.end_well(1);
+    assert_eq!(scene.ends(), [(1, true)]);
 }
 
 #[test]
 fn a_write_of_unknown_fate_waits_for_the_fence_and_so_does_what_overlaps_it() {
-    let mut rig = Rig::up(2, robin());
-    rig.submit(write(0));
-    rig.lose(0);
-    assert_eq!(rig.count(0, |path| path.fences), 1);
-    rig.submit(write(4));
-    rig.submit(Op::Unmap(vec![Span { lba: 100, blocks: 1 }, Span { lba: 7, blocks: 1 }]));
-    rig.submit(write(5));
-    rig.submit(write(16));
-    rig.submit(read(4));
-    assert_eq!(rig.given(1), 2, "what does not overlap, and reads");
-    assert_eq!((rig.end_well(1), rig.end_well(1)), (write(16), read(4)));
-    rig.say(0, Event::Fenced);
-    assert_eq!(rig.given(1), 1);
-    assert_eq!(rig.end_well(1), write(0), "the repetition first, alone");
-    assert_eq!(rig.end_well(1), write(4));
-    assert!(matches!(rig.end_well(1), Op::Unmap(_)));
-    assert_eq!(rig.end_well(1), write(5));
-    assert_eq!(rig.ends(), [(5, true), (6, true), (1, true), (2, true), (3, true), (4, true)]);
-    assert_eq!(rig.volume.order.len(), 0);
+    let mut scene = Scene::up(2, robin());
+    scene.submit(write(0));
+    scene.lose(0);
+    assert_eq!(scene.count(0, |path| path.fences), 1);
+    scene.submit(write(4));
+    scene.submit(Op::Unmap(vec![Span { lba: 100, blocks: 1 }, Span { lba: 7, blocks: 1 }]));
+    scene.submit(write(5));
+    scene.submit(write(16));
+    scene.submit(read(4));
+    assert_eq!(scene.given(1), 2, "what does not overlap, and reads");
+    assert_eq!((scene.end_well(1), scene.end_well(1)), (write(16), read(4)));
+    scene.say(0, Event::Fenced);
+    assert_eq!(scene.given(1), 1);
+    assert_eq!(scene.end_well(1), write(0), "the repetition first, alone");
+    assert_eq!(scene.end_well(1), write(4));
+    assert!(matches!(scene.end_well(1), Op::Unmap(_)));
+    assert_eq!(scene.end_well(1), write(5));
+    assert_eq!(scene.ends(), [(5, true), (6, true), (1, true), (2, true), (3, true), (4, true)]);
+    assert_eq!(scene.volume.tasks.order.len(), 0);
 }
 
 #[test]
 fn writes_that_overlap_go_one_after_the_other() {
-    let mut rig = Rig::up(2, robin());
-    rig.submit(write(0));
-    rig.submit(write(7));
-    rig.submit(write(14));
-    rig.submit(write(100));
-    assert_eq!([rig.given(0), rig.given(1)], [1, 1], "the second waits, and the third for the second");
-    rig.end_well(0);
-    assert_eq!([rig.given(0), rig.given(1)], [1, 1]);
-    rig.end_well(0);
-    assert_eq!(rig.given(0) + rig.given(1), 2);
+    let mut scene = Scene::up(2, robin());
+    scene.submit(write(0));
+    scene.submit(write(7));
+    scene.submit(write(14));
+    scene.submit(write(100));
+    assert_eq!([scene.given(0), scene.given(1)], [1, 1], "the second waits, and the third for the second");
+    scene.end_well(0);
+    assert_eq!([scene.given(0), scene.given(1)], [1, 1]);
+    scene.end_well(0);
+    assert_eq!(scene.given(0) + scene.given(1), 2);
 }
 
 #[test]
 fn a_compare_and_write_of_unknown_fate_is_not_repeated() {
-    let mut rig = Rig::up(2, robin());
-    rig.submit(Op::CompareAndWrite(Span { lba: 0, blocks: 1 }));
-    rig.lose(0);
-    assert_eq!(rig.ends(), []);
-    rig.say(0, Event::Fenced);
-    assert_eq!((rig.given(1), rig.ends()), (0, vec![(1, false)]));
+    let mut scene = Scene::up(2, robin());
+    scene.submit(Op::CompareAndWrite(Span { lba: 0, blocks: 1 }));
+    scene.lose(0);
+    assert_eq!(scene.ends(), []);
+    scene.say(0, Event::Fenced);
+    assert_eq!((scene.given(1), scene.ends()), (0, vec![(1, false)]));
 }
 
 #[test]
 fn a_write_that_is_given_up_in_doubt_still_holds_back_what_overlaps_it() {
     let terms = Terms { queue_timeout: 5 * SECOND, ..robin() };
-    let mut rig = Rig::up(2, terms);
-    rig.submit(write(0));
-    rig.lose(0);
-    rig.pass(3 * SECOND);
-    rig.submit(write(1));
-    rig.pass(2 * SECOND - Duration::from_nanos(1));
-    assert_eq!(rig.ends(), []);
-    rig.pass(Duration::from_nanos(1));
-    assert_eq!(rig.ends(), [(1, false)], "exactly at its time");
-    rig.submit(write(2));
-    assert_eq!(rig.given(1), 0);
-    rig.pass(3 * SECOND - Duration::from_nanos(1));
-    assert_eq!(rig.ends(), []);
-    rig.pass(Duration::from_nanos(1));
-    assert_eq!(rig.ends(), [(2, false)], "it waited for the fence since the third second");
-    rig.say(0, Event::Fenced);
-    assert_eq!(rig.end_well(1), write(2));
-    assert_eq!(rig.ends(), [(3, true)]);
-    assert_eq!(rig.volume.order.len(), 0);
+    let mut scene = Scene::up(2, terms);
+    scene.submit(write(0));
+    scene.lose(0);
+    scene.pass(3 * SECOND);
+    scene.submit(write(1));
+    scene.pass(2 * SECOND - Duration::from_nanos(1));
+    assert_eq!(scene.ends(), []);
+    scene.pass(Duration::from_nanos(1));
+    assert_eq!(scene.ends(), [(1, false)], "exactly at its time");
+    scene.submit(write(2));
+    assert_eq!(scene.given(1), 0);
+    scene.pass(3 * SECOND - Duration::from_nanos(1));
+    assert_eq!(scene.ends(), []);
+    scene.pass(Duration::from_nanos(1));
+    assert_eq!(scene.ends(), [(2, false)], "it waited for the fence since the third second");
+    scene.say(0, Event::Fenced);
+    assert_eq!(scene.end_well(1), write(2));
+    assert_eq!(scene.ends(), [(3, true)]);
+    assert_eq!(scene.volume.tasks.order.len(), 0);
 }
 
 #[test]
 fn a_fence_covers_what_was_lost_before_it_was_asked_for() {
-    let mut rig = Rig::up(2, robin());
-    (0..4).for_each(|at| _ = rig.submit(write(at * 8)));
+    let mut scene = Scene::up(2, robin());
+    (0..4).for_each(|at| _ = scene.submit(write(at * 8)));
     // Two on each: one is lost while the path stays up, the other after the fence was asked for.
-    rig.end(0, Err(IoError::InDoubt));
-    assert_eq!(rig.count(0, |path| path.fences), 1);
-    rig.end(0, Err(IoError::InDoubt));
-    rig.say(0, Event::Fenced);
-    assert_eq!(rig.count(0, |path| path.fences), 2);
-    assert_eq!(rig.given(1), 3, "the first goes elsewhere, the second waits");
-    rig.say(0, Event::Fenced);
-    assert_eq!(rig.given(0) + rig.given(1), 4);
+    scene.end(0, Err(IoError::InDoubt));
+    assert_eq!(scene.count(0, |path| path.fences), 1);
+    scene.end(0, Err(IoError::InDoubt));
+    scene.say(0, Event::Fenced);
+    assert_eq!(scene.count(0, |path| path.fences), 2);
+    assert_eq!(scene.given(1), 3, "the first goes elsewhere, the second waits");
+    scene.say(0, Event::Fenced);
+    assert_eq!(scene.given(0) + scene.given(1), 4);
 }
 
 #[test]
 fn a_path_that_fences_carries_nothing() {
-    let mut rig = Rig::up(1, robin());
-    rig.submit(write(0));
-    rig.lose(0);
-    rig.pass(SECOND);
-    assert_eq!(rig.count(0, |path| path.connects), 2);
-    rig.raise(0);
-    assert_eq!(rig.volume.path_info(0).unwrap().state, PathState::Fencing);
-    rig.submit(read(0));
-    assert_eq!(rig.given(0), 0);
-    rig.say(0, Event::Fenced);
-    assert_eq!(rig.given(0), 2);
+    let mut scene = Scene::up(1, robin());
+    scene.submit(write(0));
+    scene.lose(0);
+    scene.pass(SECOND);
+    assert_eq!(scene.count(0, |path| path.connects), 2);
+    scene.raise(0);
+    assert_eq!(scene.volume.path_info(0).unwrap().state, PathState::Fencing);
+    scene.submit(read(0));
+    assert_eq!(scene.given(0), 0);
+    scene.say(0, Event::Fenced);
+    assert_eq!(scene.given(0), 2);
 }
 
 #[test]
 fn a_flush_goes_to_every_path_that_carried_writes() {
-    let mut rig = Rig::up(3, robin());
-    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
-    (0..2).for_each(|path| _ = rig.end_well(path));
-    rig.submit(Op::Flush);
-    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [1, 1, 0]);
-    rig.end_well(1);
-    assert_eq!(rig.ends().len(), 2);
+    let mut scene = Scene::up(3, robin());
+    (0..2).for_each(|at| _ = scene.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = scene.end_well(path));
+    scene.submit(Op::Flush);
+    assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [1, 1, 0]);
+    scene.end_well(1);
+    assert_eq!(scene.ends().len(), 2);
     // A write meanwhile is not of this flush.
-    rig.submit(write(64));
-    rig.end_well(2);
-    rig.end_well(0);
-    assert_eq!(rig.ends(), [(4, true), (3, true)]);
-    rig.submit(Op::Flush);
-    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [0, 0, 1]);
-    rig.end_well(2);
+    scene.submit(write(64));
+    scene.end_well(2);
+    scene.end_well(0);
+    assert_eq!(scene.ends(), [(4, true), (3, true)]);
+    scene.submit(Op::Flush);
+    assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [0, 0, 1]);
+    scene.end_well(2);
     // Nothing is dirty: one is asked all the same.
-    rig.submit(Op::Flush);
-    assert_eq!(rig.given(0) + rig.given(1) + rig.given(2), 1);
+    scene.submit(Op::Flush);
+    assert_eq!(scene.given(0) + scene.given(1) + scene.given(2), 1);
 }
 
 #[test]
 fn a_flush_whose_path_is_lost_begins_anew() {
-    let mut rig = Rig::up(2, robin());
-    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
-    (0..2).for_each(|path| _ = rig.end_well(path));
-    rig.ends();
-    rig.submit(Op::Flush);
-    rig.lose(0);
-    assert_eq!(rig.ends(), []);
-    rig.end_well(1);
-    assert_eq!((rig.given(1), rig.ends()), (1, vec![]), "once more, now that a path has gone");
-    rig.end_well(1);
-    assert_eq!(rig.ends(), [(3, true)]);
+    let mut scene = Scene::up(2, robin());
+    (0..2).for_each(|at| _ = scene.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = scene.end_well(path));
+    scene.ends();
+    scene.submit(Op::Flush);
+    scene.lose(0);
+    assert_eq!(scene.ends(), []);
+    scene.end_well(1);
+    assert_eq!((scene.given(1), scene.ends()), (1, vec![]), "once more, now that a path has gone");
+    scene.end_well(1);
+    assert_eq!(scene.ends(), [(3, true)]);
 }
 
 #[test]
 fn a_flush_that_a_path_does_not_take_does_not_wait_for_ever() {
-    let mut rig = Rig::up(2, robin());
-    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
-    (0..2).for_each(|path| _ = rig.end_well(path));
-    rig.ends();
-    rig.paths[0].0.borrow_mut().no_flushes = true;
-    rig.submit(Op::Flush);
-    rig.end_well(1);
+    let mut scene = Scene::up(2, robin());
+    (0..2).for_each(|at| _ = scene.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = scene.end_well(path));
+    scene.ends();
+    scene.paths[0].0.borrow_mut().no_flushes = true;
+    scene.submit(Op::Flush);
+    scene.end_well(1);
     // Reads go on there all the time.
     for _ in 0..119 {
-        rig.submit(read(0));
-        rig.pass(SECOND);
-        assert_eq!(rig.ends(), []);
+        scene.submit(read(0));
+        scene.pass(SECOND);
+        assert_eq!(scene.ends(), []);
     }
-    rig.pass(2 * SECOND);
-    assert_eq!(rig.ends(), [(3, false)]);
+    scene.pass(2 * SECOND);
+    assert_eq!(scene.ends(), [(3, false)]);
 }
 
 #[test]
 fn that_a_path_lands_longer_than_was_told_does_not_remain_unsaid() {
-    let mut rig = Rig::up(1, robin());
-    assert!(rig.volume.has_landing_changed(), "the target has told");
-    assert!(!rig.volume.has_landing_changed());
+    let mut scene = Scene::up(1, robin());
+    assert!(scene.volume.has_landing_changed(), "the target has told");
+    assert!(!scene.volume.has_landing_changed());
     for (longer, is_told) in [(0, false), (30, true), (30, false), (10, false), (31, true)] {
-        rig.lose(0);
-        rig.paths[0].0.borrow_mut().lands_longer = longer * SECOND;
-        rig.pass(60 * SECOND);
-        rig.raise(0);
-        assert_eq!(rig.volume.has_landing_changed(), is_told, "{longer}");
+        scene.lose(0);
+        scene.paths[0].0.borrow_mut().lands_longer = longer * SECOND;
+        scene.pass(60 * SECOND);
+        scene.raise(0);
+        assert_eq!(scene.volume.has_landing_changed(), is_told, "{longer}");
     }
     // What the path says while it connects is not of its target.
-    rig.lose(0);
-    rig.paths[0].0.borrow_mut().lands_longer = Duration::ZERO;
-    assert_eq!(rig.volume.path_info(0).unwrap().lands_for, 91 * SECOND);
+    scene.lose(0);
+    scene.paths[0].0.borrow_mut().lands_longer = Duration::ZERO;
+    assert_eq!(scene.volume.path_info(0).unwrap().lands_for, 91 * SECOND);
 }
 
 #[test]
 fn what_one_path_cannot_flush_is_not_flushed() {
-    let mut rig = Rig::up(2, robin());
-    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
-    (0..2).for_each(|path| _ = rig.end_well(path));
-    rig.ends();
-    rig.submit(Op::Flush);
-    rig.end(0, Err(IoError::Failed(Failure::Failed(Fault::Sync))));
-    rig.end_well(1);
-    assert_eq!(rig.ends(), [(3, false)]);
+    let mut scene = Scene::up(2, robin());
+    (0..2).for_each(|at| _ = scene.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = scene.end_well(path));
+    scene.ends();
+    scene.submit(Op::Flush);
+    scene.end(0, Err(IoError::Failed(Failure::Failed(Fault::Sync))));
+    scene.end_well(1);
+    assert_eq!(scene.ends(), [(3, false)]);
 }
 
 #[test]
@@ -287,104 +287,104 @@ fn no_other_failure_hides_that_what_was_written_is_lost() {
     let sync = || Err(IoError::Failed(SYNC));
     let full = || Err(IoError::Failed(Failure::Failed(Fault::NoSpace)));
     let flushing = || {
-        let mut rig = Rig::up(2, robin());
-        (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
-        (0..2).for_each(|path| _ = rig.end_well(path));
-        rig.ends();
-        rig.submit(Op::Flush);
-        rig
+        let mut scene = Scene::up(2, robin());
+        (0..2).for_each(|at| _ = scene.submit(write(at * 8)));
+        (0..2).for_each(|path| _ = scene.end_well(path));
+        scene.ends();
+        scene.submit(Op::Flush);
+        scene
     };
-    let came_to = |rig: &mut Rig| {
-        let results: Vec<_> = rig.ended.drain(..).map(|done| done.result).collect();
+    let came_to = |scene: &mut Scene| {
+        let results: Vec<_> = scene.ended.drain(..).map(|done| done.result).collect();
         assert_eq!(results, [Err(SYNC)]);
     };
     for first in 0..2 {
-        let mut rig = flushing();
-        rig.end(first, sync());
-        rig.end(1 - first, full());
-        came_to(&mut rig);
-        let mut rig = flushing();
-        rig.end(first, full());
-        rig.end(1 - first, sync());
-        came_to(&mut rig);
+        let mut scene = flushing();
+        scene.end(first, sync());
+        scene.end(1 - first, full());
+        came_to(&mut scene);
+        let mut scene = flushing();
+        scene.end(first, full());
+        scene.end(1 - first, sync());
+        came_to(&mut scene);
     }
     // The other path is lost.
-    let mut rig = flushing();
-    rig.end(0, sync());
-    rig.lose(1);
-    came_to(&mut rig);
+    let mut scene = flushing();
+    scene.end(0, sync());
+    scene.lose(1);
+    came_to(&mut scene);
 }
 
 #[test]
 fn paths_of_another_volume_are_refused() {
-    let mut rig = Rig::new(3, robin());
-    rig.raise(0);
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Open));
+    let mut scene = Scene::new(3, robin());
+    scene.raise(0);
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Open));
     let other = Uuid([9; 16]);
-    rig.say(1, Event::Up(Arc::new(VolumeInfo { uuid: Some(other), ..volume_info() })));
-    rig.say(2, Event::Up(Arc::new(VolumeInfo { uuid: None, ..volume_info() })));
+    scene.say(1, Event::Up(Arc::new(VolumeInfo { uuid: Some(other), ..info() })));
+    scene.say(2, Event::Up(Arc::new(VolumeInfo { uuid: None, ..info() })));
     for (path, why) in
         [(1, VolumeMismatch::OtherUuid { volume: script::UUID, path: other }), (2, VolumeMismatch::NoUuid)]
     {
-        assert_eq!(rig.count(path, |path| path.disconnects), 1);
-        rig.say(path, Event::Down(DownReason::Ended));
-        let info = rig.volume.path_info(path).unwrap();
+        assert_eq!(scene.count(path, |path| path.disconnects), 1);
+        scene.say(path, Event::Down(DownReason::Ended));
+        let info = scene.volume.path_info(path).unwrap();
         assert_eq!(info.state, PathState::GivenUp);
         assert_eq!(info.last.unwrap().1, PathProblem::VolumeMismatch(why));
     }
-    (0..3).for_each(|_| _ = rig.submit(read(0)));
-    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [3, 0, 0]);
+    (0..3).for_each(|_| _ = scene.submit(read(0)));
+    assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [3, 0, 0]);
 }
 
 #[test]
 fn a_path_without_a_uuid_stands_alone() {
-    let mut rig = Rig::new(2, robin());
-    let alone = VolumeInfo { uuid: None, ..volume_info() };
-    rig.say(1, Event::Up(Arc::new(alone.clone())));
-    rig.raise(0);
-    assert_eq!(rig.count(0, |path| path.disconnects), 1);
-    rig.lose(1);
-    rig.pass(SECOND);
+    let mut scene = Scene::new(2, robin());
+    let alone = VolumeInfo { uuid: None, ..info() };
+    scene.say(1, Event::Up(Arc::new(alone.clone())));
+    scene.raise(0);
+    assert_eq!(scene.count(0, |path| path.disconnects), 1);
+    scene.lose(1);
+    scene.pass(SECOND);
     let replaced = VolumeInfo { serial: "2".into(), ..alone.clone() };
-    rig.say(1, Event::Up(Arc::new(replaced)));
-    assert_eq!(rig.count(1, |path| path.disconnects), 1, "another disk");
-    rig.say(1, Event::Down(DownReason::Ended));
-    rig.pass(20 * SECOND);
-    rig.say(1, Event::Up(Arc::new(alone)));
-    rig.submit(read(0));
-    assert_eq!(rig.given(1), 1);
+    scene.say(1, Event::Up(Arc::new(replaced)));
+    assert_eq!(scene.count(1, |path| path.disconnects), 1, "another disk");
+    scene.say(1, Event::Down(DownReason::Ended));
+    scene.pass(20 * SECOND);
+    scene.say(1, Event::Up(Arc::new(alone)));
+    scene.submit(read(0));
+    assert_eq!(scene.given(1), 1);
 }
 
 #[test]
 fn a_target_that_forgot_its_volume_is_not_written_to() {
     let terms = Terms { queue_timeout: 30 * SECOND, ..robin() };
-    let mut rig = Rig::up(1, terms);
-    rig.submit(write(0));
-    rig.lose(0);
-    rig.pass(SECOND);
-    rig.say(0, Event::Up(Arc::new(VolumeInfo { uuid: Some(Uuid([9; 16])), ..volume_info() })));
-    rig.say(0, Event::Fenced);
-    assert_eq!(rig.given(0), 0);
-    rig.say(0, Event::Down(DownReason::Ended));
-    rig.pass(29 * SECOND);
-    assert_eq!(rig.ends(), [(1, false)]);
-    assert!(rig.count(0, |path| path.connects) > 2, "it is tried on, since it was ours once");
+    let mut scene = Scene::up(1, terms);
+    scene.submit(write(0));
+    scene.lose(0);
+    scene.pass(SECOND);
+    scene.say(0, Event::Up(Arc::new(VolumeInfo { uuid: Some(Uuid([9; 16])), ..info() })));
+    scene.say(0, Event::Fenced);
+    assert_eq!(scene.given(0), 0);
+    scene.say(0, Event::Down(DownReason::Ended));
+    scene.pass(29 * SECOND);
+    assert_eq!(scene.ends(), [(1, false)]);
+    assert!(scene.count(0, |path| path.connects) > 2, "it is tried on, since it was ours once");
 }
 
 #[test]
 fn reconnects_come_ever_later() {
-    let mut rig = Rig::up(1, robin());
-    rig.lose(0);
+    let mut scene = Scene::up(1, robin());
+    scene.lose(0);
     let mut waited = vec![];
     for _ in 0..12 {
-        let before = rig.now;
-        let connects = rig.count(0, |path| path.connects);
-        while rig.count(0, |path| path.connects) == connects {
-            let next = rig.volume.poll_timeout().expect("it is tried again");
-            rig.pass(next.since(rig.now));
+        let before = scene.now;
+        let connects = scene.count(0, |path| path.connects);
+        while scene.count(0, |path| path.connects) == connects {
+            let next = scene.volume.poll_timeout().expect("it is tried again");
+            scene.pass(next.since(scene.now));
         }
-        waited.push(rig.now.since(before).as_secs_f64());
-        rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+        waited.push(scene.now.since(before).as_secs_f64());
+        scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     }
     for (at, waited) in waited.iter().enumerate() {
         let wanted = (0.1 * f64::from(1 << at)).min(10.0);
@@ -395,137 +395,137 @@ fn reconnects_come_ever_later() {
 #[test]
 fn a_path_is_given_up_at_its_time_and_then_nobody_waits() {
     let terms = Terms { loss_timeout: 30 * SECOND, ..robin() };
-    let mut rig = Rig::up(1, terms);
-    rig.lose(0);
-    rig.submit(read(0));
-    let start = rig.now;
-    while rig.volume.path_info(0).unwrap().state != PathState::GivenUp {
-        let next = rig.volume.poll_timeout().expect("it is not for ever");
-        rig.pass(next.since(rig.now));
-        if rig.volume.path_info(0).unwrap().state == PathState::Connecting {
-            rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    let mut scene = Scene::up(1, terms);
+    scene.lose(0);
+    scene.submit(read(0));
+    let start = scene.now;
+    while scene.volume.path_info(0).unwrap().state != PathState::GivenUp {
+        let next = scene.volume.poll_timeout().expect("it is not for ever");
+        scene.pass(next.since(scene.now));
+        if scene.volume.path_info(0).unwrap().state == PathState::Connecting {
+            scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
         }
     }
-    assert_eq!(rig.now.since(start), 30 * SECOND);
-    assert_eq!(rig.ends(), [(1, false)]);
-    rig.submit(read(0));
-    assert_eq!(rig.ends(), [(2, false)]);
+    assert_eq!(scene.now.since(start), 30 * SECOND);
+    assert_eq!(scene.ends(), [(1, false)]);
+    scene.submit(read(0));
+    assert_eq!(scene.ends(), [(2, false)]);
 }
 
 #[test]
 fn fast_fail_counts_from_the_loss_of_the_last_path() {
     let terms = Terms { fast_fail: 5 * SECOND, ..robin() };
-    let mut rig = Rig::up(2, terms);
-    rig.lose(0);
-    rig.pass(60 * SECOND);
-    rig.lose(1);
-    rig.pass(4 * SECOND);
-    rig.submit(read(0));
-    rig.pass(SECOND - Duration::from_nanos(1));
-    assert_eq!(rig.ends(), []);
-    rig.pass(Duration::from_nanos(1));
-    assert_eq!(rig.ends(), [(1, false)]);
-    rig.submit(read(0));
-    assert_eq!(rig.ends(), [(2, false)], "at once");
-    rig.raise(1);
-    rig.submit(read(0));
-    rig.end_well(1);
-    assert_eq!(rig.ends(), [(3, true)]);
+    let mut scene = Scene::up(2, terms);
+    scene.lose(0);
+    scene.pass(60 * SECOND);
+    scene.lose(1);
+    scene.pass(4 * SECOND);
+    scene.submit(read(0));
+    scene.pass(SECOND - Duration::from_nanos(1));
+    assert_eq!(scene.ends(), []);
+    scene.pass(Duration::from_nanos(1));
+    assert_eq!(scene.ends(), [(1, false)]);
+    scene.submit(read(0));
+    assert_eq!(scene.ends(), [(2, false)], "at once");
+    scene.raise(1);
+    scene.submit(read(0));
+    scene.end_well(1);
+    assert_eq!(scene.ends(), [(3, true)]);
 }
 
 #[test]
 fn an_operation_waits_for_its_own_time_only() {
     let terms = Terms { queue_timeout: 10 * SECOND, ..robin() };
-    let mut rig = Rig::up(1, terms);
-    rig.submit(read(0));
-    rig.lose(0);
-    rig.pass(6 * SECOND);
-    rig.submit(read(8));
-    rig.pass(4 * SECOND);
-    assert_eq!(rig.ends(), [(1, false)]);
-    rig.pass(6 * SECOND - Duration::from_nanos(1));
-    assert_eq!(rig.ends(), []);
-    rig.pass(Duration::from_nanos(1));
-    assert_eq!(rig.ends(), [(2, false)]);
+    let mut scene = Scene::up(1, terms);
+    scene.submit(read(0));
+    scene.lose(0);
+    scene.pass(6 * SECOND);
+    scene.submit(read(8));
+    scene.pass(4 * SECOND);
+    assert_eq!(scene.ends(), [(1, false)]);
+    scene.pass(6 * SECOND - Duration::from_nanos(1));
+    assert_eq!(scene.ends(), []);
+    scene.pass(Duration::from_nanos(1));
+    assert_eq!(scene.ends(), [(2, false)]);
     // Who does not want to wait does not.
-    let mut rig = Rig::up(1, Terms { queue_timeout: Duration::ZERO, ..robin() });
-    rig.submit(read(0));
-    rig.lose(0);
-    rig.pass(Duration::ZERO);
-    assert_eq!(rig.ends(), [(1, false)]);
+    let mut scene = Scene::up(1, Terms { queue_timeout: Duration::ZERO, ..robin() });
+    scene.submit(read(0));
+    scene.lose(0);
+    scene.pass(Duration::ZERO);
+    assert_eq!(scene.ends(), [(1, false)]);
 }
 
 #[test]
 fn a_volume_that_cannot_be_opened_says_so() {
-    let mut rig = Rig::new(2, robin());
-    rig.submit(read(0));
-    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Path(0)));
-    rig.say(1, Event::Down(DownReason::Refused("no such target".into())));
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Failed));
-    assert_eq!(rig.ends(), [(1, false)]);
-    assert_eq!(rig.volume.poll_timeout(), None);
+    let mut scene = Scene::new(2, robin());
+    scene.submit(read(0));
+    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Path(0)));
+    scene.say(1, Event::Down(DownReason::Refused("no such target".into())));
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Failed));
+    assert_eq!(scene.ends(), [(1, false)]);
+    assert_eq!(scene.volume.poll_timeout(), None);
     // With time to wait, what can change is tried again.
-    let mut rig = Rig::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
-    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Path(0)));
-    rig.pass(SECOND);
-    rig.raise(0);
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Open));
-    let mut rig = Rig::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
-    rig.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
-    rig.pass(SECOND);
-    rig.say(0, Event::Down(DownReason::Unproven("wrong secret".into())));
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Failed));
+    let mut scene = Scene::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
+    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Path(0)));
+    scene.pass(SECOND);
+    scene.raise(0);
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Open));
+    let mut scene = Scene::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
+    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    scene.pass(SECOND);
+    scene.say(0, Event::Down(DownReason::Unproven("wrong secret".into())));
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Failed));
 }
 
 #[test]
 fn changes_are_told() {
-    let mut rig = Rig::up(2, robin());
-    assert!(rig.volume.has_changed() && !rig.volume.has_changed());
-    let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..volume_info() };
-    rig.say(0, Event::Changed(Arc::new(grown.clone())));
-    assert_eq!(rig.volume.poll_event(), Some(VolumeEvent::Changed));
-    assert!(rig.volume.has_changed());
-    assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
-    rig.say(1, Event::Changed(Arc::new(VolumeInfo { read_only: true, ..grown })));
-    assert!(rig.volume.is_read_only() && rig.volume.has_changed(), "protection is a change");
-    rig.submit(write(0));
-    assert_eq!(rig.ends(), [(1, false)]);
+    let mut scene = Scene::up(2, robin());
+    assert!(scene.volume.has_changed() && !scene.volume.has_changed());
+    let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..info() };
+    scene.say(0, Event::Changed(Arc::new(grown.clone())));
+    assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Changed));
+    assert!(scene.volume.has_changed());
+    assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
+    scene.say(1, Event::Changed(Arc::new(VolumeInfo { read_only: true, ..grown })));
+    assert!(scene.volume.is_read_only() && scene.volume.has_changed(), "protection is a change");
+    scene.submit(write(0));
+    assert_eq!(scene.ends(), [(1, false)]);
 }
 
 #[test]
 fn what_is_cancelled_ends_once() {
-    let mut rig = Rig::up(1, robin());
-    let first = rig.submit(write(0));
-    let second = rig.submit(write(0));
-    rig.with(|volume, _| volume::Backend::cancel(volume, second));
-    assert_eq!(rig.ends(), [(2, false)], "it waited for the first");
-    rig.with(|volume, _| volume::Backend::cancel(volume, first));
-    assert_eq!(rig.paths[0].0.borrow().cancels.len(), 1);
-    assert_eq!(rig.ends(), []);
-    rig.end(0, Err(IoError::NotDone(Duration::ZERO)));
-    assert_eq!(rig.ends(), [(1, false)], "it is not done again");
-    assert_eq!(rig.volume.order.len(), 0);
+    let mut scene = Scene::up(1, robin());
+    let first = scene.submit(write(0));
+    let second = scene.submit(write(0));
+    scene.with(|volume, _| volume::Backend::cancel(volume, second));
+    assert_eq!(scene.ends(), [(2, false)], "it waited for the first");
+    scene.with(|volume, _| volume::Backend::cancel(volume, first));
+    assert_eq!(scene.paths[0].0.borrow().cancels.len(), 1);
+    assert_eq!(scene.ends(), []);
+    scene.end(0, Err(IoError::NotDone(Duration::ZERO)));
+    assert_eq!(scene.ends(), [(1, false)], "it is not done again");
+    assert_eq!(scene.volume.tasks.order.len(), 0);
 }
 
 #[test]
 fn a_volume_is_closed_when_its_paths_are() {
-    let mut rig = Rig::up(2, robin());
-    rig.submit(write(0));
-    rig.submit(write(0));
-    rig.lose(1);
-    rig.with(|volume, cx| volume.close(cx, SECOND));
-    assert_eq!(rig.ends(), [(2, false)]);
-    assert_eq!([0, 1].map(|path| rig.count(path, |path| path.disconnects)), [1, 0]);
-    rig.end_well(0);
-    assert_eq!(rig.ends(), [(1, true)]);
-    rig.say(0, Event::Down(DownReason::Ended));
-    while let Some(news) = rig.volume.poll_event() {
+    let mut scene = Scene::up(2, robin());
+    scene.submit(write(0));
+    scene.submit(write(0));
+    scene.lose(1);
+    scene.with(|volume, cx| volume.close(cx, SECOND));
+    assert_eq!(scene.ends(), [(2, false)]);
+    assert_eq!([0, 1].map(|path| scene.count(path, |path| path.disconnects)), [1, 0]);
+    scene.end_well(0);
+    assert_eq!(scene.ends(), [(1, true)]);
+    scene.say(0, Event::Down(DownReason::Ended));
+    while let Some(news) = scene.volume.poll_event() {
         if news == VolumeEvent::Closed {
-            assert_eq!(rig.volume.poll_timeout(), None);
-            rig.submit(read(0));
-            assert_eq!(rig.ends(), [(3, false)]);
+            assert_eq!(scene.volume.poll_timeout(), None);
+            scene.submit(read(0));
+            assert_eq!(scene.ends(), [(3, false)]);
             return;
         }
     }
@@ -534,16 +534,16 @@ fn a_volume_is_closed_when_its_paths_are() {
 
 #[test]
 fn more_than_is_held_is_refused() {
-    let mut rig = Rig::up(1, Terms { in_work: 3, ..robin() });
-    (0..3).for_each(|lba| _ = rig.submit(read(lba)));
-    assert!(!rig.volume.has_room());
-    rig.submit(read(9));
-    assert_eq!(rig.ends(), [(4, false)]);
+    let mut scene = Scene::up(1, Terms { in_work: 3, ..robin() });
+    (0..3).for_each(|lba| _ = scene.submit(read(lba)));
+    assert!(!scene.volume.has_room());
+    scene.submit(read(9));
+    assert_eq!(scene.ends(), [(4, false)]);
 }
 
 #[test]
 fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
-    let register = ReservationRequest::Change(Action::Register(Register {
+    let register = ReservationOp::Change(Action::Register(Register {
         mode: RegisterMode::Set,
         current: None,
         new: Key(7),
@@ -552,36 +552,36 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
         nqn: None,
         persist: None,
     }));
-    let mut rig = Rig::up(4, robin());
-    (0..2).for_each(|path| rig.paths[path].0.borrow_mut().protocol = Some(Protocol::Iscsi));
-    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(1), register.clone())));
-    let asked = |rig: &Rig| [0, 1, 2, 3].map(|path| rig.count(path, |path| path.requests.len() as u32));
-    assert_eq!(asked(&rig), [1, 0, 0, 0], "one after the other");
-    assert_eq!(rig.replies(0, Ok(None)), register);
-    assert_eq!(asked(&rig), [0, 1, 0, 0]);
-    rig.replies(1, Ok(None));
-    assert_eq!(asked(&rig), [0, 0, 1, 0]);
-    rig.replies(2, Ok(None));
-    assert_eq!((asked(&rig), rig.volume.poll_reservation_reply()), ([0; 4], Some((IoId(1), Ok(None)))));
+    let mut scene = Scene::up(4, robin());
+    (0..2).for_each(|path| scene.paths[path].0.borrow_mut().protocol = Some(Protocol::Iscsi));
+    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register.clone())));
+    let asked = |scene: &Scene| [0, 1, 2, 3].map(|path| scene.count(path, |path| path.requests.len() as u32));
+    assert_eq!(asked(&scene), [1, 0, 0, 0], "one after the other");
+    assert_eq!(scene.replies(0, Ok(None)), register);
+    assert_eq!(asked(&scene), [0, 1, 0, 0]);
+    scene.replies(1, Ok(None));
+    assert_eq!(asked(&scene), [0, 0, 1, 0]);
+    scene.replies(2, Ok(None));
+    assert_eq!((asked(&scene), scene.volume.poll_reservation_reply()), ([0; 4], Some((IoId(1), Ok(None)))));
     // Everything else is for one path; a report is asked for again, a change is not.
     for (request, again) in
-        [(ReservationRequest::Report, true), (ReservationRequest::Change(Action::Clear { key: None }), false)]
+        [(ReservationOp::Report, true), (ReservationOp::Change(Action::Clear { key: None }), false)]
     {
-        assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(2), request.clone())));
-        assert_eq!(asked(&rig), [1, 0, 0, 0]);
-        assert_eq!(rig.replies(0, Err(IoError::InDoubt)), request);
-        assert_eq!(asked(&rig)[0], u32::from(again));
+        assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(2), request.clone())));
+        assert_eq!(asked(&scene), [1, 0, 0, 0]);
+        assert_eq!(scene.replies(0, Err(IoError::InDoubt)), request);
+        assert_eq!(asked(&scene)[0], u32::from(again));
         match again {
-            true => _ = rig.replies(0, Ok(None)),
-            false => assert!(rig.volume.poll_reservation_reply().unwrap().1.is_err()),
+            true => _ = scene.replies(0, Ok(None)),
+            false => assert!(scene.volume.poll_reservation_reply().unwrap().1.is_err()),
         }
-        while rig.volume.poll_reservation_reply().is_some() {}
+        while scene.volume.poll_reservation_reply().is_some() {}
     }
     // Nobody waits for ever.
-    (0..4).for_each(|path| rig.lose(path));
-    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(3), ReservationRequest::Report)));
-    rig.pass(120 * SECOND);
-    assert_eq!(rig.volume.poll_reservation_reply(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
+    (0..4).for_each(|path| scene.lose(path));
+    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(3), ReservationOp::Report)));
+    scene.pass(120 * SECOND);
+    assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
 }
 
 /// What a path still has, when no path has served for `fast_fail`, is that path's: the clock is not looked at
@@ -589,46 +589,49 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
 #[test]
 fn after_fast_fail_nothing_is_due_that_does_nothing() {
     for (op, certain) in [(read(0), false), (write(0), true), (Op::Flush, false)] {
-        let mut rig = Rig::up(2, Terms { fast_fail: 5 * SECOND, certain, ..robin() });
-        rig.submit(op);
-        let closed =
-            || Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..volume_info() }));
-        rig.say(0, closed());
-        rig.say(1, closed());
-        rig.submit(read(64));
-        assert_eq!(rig.given(0) + rig.given(1), 1);
+        let mut scene = Scene::up(2, Terms { fast_fail: 5 * SECOND, certain, ..robin() });
+        scene.submit(op);
+        let closed = || Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() }));
+        scene.say(0, closed());
+        scene.say(1, closed());
+        scene.submit(read(64));
+        assert_eq!(scene.given(0) + scene.given(1), 1);
         for _ in 0..20 {
-            let Some(due) = rig.volume.poll_timeout() else { break };
+            let Some(due) = scene.volume.poll_timeout() else { break };
             assert!(
-                rig.now.0 == 1_000_000_000 || due > rig.now,
+                scene.now.0 == 1_000_000_000 || due > scene.now,
                 "the clock was looked at, and is due at once"
             );
-            rig.now = rig.now.max(due);
-            rig.with(|volume, cx| volume.handle_timeout(cx));
+            scene.now = scene.now.max(due);
+            scene.with(|volume, cx| volume.handle_timeout(cx));
         }
-        assert_eq!((rig.volume.in_work(), rig.ends()), (1, vec![(2, false)]), "what a path has is its own");
-        assert!(rig.volume.poll_timeout().is_none_or(|due| due > rig.now));
-        let at = usize::from(rig.given(0) == 0);
-        rig.end_well(at);
-        assert_eq!(rig.volume.in_work(), 0);
+        assert_eq!(
+            (scene.volume.in_work(), scene.ends()),
+            (1, vec![(2, false)]),
+            "what a path has is its own"
+        );
+        assert!(scene.volume.poll_timeout().is_none_or(|due| due > scene.now));
+        let at = usize::from(scene.given(0) == 0);
+        scene.end_well(at);
+        assert_eq!(scene.volume.in_work(), 0);
     }
 }
 
 /// How often a path is connected in a minute that comes up, and fails after a while.
 fn connects_in_a_minute(serves: Duration) -> u32 {
-    let mut rig = Rig::up(1, robin());
-    let (begun, before) = (rig.now, rig.count(0, |path| path.connects));
-    while rig.now.since(begun) < 60 * SECOND {
-        rig.pass(serves);
-        rig.lose(0);
-        let connects = rig.count(0, |path| path.connects);
-        while rig.count(0, |path| path.connects) == connects {
-            let next = rig.volume.poll_timeout().expect("it is tried again");
-            rig.pass(next.since(rig.now));
+    let mut scene = Scene::up(1, robin());
+    let (begun, before) = (scene.now, scene.count(0, |path| path.connects));
+    while scene.now.since(begun) < 60 * SECOND {
+        scene.pass(serves);
+        scene.lose(0);
+        let connects = scene.count(0, |path| path.connects);
+        while scene.count(0, |path| path.connects) == connects {
+            let next = scene.volume.poll_timeout().expect("it is tried again");
+            scene.pass(next.since(scene.now));
         }
-        rig.raise(0);
+        scene.raise(0);
     }
-    rig.count(0, |path| path.connects) - before
+    scene.count(0, |path| path.connects) - before
 }
 
 #[test]
@@ -636,43 +639,43 @@ fn a_path_that_comes_up_and_fails_at_once_is_not_tried_without_end() {
     let at_once = connects_in_a_minute(Duration::from_millis(1));
     assert!((6..=16).contains(&at_once), "{at_once}");
     // One that served for long enough comes back soon.
-    let mut rig = Rig::up(1, robin());
+    let mut scene = Scene::up(1, robin());
     for _ in 0..8 {
-        rig.lose(0);
-        rig.pass(20 * SECOND);
-        rig.raise(0);
+        scene.lose(0);
+        scene.pass(20 * SECOND);
+        scene.raise(0);
     }
-    rig.pass(10 * SECOND);
-    rig.lose(0);
-    let next = rig.volume.poll_timeout().expect("it is tried again");
-    assert!(next.since(rig.now) <= Duration::from_millis(125), "{:?}", next.since(rig.now));
+    scene.pass(10 * SECOND);
+    scene.lose(0);
+    let next = scene.volume.poll_timeout().expect("it is tried again");
+    assert!(next.since(scene.now) <= Duration::from_millis(125), "{:?}", next.since(scene.now));
 }
 
 #[test]
 fn what_becomes_of_paths_is_said_once_for_each_reason() {
-    let mut rig = Rig::up(2, robin());
-    let said = |rig: &mut Rig| std::iter::from_fn(|| rig.volume.poll_remark()).collect::<Vec<_>>();
-    assert_eq!(said(&mut rig), []);
+    let mut scene = Scene::up(2, robin());
+    let said = |scene: &mut Scene| std::iter::from_fn(|| scene.volume.poll_remark()).collect::<Vec<_>>();
+    assert_eq!(said(&mut scene), []);
     let down = |why: &str| OperatorNotice::PathDown { path: (None, 1), why: why.into() };
-    rig.lose(1);
-    assert_eq!(said(&mut rig), [down("the wire is cut")]);
+    scene.lose(1);
+    assert_eq!(said(&mut scene), [down("the wire is cut")]);
     let mut lines = 0;
-    let begun = rig.now;
-    while rig.now.since(begun) < 600 * SECOND {
-        rig.pass(15 * SECOND);
-        if rig.volume.path_info(1).unwrap().state == PathState::Connecting {
-            rig.say(1, Event::Down(DownReason::Silent("no answer".into())));
+    let begun = scene.now;
+    while scene.now.since(begun) < 600 * SECOND {
+        scene.pass(15 * SECOND);
+        if scene.volume.path_info(1).unwrap().state == PathState::Connecting {
+            scene.say(1, Event::Down(DownReason::Silent("no answer".into())));
         }
-        lines += said(&mut rig).len();
+        lines += said(&mut scene).len();
     }
     assert!((5..=11).contains(&lines), "once a minute: {lines}");
-    rig.pass(15 * SECOND);
-    rig.raise(1);
-    if rig.volume.path_info(1).unwrap().state == PathState::Up {
-        assert_eq!(said(&mut rig), [OperatorNotice::PathUp { path: (None, 1) }]);
+    scene.pass(15 * SECOND);
+    scene.raise(1);
+    if scene.volume.path_info(1).unwrap().state == PathState::Up {
+        assert_eq!(said(&mut scene), [OperatorNotice::PathUp { path: (None, 1) }]);
     }
-    rig.with(|volume, cx| volume.close(cx, SECOND));
-    rig.say(0, Event::Down(DownReason::Ended));
-    rig.say(1, Event::Down(DownReason::Ended));
-    assert_eq!(said(&mut rig), [], "what is closed is no news");
+    scene.with(|volume, cx| volume.close(cx, SECOND));
+    scene.say(0, Event::Down(DownReason::Ended));
+    scene.say(1, Event::Down(DownReason::Ended));
+    assert_eq!(said(&mut scene), [], "what is closed is no news");
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{Failure, Fault, IoId, Refusal};
 
-use super::script::Rig;
+use super::script::Scene;
 use super::*;
-use crate::path::{IoError, Protocol, ReservationRequest, Reservations};
+use crate::path::{IoError, Protocol, ReservationOp, Reservations};
 
 const KEY: Option<Key> = Some(Key(7));
 const KIND: Kind = Kind::WriteExclusive;
 
-fn register(mode: RegisterMode, new: Key) -> ReservationRequest {
+fn register(mode: RegisterMode, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);
-    ReservationRequest::Change(Action::Register(Register {
+    ReservationOp::Change(Action::Register(Register {
         mode,
         current: KEY,
         new,
@@ -25,23 +25,23 @@ fn register(mode: RegisterMode, new: Key) -> ReservationRequest {
     }))
 }
 
-fn up(protocol: Protocol) -> Rig {
-    let rig = Rig::up(2, robin());
-    rig.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(protocol));
-    rig
+fn up(protocol: Protocol) -> Scene {
+    let scene = Scene::up(2, robin());
+    scene.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(protocol));
+    scene
 }
 
-fn begin(rig: &mut Rig, request: &ReservationRequest) {
-    assert!(rig.with(|volume, cx| volume.request_reservation(cx, IoId(1), request.clone())));
+fn begin(scene: &mut Scene, request: &ReservationOp) {
+    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), request.clone())));
 }
 
-fn end(rig: &mut Rig) -> Option<Result<Option<Reservations>, Failure>> {
-    rig.volume.poll_reservation_reply().map(|(_, how)| how)
+fn end(scene: &mut Scene) -> Option<Result<Option<Reservations>, Failure>> {
+    scene.volume.poll_reservation_reply().map(|(_, how)| how)
 }
 
 /// Which paths are asked now.
-fn asked(rig: &Rig) -> [usize; 2] {
-    [0, 1].map(|path| rig.paths[path].0.borrow().requests.len())
+fn asked(scene: &Scene) -> [usize; 2] {
+    [0, 1].map(|path| scene.paths[path].0.borrow().requests.len())
 }
 
 fn absent() -> IoError {
@@ -51,124 +51,124 @@ fn absent() -> IoError {
 #[test]
 fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
     let (reserve, release) = (
-        ReservationRequest::Change(Action::Reserve { key: KEY, kind: KIND }),
-        ReservationRequest::Change(Action::Release { key: KEY, kind: KIND }),
+        ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND }),
+        ReservationOp::Change(Action::Release { key: KEY, kind: KIND }),
     );
-    let mut rig = up(Protocol::Iscsi);
-    begin(&mut rig, &reserve);
-    rig.replies(0, Ok(None));
-    assert_eq!(end(&mut rig), Some(Ok(None)));
-    rig.lose(0);
-    begin(&mut rig, &release);
-    assert_eq!(asked(&rig), [0, 0], "it would be done well by path 1, and nothing with it");
-    rig.pass(Duration::from_secs(1));
-    rig.raise(0);
-    assert_eq!(asked(&rig), [1, 0], "it waited for the path that holds");
-    rig.replies(0, Ok(None));
-    assert_eq!(end(&mut rig), Some(Ok(None)));
+    let mut scene = up(Protocol::Iscsi);
+    begin(&mut scene, &reserve);
+    scene.replies(0, Ok(None));
+    assert_eq!(end(&mut scene), Some(Ok(None)));
+    scene.lose(0);
+    begin(&mut scene, &release);
+    assert_eq!(asked(&scene), [0, 0], "it would be done well by path 1, and nothing with it");
+    scene.pass(Duration::from_secs(1));
+    scene.raise(0);
+    assert_eq!(asked(&scene), [1, 0], "it waited for the path that holds");
+    scene.replies(0, Ok(None));
+    assert_eq!(end(&mut scene), Some(Ok(None)));
     // Where that one does not come back, the end says that a path is missing.
-    begin(&mut rig, &reserve);
-    rig.replies(0, Ok(None));
-    end(&mut rig);
-    rig.lose(0);
-    begin(&mut rig, &release);
-    rig.pass(Duration::from_secs(120));
-    assert_eq!(end(&mut rig), Some(Err(Failure::Failed(Fault::PathLost))));
+    begin(&mut scene, &reserve);
+    scene.replies(0, Ok(None));
+    end(&mut scene);
+    scene.lose(0);
+    begin(&mut scene, &release);
+    scene.pass(Duration::from_secs(120));
+    assert_eq!(end(&mut scene), Some(Err(Failure::Failed(Fault::PathLost))));
     // Over NVMe the host holds it, by whatever path.
-    let mut rig = up(Protocol::Nvme);
-    begin(&mut rig, &reserve);
-    rig.replies(0, Ok(None));
-    end(&mut rig);
-    rig.lose(0);
-    begin(&mut rig, &release);
-    assert_eq!(asked(&rig), [0, 1]);
+    let mut scene = up(Protocol::Nvme);
+    begin(&mut scene, &reserve);
+    scene.replies(0, Ok(None));
+    end(&mut scene);
+    scene.lose(0);
+    begin(&mut scene, &release);
+    assert_eq!(asked(&scene), [0, 1]);
 }
 
 #[test]
 fn a_reservation_that_is_taken_once_more_does_not_meet_itself() {
-    let reserve = ReservationRequest::Change(Action::Reserve { key: KEY, kind: KIND });
-    let mut rig = up(Protocol::Iscsi);
-    rig.lose(0);
-    begin(&mut rig, &reserve);
-    rig.replies(1, Ok(None));
-    end(&mut rig);
-    rig.pass(Duration::from_secs(1));
-    rig.raise(0);
-    begin(&mut rig, &reserve);
-    assert_eq!(asked(&rig), [0, 1], "path 0 would conflict with our own");
+    let reserve = ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND });
+    let mut scene = up(Protocol::Iscsi);
+    scene.lose(0);
+    begin(&mut scene, &reserve);
+    scene.replies(1, Ok(None));
+    end(&mut scene);
+    scene.pass(Duration::from_secs(1));
+    scene.raise(0);
+    begin(&mut scene, &reserve);
+    assert_eq!(asked(&scene), [0, 1], "path 0 would conflict with our own");
 }
 
 #[test]
 fn a_registration_is_not_made_twice_by_a_path_that_has_made_it() {
-    let mut rig = up(Protocol::Iscsi);
-    begin(&mut rig, &register(RegisterMode::Add, Key(7)));
-    rig.replies(0, Ok(None));
-    rig.replies(1, Err(IoError::NotDone(Duration::ZERO)));
-    assert_eq!(asked(&rig), [0, 1], "path 0 would be refused: it is registered");
-    rig.replies(1, Ok(None));
-    assert_eq!(end(&mut rig), Some(Ok(None)));
+    let mut scene = up(Protocol::Iscsi);
+    begin(&mut scene, &register(RegisterMode::Add, Key(7)));
+    scene.replies(0, Ok(None));
+    scene.replies(1, Err(IoError::NotDone(Duration::ZERO)));
+    assert_eq!(asked(&scene), [0, 1], "path 0 would be refused: it is registered");
+    scene.replies(1, Ok(None));
+    assert_eq!(end(&mut scene), Some(Ok(None)));
     // The rest goes down: those that are up are registered, and it joins when it is up again.
-    let mut rig = up(Protocol::Iscsi);
-    begin(&mut rig, &register(RegisterMode::Add, Key(7)));
-    rig.paths[1].0.borrow_mut().claims_refused = true;
-    rig.replies(0, Ok(None));
-    rig.lose(1);
-    rig.paths[1].0.borrow_mut().claims_refused = false;
-    assert_eq!(end(&mut rig), Some(Ok(None)));
-    rig.pass(Duration::from_secs(1));
-    rig.raise(1);
-    assert_eq!(rig.replies(1, Err(IoError::NotDone(Duration::ZERO))), ReservationRequest::Report, "it joins");
+    let mut scene = up(Protocol::Iscsi);
+    begin(&mut scene, &register(RegisterMode::Add, Key(7)));
+    scene.paths[1].0.borrow_mut().claims_refused = true;
+    scene.replies(0, Ok(None));
+    scene.lose(1);
+    scene.paths[1].0.borrow_mut().claims_refused = false;
+    assert_eq!(end(&mut scene), Some(Ok(None)));
+    scene.pass(Duration::from_secs(1));
+    scene.raise(1);
+    assert_eq!(scene.replies(1, Err(IoError::NotDone(Duration::ZERO))), ReservationOp::Report, "it joins");
 }
 
 #[test]
 fn a_registration_that_one_path_did_not_have_is_removed_by_the_others() {
     for first in 0..2 {
-        let mut rig = up(Protocol::Iscsi);
-        begin(&mut rig, &register(RegisterMode::Remove, Key::NONE));
+        let mut scene = up(Protocol::Iscsi);
+        begin(&mut scene, &register(RegisterMode::Remove, Key::NONE));
         for path in 0..2 {
-            rig.replies(path, if path == first { Err(absent()) } else { Ok(None) });
+            scene.replies(path, if path == first { Err(absent()) } else { Ok(None) });
         }
-        assert_eq!(end(&mut rig), Some(Ok(None)), "path {first} was not registered");
+        assert_eq!(end(&mut scene), Some(Ok(None)), "path {first} was not registered");
     }
-    let mut rig = up(Protocol::Iscsi);
-    begin(&mut rig, &register(RegisterMode::Remove, Key::NONE));
-    (0..2).for_each(|path| _ = rig.replies(path, Err(absent())));
-    assert_eq!(end(&mut rig), Some(Err(Refusal::NotRegistered.into())), "none was");
+    let mut scene = up(Protocol::Iscsi);
+    begin(&mut scene, &register(RegisterMode::Remove, Key::NONE));
+    (0..2).for_each(|path| _ = scene.replies(path, Err(absent())));
+    assert_eq!(end(&mut scene), Some(Err(Refusal::NotRegistered.into())), "none was");
 }
 
 #[test]
 fn what_one_path_has_registered_is_not_forgotten_because_another_refused() {
-    let mut rig = up(Protocol::Iscsi);
-    begin(&mut rig, &register(RegisterMode::Add, Key(7)));
-    rig.replies(0, Ok(None));
-    rig.replies(1, Err(IoError::Failed(Refusal::NoRegistrationSpace.into())));
-    assert_eq!(end(&mut rig), Some(Err(Refusal::NoRegistrationSpace.into())));
-    assert_eq!(asked(&rig), [0, 1], "this host is registered, and the path joins");
-    rig.lose(1);
-    rig.paths[1].0.borrow_mut().requests.clear();
-    rig.pass(Duration::from_secs(1));
-    rig.raise(1);
-    assert_eq!(asked(&rig), [0, 1], "also when it comes again");
+    let mut scene = up(Protocol::Iscsi);
+    begin(&mut scene, &register(RegisterMode::Add, Key(7)));
+    scene.replies(0, Ok(None));
+    scene.replies(1, Err(IoError::Failed(Refusal::NoRegistrationSpace.into())));
+    assert_eq!(end(&mut scene), Some(Err(Refusal::NoRegistrationSpace.into())));
+    assert_eq!(asked(&scene), [0, 1], "this host is registered, and the path joins");
+    scene.lose(1);
+    scene.paths[1].0.borrow_mut().requests.clear();
+    scene.pass(Duration::from_secs(1));
+    scene.raise(1);
+    assert_eq!(asked(&scene), [0, 1], "also when it comes again");
 }
 
 #[test]
 fn a_claim_that_is_put_off_is_not_asked_again_without_a_pause() {
     let hows: [fn() -> IoError; 2] = [|| IoError::NotDone(Duration::ZERO), || IoError::InDoubt];
     for how in hows {
-        let mut rig = up(Protocol::Nvme);
-        begin(&mut rig, &ReservationRequest::Report);
+        let mut scene = up(Protocol::Nvme);
+        begin(&mut scene, &ReservationOp::Report);
         let mut asks = 0;
         for _ in 0..5000 {
             for path in 0..2 {
-                while asked(&rig)[path] > 0 && asks < 1000 {
+                while asked(&scene)[path] > 0 && asks < 1000 {
                     asks += 1;
-                    rig.replies(path, Err(how()));
+                    scene.replies(path, Err(how()));
                 }
             }
-            rig.pass(Duration::from_millis(1));
+            scene.pass(Duration::from_millis(1));
         }
         assert!((8..20).contains(&asks), "{:?}: {asks} times in 5 seconds", how());
-        rig.pass(Duration::from_secs(115));
-        assert_eq!(end(&mut rig), Some(Err(Failure::Failed(Fault::PathLost))));
+        scene.pass(Duration::from_secs(115));
+        assert_eq!(end(&mut scene), Some(Err(Failure::Failed(Fault::PathLost))));
     }
 }

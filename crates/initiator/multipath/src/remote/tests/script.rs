@@ -12,7 +12,7 @@ use stream::{Received, RecvOp, SendOp};
 use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
 
 use super::super::{RemoteVolume, Terms};
-use crate::path::{DownReason, Event, IoError, Path, Protocol, ReservationRequest, Reservations, VolumeInfo};
+use crate::path::{DownReason, Event, IoError, Path, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 /// What a path was given, and what it will say.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub struct Script {
     pub given: VecDeque<(IoId, Op, Payload)>,
     /// It has no room for questions about reservations.
     pub claims_refused: bool,
-    pub requests: VecDeque<(IoId, ReservationRequest)>,
+    pub requests: VecDeque<(IoId, ReservationOp)>,
     pub says: VecDeque<Event>,
     pub connects: u32,
     pub fences: u32,
@@ -90,8 +90,8 @@ impl Path for Scripted {
         &mut self,
         _: &mut Cx<'_>,
         id: IoId,
-        request: ReservationRequest,
-    ) -> Result<(), ReservationRequest> {
+        request: ReservationOp,
+    ) -> Result<(), ReservationOp> {
         let mut script = self.0.borrow_mut();
         if script.claims_refused {
             return Err(request);
@@ -140,7 +140,7 @@ pub fn geometry() -> Geometry {
     }
 }
 
-pub fn volume_info() -> VolumeInfo {
+pub fn info() -> VolumeInfo {
     VolumeInfo {
         uuid: Some(UUID),
         geometry: Some(geometry()),
@@ -154,7 +154,7 @@ pub fn volume_info() -> VolumeInfo {
 }
 
 /// A volume over such paths, and the clock.
-pub struct Rig {
+pub struct Scene {
     pub volume: RemoteVolume<Scripted>,
     pub paths: Vec<Scripted>,
     pub pool: Pool,
@@ -164,26 +164,26 @@ pub struct Rig {
     next: u64,
 }
 
-impl Rig {
+impl Scene {
     /// Paths connect.
-    pub fn new(paths: usize, terms: Terms) -> Rig {
+    pub fn new(paths: usize, terms: Terms) -> Scene {
         let paths: Vec<Scripted> = (0..paths).map(|_| Scripted::default()).collect();
         paths.iter().for_each(|path| path.0.borrow_mut().window = 64);
         let pool = Pool::new(1 << 20);
         let (mut entropy, now) = (Entropy::new([7; 32]), Time(1_000_000_000));
         let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
         let volume = RemoteVolume::open(&mut cx, paths.clone(), terms);
-        Rig { volume, paths, pool, entropy, now, ended: vec![], next: 1 }
+        Scene { volume, paths, pool, entropy, now, ended: vec![], next: 1 }
     }
 
     /// All paths are up.
-    pub fn up(paths: usize, terms: Terms) -> Rig {
-        let mut rig = Rig::new(paths, terms);
+    pub fn up(paths: usize, terms: Terms) -> Scene {
+        let mut scene = Scene::new(paths, terms);
         for at in 0..paths {
-            rig.say(at, Event::Up(Arc::new(volume_info())));
+            scene.say(at, Event::Up(Arc::new(info())));
         }
-        while rig.volume.poll_event().is_some() {}
-        rig
+        while scene.volume.poll_event().is_some() {}
+        scene
     }
 
     pub fn with<T>(&mut self, act: impl FnOnce(&mut RemoteVolume<Scripted>, &mut Cx<'_>) -> T) -> T {
@@ -270,7 +270,7 @@ impl Rig {
     }
 
     pub fn raise(&mut self, path: usize) {
-        self.say(path, Event::Up(Arc::new(volume_info())));
+        self.say(path, Event::Up(Arc::new(info())));
     }
 
     /// What has ended since this was last asked: names and whether well.
@@ -278,7 +278,7 @@ impl Rig {
         self.ended.drain(..).map(|done| (done.id.0, done.result.is_ok())).collect()
     }
 
-    pub fn replies(&mut self, path: usize, how: Result<Option<Reservations>, IoError>) -> ReservationRequest {
+    pub fn replies(&mut self, path: usize, how: Result<Option<Reservations>, IoError>) -> ReservationOp {
         let (id, request) =
             self.paths[path].0.borrow_mut().requests.pop_front().expect("something is claimed");
         self.say(path, Event::ReservationReply { id, how });

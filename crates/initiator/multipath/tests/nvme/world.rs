@@ -388,7 +388,7 @@ impl<P: Path> World<P> {
         self.until("connection", |events| {
             let at = events.iter().position(|event| matches!(event, Event::Up(_) | Event::Down(_)))?;
             match events.remove(at) {
-                Event::Up(volume_info) => Some(Ok(volume_info)),
+                Event::Up(info) => Some(Ok(info)),
                 Event::Down(why) => Some(Err(why)),
                 _ => None,
             }
@@ -429,7 +429,7 @@ impl<P: Path> World<P> {
     /// Something about reservations.
     pub fn request_reservation(
         &mut self,
-        request: blockwire_multipath::ReservationRequest,
+        request: blockwire_multipath::ReservationOp,
     ) -> Result<Option<blockwire_multipath::Reservations>, blockwire_multipath::IoError> {
         let id = IoId(self.next);
         self.next += 1;

@@ -1,0 +1,59 @@
+//! The registration of one path that has come up: what is asked next, and what is known.
+
+use volume::reservation::Key;
+use volume::{IoId, Time};
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Registering {
+    pub(super) step: Step,
+    /// When it is used as it is; `NEVER` while it does not serve.
+    pub(super) until: Time,
+    /// Nothing is asked before this time.
+    pub(super) not_before: Time,
+    /// How often it was put off.
+    pub(super) pauses: u8,
+    /// How often it was registered.
+    pub(super) tries: u8,
+    /// The target has said that it is registered.
+    pub(super) is_done: bool,
+    /// The last report said whose registrations are.
+    pub(super) is_named: bool,
+    /// This host was registered again since it was asked what it is asked now.
+    pub(super) is_outdated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A report is to be asked for.
+    Look,
+    Looking(IoId),
+    /// It is to be registered.
+    Register(KnownKey),
+    /// `is_first`: no registration of it was in doubt before.
+    Registering {
+        name: IoId,
+        old: KnownKey,
+        is_first: bool,
+    },
+    /// Its registration is to be taken back.
+    Remove,
+    Removing(IoId),
+}
+
+impl Step {
+    /// The question that is out.
+    pub(super) fn name(self) -> Option<IoId> {
+        match self {
+            Step::Looking(name) | Step::Registering { name, .. } | Step::Removing(name) => Some(name),
+            Step::Look | Step::Register(_) | Step::Remove => None,
+        }
+    }
+}
+
+/// What the path is known to be registered with; the target refuses its registration if that is not so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KnownKey {
+    Nothing,
+    Key(Key),
+}
