@@ -7,6 +7,8 @@
 //! A reservation is held by the nexus that took it, and a RELEASE by any other succeeds and does nothing
 //! (SPC-4 §5.9.11.2): so it goes by the path that holds, and waits for that one if it is down.
 
+use std::time::Duration;
+
 use buf::Cx;
 use volume::reservation::{Action, Key, RegisterMode};
 use volume::{Failure, IoId, Refusal, Time};
@@ -15,6 +17,9 @@ use super::registering::pause;
 use super::{ABORTED, PATH_LOST, RemoteVolume, Stage};
 use crate::path::{IoError, Path, Protocol, ReservationOp, Reservations};
 
+/// What a path was asked it has at least so long to answer, however soon what waits for a path fails: it may do it
+/// still, and its caller would be told that it failed.
+const ANSWER_LEAST: Duration = Duration::from_secs(30);
 /// Most requests in work on a volume.
 pub const REQUESTS_MAX: usize = 16;
 
@@ -31,6 +36,8 @@ pub(super) struct PendingRequest {
     done: u32,
     path: Option<u8>,
     deadline: Time,
+    /// The path that is asked has as long as this.
+    asked_until: Time,
     /// It is not asked before this time, having been put off so often.
     not_before: Time,
     pauses: u8,
@@ -42,6 +49,11 @@ pub(super) struct PendingRequest {
 }
 
 impl PendingRequest {
+    /// When it has waited long enough: for a path, or for the answer of the path that it was given to.
+    fn until(&self) -> Time {
+        if self.path.is_some() { self.deadline.max(self.asked_until) } else { self.deadline }
+    }
+
     fn registers(&self) -> bool {
         matches!(self.request, ReservationOp::Change(Action::Register(_)))
     }
@@ -85,6 +97,7 @@ impl<P: Path> RemoteVolume<P> {
             done: 0,
             path: None,
             deadline,
+            asked_until: cx.now,
             not_before: cx.now,
             pauses: 0,
             skips: 0,
@@ -129,7 +142,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         let index = first.todo.trailing_zeros() as usize;
         if self.slots[index].path.request_reservation(cx, first.name, first.request.clone()).is_ok() {
-            first.path = Some(index as u8);
+            (first.path, first.asked_until) = (Some(index as u8), cx.now + ANSWER_LEAST);
             self.touch(index);
         } else {
             // One that takes none for now keeps nothing from going by another that is as good.
@@ -207,6 +220,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         self.has_work = true;
         first.path = None;
+        self.tasks.expiry = self.tasks.expiry.min(first.deadline);
         let report = first.request == ReservationOp::Report;
         let result = match how {
             Ok(found) => {
@@ -283,10 +297,11 @@ impl<P: Path> RemoteVolume<P> {
     pub(super) fn expire_requests(&mut self, now: Time) {
         let mut index = 0;
         while let Some(request) = self.requests.get(index) {
-            if request.deadline <= now {
+            let until = request.until();
+            if until <= now {
                 self.end_request(now, index, Err(PATH_LOST));
             } else {
-                self.tasks.expiry = self.tasks.expiry.min(request.deadline);
+                self.tasks.expiry = self.tasks.expiry.min(until);
                 index += 1;
             }
         }

@@ -49,6 +49,25 @@ fn absent() -> IoError {
 }
 
 #[test]
+fn what_a_path_was_asked_is_not_told_to_have_failed_while_the_path_may_still_do_it() {
+    let reserve = ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND });
+    // Nothing waits, but what goes at once need not.
+    for queue_timeout in [Duration::ZERO, Duration::from_secs(1)] {
+        let mut scene = Scene::up(2, Terms { queue_timeout, ..robin() });
+        begin(&mut scene, &reserve);
+        scene.pass(Duration::from_secs(5));
+        assert_eq!((end(&mut scene), asked(&scene)), (None, [1, 0]), "{queue_timeout:?}");
+        scene.replies(0, Ok(None));
+        assert_eq!(end(&mut scene), Some(Ok(None)), "{queue_timeout:?}");
+        // What came back undone waits no longer than that.
+        begin(&mut scene, &reserve);
+        scene.replies(0, Err(IoError::NotDone(Duration::from_secs(60))));
+        scene.pass(Duration::from_secs(2));
+        assert_eq!(end(&mut scene), Some(Err(Failure::Failed(Fault::PathLost))), "{queue_timeout:?}");
+    }
+}
+
+#[test]
 fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
     let (reserve, release) = (
         ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND }),
