@@ -20,6 +20,15 @@ use crate::error::{Error, Kind};
 const SYSTEM: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// Whether a nexus outlives the process that has it.
+/// ```
+/// use blockwire_client::{Initiator, Nexus, Settings};
+///
+/// let first = Initiator::new(Settings::default())?;
+/// let nexus = Nexus::Inherited(first.who().isid);
+/// let next = Initiator::new(Settings { nexus, ..Settings::default() })?;
+/// assert_eq!(first.who().isid, next.who().isid);
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nexus {
     /// A nexus of this process alone: several may use one target side by side.

@@ -447,6 +447,21 @@ impl Initiator {
 
     /// Starts an operation. It ends by [`Initiator::poll_done`]; it comes back if as many are in work as
     /// can be, or the volume is not there.
+    /// ```no_run
+    /// use blockwire_client::{Handle, Initiator, Io, Op, Span};
+    ///
+    /// fn read_first_block(initiator: &mut Initiator, volume: Handle) -> Option<buf::Payload> {
+    ///     let payload = buf::Payload::In(initiator.memory(4096)?);
+    ///     let (id, op) = (initiator.fresh_id(), Op::Read(Span { lba: 0, blocks: 8 }));
+    ///     initiator.submit(volume, Io { id, epoch: volume::Epoch(0), op, payload }).ok()?;
+    ///     loop {
+    ///         initiator.turn(None);
+    ///         if let Some(done) = initiator.poll_done(volume) {
+    ///             return done.result.is_ok().then_some(done.payload);
+    ///         }
+    ///     }
+    /// }
+    /// ```
     #[inline]
     pub fn submit(&mut self, volume: Handle, io: Io) -> Result<(), Io> {
         self.inline.with(|client, cx| client.submit(cx, volume, io))
@@ -502,6 +517,14 @@ impl Initiator {
     }
 
     /// Asks about, or changes, a volume's reservations, and waits for the answer.
+    /// ```no_run
+    /// use blockwire_client::{Handle, Initiator, ReservationOp};
+    ///
+    /// fn is_reserved(initiator: &mut Initiator, volume: Handle) -> Result<bool, blockwire_client::Error> {
+    ///     let report = initiator.request_reservation(volume, ReservationOp::Report)?;
+    ///     Ok(report.is_some_and(|report| report.held.is_some()))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// What the target refused; no answer in time.

@@ -75,6 +75,12 @@ fn error_of(url: &Url, why: &DownReason) -> Error {
 }
 
 /// Asks what there is: iSCSI targets by SendTargets, NVMe subsystems by the discovery log and its referrals.
+/// ```no_run
+/// for target in blockwire_client::discover("iscsi://192.0.2.1")?.targets {
+///     println!("{} at {}", target.name, target.address);
+/// }
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 ///
 /// # Errors
 /// If nobody could be asked. That there is nothing is no error here.
@@ -240,6 +246,14 @@ impl TestRead {
 }
 
 /// Brings one path up, looks at each step and reads a block.
+/// ```no_run
+/// let examined = blockwire_client::examine("nvme+tcp://192.0.2.1/nqn.2026-11.io.blockwire:demo/1")?;
+/// for line in &examined.lines {
+///     println!("{}: {:?}", line.stage, line.event);
+/// }
+/// println!("{} blocks", examined.outcome?.geometry.map_or(0, |geometry| geometry.blocks));
+/// # Ok::<(), blockwire_client::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the URL makes no sense, its host has no address, or a secret is not there; what fails after that is in
