@@ -1,5 +1,5 @@
-//! The loop of every server: what is ready goes to the server, what it asks goes to the disk, what ended
-//! goes back, until nothing moves; then it waits.
+//! The event loop of all servers: it passes ready descriptors to the server, operations to the disk and completions
+//! back, until there is nothing left to do; then it waits.
 
 use std::io;
 use std::time::Duration;
@@ -10,21 +10,20 @@ use crate::disk::Disk;
 use crate::requests::{Ended, Requests};
 use crate::wait::{Ready, Stop, Waiter, now};
 
-/// How long a server that was asked to stop waits for what is at the disk; then it answers with an error.
+/// How long a server that was asked to stop waits for operations at the disk; then it answers with an error.
 const STOP_WAIT: Duration = Duration::from_secs(10);
-/// How long it then still tries to get its answers to those who asked.
+/// How long it then still tries to deliver its answers.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How soon memory is looked for again that nobody had: it may come back without any of the server's own requests
-/// ending, and nobody tells.
+/// Interval between attempts to allocate memory: it may be freed without a completion of the server's own requests.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How often disk and server may move in turn before descriptors are looked at.
+/// Rounds of disk and server before descriptors are checked.
 const ROUNDS: usize = 64;
 
 /// What the loop needs of a server.
 pub(crate) trait EventHandler {
-    /// Its name for a request.
+    /// Identifies a request.
     type Token;
     /// Its requests.
     fn requests(&mut self) -> &mut Requests<Self::Token>;
@@ -38,21 +37,20 @@ pub(crate) trait EventHandler {
     fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool>;
     /// When to be called by [`EventHandler::advance`] at the latest.
     fn poll_timeout(&self) -> Option<Time>;
-    /// Whether anything waits for memory. What brings requests is not waited for meanwhile, or it would be told of
-    /// again and again.
+    /// Whether anything waits for memory. Meanwhile descriptors that bring requests are not polled, to avoid a busy loop.
     fn is_short(&self) -> bool;
-    /// Shall end. True: its users end it when they are done, however long that takes.
+    /// Asks it to stop. True: it stops when its users are done, however long that takes.
     fn stop(&mut self, waiter: &Waiter, how: StopMode) -> bool;
-    /// Whether those who asked have all their answers, and no more will ask.
+    /// Whether all answers are delivered, and no more requests will come.
     fn is_over(&self) -> bool;
 }
 
-/// How a server ends.
+/// How a server stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopMode {
-    /// As soon as is good for its users.
+    /// As soon as its users are done.
     WhenDone,
-    /// Now, whatever they do.
+    /// Now, even if they are not.
     Now,
 }
 
@@ -110,9 +108,9 @@ pub(crate) fn run(handler: &mut impl EventHandler, disk: &mut dyn Disk, stop: &S
     }
 }
 
-/// Waits, after a server has failed, until nothing that it submitted is at the disk any more, or `stop` is asked. The
-/// next server of the same disk is asked all of it again: an operation that ended later would be taken for one of that
-/// server's, and an old write could land behind a newer one.
+/// After a server has failed, waits until all its operations have completed, or `stop` is requested. Its users resend
+/// them to the next server of the same disk: a late completion would be taken for one of that server's operations, and
+/// an old write could land after a newer one.
 pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &Stop) {
     while requests.in_flight() > 0 && stop.times() == 0 && disk.drive(Some(Duration::ZERO)).is_ok() {
         while let Some(done) = disk.poll_done() {
@@ -122,8 +120,8 @@ pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &S
     }
 }
 
-/// While it lives, the kernel does not make this thread wait for dirty pages when memory is short: those may be
-/// pages of a file system on the very disk that this thread serves, and then neither would ever go on.
+/// While it lives, the kernel does not make this thread wait for dirty pages when memory is low: they may belong to a
+/// file system on the disk that this thread serves, which would be a deadlock.
 struct IoFlusher {
     begun: bool,
 }
@@ -133,7 +131,7 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 const PR_GET_IO_FLUSHER: libc::c_int = 58;
 
 impl IoFlusher {
-    /// Where the kernel grants it: it takes CAP_SYS_RESOURCE.
+    /// If the kernel allows it: it needs CAP_SYS_RESOURCE.
     fn begin() -> IoFlusher {
         // SAFETY: two calls without memory; they concern the calling thread alone.
         let begun = unsafe {
@@ -159,8 +157,8 @@ enum Work {
     DiskGone(io::Error),
 }
 
-/// Lets disk and server work until neither has anything to do, or others wait to be heard: a machine that asks
-/// without end must not keep a [`Stop`] or its other users from being heard.
+/// Lets disk and server work until neither has anything to do, or the round limit is reached: a client that sends
+/// requests without end must not delay a [`Stop`] or other clients.
 fn work(
     handler: &mut impl EventHandler,
     disk: &mut dyn Disk,

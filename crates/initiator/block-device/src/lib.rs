@@ -1,12 +1,12 @@
 //! A volume as a local block device.
 //!
-//! A server (NBD, FUSE, ublk, vhost-user) takes requests from the local system and gives them to a
-//! [`Disk`]; it knows neither protocols nor where the volume is. Invariant: every request that a server
-//! took is answered exactly once, also when the disk goes away.
+//! A server (NBD, FUSE, ublk, vhost-user) takes requests from the local system and passes them to a
+//! [`Disk`]; it does not know where the volume is. Invariant: every request that a server has taken is answered
+//! exactly once, even if the disk is lost.
 //!
-//! All servers are used alike: `Server::new` makes what the system sees and says what is in the way;
-//! `Server::run` serves a disk on the calling thread until a [`Stop`] is asked, from any thread or from a
-//! signal's handler; `Server::statistics` are counters that any thread may read meanwhile. One server serves
+//! All servers are used alike: `Server::new` creates the device or socket, or reports why it cannot;
+//! `Server::run` serves a disk on the calling thread until a [`Stop`] is requested, from any thread or from a
+//! signal handler; `Server::statistics` are counters that any thread may read meanwhile. One server serves
 //! one disk. [`best`] chooses a server.
 //!
 //! ```no_run
@@ -15,7 +15,7 @@
 //!
 //! fn attach(disk: &mut dyn Disk, stop: &Stop) -> std::io::Result<()> {
 //!     let choice = best();
-//!     eprintln!("{choice}"); // for example: fuse; not ublk: /dev/ublk-control is not there: ...
+//!     eprintln!("{choice}"); // for example: fuse; not ublk: /dev/ublk-control does not exist: ...
 //!     match choice.via {
 //!         Via::Ublk => {
 //!             let server = ublk::Server::new(ublk::Settings::default(), disk)?;

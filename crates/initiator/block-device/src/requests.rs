@@ -1,11 +1,10 @@
-//! Requests of bytes made operations of blocks.
+//! Turns requests on bytes into operations on blocks.
 //!
-//! Local systems ask for any bytes; a volume reads and writes whole blocks of at most so many at a
-//! time. Here each request is cut, its ragged edges are read first and written back, and its parts are
-//! collected again. Invariants: a request that [`Requests::start`] took ends exactly once, by
-//! [`Requests::poll_ended`]; it holds all its memory before anything of it is submitted, so none waits
-//! for memory while others wait for its; and a write with a ragged edge shares no block with another
-//! write in flight.
+//! Local systems access any bytes; a volume reads and writes whole blocks, up to a limit per operation. Each request is
+//! split, partial blocks at its edges are read first and written back, and its parts are joined again. Invariants: a
+//! request taken by [`Requests::start`] ends exactly once, by [`Requests::poll_ended`]; it has all its memory before
+//! anything of it is submitted, so that requests cannot deadlock on memory; and a write with partial blocks shares no
+//! block with another write in flight.
 
 mod memory;
 
@@ -22,9 +21,8 @@ use crate::statistics::{Counted, Statistics};
 pub(crate) use memory::{Parts, read_parts, truncate_parts};
 use memory::{fill_edges, inner};
 
-/// The name that an operation has at the disk: of which slot, in which of its lives, and which part of the
-/// request there. A request has a part per block where a disk carries no more at a time, so a part's number
-/// has more bits than a slot's.
+/// Identifies an operation at the disk: slot, generation of the slot, and part of the request. If the disk's limit is
+/// one block, a request has a part per block, so the part number has more bits than the slot number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OperationId {
     /// The low 24 bits count.
@@ -36,7 +34,7 @@ struct OperationId {
 
 /// Most parts of a request.
 const PARTS_MAX: u32 = 1 << 24;
-/// What of a generation is in a name.
+/// The bits of a generation in an identifier.
 const GENERATION: u32 = (1 << 24) - 1;
 
 impl OperationId {
@@ -54,7 +52,7 @@ impl OperationId {
     }
 }
 
-/// What a request wants. Positions and lengths are in bytes.
+/// The kind of a request. Positions and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Read,
@@ -72,7 +70,7 @@ impl RequestKind {
     }
 }
 
-/// A request; `token` is the server's own name for it.
+/// A request; `token` is the server's identifier for it.
 #[derive(Debug)]
 pub(crate) struct Request<T> {
     pub(crate) token: T,
@@ -129,7 +127,7 @@ enum Phase {
     /// Its edges are being read.
     Edges,
     Body,
-    /// What it wrote is being made stable.
+    /// Its writes are being flushed.
     Stable,
 }
 
@@ -168,7 +166,7 @@ pub(crate) struct Requests<T> {
     free: Vec<u16>,
     /// Writes that wait until others have ended, oldest first.
     waiting: VecDeque<u16>,
-    /// Writes at work that have ragged edges.
+    /// Writes in flight with partial blocks.
     ragged: usize,
     ended: VecDeque<Ended<T>>,
     statistics: Arc<Statistics>,
@@ -260,8 +258,8 @@ impl<T> Requests<T> {
         Ok(())
     }
 
-    /// Whether the volume, as it is now, takes such a request. A server asks before it looks for a write's
-    /// memory, and [`Requests::start`] asks again: nobody keeps an answer, for protection and size change.
+    /// Whether the volume accepts such a request now. A server checks before it allocates memory for a write, and
+    /// [`Requests::start`] checks again, since protection and size may change.
     pub(crate) fn judge(
         &self,
         disk: &dyn Disk,
@@ -286,8 +284,8 @@ impl<T> Requests<T> {
         }
     }
 
-    /// A write brings all of its bytes, or fails: one that a server thought would be refused, and that is not, has
-    /// none, and must not end as if it had been written.
+    /// A write without all of its bytes fails: the server allocated none if it expected a refusal, and such a write must
+    /// not complete as if it had been done.
     fn check_payload(&self, request: &Request<T>) -> Result<(), RequestError> {
         let &Request { ask, at, len, .. } = request;
         if !matches!(ask, RequestKind::Write { .. }) || len == 0 {
@@ -449,7 +447,7 @@ impl<T> Requests<T> {
                 (Phase::Edges, _) if done.payload.len() as u64 == self.block => {
                     task.edges[part].memory = done.payload;
                 }
-                // What did not come must not be made up.
+                // Missing data must not be invented.
                 (Phase::Edges, _) => {
                     task.trouble.get_or_insert(RequestError::Io);
                 }

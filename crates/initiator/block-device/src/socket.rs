@@ -1,7 +1,6 @@
-//! A Unix socket that only those may open who shall.
+//! A listening Unix socket with restricted access.
 //!
-//! Invariant: what is removed from the file system is a socket of our own user that nobody listens on, or the
-//! very one that was made here.
+//! Invariant: only a stale socket of our own user, or the socket created here, is ever removed from the file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::wait::{EventKey, Waiter, now};
 
-/// A socket that listens at a path, which goes with it.
+/// A socket that listens at a path, which is removed with it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
@@ -24,8 +23,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens at a path, which has this mode from its first moment. A socket of ours there that nobody listens
-    /// on is replaced.
+    /// Listens at a path, with this mode from the start. A stale socket of our own is replaced.
     ///
     /// # Errors
     /// What the system says; `AddrInUse` if anything else is there.
@@ -65,11 +63,11 @@ impl Drop for Listener {
     }
 }
 
-/// How long nobody is let in when the system has no descriptor or no memory for another.
+/// How long no connection is accepted when the system has no descriptor or memory left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether those who wait at a listener are let in. Invariant: while there is no descriptor for another, the
-/// listener is not waited for, so that who waits there keeps nobody awake.
+/// Whether a listener accepts connections. Invariant: without a free descriptor the listener is not polled, so that
+/// waiting clients cause no busy loop.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptGate {
     watched: bool,
@@ -101,7 +99,7 @@ impl AcceptGate {
         Ok(())
     }
 
-    /// Lets one in who waits.
+    /// Accepts a waiting client.
     pub(crate) fn accept(&mut self, listener: &Listener) -> Option<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         self.handle_accepted(rustix::net::accept_with(listener, flags))
@@ -121,7 +119,7 @@ impl AcceptGate {
         }
     }
 
-    /// Lets nobody in for a while.
+    /// Accepts no client for a while.
     pub(crate) fn pause(&mut self) {
         self.paused_until = Some(now() + PAUSE);
     }

@@ -1,4 +1,4 @@
-//! Waiting for a server's descriptors and for the disk at once, and asking a server to stop.
+//! Waiting for the descriptors of a server and its disk, and stopping a server.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,8 +11,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::disk::Disk;
 
-/// Asks one server to stop, from any thread: when it is asked first, as soon as is good for its users; when
-/// it is asked again, at once.
+/// Stops one server, from any thread: on the first call as soon as its users are done, on the second at once.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<Inner>);
 
@@ -29,14 +28,14 @@ impl Stop {
         Ok(Stop(Arc::new(Inner { event, times: AtomicU32::new(0) })))
     }
 
-    /// Now. It may be called where signals are handled.
+    /// Requests a stop. May be called in a signal handler.
     pub fn stop(&self) {
         self.0.times.fetch_add(1, Ordering::Release);
         // It fails only when the count is full, and then it is readable too.
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// How often it was asked.
+    /// How often a stop was requested.
     pub fn times(&self) -> u32 {
         self.0.times.load(Ordering::Acquire)
     }
@@ -67,7 +66,7 @@ const EVENTS: usize = 64;
 pub(crate) struct Ready {
     pub(crate) key: EventKey,
     pub(crate) readable: bool,
-    /// The other side is gone; this is told again and again.
+    /// The peer is gone; reported each time.
     pub(crate) hung_up: bool,
 }
 

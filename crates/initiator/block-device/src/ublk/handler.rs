@@ -21,13 +21,13 @@ const CONTROL: EventKey = EventKey(1);
 const USE_CHECKED: EventKey = EventKey(2);
 const SECTOR: u64 = 512;
 const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
-/// How often a device that is to stop is asked whether it is still used.
+/// Interval of the check whether a device that is to stop is still in use.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) struct UblkHandler<'a, D> {
     server: &'a Server,
     ready: Option<Called<'a>>,
-    /// Somebody was told that the device can be used.
+    /// The device was reported as ready.
     told: bool,
     driver: D,
     requests: Requests<u16>,
@@ -39,7 +39,7 @@ pub(super) struct UblkHandler<'a, D> {
     resize_wanted: bool,
     /// Requests without room or memory.
     parked: Vec<(u16, Descriptor)>,
-    /// Slots that the driver has taken back.
+    /// Slots that the driver has aborted.
     aborted: u16,
     stop: Option<StopMode>,
     stop_sent: bool,
@@ -79,7 +79,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
         Ok(())
     }
 
-    /// Says, once, that the device is there.
+    /// Reports the device as ready, once.
     fn tell(&mut self) -> io::Result<()> {
         if let Some(ready) = self.ready.take() {
             ready(&block_path(self.server.info.device))?;
@@ -88,7 +88,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
         Ok(())
     }
 
-    /// Serves until the end. After an error nothing of it is at the disk any more if somebody may recover the device.
+    /// Serves until the end. If it fails and the device may be recovered, all its operations have completed.
     pub(super) fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
         let result = event_loop::run(self, disk, stop);
         if result.is_err() && !self.is_done_with() {
@@ -97,7 +97,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
         result
     }
 
-    /// Whether the device was told to end, or never came to be used: then nobody is to recover it.
+    /// Whether the device was stopped, or never became ready: then it is not to be recovered.
     pub(super) fn is_done_with(&self) -> bool {
         self.stop_sent || self.stop == Some(StopMode::Now) || !self.told
     }
@@ -123,7 +123,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
             Err(errno) => return self.commit(tag, -errno),
         };
         let mut data = Parts::new();
-        // What is refused anyhow needs no memory: `start` refuses it by the same facts.
+        // A request that will be refused needs no memory: `start` makes the same check.
         if matches!(ask, RequestKind::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
             let Some(memory) = self.requests.memory(disk, at, len) else {
                 return self.parked.push((tag, descriptor));
@@ -148,8 +148,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
         self.committed = true;
     }
 
-    /// Asked to end, it ends when nobody uses the device: another thread looks, for what it does there may wait for
-    /// answers of this one.
+    /// Stops the device when it has no users. Another thread checks that, because the check may wait for this thread.
     fn go_on_stopping(&mut self) -> io::Result<()> {
         let Some(how) = self.stop else { return Ok(()) };
         if self.stop_sent || self.command.is_some() {
@@ -182,13 +181,13 @@ fn understood(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
         op::WRITE_ZEROES => RequestKind::Zero { unmap: op_flags & wire::IO_NOUNMAP == 0, stable },
         _ => return Err(libc::EOPNOTSUPP),
     };
-    // Of a flush the place means nothing: the driver sends the number that no sector has.
+    // A flush has no position: the driver sends an invalid sector number.
     if ask == RequestKind::Flush {
         return Ok((ask, 0, 0));
     }
     let at = sector.checked_mul(SECTOR).ok_or(libc::EIO)?;
     let len = u64::from(sectors) * SECTOR;
-    // The kernel asks for no more than it was told; what nobody can have memory for would wait for ever.
+    // The kernel stays within the limits that it was told. A larger request would wait for memory forever.
     let most = if matches!(ask, RequestKind::Read | RequestKind::Write { .. }) {
         IO_MAX.into()
     } else {
@@ -250,7 +249,7 @@ impl<D: Driver> EventHandler for UblkHandler<'_, D> {
             waiter.add(queue, QUEUE, true, false)?;
             waiter.add(control, CONTROL, true, false)?;
             waiter.add(looked, USE_CHECKED, true, false)?;
-            // What the server before this one had taken comes again as soon as the driver may give it.
+            // The driver resends the requests of the previous server as soon as it may.
             if self.server.recovers {
                 self.tell()?;
             }
