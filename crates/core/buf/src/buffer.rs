@@ -21,11 +21,11 @@ pub struct BufMut {
     len: u32,
     /// Bytes from `at` on that are this buffer's.
     room: u32,
-    keeper: Keeper,
+    owner: OwnerMut,
 }
 
 /// Whose the memory is.
-enum Keeper {
+enum OwnerMut {
     /// A whole block, or a part of one (the lease knows), whose shares are counted then.
     Pool { pool: Rc<Arena>, lease: Lease },
     /// Somebody else's; the loan counts its shares itself.
@@ -35,11 +35,11 @@ enum Keeper {
 impl BufMut {
     pub(crate) fn new(pool: Rc<Arena>, lease: Lease, len: u32) -> Self {
         let at = pool.address(lease);
-        BufMut { at, len, room: lease.block_bytes() as u32, keeper: Keeper::Pool { pool, lease } }
+        BufMut { at, len, room: lease.block_bytes() as u32, owner: OwnerMut::Pool { pool, lease } }
     }
 
     pub(crate) fn of_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
-        BufMut { at, len, room: len, keeper: Keeper::Lent(loan) }
+        BufMut { at, len, room: len, owner: OwnerMut::Lent(loan) }
     }
 
     /// Address of the first byte, for the kernel.
@@ -69,32 +69,32 @@ impl BufMut {
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> BufMut {
         assert!(at <= self.len as usize, "cut outside of a buffer");
-        let keeper = match &mut self.keeper {
-            Keeper::Pool { pool, lease } => {
+        let owner = match &mut self.owner {
+            OwnerMut::Pool { pool, lease } => {
                 if !lease.is_in_parts() {
                     pool.share_first(*lease);
                     *lease = lease.in_parts();
                 }
                 pool.share_more(*lease);
-                Keeper::Pool { pool: pool.clone(), lease: *lease }
+                OwnerMut::Pool { pool: pool.clone(), lease: *lease }
             }
-            Keeper::Lent(loan) => Keeper::Lent(loan.clone()),
+            OwnerMut::Lent(loan) => OwnerMut::Lent(loan.clone()),
         };
         // SAFETY: `at` is within the buffer, hence within its owner's memory.
         let behind = unsafe { self.at.add(at) };
-        let rest = BufMut { at: behind, len: self.len - at as u32, room: self.room - at as u32, keeper };
+        let rest = BufMut { at: behind, len: self.len - at as u32, room: self.room - at as u32, owner };
         (self.len, self.room) = (at as u32, at as u32);
         rest
     }
 
     /// Takes back what was cut off right behind; gives `rest` back if it is something else.
     pub fn join(&mut self, mut rest: BufMut) -> Result<(), BufMut> {
-        let is_of_one = match (&self.keeper, &rest.keeper) {
-            (Keeper::Pool { pool, lease }, Keeper::Pool { pool: other, lease: its }) => {
+        let is_of_one = match (&self.owner, &rest.owner) {
+            (OwnerMut::Pool { pool, lease }, OwnerMut::Pool { pool: other, lease: its }) => {
                 Rc::ptr_eq(pool, other) && lease.is_same(its)
             }
-            (Keeper::Lent(loan), Keeper::Lent(other)) => loan.is_same(other),
-            (Keeper::Pool { .. }, Keeper::Lent(_)) | (Keeper::Lent(_), Keeper::Pool { .. }) => false,
+            (OwnerMut::Lent(loan), OwnerMut::Lent(other)) => loan.is_same(other),
+            (OwnerMut::Pool { .. }, OwnerMut::Lent(_)) | (OwnerMut::Lent(_), OwnerMut::Pool { .. }) => false,
         };
         let ends_at = self.at.as_ptr().wrapping_add(self.room as usize);
         if !is_of_one || self.len != self.room || ends_at != rest.at.as_ptr() {
@@ -111,14 +111,14 @@ impl BufMut {
     pub fn freeze(self) -> Buf {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used or dropped again, so its keeper is moved, not doubled.
-        let owner = match unsafe { std::ptr::read(&this.keeper) } {
-            Keeper::Pool { pool, lease } => {
+        let owner = match unsafe { std::ptr::read(&this.owner) } {
+            OwnerMut::Pool { pool, lease } => {
                 if !lease.is_in_parts() {
                     pool.share_first(lease);
                 }
                 Owner::Pool { pool, lease }
             }
-            Keeper::Lent(loan) => Owner::Lent(loan),
+            OwnerMut::Lent(loan) => Owner::Lent(loan),
         };
         Buf { at: this.at, len: this.len, owner }
     }
@@ -142,19 +142,19 @@ impl DerefMut for BufMut {
 
 impl Drop for BufMut {
     fn drop(&mut self) {
-        match &self.keeper {
-            Keeper::Pool { pool, lease } if lease.is_in_parts() => pool.share_less(*lease),
-            Keeper::Pool { pool, lease } => pool.give_back(*lease),
-            Keeper::Lent(_) => {}
+        match &self.owner {
+            OwnerMut::Pool { pool, lease } if lease.is_in_parts() => pool.share_less(*lease),
+            OwnerMut::Pool { pool, lease } => pool.give_back(*lease),
+            OwnerMut::Lent(_) => {}
         }
     }
 }
 
 impl fmt::Debug for BufMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.keeper {
-            Keeper::Pool { lease, .. } => write!(f, "BufMut({} bytes, {:?})", self.len, lease.class),
-            Keeper::Lent(_) => write!(f, "BufMut({} bytes, lent)", self.len),
+        match &self.owner {
+            OwnerMut::Pool { lease, .. } => write!(f, "BufMut({} bytes, {:?})", self.len, lease.class),
+            OwnerMut::Lent(_) => write!(f, "BufMut({} bytes, lent)", self.len),
         }
     }
 }

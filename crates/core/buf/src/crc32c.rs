@@ -3,7 +3,7 @@
 //! significant byte first.
 //!
 //! Three kernels compute the same function: `fold` multiplies 256 bytes per step without carries
-//! (AVX-512), `words` uses the processor's CRC instruction on three strands at once, `portable`
+//! (AVX-512), `instruction` uses the processor's CRC instruction on three strands at once, `portable`
 //! walks tables. The best one is found once per process; a call costs one load more. Invariant:
 //! each kernel, with and without copying, gives the remainder that the definition gives, and with
 //! copying it is the remainder of the bytes that stand in the destination, whatever happens to the
@@ -11,10 +11,10 @@
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod fold;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod instruction;
 mod polynomial;
 mod portable;
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-mod words;
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ impl Crc32c {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if bytes.len() < SHORT && tier != Tier::Portable {
             // SAFETY: the tiers above the portable one are only given where SSE4.2 is.
-            self.0 = unsafe { words::short(self.0, bytes) };
+            self.0 = unsafe { instruction::short(self.0, bytes) };
             return;
         }
         // SAFETY: the range is that of a slice; nothing is written.
@@ -100,7 +100,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 pub fn path() -> &'static str {
     match Tier::here() {
         Tier::Portable => "portable",
-        Tier::Words => "crc-instruction",
+        Tier::Instruction => "crc-instruction",
         Tier::Fold => "avx512",
     }
 }
@@ -110,7 +110,7 @@ pub fn path() -> &'static str {
 #[repr(u8)]
 enum Tier {
     Portable = 1,
-    Words = 2,
+    Instruction = 2,
     Fold = 3,
 }
 
@@ -123,7 +123,7 @@ impl Tier {
         // Any thread that looks finds the same, so nothing else needs to be ordered with it.
         match HERE.load(Ordering::Relaxed) {
             1 => Tier::Portable,
-            2 => Tier::Words,
+            2 => Tier::Instruction,
             3 => Tier::Fold,
             _ => Tier::look(),
         }
@@ -143,7 +143,7 @@ impl Tier {
         } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") {
             Tier::Fold
         } else {
-            Tier::Words
+            Tier::Instruction
         }
     }
 
@@ -151,7 +151,7 @@ impl Tier {
     fn detect() -> Tier {
         let both =
             std::arch::is_aarch64_feature_detected!("crc") && std::arch::is_aarch64_feature_detected!("aes");
-        if both { Tier::Words } else { Tier::Portable }
+        if both { Tier::Instruction } else { Tier::Portable }
     }
 
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
@@ -174,7 +174,7 @@ unsafe fn run<const COPY: bool>(tier: Tier, state: u32, from: *const u8, into: *
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Tier::Fold if len >= fold::LEN_MIN => fold::run::<COPY>(state, from, into, len),
             #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-            Tier::Fold | Tier::Words => words::run::<COPY>(state, from, into, len),
+            Tier::Fold | Tier::Instruction => instruction::run::<COPY>(state, from, into, len),
             _ => portable::run::<COPY>(state, from, into, len),
         }
     }

@@ -89,14 +89,14 @@ impl Region {
         false
     }
 
-    fn at(&self, at: usize, len: usize) -> NonNull<u8> {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "access outside of a region");
-        // SAFETY: `at` is within the mapping.
-        unsafe { self.base.add(at) }
+    fn pointer(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "access outside of a region");
+        // SAFETY: `offset` is within the mapping.
+        unsafe { self.base.add(offset) }
     }
 
-    fn word(&self, at: usize) -> &AtomicU16 {
-        let word = self.at(at, size_of::<u16>());
+    fn word(&self, offset: usize) -> &AtomicU16 {
+        let word = self.pointer(offset, size_of::<u16>());
         assert!(word.cast::<u16>().is_aligned(), "a word of a region lies on an even address");
         // SAFETY: the word is within the mapping, which lives as long as `self`, and aligned; all that
         // touches it here is this atomic and the raw copies, and neither takes a plain reference.
@@ -108,58 +108,58 @@ impl Region {
     ///
     /// # Panics
     /// As [`Region::read`], and if the address is odd.
-    pub fn load_u16(&self, at: usize) -> u16 {
-        self.word(at).load(Ordering::Acquire)
+    pub fn load_u16(&self, offset: usize) -> u16 {
+        self.word(offset).load(Ordering::Acquire)
     }
 
     /// Stores a 16-bit word at an even address, after all that was written before.
     ///
     /// # Panics
     /// As [`Region::load_u16`].
-    pub fn store_u16(&self, at: usize, word: u16) {
-        self.word(at).store(word, Ordering::Release);
+    pub fn store_u16(&self, offset: usize, word: u16) {
+        self.word(offset).store(word, Ordering::Release);
     }
 
-    /// Tells the processor that the bytes from `at` on will soon be read.
-    pub fn prefetch(&self, at: usize, len: usize) {
-        shared::prefetch(self.at(at, len).as_ptr(), len);
+    /// Tells the processor that the bytes from `offset` on will soon be read.
+    pub fn prefetch(&self, offset: usize, len: usize) {
+        shared::prefetch(self.pointer(offset, len).as_ptr(), len);
     }
 
-    /// Copies bytes from `at` on into all of `into`.
+    /// Copies bytes from `offset` on into all of `into`.
     ///
     /// # Panics
     /// If the range is not within the region (so for each method here).
-    pub fn read(&self, at: usize, into: &mut [u8]) {
-        let from = self.at(at, into.len());
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = self.pointer(offset, into.len());
         // SAFETY: the source is within the mapping; `into` is a unique borrow elsewhere.
         unsafe { shared::copy(from.as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
     /// Copies like [`Region::read`] and feeds what was copied to `crc` in the same pass: the digest
     /// is of the bytes that stand in `into`, even if another core writes meanwhile.
-    pub fn read_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
-        let from = self.at(at, into.len());
+    pub fn read_crc(&self, offset: usize, into: &mut [u8], crc: &mut Crc32c) {
+        let from = self.pointer(offset, into.len());
         // SAFETY: as in `read`.
         unsafe { crc.copy_raw(from.as_ptr(), into) };
     }
 
-    /// Copies all of `from` to `at`.
-    pub fn write(&self, at: usize, from: &[u8]) {
-        let to = self.at(at, from.len());
+    /// Copies all of `from` to `offset`.
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        let to = self.pointer(offset, from.len());
         // SAFETY: the destination is within the mapping, and no reference into it exists, so `from`
         // is elsewhere.
         unsafe { shared::copy(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// Copies all of `from` to `at` like [`Region::write`], but past the caches if the region fits none:
+    /// Copies all of `from` to `offset` like [`Region::write`], but past the caches if the region fits none:
     /// that takes half the time. Other cores may see these bytes late, even behind what is stored
     /// afterwards, until this one calls [`Region::store_fence`]: do so before anybody is told that they are
     /// there. This core itself sees them at once.
-    pub fn write_non_temporal(&self, at: usize, from: &[u8]) {
+    pub fn write_non_temporal(&self, offset: usize, from: &[u8]) {
         if self.len < UNCACHED_MIN {
-            return self.write(at, from);
+            return self.write(offset, from);
         }
-        let to = self.at(at, from.len());
+        let to = self.pointer(offset, from.len());
         // SAFETY: as in `write`. That the bytes may come late makes them one more mixture for who reads
         // them meanwhile, which any reader must expect.
         unsafe { shared::copy_non_temporal(from.as_ptr(), to.as_ptr(), from.len()) };
@@ -172,11 +172,11 @@ impl Region {
         }
     }
 
-    /// Zeroes `len` bytes from `at` on; whole pages of it are returned to the system.
-    pub fn zero(&self, at: usize, len: usize) {
+    /// Zeroes `len` bytes from `offset` on; whole pages of it are returned to the system.
+    pub fn zero(&self, offset: usize, len: usize) {
         const PAGE: usize = 4096;
-        let to = self.at(at, len);
-        let head = (at.next_multiple_of(PAGE) - at).min(len);
+        let to = self.pointer(offset, len);
+        let head = (offset.next_multiple_of(PAGE) - offset).min(len);
         let pages = (len - head) / PAGE * PAGE;
         // SAFETY: each of the three stretches is within the mapping, and no reference into it exists.
         unsafe {

@@ -73,12 +73,12 @@ impl SgMut {
         self.slices_mut(range).for_each(|slice| crc.update(slice));
     }
 
-    /// Copies all of `from` to `at`.
+    /// Copies all of `from` to `offset`.
     ///
     /// # Panics
     /// If it does not fit.
-    pub fn copy_from(&mut self, at: usize, mut from: &[u8]) {
-        for slice in self.slices_mut(at..at + from.len()) {
+    pub fn copy_from(&mut self, offset: usize, mut from: &[u8]) {
+        for slice in self.slices_mut(offset..offset + from.len()) {
             let (now, later) = from.split_at(slice.len());
             slice.copy_from_slice(now);
             from = later;
@@ -109,22 +109,22 @@ impl SgMut {
         }
     }
 
-    /// Cuts it in two without moving a byte: what is before `at` stays, what is from there on is given.
+    /// Cuts it in two without moving a byte: what is before `offset` stays, what is from there on is given.
     ///
     /// # Panics
-    /// If `at` is behind the end.
+    /// If `offset` is behind the end.
     #[must_use]
-    pub fn split_off(&mut self, at: usize) -> SgMut {
-        assert!(at <= self.len, "cut outside of a payload");
+    pub fn split_off(&mut self, offset: usize) -> SgMut {
+        assert!(offset <= self.len, "cut outside of a payload");
         let mut rest = SgMut::new();
         let mut base = 0;
         let mut kept = 0;
         for piece in &mut self.pieces {
             let len = piece.len();
-            if base + len <= at {
+            if base + len <= offset {
                 kept += 1;
-            } else if base < at {
-                rest.push(piece.split_off(at - base));
+            } else if base < offset {
+                rest.push(piece.split_off(offset - base));
                 kept += 1;
                 break;
             } else {
@@ -133,7 +133,7 @@ impl SgMut {
             base += len;
         }
         self.pieces.drain(kept..).for_each(|piece| rest.push(piece));
-        self.len = at;
+        self.len = offset;
         rest
     }
 
@@ -214,7 +214,7 @@ impl Sg {
         part
     }
 
-    /// Copies the bytes from `at` on into all of `into`.
+    /// Copies the bytes from `offset` on into all of `into`.
     ///
     /// # Panics
     /// If the payload ends before `into` is full.
@@ -222,9 +222,9 @@ impl Sg {
         clippy::indexing_slicing,
         reason = "the pieces of a range together have its length, which `into` has: documented"
     )]
-    pub fn copy_to(&self, at: usize, into: &mut [u8]) {
+    pub fn copy_to(&self, offset: usize, into: &mut [u8]) {
         let mut done = 0;
-        self.for_each(at..at + into.len(), |piece, within| {
+        self.for_each(offset..offset + into.len(), |piece, within| {
             let len = within.len();
             piece.copy_to(within.start, &mut into[done..done + len]);
             done += len;
@@ -240,9 +240,9 @@ impl Sg {
         clippy::indexing_slicing,
         reason = "the pieces of a range together have its length, which `into` has: documented"
     )]
-    pub fn copy_to_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
+    pub fn copy_to_crc(&self, offset: usize, into: &mut [u8], crc: &mut Crc32c) {
         let mut done = 0;
-        self.for_each(at..at + into.len(), |piece, within| {
+        self.for_each(offset..offset + into.len(), |piece, within| {
             let len = within.len();
             piece.copy_to_crc(within.start, &mut into[done..done + len], crc);
             done += len;

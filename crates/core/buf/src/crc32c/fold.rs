@@ -11,7 +11,7 @@ use std::arch::x86_64::{
     _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
-use super::words;
+use super::instruction;
 
 /// Below this the three cycles per eight bytes of the CRC instruction are fewer.
 pub(super) const LEN_MIN: usize = 128;
@@ -54,7 +54,7 @@ pub(super) unsafe fn run<const COPY: bool>(state: u32, from: *const u8, into: *m
         if at == len {
             return state;
         }
-        words::run::<COPY>(state, from.add(at), into.wrapping_add(at), len - at)
+        instruction::run::<COPY>(state, from.add(at), into.wrapping_add(at), len - at)
     }
 }
 

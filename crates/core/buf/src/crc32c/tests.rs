@@ -11,7 +11,7 @@ fn reference(bytes: &[u8]) -> u32 {
 
 fn tiers() -> impl Iterator<Item = Tier> {
     let best = Tier::here();
-    [Tier::Portable, Tier::Words, Tier::Fold].into_iter().filter(move |tier| *tier <= best)
+    [Tier::Portable, Tier::Instruction, Tier::Fold].into_iter().filter(move |tier| *tier <= best)
 }
 
 fn bytes(len: usize) -> Vec<u8> {
