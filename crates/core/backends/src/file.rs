@@ -25,7 +25,9 @@ use volume::{
 
 use crate::dirty::Dirty;
 use crate::facts::{FileFacts, IO_MAX, UnsuitableFile};
-use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_of_blocks, is_own, is_transient};
+use crate::file_op::{
+    Erase, FileOp, FileOpKind, TRIES_MAX, copy_out, fault_of, is_of_blocks, is_own, is_transient,
+};
 use crate::sync_failures::{SyncFailureStore, SyncFailures};
 use sync::Sync;
 
@@ -105,7 +107,7 @@ impl FileDisk {
 pub struct File {
     disk: Arc<FileDisk>,
     shard: u16,
-    jobs: Vec<Option<Job>>,
+    ops: Vec<Option<FileOp>>,
     free: Vec<u32>,
     out: VecDeque<DiskOp>,
     done: VecDeque<Done>,
@@ -113,7 +115,7 @@ pub struct File {
     written: VecDeque<IoId>,
     /// Ends that tell of a failed sync, until that is durable.
     held: Vec<Done>,
-    /// Jobs that the sync which is out covers, and those that wait for the next.
+    /// Operations that the sync which is out covers, and those that wait for the next.
     syncing: Vec<u32>,
     sync_next: Vec<u32>,
     sync: Sync,
@@ -132,7 +134,7 @@ impl File {
         File {
             disk,
             shard,
-            jobs: Vec::new(),
+            ops: Vec::new(),
             free: Vec::new(),
             out: VecDeque::new(),
             done: VecDeque::new(),
@@ -153,16 +155,16 @@ impl File {
     }
 
     #[expect(clippy::indexing_slicing, reason = "slots are given out by this table and are places of it")]
-    fn open(&mut self, id: IoId, payload: Payload, work: Work) -> u32 {
-        let job = Job { id, payload, work, cancelled: false, tries: 0 };
+    fn open(&mut self, id: IoId, payload: Payload, kind: FileOpKind) -> u32 {
+        let file_op = FileOp { id, payload, kind, cancelled: false, tries: 0 };
         match self.free.pop() {
             Some(slot) => {
-                self.jobs[slot as usize] = Some(job);
+                self.ops[slot as usize] = Some(file_op);
                 slot
             }
             None => {
-                self.jobs.push(Some(job));
-                (self.jobs.len() - 1) as u32
+                self.ops.push(Some(file_op));
+                (self.ops.len() - 1) as u32
             }
         }
     }
@@ -170,21 +172,21 @@ impl File {
     #[expect(
         clippy::indexing_slicing,
         clippy::expect_used,
-        reason = "a ticket that is out names a job of this table until it ends"
+        reason = "a ticket that is out names an operation of this table until it ends"
     )]
-    fn job(&mut self, slot: u32) -> &mut Job {
-        self.jobs[slot as usize].as_mut().expect("a job that is under way")
+    fn file_op(&mut self, slot: u32) -> &mut FileOp {
+        self.ops[slot as usize].as_mut().expect("an operation that is under way")
     }
 
     #[expect(
         clippy::indexing_slicing,
         clippy::expect_used,
-        reason = "a job ends once: what ends it is the one call that it has out, or a cancel of a call that is not"
+        reason = "an operation ends once: what ends it is the one call that it has out, or a cancel of a call that is not"
     )]
     fn close(&mut self, slot: u32, result: Result<Outcome, Failure>) {
-        let job = self.jobs[slot as usize].take().expect("a job ends once");
+        let file_op = self.ops[slot as usize].take().expect("an operation ends once");
         self.free.push(slot);
-        self.end(job.id, result, job.payload);
+        self.end(file_op.id, result, file_op.payload);
     }
 
     fn end(&mut self, id: IoId, result: Result<Outcome, Failure>, payload: Payload) {
@@ -246,7 +248,7 @@ impl File {
         let placed = offset.is_multiple_of(align) && (into.len() as u64).is_multiple_of(align);
         if !self.disk.direct || (placed && into.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())))
         {
-            let slot = self.open(id, Payload::None, Work::Read);
+            let slot = self.open(id, Payload::None, FileOpKind::Read);
             return self.push(slot, DiskKind::Read { offset, into, skip: 0 });
         }
         let start = offset - offset % align;
@@ -255,7 +257,7 @@ impl File {
             return self.end(id, Err(Refusal::Busy.into()), Payload::In(into));
         };
         let from = (offset - start) as usize;
-        let slot = self.open(id, Payload::In(into), Work::ReadAround { span, from });
+        let slot = self.open(id, Payload::In(into), FileOpKind::ReadAround { span, from });
         self.push(slot, DiskKind::Read { offset: start, into: around, skip: 0 });
     }
 
@@ -267,7 +269,7 @@ impl File {
         let durable = durability == Durability::Stable || !self.disk.geometry.write_cache;
         let offset = span.lba * self.logical();
         if from.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())) {
-            let slot = self.open(id, Payload::None, Work::Write { durable, side: None, probes: false });
+            let slot = self.open(id, Payload::None, FileOpKind::Write { durable, side: None, probes: false });
             return self.push_write(slot, offset, from);
         }
         let Some(mut copy) = self.aligned(cx, from.len()) else {
@@ -278,7 +280,8 @@ impl File {
             from.copy_to(at, slice);
             at += slice.len();
         }
-        let slot = self.open(id, Payload::Out(from), Work::Write { durable, side: None, probes: false });
+        let slot =
+            self.open(id, Payload::Out(from), FileOpKind::Write { durable, side: None, probes: false });
         self.push_write(slot, offset, copy.freeze());
     }
 
@@ -286,7 +289,9 @@ impl File {
     #[expect(clippy::unreachable, reason = "its callers have made it a write")]
     fn push_write(&mut self, slot: u32, offset: u64, from: Sg) {
         let (direct, shard, disk) = (self.disk.direct, self.shard, self.disk.clone());
-        let Work::Write { durable, side, .. } = &mut self.job(slot).work else { unreachable!("a write") };
+        let FileOpKind::Write { durable, side, .. } = &mut self.file_op(slot).kind else {
+            unreachable!("a write")
+        };
         let durable = *durable && direct;
         if durable {
             let (begun, wake) = disk.dirty.begin_stable(shard);
@@ -314,16 +319,16 @@ impl File {
             // Nothing where blocks should be: the file was cut short behind our back.
             Ok(came) => Err(Fault::Medium((offset + (skip + came) as u64) / logical).into()),
         };
-        let job = self.job(slot);
-        let result = match (&job.work, &mut job.payload) {
-            (Work::ReadAround { from, span }, Payload::In(payload)) => {
+        let file_op = self.file_op(slot);
+        let result = match (&file_op.kind, &mut file_op.payload) {
+            (FileOpKind::ReadAround { from, span }, Payload::In(payload)) => {
                 if result.is_ok() {
                     copy_out(&into.freeze(), *from, payload);
                 }
                 result.map_err(|failure| within(failure, *span))
             }
             _ => {
-                job.payload = Payload::In(into);
+                file_op.payload = Payload::In(into);
                 result
             }
         };
@@ -333,7 +338,7 @@ impl File {
     #[expect(clippy::unreachable, reason = "only these kinds of work write")]
     fn has_written(&mut self, cx: &mut Cx<'_>, slot: u32, op: Written, came: Result<usize, Errno>) {
         let Written { offset, from, skip, durable } = op;
-        let probes = matches!(self.job(slot).work, Work::Write { probes: true, .. });
+        let probes = matches!(self.file_op(slot).kind, FileOpKind::Write { probes: true, .. });
         if came.is_ok() && !durable && !probes {
             self.disk.dirty.wrote(self.shard);
         }
@@ -359,26 +364,28 @@ impl File {
         };
         self.end_stable(slot);
         let written = from.len() as u64;
-        let job = self.job(slot);
-        match &mut job.work {
-            Work::Erase { how: Erase::Fill { done, .. }, .. } => {
+        let file_op = self.file_op(slot);
+        match &mut file_op.kind {
+            FileOpKind::Erase { how: Erase::Fill { done, .. }, .. } => {
                 *done += written;
                 return self.has_erased(cx, slot, result);
             }
-            Work::Write { durable: wanted, .. } => {
+            FileOpKind::Write { durable: wanted, .. } => {
                 let syncs = *wanted && !durable && result.is_ok();
-                if let Payload::None = job.payload {
-                    job.payload = Payload::Out(from);
+                if let Payload::None = file_op.payload {
+                    file_op.payload = Payload::Out(from);
                 }
                 if syncs {
-                    job.work = Work::Sync;
-                    let id = job.id;
+                    file_op.kind = FileOpKind::Sync;
+                    let id = file_op.id;
                     self.written.push_back(id);
                     return self.flush(slot);
                 }
             }
-            Work::Read | Work::ReadAround { .. } | Work::Erase { .. } => unreachable!("it writes"),
-            Work::Sync | Work::Extents { .. } | Work::Prefetch => unreachable!("it writes"),
+            FileOpKind::Read | FileOpKind::ReadAround { .. } | FileOpKind::Erase { .. } => {
+                unreachable!("it writes")
+            }
+            FileOpKind::Sync | FileOpKind::Extents { .. } | FileOpKind::Prefetch => unreachable!("it writes"),
         }
         self.close(slot, result);
     }
@@ -397,16 +404,16 @@ impl File {
             Err(errno) if is_transient(errno) => skip,
             Err(_) => return None,
         };
-        let job = self.job(slot);
-        job.tries = if next > skip { 0 } else { job.tries + 1 };
-        (next < len && job.tries <= TRIES_MAX).then_some(next)
+        let file_op = self.file_op(slot);
+        file_op.tries = if next > skip { 0 } else { file_op.tries + 1 };
+        (next < len && file_op.tries <= TRIES_MAX).then_some(next)
     }
 
     /// Counts one more try of what could not be made: false if there were enough.
     fn tries_again(&mut self, slot: u32) -> bool {
-        let job = self.job(slot);
-        job.tries += 1;
-        job.tries <= TRIES_MAX
+        let file_op = self.file_op(slot);
+        file_op.tries += 1;
+        file_op.tries <= TRIES_MAX
     }
 }
 
@@ -439,7 +446,7 @@ impl Backend for File {
             Op::Read(span) => self.read(cx, id, span, payload),
             Op::Write(span, durability) => self.write(cx, id, span, durability, payload),
             Op::Flush => {
-                let slot = self.open(id, payload, Work::Sync);
+                let slot = self.open(id, payload, FileOpKind::Sync);
                 self.flush(slot);
             }
             Op::WriteZeroes { span, unmap } => self.erase(cx, id, span, unmap),
@@ -452,7 +459,7 @@ impl Backend for File {
                     offset: span.lba * self.logical(),
                     len: span.blocks * self.logical(),
                 };
-                let slot = self.open(id, payload, Work::Prefetch);
+                let slot = self.open(id, payload, FileOpKind::Prefetch);
                 self.push(slot, kind);
             }
             Op::Extents(span) => self.extents(id, span),
@@ -468,21 +475,24 @@ impl Backend for File {
     /// What the disk has not been asked yet ends at once, unless it is to tell whether a sync has failed; a call that is
     /// out cannot be recalled.
     fn cancel(&mut self, id: IoId) {
-        let found = self.jobs.iter_mut().position(|job| job.as_ref().is_some_and(|job| job.id == id));
+        let found =
+            self.ops.iter_mut().position(|file_op| file_op.as_ref().is_some_and(|file_op| file_op.id == id));
         let Some(slot) = found else { return };
         let slot = slot as u32;
-        let job = self.job(slot);
-        job.cancelled = true;
-        if matches!(job.work, Work::Write { probes: true, .. }) {
+        let file_op = self.file_op(slot);
+        file_op.cancelled = true;
+        if matches!(file_op.kind, FileOpKind::Write { probes: true, .. }) {
             return;
         }
         let Some(at) = self.out.iter().position(|op| op.ticket.0 == u64::from(slot)) else { return };
         let Some(op) = self.out.remove(at) else { return };
-        let job = self.job(slot);
-        match (op.kind, &job.payload) {
-            (DiskKind::Read { into, .. }, Payload::None) => job.payload = Payload::In(into),
-            (DiskKind::Write { from, .. }, Payload::None) if matches!(job.work, Work::Write { .. }) => {
-                job.payload = Payload::Out(from);
+        let file_op = self.file_op(slot);
+        match (op.kind, &file_op.payload) {
+            (DiskKind::Read { into, .. }, Payload::None) => file_op.payload = Payload::In(into),
+            (DiskKind::Write { from, .. }, Payload::None)
+                if matches!(file_op.kind, FileOpKind::Write { .. }) =>
+            {
+                file_op.payload = Payload::Out(from);
             }
             _ => {}
         }

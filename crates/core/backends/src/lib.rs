@@ -20,7 +20,7 @@
 mod dirty;
 mod facts;
 mod file;
-mod job;
+mod file_op;
 mod leg;
 mod null;
 pub mod stripe;

@@ -6,7 +6,7 @@ use buf::{Cx, Errno, Payload, Sg};
 use volume::{DiskKind, Extent, Failure, Fault, IoId, Outcome, Refusal, Span};
 
 use super::File;
-use crate::job::{Erase, Work, fault_of, is_transient, is_unsupported};
+use crate::file_op::{Erase, FileOpKind, fault_of, is_transient, is_unsupported};
 
 /// Bytes of zeroes written at a time where a file can zero in no better way.
 const FILL_BYTES: u64 = 256 << 10;
@@ -23,7 +23,7 @@ impl File {
         }
         let stable = !self.disk.geometry.write_cache;
         let how = if unmap { Erase::Punch } else { Erase::Zero };
-        let slot = self.open(id, Payload::None, Work::Erase { span, how, stable });
+        let slot = self.open(id, Payload::None, FileOpKind::Erase { span, how, stable });
         self.go_on_erasing(cx, slot);
     }
 
@@ -35,7 +35,9 @@ impl File {
     fn go_on_erasing(&mut self, cx: &mut Cx<'_>, slot: u32) {
         let logical = self.logical();
         let disk = self.disk.clone();
-        let Work::Erase { span, how, .. } = &mut self.job(slot).work else { unreachable!("an erasure") };
+        let FileOpKind::Erase { span, how, .. } = &mut self.file_op(slot).kind else {
+            unreachable!("an erasure")
+        };
         let (offset, len) = (span.lba * logical, span.blocks * logical);
         if matches!(how, Erase::Punch) && disk.no_punch.load(Ordering::Relaxed) {
             *how = Erase::Zero;
@@ -65,7 +67,7 @@ impl File {
             zeroes = fresh.freeze();
         }
         let part = zeroes.slice(0..(len - done).min(zeroes.len() as u64) as usize);
-        if let Work::Erase { how, .. } = &mut self.job(slot).work {
+        if let FileOpKind::Erase { how, .. } = &mut self.file_op(slot).kind {
             *how = Erase::Fill { done, zeroes };
         }
         self.push(slot, DiskKind::Write { offset: offset + done, from: part, skip: 0, durable: false });
@@ -77,16 +79,16 @@ impl File {
     )]
     pub(super) fn has_erased(&mut self, cx: &mut Cx<'_>, slot: u32, result: Result<Outcome, Failure>) {
         let logical = self.logical();
-        let job = self.job(slot);
-        let Work::Erase { span, how, stable } = &job.work else { unreachable!("an erasure") };
+        let file_op = self.file_op(slot);
+        let FileOpKind::Erase { span, how, stable } = &file_op.kind else { unreachable!("an erasure") };
         let stable = *stable;
         let more = matches!(how, Erase::Fill { done, .. } if *done < span.blocks * logical);
         match result {
             Err(failure) => self.close(slot, Err(failure)),
-            Ok(_) if more && job.cancelled => self.close(slot, Err(Fault::Aborted.into())),
+            Ok(_) if more && file_op.cancelled => self.close(slot, Err(Fault::Aborted.into())),
             Ok(_) if more => self.go_on_erasing(cx, slot),
             Ok(_) if stable => {
-                self.job(slot).work = Work::Sync;
+                self.file_op(slot).kind = FileOpKind::Sync;
                 self.flush(slot);
             }
             Ok(_) => self.close(slot, Ok(Outcome::Complete)),
@@ -105,7 +107,7 @@ impl File {
         kind: DiskKind,
         came: Result<usize, Errno>,
     ) {
-        let Work::Erase { span, .. } = &self.job(slot).work else { unreachable!("an erasure") };
+        let FileOpKind::Erase { span, .. } = &self.file_op(slot).kind else { unreachable!("an erasure") };
         let lba = span.lba;
         match came {
             Ok(_) => {
@@ -131,7 +133,7 @@ impl File {
             return self.end(id, Ok(Outcome::Extents(all)), Payload::None);
         }
         let at = span.lba * self.logical();
-        let slot = self.open(id, Payload::None, Work::Extents { span, at, found: Vec::new() });
+        let slot = self.open(id, Payload::None, FileOpKind::Extents { span, at, found: Vec::new() });
         self.push(slot, DiskKind::NextData { offset: at, data: None });
     }
 
@@ -148,9 +150,9 @@ impl File {
         if came.is_err_and(is_transient) && self.tries_again(slot) {
             return self.push(slot, DiskKind::NextData { offset, data: None });
         }
-        let job = self.job(slot);
-        job.tries = 0;
-        let Work::Extents { span, at, found } = &mut job.work else { unreachable!("a search") };
+        let file_op = self.file_op(slot);
+        file_op.tries = 0;
+        let FileOpKind::Extents { span, at, found } = &mut file_op.kind else { unreachable!("a search") };
         let end = (span.lba + span.blocks) * logical;
         // A block with any data is mapped.
         let data = match (came, data) {

@@ -8,7 +8,7 @@ use volume::{DiskKind, DiskOp, DiskTicket, Fault, Outcome};
 
 use super::File;
 use crate::dirty::Side;
-use crate::job::{Job, TRIES_MAX, Work, is_own, is_transient};
+use crate::file_op::{FileOp, FileOpKind, TRIES_MAX, is_own, is_transient};
 
 /// The ticket of a sync.
 const SYNC: DiskTicket = DiskTicket(u64::MAX);
@@ -120,9 +120,9 @@ impl File {
     /// once more without being stable. If its blocks cannot be written, they are bad, and nobody else's affair; else
     /// the disk could not make stable what it had taken, of this write and of others.
     pub(super) fn probe(&mut self, slot: u32, offset: u64, from: Sg) {
-        let job = self.job(slot);
-        job.tries = 0;
-        if let Work::Write { probes, .. } = &mut job.work {
+        let file_op = self.file_op(slot);
+        file_op.tries = 0;
+        if let FileOpKind::Write { probes, .. } = &mut file_op.kind {
             *probes = true;
         }
         self.push(slot, DiskKind::Write { offset, from, skip: 0, durable: false });
@@ -130,7 +130,7 @@ impl File {
 
     /// A write that was stable by itself is out no more; what failed is noted before.
     pub(super) fn end_stable(&mut self, slot: u32) {
-        let Work::Write { side, .. } = &mut self.job(slot).work else { return };
+        let FileOpKind::Write { side, .. } = &mut self.file_op(slot).kind else { return };
         if let Some(side) = side.take() {
             let wake = self.disk.dirty.end_stable(self.shard, side);
             self.wake(wake);
@@ -162,8 +162,8 @@ impl Drop for File {
         let has_turn = matches!(self.sync, Sync::Out | Sync::AwaitingStableWrites(_));
         let mut in_doubt = matches!(self.sync, Sync::Out) && was_asked(SYNC);
         let mut stable = Vec::new();
-        for (slot, job) in (0..).zip(&mut self.jobs) {
-            if let Some(Job { work: Work::Write { side, probes, .. }, .. }) = job
+        for (slot, file_op) in (0..).zip(&mut self.ops) {
+            if let Some(FileOp { kind: FileOpKind::Write { side, probes, .. }, .. }) = file_op
                 && let Some(side) = side.take()
             {
                 in_doubt |= *probes || was_asked(DiskTicket(slot));

@@ -14,11 +14,11 @@
 //! operation on no more chunks than there are legs allocates nothing once the stripe is warm.
 
 mod layout;
+mod ops;
 mod sockets;
 #[cfg(test)]
 mod tests;
 mod text;
-mod work;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,7 +29,7 @@ use stream::Slab;
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId, Shard};
 
 use layout::Layout;
-use work::Task;
+use ops::StripeOp;
 
 pub use text::{StripeSyntaxError, Written, cut, is_meant, written};
 
@@ -57,7 +57,7 @@ pub struct Stripe<L> {
     geometry: Geometry,
     /// The end of what may be submitted: that of the geometry, or while legs are unknown that of the others.
     end: u64,
-    tasks: Slab<Task>,
+    ops: Slab<StripeOp>,
     /// Lists that tasks had.
     spare: Vec<Vec<SgMut>>,
     done: VecDeque<Done>,
@@ -195,7 +195,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             fits: true,
             geometry: Geometry::UNKNOWN,
             end: 0,
-            tasks: Slab::new(IN_WORK_MAX),
+            ops: Slab::new(IN_WORK_MAX),
             spare: Vec::new(),
             done: VecDeque::new(),
             ended: all,
@@ -221,7 +221,7 @@ impl<L: Backend + Sockets> Stripe<L> {
 
     /// Whether one more operation can be taken on; else it is refused as busy.
     pub fn has_room(&self) -> bool {
-        !self.tasks.is_full()
+        !self.ops.is_full()
     }
 
     /// A leg, to take what it has to tell, which makes it want nothing.
@@ -338,7 +338,11 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
 
     #[expect(clippy::indexing_slicing, reason = "it counts up to the number of legs")]
     fn cancel(&mut self, id: IoId) {
-        let found = self.tasks.iter().find(|(_, task)| task.is(id)).map(|(tag, task)| (tag, task.out()));
+        let found = self
+            .ops
+            .iter()
+            .find(|(_, stripe_op)| stripe_op.is(id))
+            .map(|(tag, stripe_op)| (tag, stripe_op.out()));
         let Some((tag, out)) = found else { return };
         for at in (0..self.legs.len()).filter(|at| out >> at & 1 == 1) {
             self.legs[at].volume.cancel(IoId(tag.to_bits()));

@@ -93,7 +93,7 @@ impl Rig {
             let before = all.len();
             all.extend(std::iter::from_fn(|| self.stripe.poll_done()));
             if waiting.is_empty() && all.len() == before {
-                assert_eq!(self.stripe.tasks.len(), 0);
+                assert_eq!(self.stripe.ops.len(), 0);
                 return all;
             }
         }

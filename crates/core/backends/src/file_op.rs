@@ -1,4 +1,4 @@
-//! What a file backend works at: one job per operation, one disk operation of it out at a time.
+//! The operations of a file backend, with one disk operation of each out at a time.
 
 use buf::{Errno, Payload, Sg, SgMut};
 use volume::{Extent, Failure, Fault, IoId, Refusal, Span};
@@ -11,11 +11,11 @@ pub(crate) const TRIES_MAX: u8 = 16;
 
 /// An operation between its submission and its end.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct FileOp {
     pub(crate) id: IoId,
     /// The caller's memory while it is not with the disk.
     pub(crate) payload: Payload,
-    pub(crate) work: Work,
+    pub(crate) kind: FileOpKind,
     /// Asked to end early.
     pub(crate) cancelled: bool,
     /// How many calls in a row have brought nothing on.
@@ -24,7 +24,7 @@ pub(crate) struct Job {
 
 /// What is being done.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum FileOpKind {
     /// Straight into the caller's memory.
     Read,
     /// Into aligned memory of `cover` bytes; the caller's part starts at `from`.

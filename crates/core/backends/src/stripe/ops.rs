@@ -15,9 +15,9 @@ const EXTENT_CHUNKS_MAX: u64 = 4096;
 
 /// An operation in work.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct StripeOp {
     id: IoId,
-    what: What,
+    merge: Merge,
     /// Legs that have not ended their part.
     out: u64,
     /// All of it, while no leg has it.
@@ -28,9 +28,9 @@ pub(super) struct Task {
     failure: Option<(u64, Failure)>,
 }
 
-/// What must be known to make one of the parts.
+/// What must be known to make one answer of the parts.
 #[derive(Debug)]
-enum What {
+enum Merge {
     /// Nothing.
     Plain,
     /// Where the bytes belong.
@@ -41,7 +41,7 @@ enum What {
     Extents(Span, Vec<Vec<Extent>>),
 }
 
-impl Task {
+impl StripeOp {
     pub(super) fn is(&self, id: IoId) -> bool {
         self.id == id
     }
@@ -84,17 +84,17 @@ impl<L: Backend + Sockets> Stripe<L> {
             span.blocks = span.blocks.min(most);
         }
         let out = self.legs_of(&layout, &op);
-        let what = match &op {
-            Op::Read(span) => What::Read(*span),
-            Op::Compare(span) => What::Compare(*span),
-            Op::Extents(span) => What::Extents(*span, vec![Vec::new(); self.legs.len()]),
-            _ => What::Plain,
+        let merge = match &op {
+            Op::Read(span) => Merge::Read(*span),
+            Op::Compare(span) => Merge::Compare(*span),
+            Op::Extents(span) => Merge::Extents(*span, vec![Vec::new(); self.legs.len()]),
+            _ => Merge::Plain,
         };
-        let task = Task { id, what, out, payload: Payload::None, parts: Vec::new(), failure: None };
-        let Ok(tag) = self.tasks.insert(task) else { unreachable!("room was looked for") };
+        let stripe_op = StripeOp { id, merge, out, payload: Payload::None, parts: Vec::new(), failure: None };
+        let Ok(tag) = self.ops.insert(stripe_op) else { unreachable!("room was looked for") };
         match out.count_ones() {
             0 => {
-                self.tasks.get_mut(tag).expect("just inserted").payload = payload;
+                self.ops.get_mut(tag).expect("just inserted").payload = payload;
                 self.finish(tag);
             }
             1 => {
@@ -127,7 +127,7 @@ impl<L: Backend + Sockets> Stripe<L> {
         if !fits {
             return Err(Refusal::OutOfRange.into());
         }
-        if self.tasks.is_full() { Err(Refusal::Busy.into()) } else { Ok(()) }
+        if self.ops.is_full() { Err(Refusal::Busy.into()) } else { Ok(()) }
     }
 
     /// The legs that an operation goes to.
@@ -183,8 +183,8 @@ impl<L: Backend + Sockets> Stripe<L> {
             };
             self.give(cx, tag, epoch, leg, on_leg(layout, op, leg), part);
         }
-        let task = self.tasks.get_mut(tag).expect("it ends when its legs' ends are taken");
-        (task.payload, task.parts) = (whole, parts);
+        let stripe_op = self.ops.get_mut(tag).expect("it ends when its legs' ends are taken");
+        (stripe_op.payload, stripe_op.parts) = (whole, parts);
     }
 
     /// Bytes of a block.
@@ -203,27 +203,29 @@ impl<L: Backend + Sockets> Stripe<L> {
         let tag = Tag::from_bits(done.id.0);
         let Some(layout) = self.layout else { unreachable!("nothing was taken on without it") };
         let block = self.block(&layout) as u64;
-        let Some(task) = self.tasks.get_mut(tag).filter(|task| task.out >> leg & 1 == 1) else { return };
-        task.out &= !(1 << leg);
+        let Some(stripe_op) = self.ops.get_mut(tag).filter(|stripe_op| stripe_op.out >> leg & 1 == 1) else {
+            return;
+        };
+        stripe_op.out &= !(1 << leg);
         match done.result {
             Ok(Outcome::Complete) => {}
             Ok(Outcome::Extents(extents)) => {
-                if let What::Extents(_, found) = &mut task.what {
+                if let Merge::Extents(_, found) = &mut stripe_op.merge {
                     found[leg] = extents;
                 }
             }
             Err(failure) => {
-                let (place, failure) = translated(&layout, block, &task.what, leg, failure);
-                task.fails(place, failure);
+                let (place, failure) = translated(&layout, block, &stripe_op.merge, leg, failure);
+                stripe_op.fails(place, failure);
             }
         }
-        match (done.payload, task.parts.get_mut(leg)) {
+        match (done.payload, stripe_op.parts.get_mut(leg)) {
             (Payload::In(part), Some(place)) => *place = part,
             // Of what is written the whole was kept.
-            (_, _) if !task.payload.is_empty() => {}
-            (payload, _) => task.payload = payload,
+            (_, _) if !stripe_op.payload.is_empty() => {}
+            (payload, _) => stripe_op.payload = payload,
         }
-        if task.out == 0 {
+        if stripe_op.out == 0 {
             self.finish(tag);
         }
     }
@@ -235,31 +237,31 @@ impl<L: Backend + Sockets> Stripe<L> {
         reason = "its callers have found the task, which was taken on with a layout"
     )]
     fn finish(&mut self, tag: Tag) {
-        let mut task = self.tasks.remove(tag).expect("found by the caller");
-        let mut result = match task.failure {
+        let mut stripe_op = self.ops.remove(tag).expect("found by the caller");
+        let mut result = match stripe_op.failure {
             Some((_, failure)) => Err(failure),
             None => Ok(Outcome::Complete),
         };
         let layout = self.layout.expect("nothing was taken on without it");
-        match &task.what {
-            What::Read(span) if !task.parts.is_empty() => {
+        match &stripe_op.merge {
+            Merge::Read(span) if !stripe_op.parts.is_empty() => {
                 let block = self.block(&layout);
-                let whole = join(&layout, *span, block, &mut task.parts);
+                let whole = join(&layout, *span, block, &mut stripe_op.parts);
                 if result.is_ok() && whole.len() as u64 != span.blocks * block as u64 {
                     result = Err(Fault::Internal.into());
                 }
-                task.payload = Payload::In(whole);
+                stripe_op.payload = Payload::In(whole);
             }
-            What::Extents(span, found) if result.is_ok() => {
+            Merge::Extents(span, found) if result.is_ok() => {
                 result = Ok(Outcome::Extents(merge(&layout, *span, found)));
             }
             _ => {}
         }
-        if task.parts.capacity() > 0 {
-            task.parts.clear();
-            self.spare.push(task.parts);
+        if stripe_op.parts.capacity() > 0 {
+            stripe_op.parts.clear();
+            self.spare.push(stripe_op.parts);
         }
-        self.done.push_back(Done { id: task.id, result, payload: task.payload });
+        self.done.push_back(Done { id: stripe_op.id, result, payload: stripe_op.payload });
     }
 }
 
@@ -284,9 +286,9 @@ fn on_leg(layout: &Layout, op: &Op, leg: usize) -> Op {
 }
 
 /// A leg's failure in the stripe's words, and where it is; 0 for what is about the whole.
-fn translated(layout: &Layout, block: u64, what: &What, leg: usize, failure: Failure) -> (u64, Failure) {
+fn translated(layout: &Layout, block: u64, merge: &Merge, leg: usize, failure: Failure) -> (u64, Failure) {
     let at = |lba: u64| lba.saturating_mul(block).saturating_add(1);
-    match (failure, what) {
+    match (failure, merge) {
         (Failure::Failed(Fault::Medium(lba)), _) => {
             let lba = layout.lba(leg, lba);
             (at(lba), Fault::Medium(lba).into())
@@ -295,7 +297,7 @@ fn translated(layout: &Layout, block: u64, what: &What, leg: usize, failure: Fai
             let lba = layout.lba(leg, lba);
             (at(lba), Fault::Unwritable(lba).into())
         }
-        (Failure::Failed(Fault::Miscompare(offset)), What::Compare(span)) => {
+        (Failure::Failed(Fault::Miscompare(offset)), Merge::Compare(span)) => {
             let (blocks, rest) = (u64::from(offset) / block, u64::from(offset) % block);
             // Where it is may be what another machine says.
             let lba = layout.lba(leg, layout.part(span, leg).lba.saturating_add(blocks));
@@ -411,14 +413,14 @@ mod tests {
             (0, Refusal::Busy.into()),
         ];
         for turn in 0..failures.len() {
-            let (id, what, payload) = (IoId(1), What::Plain, Payload::None);
-            let mut task = Task { id, what, out: 0, payload, parts: Vec::new(), failure: None };
+            let (id, merge, payload) = (IoId(1), Merge::Plain, Payload::None);
+            let mut stripe_op = StripeOp { id, merge, out: 0, payload, parts: Vec::new(), failure: None };
             (0..failures.len()).map(|at| failures[(turn + at) % failures.len()]).for_each(
                 |(place, failure)| {
-                    task.fails(place, failure);
+                    stripe_op.fails(place, failure);
                 },
             );
-            assert_eq!(task.failure, Some((0, Fault::Sync.into())), "{turn}");
+            assert_eq!(stripe_op.failure, Some((0, Fault::Sync.into())), "{turn}");
         }
     }
 
@@ -427,7 +429,7 @@ mod tests {
         let layout = Layout::new(2, 4);
         let span = Span { lba: u64::MAX >> 1, blocks: 16 };
         let lie = Failure::Failed(Fault::Miscompare(u32::MAX));
-        let (_, told) = translated(&layout, 4096, &What::Compare(span), 1, lie);
+        let (_, told) = translated(&layout, 4096, &Merge::Compare(span), 1, lie);
         assert!(matches!(told, Failure::Failed(Fault::Miscompare(_))));
         let mut parts = vec![SgMut::new(), SgMut::new()];
         assert_eq!(join(&layout, Span { lba: 0, blocks: 8 }, 512, &mut parts).len(), 0);
