@@ -12,6 +12,18 @@ use buf::crc32c::Crc32c;
 use crate::inlet::Inlet;
 
 /// Memory for a stretch of a command's data.
+/// ```
+/// use blockwire_stream::{Inlet, Place};
+/// use buf::{Class, Pool};
+///
+/// let pool = Pool::new(1 << 20);
+/// let mut place = Place::new(0, pool.take_sg(Class::Solicited, 4).unwrap(), 4).unwrap();
+/// let mut inlet = Inlet::with_bytes(b"data");
+/// assert_eq!(place.fill(&mut inlet, 0, 4, None), Some(4));
+/// assert!(!place.is_full(), "the digest of its PDU may still be wrong");
+/// place.confirm();
+/// assert!(place.is_full());
+/// ```
 #[derive(Debug)]
 pub struct Place {
     at: u32,

@@ -160,6 +160,17 @@ pub struct HeldReservation {
 }
 
 /// Everything about a volume's reservations. [`Reservations::apply`] makes the next state.
+/// ```
+/// use std::sync::Arc;
+/// use blockwire_volume::reservation::{Action, Reservations};
+/// use blockwire_volume::{CommandClass, Identity, Nexus, PortId};
+///
+/// let host = |id| Arc::new(Identity::Host([id; 16]));
+/// let who = Nexus { identity: host(1), port: PortId(1), read_only: false };
+/// let reserved = Reservations::default().apply(&who, &Action::LegacyReserve).unwrap().state;
+/// assert!(reserved.admits(&host(1), CommandClass::Write));
+/// assert!(!reserved.admits(&host(2), CommandClass::Read));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservations {
     registrants: Vec<Registrant>,
