@@ -150,7 +150,7 @@ impl Reactor {
         let (counters, doors) = (running.counters.clone(), running.doors.clone());
         let shards = boxes.into_iter().zip(listeners).zip(counters).zip(doors.iter().cloned());
         for (at, (((letters, listeners), counters), door)) in shards.enumerate() {
-            let seat = Seat {
+            let start = ShardStart {
                 core: config.cores.get(at).copied(),
                 id: ShardId(at as u16),
                 is_uring: matches!(running.io, IoKind::Uring),
@@ -171,7 +171,7 @@ impl Reactor {
             };
             let (factory, ready) = (factory.clone(), ready_in.clone());
             let name = format!("bw-shard-{at}");
-            let thread = thread::Builder::new().name(name).spawn(move || seat.run(&*factory, ready));
+            let thread = thread::Builder::new().name(name).spawn(move || start.run(&*factory, ready));
             running.threads().shards.push(thread.map_err(SpawnError::System)?);
         }
         drop((ready_in, jobs));
@@ -195,7 +195,7 @@ pub(crate) fn choose(choice: IoChoice) -> Result<IoKind, SpawnError> {
 }
 
 /// What one shard's thread needs.
-struct Seat<M> {
+struct ShardStart<M> {
     core: Option<usize>,
     id: ShardId,
     is_uring: bool,
@@ -215,7 +215,7 @@ struct Seat<M> {
     jobs: BlockingPool,
 }
 
-impl<M: Send + 'static> Seat<M> {
+impl<M: Send + 'static> ShardStart<M> {
     fn run<E>(self, factory: &dyn Fn(ShardId, &mut Cx<'_>) -> E, ready: Sender<Result<(), SpawnError>>)
     where
         E: Endpoint<Message = M>,
