@@ -39,7 +39,7 @@ pub(crate) enum AuthWait {
     Data,
     Work(ComputeId),
     /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
-    Room {
+    Memory {
         len: u32,
         room: u32,
     },

@@ -7,7 +7,7 @@
 
 mod messages;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use buf::{Class, Payload, Pool, Sg};
@@ -18,8 +18,8 @@ use volume::{
 };
 
 use crate::job::{FusedHalf, Job};
-use crate::queue::Queue;
-use crate::queue_message::{CommandFailure, QueueCounters, QueueReport};
+use crate::queue::Queues;
+use crate::queue_message::{CommandFailure, QueueReport};
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, QueueKey, Step};
@@ -47,11 +47,8 @@ pub(crate) struct Volume {
 #[derive(Debug)]
 pub(crate) struct ExecContext {
     pub(crate) shard: Shard,
-    volumes: ByVolume<Volume>,
-    queues: Vec<Option<Queue>>,
-    /// I/O queues of this shard, by controller and queue slot. A queue whose association has ended
-    /// stands here until it is gone, or until one of a newer association takes its place.
-    joined: HashMap<(u16, u16), QueueKey>,
+    pub(crate) volumes: ByVolume<Volume>,
+    pub(crate) queues: Queues,
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
     /// When the current call came.
@@ -65,8 +62,7 @@ impl ExecContext {
         ExecContext {
             shard,
             volumes: ByVolume::default(),
-            queues: Vec::new(),
-            joined: HashMap::new(),
+            queues: Queues::default(),
             tasks: Tasks::default(),
             steps: VecDeque::new(),
             now: Time(0),
@@ -77,17 +73,7 @@ impl ExecContext {
     /// Makes room for a queue. Its controller does not know yet.
     pub(crate) fn insert_queue(&mut self, pool: &Pool, spec: QueueSpec) -> QueueKey {
         self.pool.get_or_insert_with(|| pool.clone());
-        let index = match self.queues.iter().position(Option::is_none) {
-            Some(index) => index,
-            None => {
-                self.queues.push(None);
-                self.queues.len() - 1
-            }
-        };
-        if let Some(place) = self.queues.get_mut(index) {
-            *place = Some(Queue::new(spec));
-        }
-        QueueKey(index as u32)
+        self.queues.insert(spec)
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
@@ -116,27 +102,11 @@ impl ExecContext {
         }
     }
 
-    /// Makes a volume known to this shard. One that is known already stays as it is.
-    pub(crate) fn add_volume(&mut self, info: VolumeInfo, view: View) {
-        let volume = info.facts.id;
-        let _ = self.volumes.insert(volume, Volume { info, view, report: None });
-    }
-
     /// Serves a volume no more: commands on it end, its namespaces are not there.
     pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
         self.volumes.remove(volume);
         let victims = self.tasks.select(|_, task| task.volume == volume && task.nsid != 0);
         self.stop_all(&victims, Ending::Status(Status::INVALID_NAMESPACE.final_()));
-    }
-
-    /// What is known of a volume of this shard.
-    pub(crate) fn volume_info(&self, volume: VolumeId) -> Option<&VolumeInfo> {
-        Some(&self.volume(volume)?.info)
-    }
-
-    #[inline]
-    pub(crate) fn volume(&self, volume: VolumeId) -> Option<&Volume> {
-        self.volumes.get(volume)
     }
 
     /// Keeps a volume's reservation report until the volume changes, or no report.
@@ -147,9 +117,7 @@ impl ExecContext {
     }
 
     pub(crate) fn forget_if_done(&mut self, key: QueueKey) {
-        let done = |queue: &mut Queue| queue.closing && queue.live == 0;
-        let place = self.queues.get_mut(key.0 as usize);
-        let Some(mut queue) = place.and_then(|place| place.take_if(done)) else { return };
+        let Some(mut queue) = self.queues.take_if_done(key) else { return };
         if queue.spec.qid != 0 {
             let report = queue.report(self.now);
             self.note_gone(key, &queue.spec, !queue.ended, report);
@@ -159,57 +127,23 @@ impl ExecContext {
     /// Who sends by a queue.
     #[inline]
     pub(crate) fn nexus(&self, key: QueueKey) -> &Nexus {
-        &self.queue(key).spec.nexus
-    }
-
-    /// Whether a queue's controller has a namespace that is this volume.
-    pub(crate) fn reaches(&self, key: QueueKey, volume: VolumeId) -> bool {
-        self.queue(key).spec.namespaces.iter().any(|entry| entry.volume == volume)
-    }
-
-    /// What a queue has done since it was opened; zeroes if it is gone.
-    pub(crate) fn counters(&self, key: QueueKey) -> QueueCounters {
-        let queue = self.queues.get(key.0 as usize).and_then(Option::as_ref);
-        queue.map_or_else(QueueCounters::default, |queue| queue.counters)
+        &self.queues.get(key).spec.nexus
     }
 
     /// What a queue has done so far, and what failed since it was asked last.
     pub(crate) fn report(&mut self, key: QueueKey) -> QueueReport {
         let now = self.now;
-        self.queue_mut(key).report(now)
-    }
-
-    #[inline]
-    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
-    pub(crate) fn queue(&self, key: QueueKey) -> &Queue {
-        self.queues
-            .get(key.0 as usize)
-            .and_then(Option::as_ref)
-            .expect("a queue key is used while the queue is open")
-    }
-
-    #[inline]
-    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
-    pub(crate) fn queue_mut(&mut self, key: QueueKey) -> &mut Queue {
-        self.queues
-            .get_mut(key.0 as usize)
-            .and_then(Option::as_mut)
-            .expect("a queue key is used while the queue is open")
-    }
-
-    /// A queue, if it is open.
-    pub(crate) fn open_queue_mut(&mut self, key: QueueKey) -> Option<&mut Queue> {
-        self.queues.get_mut(key.0 as usize)?.as_mut()
+        self.queues.get_mut(key).report(now)
     }
 
     /// Changes which namespaces a queue reaches: commands on those that are gone end.
     pub(crate) fn change_queue_namespaces(&mut self, key: QueueKey, namespaces: Arc<[NamespaceEntry]>) {
-        let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(queue) = self.queues.find_mut(key) else { return };
         queue.spec.namespaces = namespaces;
         let mut gone = Vec::new();
         for (slot, command) in self.commands_of(key, |task| task.nsid != 0) {
             let (nsid, volume) = (self.tasks.get(slot).nsid, self.tasks.get(slot).volume);
-            match self.queue(key).spec.namespace(nsid) {
+            match self.queues.get(key).spec.namespace(nsid) {
                 Some(entry) if entry.volume == volume => self.tasks.get_mut(slot).read_only = entry.read_only,
                 Some(_) | None => gone.push((slot, command)),
             }
@@ -226,9 +160,9 @@ impl ExecContext {
         self.pool.as_ref().expect("a queue was opened with the memory")
     }
 
-    pub(crate) fn ask_for_room(&mut self, command: CommandKey, len: u32) {
+    pub(crate) fn await_memory(&mut self, command: CommandKey, len: u32) {
         let class = class_of(len as usize);
-        self.steps.push_back(Step::Room { command, class, len });
+        self.steps.push_back(Step::AwaitMemory { command, class, len });
     }
 
     /// Ends a queue's command of this CID with Command Abort Requested, for the host's Abort. False:
@@ -244,7 +178,7 @@ impl ExecContext {
     /// The commands of a queue of which `which` holds, by slot and name. As many are looked at as the queue has
     /// entries, however many others the shard executes: a host may abort commands without end.
     pub(crate) fn commands_of(&self, key: QueueKey, which: impl Fn(&Task) -> bool) -> Vec<(u32, CommandKey)> {
-        let Some(queue) = self.queues.get(key.0 as usize).and_then(Option::as_ref) else { return Vec::new() };
+        let Some(queue) = self.queues.find(key) else { return Vec::new() };
         let mut found: Vec<(u32, CommandKey)> = queue
             .slots()
             .filter_map(|slot| Some((slot, self.tasks.holds(slot)?)))
@@ -259,7 +193,7 @@ impl ExecContext {
 
     #[inline]
     pub(crate) fn find(&self, key: CommandKey) -> Option<u32> {
-        let slot = self.queues.get(key.queue.0 as usize)?.as_ref()?.recall(key)?;
+        let slot = self.queues.find(key.queue)?.recall(key)?;
         self.tasks.check(slot, key)
     }
 
@@ -334,7 +268,7 @@ impl ExecContext {
         };
         let slot = self.tasks.insert(task).ok_or(Status::COMMAND_INTERRUPTED)?;
         let now = self.now;
-        self.queue_mut(key.queue).remember(now, key, slot);
+        self.queues.get_mut(key.queue).remember(now, key, slot);
         Ok(slot)
     }
 
@@ -344,7 +278,7 @@ impl ExecContext {
         let Task { key, cid, .. } = *self.tasks.get(slot);
         self.tasks.remove(slot);
         let now = self.now;
-        let queue = self.queue_mut(key.queue);
+        let queue = self.queues.get_mut(key.queue);
         queue.forget(now);
         if !queue.aborting.is_empty() {
             self.note_aborted(key.queue, cid);
@@ -357,13 +291,13 @@ impl ExecContext {
         let task = self.tasks.get(slot);
         let command = task.key;
         // A command's queue is open: this is `queue_mut`, which would borrow the task too.
-        if let Some(queue) = self.queues.get_mut(command.queue.0 as usize).and_then(Option::as_mut) {
+        if let Some(queue) = self.queues.find_mut(command.queue) {
             queue.count(self.now, task, completion);
         }
         self.remove(slot);
-        let completion = status::delayed(completion, || self.queue(command.queue).spec.delays_retries);
+        let completion = status::delayed(completion, || self.queues.get(command.queue).spec.delays_retries);
         self.steps.push_back(Step::Respond { command, completion });
-        if self.queue(command.queue).closing {
+        if self.queues.get(command.queue).closing {
             self.forget_if_done(command.queue);
         }
     }
@@ -372,8 +306,9 @@ impl ExecContext {
     pub(crate) fn refuse(&mut self, command: CommandKey, sqe: &Sqe, status: Status) {
         let (nsid, lba) = (sqe.nsid.get(), first_block(sqe));
         let failure = CommandFailure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
-        self.queue_mut(command.queue).fail(failure);
-        let completion = status::delayed(status.into(), || self.queue(command.queue).spec.delays_retries);
+        self.queues.get_mut(command.queue).fail(failure);
+        let completion =
+            status::delayed(status.into(), || self.queues.get(command.queue).spec.delays_retries);
         self.steps.push_back(Step::Respond { command, completion });
     }
 
@@ -462,7 +397,7 @@ impl ExecContext {
             forbid_retry(self.tasks.get_mut(slot));
         }
         let queue = self.tasks.get(slot).key.queue;
-        let queue = self.queue_mut(queue);
+        let queue = self.queues.get_mut(queue);
         if queue.half == Some(slot) {
             queue.half = None;
         }

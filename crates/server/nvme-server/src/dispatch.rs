@@ -17,12 +17,12 @@ impl Server {
     #[inline]
     pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         self.context.now = cx.now;
-        if cx.now >= self.context.queue(key.queue).notice_from
+        if cx.now >= self.context.queues.get(key.queue).notice_from
             && self.before_execution(cx, key, sqe, data_out)
         {
             return;
         }
-        let queue = self.context.queue(key.queue);
+        let queue = self.context.queues.get(key.queue);
         if queue.half.is_some() || queue.closing || sqe.flags & 3 != 0 {
             return fused::start(&mut self.context, key, sqe, data_out);
         }
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// There may be memory for the answer of a command, for which [`Step::Room`] asked; if there is not,
+    /// There may be memory for the answer of a command, for which [`Step::AwaitMemory`] asked; if there is not,
     /// it asks again.
     pub fn retry(&mut self, cx: &mut Cx<'_>, key: CommandKey) {
         self.context.now = cx.now;
@@ -100,7 +100,7 @@ impl Server {
         if self.authenticate_first(cx, key, sqe, data_out) {
             return true;
         }
-        let queue = self.context.queue_mut(key.queue);
+        let queue = self.context.queues.get_mut(key.queue);
         if queue.spec.qid == 0 {
             admin::start(self, cx, key, sqe, data_out);
             return true;

@@ -1,6 +1,6 @@
-//! A queue on this shard: its commands by tag, and what it counts.
+//! The queues of this shard: the commands of each by tag, and what it counts.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use nvme::{Completion, Status};
@@ -9,8 +9,81 @@ use volume::Time;
 use crate::authentication::QueueAuthentication;
 use crate::queue_message::{CommandFailure, FAILURES_MAX, QueueCounters, QueueReport};
 use crate::spec::QueueSpec;
-use crate::step::CommandKey;
+use crate::step::{CommandKey, QueueKey};
 use crate::task::{CountedAs, Task};
+
+/// The queues of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    /// By key.
+    all: Vec<Option<Queue>>,
+    /// I/O queues, by controller and queue slot. A queue whose association has ended stands here until it is gone,
+    /// or until one of a newer association takes its place.
+    joined: HashMap<(u16, u16), QueueKey>,
+}
+
+impl Queues {
+    pub(crate) fn insert(&mut self, spec: QueueSpec) -> QueueKey {
+        let index = match self.all.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.all.push(None);
+                self.all.len() - 1
+            }
+        };
+        if let Some(place) = self.all.get_mut(index) {
+            *place = Some(Queue::new(spec));
+        }
+        QueueKey(index as u32)
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
+    pub(crate) fn get(&self, key: QueueKey) -> &Queue {
+        self.find(key).expect("a queue key is used while the queue is open")
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "a key names its queue until the queue and its commands are gone")]
+    pub(crate) fn get_mut(&mut self, key: QueueKey) -> &mut Queue {
+        self.find_mut(key).expect("a queue key is used while the queue is open")
+    }
+
+    /// A queue, if it is open.
+    #[inline]
+    pub(crate) fn find(&self, key: QueueKey) -> Option<&Queue> {
+        self.all.get(key.0 as usize)?.as_ref()
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn find_mut(&mut self, key: QueueKey) -> Option<&mut Queue> {
+        self.all.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    /// Takes a queue out that is closing and has no commands left.
+    pub(crate) fn take_if_done(&mut self, key: QueueKey) -> Option<Queue> {
+        self.all.get_mut(key.0 as usize)?.take_if(|queue| queue.closing && queue.live == 0)
+    }
+
+    /// Enters an I/O queue under its controller and queue slot.
+    pub(crate) fn join(&mut self, name: (u16, u16), key: QueueKey) {
+        self.joined.insert(name, key);
+    }
+
+    /// Takes it out again, unless another stands there by now.
+    pub(crate) fn part(&mut self, name: (u16, u16), key: QueueKey) {
+        if self.joined.get(&name) == Some(&key) {
+            self.joined.remove(&name);
+        }
+    }
+
+    /// The open I/O queue that a controller's message means.
+    pub(crate) fn find_joined(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
+        let key = *self.joined.get(&(cntlid, queue_slot))?;
+        (self.get(key).spec.association == association).then_some(key)
+    }
+}
 
 /// A queue.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use buf::Cx;
 use volume::{Nexus, Shard, View, ViewUpdate, VolumeId};
 
-use crate::context::{ExecContext, VolumeInfo};
+use crate::context::{ExecContext, Volume, VolumeInfo};
 use crate::controller::Controllers;
 use crate::queue_message::{CommandFailure, QueueCounters};
 use crate::spec::QueueSpec;
@@ -49,7 +49,8 @@ impl Server {
 
     /// Makes a volume known to this shard. One that is known already stays as it is.
     pub fn add_volume(&mut self, info: VolumeInfo, view: View) {
-        self.context.add_volume(info, view);
+        let volume = info.facts.id;
+        let _ = self.context.volumes.insert(volume, Volume { info, view, report: None });
     }
 
     /// Serves a volume no more: commands on it end, its namespaces are not there.
@@ -59,7 +60,7 @@ impl Server {
 
     /// What is known of a volume of this shard.
     pub fn volume_info(&self, volume: VolumeId) -> Option<&VolumeInfo> {
-        self.context.volume_info(volume)
+        Some(&self.context.volumes.get(volume)?.info)
     }
 
     /// Who sends by a queue.
@@ -70,12 +71,12 @@ impl Server {
 
     /// Whether a queue's controller has a namespace that is this volume.
     pub fn reaches(&self, key: QueueKey, volume: VolumeId) -> bool {
-        self.context.reaches(key, volume)
+        self.context.queues.get(key).spec.namespaces.iter().any(|entry| entry.volume == volume)
     }
 
     /// What a queue has done since it was opened; zeroes if it is gone.
     pub fn counters(&self, key: QueueKey) -> QueueCounters {
-        self.context.counters(key)
+        self.context.queues.find(key).map_or_else(QueueCounters::default, |queue| queue.counters)
     }
 
     /// Opens a queue. An I/O queue's controller is told.
@@ -100,14 +101,14 @@ impl Server {
     /// Does nothing if it is ending.
     pub fn close_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         self.context.now = cx.now;
-        let Some(queue) = self.context.open_queue_mut(key) else { return };
+        let Some(queue) = self.context.queues.find_mut(key) else { return };
         if std::mem::replace(&mut queue.closing, true) {
             return;
         }
         let QueueSpec { cntlid, qid, .. } = queue.spec;
         self.close_authentication(key);
         if qid == 0 {
-            self.admin_closed(cntlid, key);
+            self.controllers.admin_closed(&mut self.context.steps, cntlid, key);
         }
         self.context.stop_all(&self.context.commands_of(key, |_| true), Ending::Silent);
         self.context.forget_if_done(key);
@@ -115,7 +116,7 @@ impl Server {
 
     /// Whether a queue's host knows of delays before it tries a command again.
     pub(crate) fn delays_retries(&self, key: QueueKey) -> bool {
-        let spec = &self.context.queue(key).spec;
+        let spec = &self.context.queues.get(key).spec;
         match self.controllers.find(spec.cntlid) {
             Some(controller) if spec.qid == 0 => controller.features.delays_retries(),
             Some(_) | None => spec.delays_retries,
@@ -125,16 +126,16 @@ impl Server {
     /// Notes a failure of a command that was never one of the tasks: with the controller if it came by
     /// the admin queue.
     pub(crate) fn note_failure(&mut self, key: QueueKey, failure: CommandFailure) {
-        let QueueSpec { cntlid, qid, .. } = self.context.queue(key).spec;
+        let QueueSpec { cntlid, qid, .. } = self.context.queues.get(key).spec;
         match self.controllers.find_mut(cntlid) {
             Some(controller) if qid == 0 => controller.errors.add(0, vec![failure], 1),
-            Some(_) | None => self.context.queue_mut(key).fail(failure),
+            Some(_) | None => self.context.queues.get_mut(key).fail(failure),
         }
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
     pub fn adopt(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
         self.context.update_view(volume, adoption);
-        self.notify(volume, adoption);
+        self.controllers.notify(&mut self.context, volume, adoption);
     }
 }

@@ -24,7 +24,7 @@ pub enum Step {
     },
     /// The command's answer found no memory: call `Server::retry` once there are `len` bytes of this
     /// class. Void once the command has ended, as [`Step::Receive`].
-    Room {
+    AwaitMemory {
         /// The command.
         command: CommandKey,
         /// Of which class.
@@ -67,14 +67,14 @@ pub enum Step {
         /// be on its way there.
         to_host: bool,
     },
-    /// VolumeRequest that the operation end early; it still ends by `done`.
+    /// Ask that the operation end early; it still ends by `done`.
     Cancel {
         /// The volume.
         volume: VolumeId,
         /// The operation.
         io: IoId,
     },
-    /// VolumeRequest the volume's home; `Server::answered` follows.
+    /// Ask the volume's home; `Server::answered` follows.
     VolumeRequest {
         /// The volume.
         volume: VolumeId,
@@ -83,7 +83,7 @@ pub enum Step {
         /// What.
         request: VolumeRequest,
     },
-    /// VolumeRequest every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
+    /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
     /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.
     ListControllers {
         /// The question's number.

@@ -9,10 +9,10 @@ use volume::{Access, PortId, VolumeRequest};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
-mod rig;
+mod harness;
 
-pub use rig::Reached;
-use rig::{BLOCKS, Rig, entry};
+pub use harness::Reached;
+use harness::{BLOCKS, Harness, entry};
 
 /// Longer inputs show nothing new.
 pub const INPUT_MAX: usize = 4 << 10;
@@ -54,43 +54,43 @@ pub fn commands(data: &[u8]) {
 /// The same, and how far they got.
 pub fn run_commands(data: &[u8]) -> Reached {
     let mut bytes = Bytes(&data[..data.len().min(INPUT_MAX)]);
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
     let mut cid = 0;
     // Most inputs begin with a controller that works.
     if bytes.byte() % 8 != 7 {
-        rig.start(true, 0, &enable, Vec::new());
-        (1..=3).for_each(|qid| rig.join(qid));
+        harness.start(true, 0, &enable, Vec::new());
+        (1..=3).for_each(|qid| harness.join(qid));
     }
     while !bytes.0.is_empty() {
         cid += 1;
         match bytes.byte() % 64 {
             0..=13 | 32..=55 => {
                 let (sqe, out) = io(&mut bytes, cid);
-                rig.start(false, bytes.byte().into(), &sqe, out);
+                harness.start(false, bytes.byte().into(), &sqe, out);
             }
-            14 => pair(&mut rig, &mut bytes, cid),
+            14 => pair(&mut harness, &mut bytes, cid),
             15..=18 => {
                 let (sqe, out) = admin(&mut bytes, cid);
-                rig.start(true, 0, &sqe, out);
+                harness.start(true, 0, &sqe, out);
             }
-            19 => rig.start(true, 0, &enable, Vec::new()),
-            20 | 56 | 57 => (0..=bytes.byte() % 16).for_each(|_| rig.feed()),
-            21..=23 | 58..=61 => (0..=bytes.byte() % 64).for_each(|_| _ = rig.turn()),
-            24 | 62 => rig.settle(),
-            25 => rig.abort(bytes.byte().into()),
-            26 => rig.close(bytes.byte().into()),
+            19 => harness.start(true, 0, &enable, Vec::new()),
+            20 | 56 | 57 => (0..=bytes.byte() % 16).for_each(|_| harness.feed()),
+            21..=23 | 58..=61 => (0..=bytes.byte() % 64).for_each(|_| _ = harness.turn()),
+            24 | 62 => harness.settle(),
+            25 => harness.abort(bytes.byte().into()),
+            26 => harness.close(bytes.byte().into()),
             27 | 63 => {
-                rig.open_controller();
-                rig.start(true, 0, &enable, Vec::new());
-                rig.join(u16::from(bytes.byte() % 6));
+                harness.open_controller();
+                harness.start(true, 0, &enable, Vec::new());
+                harness.join(u16::from(bytes.byte() % 6));
             }
-            28 | 29 => change(&mut rig, &mut bytes),
-            30 => rig.pass(u64::from(bytes.byte()) * 8),
-            _ => rig.start(false, bytes.byte().into(), &fabrics(&mut bytes, cid), Vec::new()),
+            28 | 29 => change(&mut harness, &mut bytes),
+            30 => harness.pass(u64::from(bytes.byte()) * 8),
+            _ => harness.start(false, bytes.byte().into(), &fabrics(&mut bytes, cid), Vec::new()),
         }
     }
-    rig.finish()
+    harness.finish()
 }
 
 fn command(opcode: u8, cid: u16, nsid: u32, len: u32) -> Sqe {
@@ -166,7 +166,7 @@ fn list(sqe: &mut Sqe, bytes: &mut Bytes<'_>, count: u32, flags: u8, out: &mut V
 }
 
 /// A fused pair, perhaps with something between its halves.
-fn pair(rig: &mut Rig, bytes: &mut Bytes<'_>, cid: u16) {
+fn pair(harness: &mut Harness, bytes: &mut Bytes<'_>, cid: u16) {
     let (shape, which) = (bytes.byte(), usize::from(bytes.byte()));
     let half = |opcode, part, cid| {
         let mut sqe = command(opcode, cid, 1, 512);
@@ -177,12 +177,12 @@ fn pair(rig: &mut Rig, bytes: &mut Bytes<'_>, cid: u16) {
         }
         sqe
     };
-    rig.start(false, which, &half(0x05, 1, cid), vec![shape & 1; 512]);
+    harness.start(false, which, &half(0x05, 1, cid), vec![shape & 1; 512]);
     if shape & 0x20 != 0 {
         let (between, out) = io(bytes, cid | 0x4000);
-        rig.start(false, which, &between, out);
+        harness.start(false, which, &between, out);
     }
-    rig.start(false, which, &half(0x01, 2, cid | 0x8000), vec![shape >> 7; 512]);
+    harness.start(false, which, &half(0x01, 2, cid | 0x8000), vec![shape >> 7; 512]);
 }
 
 fn admin(bytes: &mut Bytes<'_>, cid: u16) -> (Sqe, Vec<u8>) {
@@ -231,7 +231,7 @@ fn fabrics(bytes: &mut Bytes<'_>, cid: u16) -> Sqe {
 }
 
 /// Something happens to the volumes, or to what the host sees of them.
-fn change(rig: &mut Rig, bytes: &mut Bytes<'_>) {
+fn change(harness: &mut Harness, bytes: &mut Bytes<'_>) {
     let (what, volume) = (bytes.byte(), u32::from(bytes.byte()));
     let ports = vec![PortId(1)];
     let request = match what % 10 {
@@ -242,8 +242,8 @@ fn change(rig: &mut Rig, bytes: &mut Bytes<'_>) {
         5 => VolumeRequest::WriteProtect(false),
         6 => VolumeRequest::Stop,
         7 => VolumeRequest::Start,
-        8 => return rig.change_namespaces(vec![entry(0, what & 0x80 != 0)]),
-        _ => return rig.change_namespaces(vec![entry(0, false), entry(1, what & 0x80 != 0)]),
+        8 => return harness.change_namespaces(vec![entry(0, what & 0x80 != 0)]),
+        _ => return harness.change_namespaces(vec![entry(0, false), entry(1, what & 0x80 != 0)]),
     };
-    rig.request(volume, request);
+    harness.request(volume, request);
 }

@@ -31,18 +31,18 @@ pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
 impl Server {
     /// Whether the host has still to prove to this queue who it is.
     pub fn must_authenticate(&self, key: QueueKey) -> bool {
-        self.context.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
+        self.context.queues.get(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
     }
 
     /// By which hash and group the host of a queue has authenticated; `None`: it has not, or need not.
     pub fn authenticated_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
-        self.context.queue(key).guard.as_ref().and_then(|guard| guard.machine.method())
+        self.context.queues.get(key).guard.as_ref().and_then(|guard| guard.machine.method())
     }
 
     /// A queue has opened that must authenticate: it has until its deadline.
     pub(crate) fn start_authentication(&mut self, key: QueueKey) {
         let now = self.context.now;
-        if let Some(guard) = &mut self.context.queue_mut(key).guard {
+        if let Some(guard) = &mut self.context.queues.get_mut(key).guard {
             guard.watch(now);
         }
         self.arm_queue(key);
@@ -56,7 +56,7 @@ impl Server {
         sqe: &Sqe,
         data_out: u32,
     ) -> bool {
-        let Some(guard) = &self.context.queue(key.queue).guard else { return false };
+        let Some(guard) = &self.context.queues.get(key.queue).guard else { return false };
         if is_authentication(sqe) {
             self.authenticate(cx, key, sqe, data_out);
             return true;
@@ -85,7 +85,8 @@ impl Server {
             Ok(_)
                 if self
                     .context
-                    .queue(key.queue)
+                    .queues
+                    .get(key.queue)
                     .guard
                     .as_ref()
                     .is_some_and(|guard| guard.waiting.is_some()) =>
@@ -98,7 +99,7 @@ impl Server {
             Ok(len) if len as usize > MESSAGE_LEN_MAX => Status::INVALID_FIELD.final_(),
             Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.final_(),
             Ok(len) => {
-                if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
+                if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, AuthWait::Data));
                 }
                 return self.context.steps.push_back(Step::Receive { command: key, at: 0, len });
@@ -110,14 +111,14 @@ impl Server {
     /// Authentication Receive.
     fn give(&mut self, cx: &mut Cx<'_>, key: CommandKey, cid: u16, len: u32, room: u32) {
         let now = self.context.now;
-        let Some(guard) = &mut self.context.queue_mut(key.queue).guard else { return };
+        let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard else { return };
         if room < len {
             return self.answer_authentication(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
         }
         let len = len.min(ROOM_MAX);
-        if !super::has_room(cx.pool, len) {
-            guard.waiting = Some((key, cid, AuthWait::Room { len, room }));
-            return self.context.ask_for_room(key, len);
+        if !super::has_memory(cx.pool, len) {
+            guard.waiting = Some((key, cid, AuthWait::Memory { len, room }));
+            return self.context.await_memory(key, len);
         }
         let given = guard.machine.receive(len).map(|mut given| {
             given.message.resize(len as usize, 0);
@@ -148,15 +149,15 @@ impl Server {
 
     /// There may be memory for an Authentication Receive. Whether it was one.
     pub(crate) fn retry_authentication(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
-        let Some(guard) = self.context.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut())
+        let Some(guard) = self.context.queues.find_mut(key.queue).and_then(|queue| queue.guard.as_mut())
         else {
             return false;
         };
         let waits = |(command, _, on): &mut (CommandKey, u16, AuthWait)| {
-            *command == key && matches!(on, AuthWait::Room { .. })
+            *command == key && matches!(on, AuthWait::Memory { .. })
         };
         let Some((_, cid, on)) = guard.waiting.take_if(waits) else { return false };
-        if let AuthWait::Room { len, room } = on {
+        if let AuthWait::Memory { len, room } = on {
             self.give(cx, key, cid, len, room);
         }
         true
@@ -164,7 +165,7 @@ impl Server {
 
     /// The data of an Authentication Send is here. Whether it was one.
     pub(crate) fn authentication_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
-        let Some(queue) = self.context.open_queue_mut(key.queue) else { return false };
+        let Some(queue) = self.context.queues.find_mut(key.queue) else { return false };
         let Some(guard) = &mut queue.guard else { return false };
         let Some((_, cid, _)) =
             guard.waiting.take_if(|(command, _, on)| *command == key && *on == AuthWait::Data)
@@ -183,7 +184,7 @@ impl Server {
     pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: DhResult) {
         self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
-        let Some(guard) = self.context.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
+        let Some(guard) = self.context.queues.find_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
             return;
         };
         let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Work(id)) else {
@@ -198,7 +199,7 @@ impl Server {
     pub fn not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
         self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
-        let Some(guard) = self.context.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
+        let Some(guard) = self.context.queues.find_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
             return;
         };
         let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Work(id)) else {
@@ -212,7 +213,7 @@ impl Server {
 
     fn proceed(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
         let now = self.context.now;
-        if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
+        if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
             guard.watch(now);
         }
         match progress {
@@ -224,7 +225,7 @@ impl Server {
                 self.computations += 1;
                 let id = ComputeId(self.computations);
                 self.computing.insert(id, key.queue);
-                if let Some(guard) = &mut self.context.queue_mut(key.queue).guard {
+                if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, AuthWait::Work(id)));
                     guard.cost = true;
                 }
@@ -244,14 +245,14 @@ impl Server {
     /// The host has authenticated.
     fn admit_host(&mut self, key: QueueKey) {
         let now = self.context.now;
-        let queue = self.context.queue_mut(key);
+        let queue = self.context.queues.get_mut(key);
         if let Some(guard) = &mut queue.guard {
             guard.watch(now);
             guard.proven = true;
         }
         self.arm_queue(key);
         self.context.steps.push_back(Step::HostAuthenticated { queue: key });
-        if self.context.queue(key).spec.qid != 0 {
+        if self.context.queues.get(key).spec.qid != 0 {
             self.context.send_to_controller(key, ControllerEvent::Proven);
         }
     }
@@ -262,18 +263,18 @@ impl Server {
     }
 
     fn end_unauthenticated(&mut self, key: QueueKey, why: ControllerEnd) {
-        let spec = &self.context.queue(key).spec;
+        let spec = &self.context.queues.get(key).spec;
         if spec.qid == 0 {
-            return self.end_association(spec.cntlid, why);
+            return self.controllers.end_association(&mut self.context.steps, spec.cntlid, why);
         }
-        if !std::mem::replace(&mut self.context.queue_mut(key).end_requested, true) {
+        if !std::mem::replace(&mut self.context.queues.get_mut(key).end_requested, true) {
             self.context.steps.push_back(Step::EndQueue { queue: key });
         }
     }
 
     /// A command of authentication that waits must end without an answer. Whether it was one.
     pub(crate) fn retire_authentication(&mut self, key: CommandKey) -> bool {
-        let Some(guard) = self.context.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut())
+        let Some(guard) = self.context.queues.find_mut(key.queue).and_then(|queue| queue.guard.as_mut())
         else {
             return false;
         };
@@ -287,7 +288,7 @@ impl Server {
 
     /// A queue with a guard closes: what waits there ends.
     pub(crate) fn close_authentication(&mut self, key: QueueKey) {
-        let queue = self.context.queue_mut(key);
+        let queue = self.context.queues.get_mut(key);
         let Some(QueueAuthentication { machine, waiting, proven, cost, .. }) = queue.guard.take() else {
             return;
         };
@@ -316,7 +317,7 @@ impl Server {
 
     /// Puts a queue's deadline among the timers.
     fn arm_queue(&mut self, key: QueueKey) {
-        let queue = self.context.queue_mut(key);
+        let queue = self.context.queues.get_mut(key);
         let deadline = queue.guard.as_ref().and_then(QueueAuthentication::deadline);
         let old = std::mem::replace(&mut queue.armed, deadline);
         self.controllers.rearm(TimerOf::Queue(key), old, deadline);

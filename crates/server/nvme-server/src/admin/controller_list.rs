@@ -8,7 +8,7 @@ use buf::Cx;
 use nvme::Status;
 use nvme::identify::{self, Cns, Identify};
 
-use super::{AdminOutcome, conclude, has_room, wait_for_room};
+use super::{AdminOutcome, conclude, has_memory, wait_for_memory};
 use crate::controller::{AdminWait, WaitingCommand};
 use crate::server::Server;
 use crate::step::{CommandKey, ControllerList, Step};
@@ -99,11 +99,11 @@ pub(super) fn give(
     from: u16,
 ) {
     let len = identify::LEN as u32;
-    if !has_room(cx.pool, len) {
-        return wait_for_room(
+    if !has_memory(cx.pool, len) {
+        return wait_for_memory(
             server,
             cntlid,
-            WaitingCommand { key, cid, on: AdminWait::RoomForList(found, from) },
+            WaitingCommand { key, cid, on: AdminWait::MemoryForList(found, from) },
             len,
         );
     }

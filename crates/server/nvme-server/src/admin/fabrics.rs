@@ -25,7 +25,12 @@ pub(super) fn on_admin_queue(server: &mut Server, cntlid: u16, sqe: &Sqe) -> Res
         }
         FabricsType::PROPERTY_SET => match PropertyAccess::parse(sqe) {
             Some(PropertyAccess { property: Property::CC, len: 4, value }) => {
-                server.configure(cntlid, Configuration(value as u32));
+                server.controllers.configure(
+                    &mut server.context.steps,
+                    server.context.now,
+                    cntlid,
+                    Configuration(value as u32),
+                );
                 Ok(AdminOutcome::SUCCESS)
             }
             Some(_) | None => Err(Status::INVALID_FIELD.final_()),

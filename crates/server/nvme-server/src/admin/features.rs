@@ -165,7 +165,7 @@ fn of_volume(
     what: impl Fn(&volume::View) -> u32,
 ) -> Result<u32, Status> {
     let entry = controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let volume = server.context.volumes.get(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     Ok(what(&volume.view))
 }
 
@@ -219,8 +219,8 @@ pub(super) fn set(
         let messages = controller.settings_messages();
         server.context.steps.extend(messages);
     }
-    server.complete_event_requests(cntlid);
-    server.arm(cntlid);
+    server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
+    server.controllers.arm(cntlid);
     outcome
 }
 
@@ -346,7 +346,7 @@ fn protect(
     };
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let volume = server.context.volumes.get(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     // What the operator or the backing protects no host opens, and who may only read changes nothing for others.
     if entry.read_only || (!on && volume.view.is_protected()) {
         return if on { Ok(AdminOutcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
@@ -373,7 +373,7 @@ fn persist(
     let on = set.value & 1 == 1;
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = server.context.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let volume = server.context.volumes.get(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     let reservations = &volume.view.reservations;
     if reservations.persists() == on {
         return Ok(AdminOutcome::SUCCESS);

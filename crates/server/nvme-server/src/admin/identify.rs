@@ -104,7 +104,7 @@ fn place<'a>(
         return Err(Status::INVALID_NAMESPACE.final_());
     }
     let Some(entry) = controller.namespace(nsid) else { return Ok(None) };
-    match server.context.volume(entry.volume) {
+    match server.context.volumes.get(entry.volume) {
         Some(volume) => Ok(Some((entry, volume))),
         None if entry.volume == VolumeId::AWAY => Err(status::not_here(entry.volume)),
         None => Ok(None),
@@ -125,7 +125,7 @@ fn list(server: &Server, controller: &Controller, after: u32) -> Result<[u8; ide
     }
     // One whose volume is away is active all the same, or hosts would drop their disk.
     let is_active = |entry: &&NamespaceEntry| {
-        entry.volume == VolumeId::AWAY || server.context.volume(entry.volume).is_some()
+        entry.volume == VolumeId::AWAY || server.context.volumes.get(entry.volume).is_some()
     };
     let active = controller.namespaces.iter().filter(is_active);
     Ok(identify::namespace_list(active.map(|entry| entry.nsid), after))
@@ -197,7 +197,7 @@ fn io(server: &Server, controller: &Controller) -> Data {
     // without one say so themselves (VWCNP).
     data.vwc = Data::VWC_PRESENT | Data::VWC_FLUSH_ALL;
     data.nwpc = Data::NWPC_WRITE_PROTECT;
-    let volumes = controller.namespaces.iter().filter_map(|entry| server.context.volume(entry.volume));
+    let volumes = controller.namespaces.iter().filter_map(|entry| server.context.volumes.get(entry.volume));
     let least = volumes.map(|volume| Atomics::of(&volume.view.geometry)).reduce(Atomics::least);
     let atomics = least.unwrap_or_default();
     data.awun = U16::new(atomics.normal);

@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::features::TABLE;
 use super::identify::names_no_namespace;
-use super::{AdminOutcome, conclude, has_room, wait_for_room};
+use super::{AdminOutcome, conclude, has_memory, wait_for_memory};
 use crate::controller::events::EventKind;
 use crate::controller::{AdminWait, Controller, WaitingCommand};
 use crate::queue_message::{ControllerEvent, QueueMessage};
@@ -101,11 +101,11 @@ pub(crate) fn gathered(
 ) {
     // Its length is not more than a transfer's: `execute` has looked.
     let len = page.len as u32;
-    if !has_room(cx.pool, len) {
-        return wait_for_room(
+    if !has_memory(cx.pool, len) {
+        return wait_for_memory(
             server,
             cntlid,
-            WaitingCommand { key, cid, on: AdminWait::RoomForPage(page) },
+            WaitingCommand { key, cid, on: AdminWait::MemoryForPage(page) },
             len,
         );
     }

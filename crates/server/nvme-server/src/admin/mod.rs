@@ -52,8 +52,8 @@ impl AdminOutcome {
 
 /// A command of an admin queue has come.
 pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
-    let cntlid = server.context.queue(key.queue).spec.cntlid;
-    server.note_host_alive(cntlid, cx.now);
+    let cntlid = server.context.queues.get(key.queue).spec.cntlid;
+    server.controllers.note_host_alive(cntlid, cx.now);
     begin(server, cx, cntlid, key, sqe, Some(data_out));
 }
 
@@ -73,12 +73,12 @@ fn begin(
     // that does not read what it asked for must not have all of it.
     if let Some(len) = answer_len(sqe).filter(|len| *len <= u64::from(transfer_max))
         && let len = len as u32
-        && (data_out.is_some() && class_of(len as usize) == Class::Solicited || !has_room(cx.pool, len))
+        && (data_out.is_some() && class_of(len as usize) == Class::Solicited || !has_memory(cx.pool, len))
     {
-        return wait_for_room(
+        return wait_for_memory(
             server,
             cntlid,
-            WaitingCommand { key, cid, on: AdminWait::Room(Box::new(*sqe)) },
+            WaitingCommand { key, cid, on: AdminWait::Memory(Box::new(*sqe)) },
             len,
         );
     }
@@ -89,7 +89,7 @@ fn begin(
     };
     conclude(server, cx.pool, key, cid, outcome);
     // What was read may have more behind it.
-    server.complete_event_requests(cntlid);
+    server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
 }
 
 /// The longest data that the answer to a command may have, if it has any.
@@ -103,16 +103,16 @@ fn answer_len(sqe: &Sqe) -> Option<u64> {
 }
 
 /// Whether [`memory`] has so much now: within one call nothing else takes it.
-pub(crate) fn has_room(pool: &Pool, len: u32) -> bool {
+pub(crate) fn has_memory(pool: &Pool, len: u32) -> bool {
     pool.take_sg(class_of(len as usize), len as usize).is_some()
 }
 
 /// Lets a command wait for memory.
-pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: WaitingCommand, len: u32) {
+pub(crate) fn wait_for_memory(server: &mut Server, cntlid: u16, waiting: WaitingCommand, len: u32) {
     let command = waiting.key;
     let Some(controller) = server.controllers.find_mut(cntlid) else { return };
     controller.waiting.push(waiting);
-    server.context.ask_for_room(command, len);
+    server.context.await_memory(command, len);
 }
 
 /// There may be memory for a command that waits for it.
@@ -124,17 +124,17 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
         waiting.key == key
             && matches!(
                 waiting.on,
-                AdminWait::Room(_) | AdminWait::RoomForPage(_) | AdminWait::RoomForList(..)
+                AdminWait::Memory(_) | AdminWait::MemoryForPage(_) | AdminWait::MemoryForList(..)
             )
     };
     let Some((cntlid, WaitingCommand { cid, on, .. })) = take(server, waits) else { return };
     match on {
-        AdminWait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, None),
-        AdminWait::RoomForPage(page) => {
+        AdminWait::Memory(sqe) => begin(server, cx, cntlid, key, &sqe, None),
+        AdminWait::MemoryForPage(page) => {
             logs::gathered(server, cx, cntlid, key, cid, page);
-            server.complete_event_requests(cntlid);
+            server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
         }
-        AdminWait::RoomForList(found, from) => {
+        AdminWait::MemoryForList(found, from) => {
             controller_list::give(server, cx, cntlid, (key, cid), found, from)
         }
         // None of these waits for memory.
@@ -230,7 +230,7 @@ fn execute(
                 return Err(Status::AER_LIMIT_EXCEEDED.final_());
             }
             controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Event });
-            server.complete_event_requests(cntlid);
+            server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
             Ok(AdminOutcome::Later)
         }
         Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
@@ -253,9 +253,9 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
         | AdminWait::Abort { .. }
         | AdminWait::Reports { .. }
         | AdminWait::ControllerList { .. }
-        | AdminWait::Room(_)
-        | AdminWait::RoomForPage(_)
-        | AdminWait::RoomForList(..) => Err(Status::INTERNAL_ERROR),
+        | AdminWait::Memory(_)
+        | AdminWait::MemoryForPage(_)
+        | AdminWait::MemoryForList(..) => Err(Status::INTERNAL_ERROR),
     };
     conclude(server, cx.pool, key, waiting.cid, outcome);
 }

@@ -9,7 +9,7 @@ impl ExecContext {
     /// A controller has said something to a queue of this shard.
     pub(crate) fn handle_controller_event(&mut self, message: QueueMessage) {
         let QueueMessage { cntlid, association, queue_slot, event } = message;
-        let Some(key) = self.find_joined(cntlid, association, queue_slot) else {
+        let Some(key) = self.queues.find_joined(cntlid, association, queue_slot) else {
             // It is gone, and has said so.
             return;
         };
@@ -21,7 +21,7 @@ impl ExecContext {
                 self.send_to_controller(key, ControllerEvent::Report { ticket, report });
             }
             ControllerEvent::Settings { traffic_ms, delays_retries } => {
-                let queue = self.queue_mut(key);
+                let queue = self.queues.get_mut(key);
                 queue.spec.delays_retries = delays_retries;
                 queue.set_traffic_interval(traffic_ms);
             }
@@ -36,15 +36,9 @@ impl ExecContext {
         }
     }
 
-    /// The open queue of this shard that a message means.
-    fn find_joined(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
-        let key = *self.joined.get(&(cntlid, queue_slot))?;
-        (self.queue(key).spec.association == association).then_some(key)
-    }
-
     /// Says something to the controller of a queue.
     pub(crate) fn send_to_controller(&mut self, key: QueueKey, event: ControllerEvent) {
-        let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queue(key).spec;
+        let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queues.get(key).spec;
         self.steps.push_back(Step::QueueMessage {
             to: home,
             message: QueueMessage { cntlid, association, queue_slot, event },
@@ -52,7 +46,7 @@ impl ExecContext {
     }
 
     fn end_requested_by_controller(&mut self, key: QueueKey) {
-        let queue = self.queue_mut(key);
+        let queue = self.queues.get_mut(key);
         if !queue.closing && !std::mem::replace(&mut queue.ended, true) {
             self.steps.push_back(Step::EndQueue { queue: key });
         }
@@ -60,17 +54,15 @@ impl ExecContext {
 
     /// An I/O queue has opened on this shard.
     pub(crate) fn note_opened(&mut self, key: QueueKey) {
-        let QueueSpec { cntlid, queue_slot, .. } = self.queue(key).spec;
-        self.joined.insert((cntlid, queue_slot), key);
+        let QueueSpec { cntlid, queue_slot, .. } = self.queues.get(key).spec;
+        self.queues.join((cntlid, queue_slot), key);
         let at = self.shard;
         self.send_to_controller(key, ControllerEvent::Opened { at });
     }
 
     /// An I/O queue of this shard is gone, with all its commands.
     pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: QueueReport) {
-        if self.joined.get(&(spec.cntlid, spec.queue_slot)) == Some(&key) {
-            self.joined.remove(&(spec.cntlid, spec.queue_slot));
-        }
+        self.queues.part((spec.cntlid, spec.queue_slot), key);
         self.tell_gone(spec, lost, report);
     }
 
@@ -94,16 +86,16 @@ impl ExecContext {
     /// On the queue's shard: the command ends, and then its controller is told.
     fn abort_on_queue(&mut self, key: QueueKey, cid: u16, ticket: u64) {
         // Noted first, since the command may end at once.
-        self.queue_mut(key).aborting.push((cid, ticket));
+        self.queues.get_mut(key).aborting.push((cid, ticket));
         if !self.abort_cid(key, cid) {
-            self.queue_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
+            self.queues.get_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
             self.send_to_controller(key, ControllerEvent::Aborted { ticket, aborted: false });
         }
     }
 
     /// A command of a queue with aborts under way has ended.
     pub(crate) fn note_aborted(&mut self, key: QueueKey, cid: u16) {
-        let queue = self.queue_mut(key);
+        let queue = self.queues.get_mut(key);
         let tickets: Vec<u64> =
             queue.aborting.extract_if(.., |(victim, _)| *victim == cid).map(|(_, ticket)| ticket).collect();
         for ticket in tickets {

@@ -77,9 +77,9 @@ impl Controller {
                     | AdminWait::Feature(_)
                     | AdminWait::Reports { .. }
                     | AdminWait::ControllerList { .. }
-                    | AdminWait::Room(_)
-                    | AdminWait::RoomForPage(_)
-                    | AdminWait::RoomForList(..)
+                    | AdminWait::Memory(_)
+                    | AdminWait::MemoryForPage(_)
+                    | AdminWait::MemoryForList(..)
             );
             waiting.cid == cid && stoppable
         };

@@ -70,7 +70,7 @@ fn together(one: State, other: State) -> State {
 pub(super) fn groups_of(context: &ExecContext, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for entry in namespaces {
-        let state = match context.volume(entry.volume) {
+        let state = match context.volumes.get(entry.volume) {
             Some(volume) => state(volume.view.access(port)),
             // The path is not to blame, nor are others of its group.
             None if entry.volume == VolumeId::AWAY => State::Optimized,

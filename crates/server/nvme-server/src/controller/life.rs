@@ -10,6 +10,7 @@
 //! admin queue. So an I/O connection that is lost without Disconnect ends the association only if
 //! neither reset nor shutdown follows within [`LOST_GRACE`].
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use buf::{Cx, Time};
@@ -17,7 +18,7 @@ use nvme::Status;
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::property::{Configuration, Shutdown};
 
-use super::{Controller, TimerOf};
+use super::{Controller, Controllers, TimerOf};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
 use crate::step::{ControllerEnd, QueueKey, Step};
@@ -86,11 +87,16 @@ impl Controller {
     }
 }
 
-impl Server {
+impl Controllers {
     /// The host writes CC.
-    pub(crate) fn configure(&mut self, cntlid: u16, to: Configuration) {
-        let now = self.context.now;
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+    pub(crate) fn configure(
+        &mut self,
+        steps: &mut VecDeque<Step>,
+        now: Time,
+        cntlid: u16,
+        to: Configuration,
+    ) {
+        let Some(controller) = self.find_mut(cntlid) else { return };
         let from = std::mem::replace(&mut controller.configuration, to);
         let starts = !from.is_enabled() && to.is_enabled();
         if starts {
@@ -110,16 +116,16 @@ impl Server {
         }
         if stops || shuts {
             controller.lost = None;
-            controller.end_members(&mut self.context.steps);
+            controller.end_members(steps);
             let waiting = std::mem::take(&mut controller.waiting);
             for waiting in waiting {
                 let completion = Status::ABORTED_SQ_DELETION.into();
-                self.context.steps.push_back(Step::Respond { command: waiting.key, completion });
+                steps.push_back(Step::Respond { command: waiting.key, completion });
             }
             if stops {
                 controller.forget();
             }
-            self.end_if_queues_gone(cntlid);
+            self.end_if_queues_gone(steps, cntlid);
         }
         if starts || stops || shuts {
             self.arm(cntlid);
@@ -127,8 +133,8 @@ impl Server {
     }
 
     /// A controller whose I/O queues are gone has ended its reset, its shutdown, or itself.
-    pub(super) fn end_if_queues_gone(&mut self, cntlid: u16) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+    pub(super) fn end_if_queues_gone(&mut self, steps: &mut VecDeque<Step>, cntlid: u16) {
+        let Some(controller) = self.find_mut(cntlid) else { return };
         if !controller.members.is_empty() && !is_on(Failpoint::ResetHasty) {
             return;
         }
@@ -141,51 +147,45 @@ impl Server {
         }
         if let (Some(why), true) = (controller.ending, controller.admin_gone) {
             let armed = controller.armed;
-            self.controllers.rearm(TimerOf::Controller(cntlid), armed, None);
-            self.controllers.here.remove(&cntlid);
-            self.context.steps.push_back(Step::ControllerGone { cntlid, why });
+            self.rearm(TimerOf::Controller(cntlid), armed, None);
+            self.here.remove(&cntlid);
+            steps.push_back(Step::ControllerGone { cntlid, why });
         }
     }
 
-    /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
-    /// [`Step::EndQueue`]s and, in the end, [`Step::ControllerGone`] follow.
-    pub fn end_controller(&mut self, cntlid: u16) {
-        self.end_association(cntlid, ControllerEnd::Removed);
-    }
-
     /// Ends an association. CFS shows it to who still looks.
-    pub(crate) fn end_association(&mut self, cntlid: u16, why: ControllerEnd) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+    pub(crate) fn end_association(&mut self, steps: &mut VecDeque<Step>, cntlid: u16, why: ControllerEnd) {
+        let Some(controller) = self.find_mut(cntlid) else { return };
         if controller.ending.is_some() {
             return;
         }
         controller.ending = Some(why);
         controller.status.fatal = true;
         (controller.keep_alive_timeout, controller.lost) = (None, None);
-        controller.end_members(&mut self.context.steps);
+        controller.end_members(steps);
         if !controller.admin_gone {
-            self.context.steps.push_back(Step::EndQueue { queue: controller.admin });
+            steps.push_back(Step::EndQueue { queue: controller.admin });
         }
         self.arm(cntlid);
-        self.end_if_queues_gone(cntlid);
+        self.end_if_queues_gone(steps, cntlid);
     }
 
     /// The admin queue is closed: what waits on it ends, and so does the association.
-    pub(crate) fn admin_closed(&mut self, cntlid: u16, key: QueueKey) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+    pub(crate) fn admin_closed(&mut self, steps: &mut VecDeque<Step>, cntlid: u16, key: QueueKey) {
+        let Some(controller) = self.find_mut(cntlid) else { return };
         if controller.admin != key {
             return;
         }
         controller.admin_gone = true;
         let retired = std::mem::take(&mut controller.waiting);
-        self.context.steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
-        self.end_association(cntlid, ControllerEnd::Closed);
-        self.end_if_queues_gone(cntlid);
+        steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
+        self.end_association(steps, cntlid, ControllerEnd::Closed);
+        self.end_if_queues_gone(steps, cntlid);
     }
 
     /// The host has shown that it is there.
     pub(crate) fn note_host_alive(&mut self, cntlid: u16, now: Time) {
-        if let Some(controller) = self.controllers.find_mut(cntlid) {
+        if let Some(controller) = self.find_mut(cntlid) {
             controller.last_heard = controller.last_heard.max(now);
         }
     }
@@ -193,10 +193,18 @@ impl Server {
     /// Puts a controller's deadline among the timers. One that has moved away is seen when the timer
     /// fires, so that nothing is done for each command.
     pub(crate) fn arm(&mut self, cntlid: u16) {
-        let Some(controller) = self.controllers.here.get_mut(&cntlid) else { return };
+        let Some(controller) = self.here.get_mut(&cntlid) else { return };
         let deadline = controller.deadline();
         let old = std::mem::replace(&mut controller.armed, deadline);
-        self.controllers.rearm(TimerOf::Controller(cntlid), old, deadline);
+        self.rearm(TimerOf::Controller(cntlid), old, deadline);
+    }
+}
+
+impl Server {
+    /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
+    /// [`Step::EndQueue`]s and, in the end, [`Step::ControllerGone`] follow.
+    pub fn end_controller(&mut self, cntlid: u16) {
+        self.controllers.end_association(&mut self.context.steps, cntlid, ControllerEnd::Removed);
     }
 
     /// When [`Server::handle_timeout`] wants to be called, if at all.
@@ -216,7 +224,7 @@ impl Server {
                 TimerOf::Controller(cntlid) => cntlid,
                 TimerOf::Queue(key) => {
                     self.controllers.rearm(due, Some(time), None);
-                    self.context.queue_mut(key).armed = None;
+                    self.context.queues.get_mut(key).armed = None;
                     self.reject_host(key);
                     continue;
                 }
@@ -226,12 +234,13 @@ impl Server {
                 let lost = self.controllers.find(cntlid).is_some_and(|controller| {
                     controller.lost.is_some_and(|lost| lost + LOST_GRACE <= cx.now)
                 });
-                self.end_association(
+                self.controllers.end_association(
+                    &mut self.context.steps,
                     cntlid,
                     if lost { ControllerEnd::QueueLost } else { ControllerEnd::Silent },
                 );
             }
-            self.arm(cntlid);
+            self.controllers.arm(cntlid);
         }
     }
 }

@@ -124,11 +124,11 @@ pub(crate) enum AdminWait {
     /// `from`.
     ControllerList { id: u64, from: u16, answers: u16, found: Vec<u16> },
     /// Memory for its answer; it has done nothing yet.
-    Room(Box<nvme::Sqe>),
+    Memory(Box<nvme::Sqe>),
     /// Memory for a log page whose queues have reported.
-    RoomForPage(nvme::log::GetLogPage),
+    MemoryForPage(nvme::log::GetLogPage),
     /// Memory for a list of these controllers, from one on.
-    RoomForList(Vec<u16>, u16),
+    MemoryForList(Vec<u16>, u16),
 }
 
 /// The controllers of a shard.

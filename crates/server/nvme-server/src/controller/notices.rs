@@ -8,7 +8,8 @@ use nvme::log::ReservationNotice;
 use volume::{Cause, ViewUpdate, VolumeId};
 
 use super::events::EventKind;
-use super::{AdminWait, Controller, ana};
+use super::{AdminWait, Controller, Controllers, ana};
+use crate::context::ExecContext;
 use crate::discovery::DiscoveryEntries;
 use crate::server::Server;
 use crate::step::Step;
@@ -101,12 +102,12 @@ fn told(cause: Cause) -> Told {
     }
 }
 
-impl Server {
+impl Controllers {
     /// A volume has changed, and its new view stands: the controllers of this shard tell their hosts.
-    pub(crate) fn notify(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
-        let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
+    pub(crate) fn notify(&mut self, context: &mut ExecContext, volume: VolumeId, adoption: &ViewUpdate) {
+        let numbers: Vec<u16> = self.iter().map(|controller| controller.spec.cntlid).collect();
         for cntlid in numbers {
-            let Some(controller) = self.controllers.find_mut(cntlid) else { continue };
+            let Some(controller) = self.find_mut(cntlid) else { continue };
             let nsids: Vec<u32> = controller
                 .namespaces
                 .iter()
@@ -124,30 +125,45 @@ impl Server {
                     Told::Nothing => {}
                 }
             }
-            self.complete_event_requests(cntlid);
-            self.follow_ana(cntlid);
+            self.complete_event_requests(&mut context.steps, cntlid);
+            self.follow_ana(context, cntlid);
         }
     }
 
     /// Namespaces of a controller have changed.
-    pub(super) fn namespaces_changed(&mut self, cntlid: u16, nsids: &[u32]) {
-        if let Some(controller) = self.controllers.find_mut(cntlid) {
+    pub(super) fn namespaces_changed(&mut self, steps: &mut VecDeque<Step>, cntlid: u16, nsids: &[u32]) {
+        if let Some(controller) = self.find_mut(cntlid) {
             controller.note_namespaces(nsids);
         }
-        self.complete_event_requests(cntlid);
+        self.complete_event_requests(steps, cntlid);
     }
 
     /// Looks whether the path states that a controller shows have changed.
-    pub(super) fn follow_ana(&mut self, cntlid: u16) {
-        let Some(controller) = self.controllers.find(cntlid) else { return };
-        let states = ana::groups_of(&self.context, &controller.namespaces, controller.spec.nexus.port);
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+    pub(super) fn follow_ana(&mut self, context: &mut ExecContext, cntlid: u16) {
+        let Some(controller) = self.find(cntlid) else { return };
+        let states = ana::groups_of(context, &controller.namespaces, controller.spec.nexus.port);
+        let Some(controller) = self.find_mut(cntlid) else { return };
         if controller.ana.follow(states) {
             controller.events.raise(EventKind::Ana);
-            self.complete_event_requests(cntlid);
+            self.complete_event_requests(&mut context.steps, cntlid);
         }
     }
 
+    /// Answers Asynchronous Event Requests while there are events and requests.
+    pub(crate) fn complete_event_requests(&mut self, steps: &mut VecDeque<Step>, cntlid: u16) {
+        let Some(controller) = self.find_mut(cntlid) else { return };
+        while let Some(at) =
+            controller.waiting.iter().position(|waiting| matches!(waiting.on, AdminWait::Event))
+        {
+            let Some(event) = controller.events.next() else { return };
+            let command = controller.waiting.remove(at).key;
+            let completion = Completion { result: event.dword().into(), ..Completion::SUCCESS };
+            steps.push_back(Step::Respond { command, completion });
+        }
+    }
+}
+
+impl Server {
     /// What the host of a discovery controller can discover has changed: it is told if it sees another log.
     pub fn change_discovery(&mut self, cntlid: u16, entries: &Arc<DiscoveryEntries>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
@@ -157,20 +173,7 @@ impl Server {
         discovery.entries = entries.clone();
         if !same {
             controller.events.raise(EventKind::Discovery);
-            self.complete_event_requests(cntlid);
-        }
-    }
-
-    /// Answers Asynchronous Event Requests while there are events and requests.
-    pub(crate) fn complete_event_requests(&mut self, cntlid: u16) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        while let Some(at) =
-            controller.waiting.iter().position(|waiting| matches!(waiting.on, AdminWait::Event))
-        {
-            let Some(event) = controller.events.next() else { return };
-            let command = controller.waiting.remove(at).key;
-            let completion = Completion { result: event.dword().into(), ..Completion::SUCCESS };
-            self.context.steps.push_back(Step::Respond { command, completion });
+            self.controllers.complete_event_requests(&mut self.context.steps, cntlid);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Server {
         controller.ana.follow(states);
         let old = self.controllers.here.insert(cntlid, controller);
         assert!(old.is_none(), "a controller's number is given again only after it is gone");
-        self.arm(cntlid);
+        self.controllers.arm(cntlid);
         admin
     }
 
@@ -139,7 +139,7 @@ impl Server {
 
     /// How the Connect that made this queue is answered, once it is open.
     pub fn connected(&self, key: QueueKey) -> Completion {
-        self.context.queue(key).spec.connected()
+        self.context.queues.get(key).spec.connected()
     }
 
     /// Whether a controller has neither I/O queues nor anything to do but to wait for events, and is not

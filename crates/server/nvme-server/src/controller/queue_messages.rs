@@ -1,11 +1,12 @@
 //! Messages between a controller and its queues, on both ends.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use buf::Cx;
 use volume::Shard;
 
-use super::{AdminWait, Controller, JoinedQueue};
+use super::{AdminWait, Controller, Controllers, JoinedQueue};
 use crate::admin;
 use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};
 use crate::server::Server;
@@ -64,8 +65,8 @@ impl Server {
                 }
             }
             ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, queue_slot, lost, *report),
-            ControllerEvent::Proven => self.queue_proven(cntlid, queue_slot),
-            ControllerEvent::Traffic => self.note_host_alive(cntlid, cx.now),
+            ControllerEvent::Proven => self.controllers.queue_proven(&mut self.context.steps, cntlid, queue_slot),
+            ControllerEvent::Traffic => self.controllers.note_host_alive(cntlid, cx.now),
             ControllerEvent::Report { ticket, report } => {
                 controller.take_report(queue_slot, *report);
                 self.reported(cx, cntlid, queue_slot, Some(ticket));
@@ -80,36 +81,6 @@ impl Server {
             // The caller gives these to the queue.
             | ControllerEvent::Namespaces(_) => {}
         }
-    }
-
-    /// A queue's host has proved who it is: the queue's identifier is its own from now on, unless another
-    /// had proved it before, and who has proved nothing under it goes.
-    fn queue_proven(&mut self, cntlid: u16, queue_slot: u16) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        let association = controller.association;
-        let Some(qid) =
-            controller.members.iter().find(|member| member.queue_slot == queue_slot).map(|member| member.qid)
-        else {
-            return;
-        };
-        let rivals =
-            controller.members.iter().filter(|member| member.qid == qid && member.queue_slot != queue_slot);
-        let late = rivals.clone().any(|member| member.proven);
-        let ends: Vec<(Shard, u16)> = if late {
-            let own =
-                controller.members.iter().filter(|member| member.queue_slot == queue_slot && !member.proven);
-            own.map(|member| (member.shard, member.queue_slot)).collect()
-        } else {
-            rivals.map(|member| (member.shard, member.queue_slot)).collect()
-        };
-        for member in controller.members.iter_mut().filter(|member| member.queue_slot == queue_slot && !late)
-        {
-            member.proven = true;
-        }
-        self.context.steps.extend(ends.into_iter().map(|(to, queue_slot)| Step::QueueMessage {
-            to,
-            message: QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End },
-        }));
     }
 
     fn member_gone(
@@ -143,8 +114,8 @@ impl Server {
             controller.abort_answered(&mut self.context.steps, ticket, false);
         }
         self.reported(cx, cntlid, queue_slot, None);
-        self.arm(cntlid);
-        self.end_if_queues_gone(cntlid);
+        self.controllers.arm(cntlid);
+        self.controllers.end_if_queues_gone(&mut self.context.steps, cntlid);
     }
 
     /// A queue has reported, or never will: log pages that waited for it may be answered.
@@ -193,10 +164,42 @@ impl Server {
         });
         self.context.steps.extend(messages);
         if !controller.admin_gone {
-            self.context.queue_mut(admin).spec.namespaces = fresh;
+            self.context.queues.get_mut(admin).spec.namespaces = fresh;
         }
-        self.namespaces_changed(cntlid, &changed);
-        self.follow_ana(cntlid);
+        self.controllers.namespaces_changed(&mut self.context.steps, cntlid, &changed);
+        self.controllers.follow_ana(&mut self.context, cntlid);
+    }
+}
+
+impl Controllers {
+    /// A queue's host has proved who it is: the queue's identifier is its own from now on, unless another
+    /// had proved it before, and who has proved nothing under it goes.
+    fn queue_proven(&mut self, steps: &mut VecDeque<Step>, cntlid: u16, queue_slot: u16) {
+        let Some(controller) = self.find_mut(cntlid) else { return };
+        let association = controller.association;
+        let Some(qid) =
+            controller.members.iter().find(|member| member.queue_slot == queue_slot).map(|member| member.qid)
+        else {
+            return;
+        };
+        let rivals =
+            controller.members.iter().filter(|member| member.qid == qid && member.queue_slot != queue_slot);
+        let late = rivals.clone().any(|member| member.proven);
+        let ends: Vec<(Shard, u16)> = if late {
+            let own =
+                controller.members.iter().filter(|member| member.queue_slot == queue_slot && !member.proven);
+            own.map(|member| (member.shard, member.queue_slot)).collect()
+        } else {
+            rivals.map(|member| (member.shard, member.queue_slot)).collect()
+        };
+        for member in controller.members.iter_mut().filter(|member| member.queue_slot == queue_slot && !late)
+        {
+            member.proven = true;
+        }
+        steps.extend(ends.into_iter().map(|(to, queue_slot)| Step::QueueMessage {
+            to,
+            message: QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End },
+        }));
     }
 }
 

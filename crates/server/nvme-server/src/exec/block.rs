@@ -50,7 +50,7 @@ pub(super) fn measure(
     }
     let geometry = &volume.view.geometry;
     let bytes = u64::from(transfer.blocks) * u64::from(geometry.logical);
-    let max = ctx.queue(key.queue).spec.transfer_max.min(geometry.max_io);
+    let max = ctx.queues.get(key.queue).spec.transfer_max.min(geometry.max_io);
     if bytes > u64::from(max) {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -109,7 +109,7 @@ pub(super) fn finish_stable_read(ctx: &mut ExecContext, slot: u32, payload: Payl
         return finish_read(ctx, slot, Payload::Out(data));
     }
     let admitted = |volume: &Volume| volume.view.admit(ctx.nexus(queue), &Op::Flush).is_ok();
-    if ctx.volume(id).is_some_and(admitted) {
+    if ctx.volumes.get(id).is_some_and(admitted) {
         ctx.tasks.get_mut(slot).job = Job::ReadStable(Some(Box::new(payload.into_sg())));
         return ctx.submit(slot, Op::Flush, Payload::None, 0);
     }

@@ -57,7 +57,7 @@ pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
 }
 
 fn judge(ctx: &ExecContext, slot: u32, words: Copy, data: &Sg) -> Result<Copying, Status> {
-    let volume = ctx.volume(ctx.tasks.get(slot).volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = ctx.volumes.get(ctx.tasks.get(slot).volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
     let bytes = list::bytes::<{ list::LIST_MAX }>(data);
     let ranges = bytes.chunks_exact(size_of::<CopyRange>()).take(words.ranges.into());
     let sources: Vec<Span> = ranges
@@ -91,7 +91,7 @@ fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
 
 /// Reads the next piece, or ends.
 fn read(ctx: &mut ExecContext, slot: u32) {
-    let Some(volume) = ctx.volume(ctx.tasks.get(slot).volume) else {
+    let Some(volume) = ctx.volumes.get(ctx.tasks.get(slot).volume) else {
         return ctx.complete(slot, Status::INVALID_NAMESPACE.final_().into());
     };
     let logical = volume.view.geometry.logical;

@@ -38,7 +38,7 @@ pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out:
 /// The ranges are here.
 pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     let words = DatasetManagement::of(sqe);
-    let Some(volume) = ctx.volume(ctx.tasks.get(slot).volume) else {
+    let Some(volume) = ctx.volumes.get(ctx.tasks.get(slot).volume) else {
         return ctx.complete(slot, Status::INVALID_NAMESPACE.final_().into());
     };
     let geometry = volume.view.geometry;

@@ -13,7 +13,7 @@ pub(super) fn on_io_queue(ctx: &mut ExecContext, command: CommandKey, sqe: &Sqe)
             Err(Status::CONNECT_INCOMPATIBLE_FORMAT.final_())
         }
         FabricsType::DISCONNECT => {
-            let queue = ctx.queue_mut(command.queue);
+            let queue = ctx.queues.get_mut(command.queue);
             queue.ended = true;
             ctx.steps.push_back(Step::Respond { command, completion: Completion::SUCCESS });
             ctx.steps.push_back(Step::EndQueue { queue: command.queue });

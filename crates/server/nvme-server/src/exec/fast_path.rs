@@ -14,7 +14,7 @@ use crate::step::{CommandKey, QueueKey};
 impl ExecContext {
     #[inline]
     pub(crate) fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<InlineIo> {
-        let queue = self.queue(key.queue);
+        let queue = self.queues.get(key.queue);
         let heard = now < queue.notice_from || queue.needs_no_notice(now);
         let free = heard && queue.half.is_none() && queue.aborting.is_empty();
         if !free || queue.closing || sqe.flags & 3 != 0 {
@@ -37,7 +37,7 @@ impl ExecContext {
 
     #[inline]
     pub(crate) fn count_fast_path(&mut self, queue: QueueKey, what: &InlineIo) {
-        let counters = &mut self.queue_mut(queue).counters;
+        let counters = &mut self.queues.get_mut(queue).counters;
         match what.write {
             None => {
                 counters.reads += 1;

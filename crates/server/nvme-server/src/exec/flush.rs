@@ -28,9 +28,9 @@ pub(super) fn flush(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result
 }
 
 fn flush_all(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
-    let entries = ctx.queue(key.queue).spec.namespaces.iter();
+    let entries = ctx.queues.get(key.queue).spec.namespaces.iter();
     let mut rest: Vec<VolumeId> = entries.map(|entry| entry.volume).collect();
-    rest.retain(|volume| ctx.volume(*volume).is_some());
+    rest.retain(|volume| ctx.volumes.get(*volume).is_some());
     let Some(volume) = rest.pop() else {
         ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
         return Ok(());

@@ -24,16 +24,18 @@ use crate::task::{CountedAs, Ending, Phase};
 
 /// A command that is part of a pair, or that follows a first half, or comes too late.
 pub(crate) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) {
-    if ctx.queue(key.queue).closing {
+    if ctx.queues.get(key.queue).closing {
         return ctx.steps.push_back(Step::Retire { command: key });
     }
-    let waiting = ctx.queue_mut(key.queue).half.take();
+    let waiting = ctx.queues.get_mut(key.queue).half.take();
     let result = match (sqe.fuse(), waiting) {
         (Fuse::Second, Some(first)) => second(ctx, key, sqe, data_out, first),
         (Fuse::Second, None) => Err(Status::ABORTED_MISSING_FUSED.final_()),
         (fuse, waiting) => {
             match waiting {
-                Some(first) if is_on(Failpoint::HalfWaits) => ctx.queue_mut(key.queue).half = Some(first),
+                Some(first) if is_on(Failpoint::HalfWaits) => {
+                    ctx.queues.get_mut(key.queue).half = Some(first)
+                }
                 Some(first) => miss(ctx, first),
                 None => {}
             }
@@ -80,7 +82,7 @@ fn first(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Re
         return Err(Status::INVALID_FIELD.final_());
     }
     let slot = open(ctx, key, sqe, data_out, CountedAs::Read)?;
-    ctx.queue_mut(key.queue).half = Some(slot);
+    ctx.queues.get_mut(key.queue).half = Some(slot);
     if sqe.dptr.identifier == Descriptor::IN_CAPSULE {
         ctx.receive(slot, data_out);
     }

@@ -64,8 +64,8 @@ pub(crate) fn place(
     queue: QueueKey,
     nsid: u32,
 ) -> Result<(NamespaceEntry, &Volume), Status> {
-    let entry = ctx.queue(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = ctx.volume(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+    let entry = ctx.queues.get(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = ctx.volumes.get(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
     Ok((*entry, volume))
 }
 

@@ -46,7 +46,7 @@ pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out:
 /// The keys are here.
 pub(super) fn keys(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     let bytes = list::bytes::<16>(data);
-    let queue = &ctx.queue(ctx.tasks.get(slot).key.queue).spec;
+    let queue = &ctx.queues.get(ctx.tasks.get(slot).key.queue).spec;
     let action = match sqe.opcode {
         Opcode::RESERVATION_REGISTER => {
             Register::of(sqe).and_then(|words| register(words, &bytes, queue.host.nqn.as_str()))
@@ -114,7 +114,7 @@ pub(super) fn report(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Resul
     if !words.extended {
         return Err(Status::HOST_ID_INCONSISTENT.final_());
     }
-    let queue = &ctx.queue(key.queue).spec;
+    let queue = &ctx.queues.get(key.queue).spec;
     if words.len > u64::from(queue.transfer_max) {
         return Err(Status::INVALID_FIELD.final_());
     }
@@ -135,7 +135,7 @@ pub(super) fn report(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Resul
 pub(super) fn give(ctx: &mut ExecContext, slot: u32) {
     let task = ctx.tasks.get(slot);
     let (command, id, len) = (task.key, task.volume, task.bytes as usize);
-    let Some(volume) = ctx.volume(id) else {
+    let Some(volume) = ctx.volumes.get(id) else {
         return ctx.complete(slot, Status::INVALID_NAMESPACE.final_().into());
     };
     let whole = match &volume.report {
@@ -145,7 +145,7 @@ pub(super) fn give(ctx: &mut ExecContext, slot: u32) {
             match make_report(ctx, id, &bytes) {
                 Some(whole) => whole,
                 // The most that one transfer takes is less than u32::MAX.
-                None => return ctx.ask_for_room(command, (bytes.len() + FILL) as u32),
+                None => return ctx.await_memory(command, (bytes.len() + FILL) as u32),
             }
         }
     };

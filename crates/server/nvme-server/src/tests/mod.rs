@@ -350,7 +350,7 @@ impl World {
                 memory.copy_from(0, bytes);
                 core.server.data(&mut cx, command, at, memory.freeze());
             }
-            Step::Room { command, class, len } => {
+            Step::AwaitMemory { command, class, len } => {
                 assert!(len > 0);
                 self.hungry.push((Started { shard, key: command }, class, len));
             }

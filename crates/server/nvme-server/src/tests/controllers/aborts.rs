@@ -63,7 +63,7 @@ fn an_abort_does_not_look_at_the_commands_of_other_queues() {
         true
     });
     assert_eq!((found.len(), looked.get()), (1, 1));
-    let slots = world.server(queue).context.queue(queue.key).slots().count();
+    let slots = world.server(queue).context.queues.get(queue.key).slots().count();
     assert!(slots <= 2, "{slots} places were looked at");
     assert_eq!(world.server(other).context.commands_of(other.key, |_| true).len(), 100);
 }
@@ -147,7 +147,7 @@ fn an_abort_races_with_the_end_of_its_command() {
 impl World {
     /// How many admin commands wait.
     fn controllers_waiting(&mut self, host: Host) -> usize {
-        let cntlid = self.server(host).context.queue(host.key).spec.cntlid;
+        let cntlid = self.server(host).context.queues.get(host.key).spec.cntlid;
         self.server(host).controllers.find(cntlid).map_or(0, |controller| controller.waiting.len())
     }
 }

@@ -29,7 +29,7 @@ impl Shard {
             Step::Receive { command, at, len } => {
                 self.start_receive(cx, Receive { command: CommandId::Nvme(command), at, len });
             }
-            Step::Room { command, class, len } => {
+            Step::AwaitMemory { command, class, len } => {
                 let step = PayloadStep::Retry(Retry { command, class, len });
                 match class {
                     Class::Solicited => self.start_answer(cx, step),

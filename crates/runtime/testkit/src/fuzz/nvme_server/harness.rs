@@ -54,7 +54,7 @@ pub struct Reached {
     pub joined: u32,
 }
 
-pub struct Rig {
+pub struct Harness {
     pool: Pool,
     entropy: Entropy,
     now: Time,
@@ -94,10 +94,10 @@ pub fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
     NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume.into()), read_only, ana_group: 1 }
 }
 
-impl Rig {
-    pub fn new() -> Rig {
+impl Harness {
+    pub fn new() -> Harness {
         let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
-        let mut rig = Rig {
+        let mut harness = Harness {
             pool: Pool::new(64 << 20),
             entropy: Entropy::new([3; 32]),
             now: Time(0),
@@ -112,9 +112,9 @@ impl Rig {
             tag: 0,
             reached: Reached::default(),
         };
-        (0..VOLUMES).for_each(|volume| rig.add(VolumeId(volume.into())));
-        rig.open_controller();
-        rig
+        (0..VOLUMES).for_each(|volume| harness.add(VolumeId(volume.into())));
+        harness.open_controller();
+        harness
     }
 
     fn add(&mut self, id: VolumeId) {
@@ -285,7 +285,7 @@ impl Rig {
                 self.receives.push(((shard, command), len));
             }
             // There is memory for all, at once.
-            Step::Room { command, len, .. } => {
+            Step::AwaitMemory { command, len, .. } => {
                 assert!(len > 0, "room for nothing");
                 if self.live.contains_key(&(shard, command)) {
                     self.with(shard, |core, cx| core.server.retry(cx, command));
