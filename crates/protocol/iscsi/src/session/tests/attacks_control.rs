@@ -253,16 +253,16 @@ fn attack_37_a_peer_that_never_reads() {
 #[test]
 fn attack_37_a_discovery_session_that_reads_nothing_holds_little() {
     let params = SessionParams { discovery: true, ..session_params() };
-    let mut pair = Pair::with(params, link_params(0), limits());
-    pair.ends[0].deaf = true;
+    let mut peer = ScriptedInitiator::with(params, link_params(0), limits());
+    peer.ends[0].deaf = true;
     for n in 0..100 {
         let mut ping = nop(0, 7000 + n);
         ping.op = ping.op.immediate();
-        pair.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
+        peer.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
     }
-    pair.pump();
-    assert!(!pair.ends[0].inbox.is_empty());
-    assert!(pair.pool.usage().lent <= 64 << 10, "{:?}", pair.pool.usage());
+    peer.pump();
+    assert!(!peer.ends[0].inbox.is_empty());
+    assert!(peer.pool.usage().lent <= 64 << 10, "{:?}", peer.pool.usage());
 }
 
 #[test]
