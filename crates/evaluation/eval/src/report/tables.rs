@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::text::{UNKNOWN, size, smoke_tests, with_spread};
+use super::text::{UNKNOWN, figure, size, smoke_tests, with_spread};
 use crate::bootstrap::{ROUNDS_LEAST, Rounds};
 use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
@@ -38,7 +38,7 @@ pub(super) const COLUMNS: &[&str] = &[
 /// A point's row.
 pub(super) fn row(point: &Point) -> Vec<String> {
     let all = point.latencies();
-    let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), short);
+    let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), figure);
     let label: String = point.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
     vec![
         point.target.clone(),
