@@ -10,32 +10,24 @@ mod admission;
 mod conns;
 mod control;
 mod deferred;
-mod joins;
+mod iscsi;
 mod lent;
-mod login;
 mod memory;
 mod nexus_presence;
 mod nvme;
 mod outbox;
 mod payload;
 mod payload_step;
-mod pending_sessions;
 mod remotes;
-mod sessions;
-mod steps;
 mod volumes;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
-use iscsi::wire::Tsih;
-use scsi_server::{NexusKey, Server};
-use stream::{Received, RecvOp, SendOp, Tag};
+use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
-use crate::directory::Directory;
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::log::{Log, LogLine};
 use crate::message::{Message, NvmeMessage};
@@ -44,14 +36,13 @@ use admission::Admission;
 use conns::{Connections, JoinRequest};
 use control::{PendingRequests, Stopping};
 use deferred::DeferredSteps;
+use iscsi::IscsiFront;
 use lent::Recalls;
 use memory::MemoryWaiters;
 use nexus_presence::NexusPresence;
 use nvme::NvmeFront;
 use outbox::Outbox;
-use pending_sessions::PendingSessions;
 use remotes::Remotes;
-use sessions::NexusEnds;
 use volumes::LocalVolumes;
 pub use volumes::home_of;
 
@@ -85,54 +76,18 @@ pub struct Shard {
     log: Log,
 }
 
-/// The iSCSI side of a shard.
-struct IscsiFront {
-    server: Server,
-    /// Sessions of this shard by their handle.
-    sessions: HashMap<Tsih, Tag>,
-    /// The connection of each nexus of the server.
-    nexuses: Vec<Option<Tag>>,
-    /// Bytes that were promised to each initiator's sessions when they began.
-    promised_by_initiator: HashMap<Arc<str>, usize>,
-    pending_sessions: PendingSessions,
-    nexus_ends: NexusEnds,
-    directory: Option<Directory>,
-}
-
-impl IscsiFront {
-    fn new(id: ShardId, directory: Option<Directory>) -> Self {
-        IscsiFront {
-            server: Server::new(volume::Shard(id.0)),
-            sessions: HashMap::new(),
-            nexuses: Vec::new(),
-            promised_by_initiator: HashMap::new(),
-            pending_sessions: PendingSessions::default(),
-            nexus_ends: NexusEnds::default(),
-            directory,
-        }
-    }
-
-    /// Ends a nexus.
-    fn close_nexus(&mut self, nexus: NexusKey) {
-        self.server.close_nexus(nexus);
-        if let Some(slot) = self.nexuses.get_mut(nexus.0 as usize) {
-            *slot = None;
-        }
-    }
-}
-
 impl Shard {
     /// Shard `id` of `shards`, with nothing to serve yet.
     pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
         assert!(id.0 < shards, "a shard is one of the daemon's");
-        let directory = (id == DIRECTORY).then(|| Directory::new(shards, exports.admission.sessions));
+        let iscsi = IscsiFront::new(id, shards, exports.admission.sessions);
         Shard {
             id,
             shards,
             exports,
             conns: Connections::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
             admission: Admission::default(),
-            iscsi: IscsiFront::new(id, directory),
+            iscsi,
             nvme: NvmeFront::new(id, shards),
             volumes: LocalVolumes::new(id, shards),
             remotes: Remotes::new(),

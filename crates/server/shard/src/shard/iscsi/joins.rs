@@ -5,15 +5,16 @@ use iscsi::session::AttachError;
 use iscsi::wire::{Cid, LoginStatus, Tsih};
 use stream::Tag;
 
-use super::conns::{Connections, JoinRequest, Session};
-use super::outbox::Outbox;
-use super::{DIRECTORY, IscsiFront};
+use super::IscsiFront;
 use crate::message::Message;
+use crate::shard::DIRECTORY;
+use crate::shard::conns::{Connections, JoinRequest, Session};
+use crate::shard::outbox::Outbox;
 
 impl IscsiFront {
     /// Lets a further connection join a session that is here: what it replaces ends first (RFC 7143
     /// §6.3.4), and only then is its login answered. False: the session does not go on.
-    pub(super) fn start_join(
+    pub(in crate::shard) fn start_join(
         &self,
         cx: &mut Cx<'_>,
         conns: &mut Connections,
@@ -29,7 +30,7 @@ impl IscsiFront {
     }
 
     /// A login that was to join a session came to nothing: the session waits for its link no longer.
-    pub(super) fn join_aborted(
+    pub(in crate::shard) fn join_aborted(
         &self,
         cx: &mut Cx<'_>,
         (conns, outbox): (&mut Connections, &mut Outbox),
@@ -47,7 +48,7 @@ impl IscsiFront {
     }
 
     /// The link of a login that was let in to a session does not become part of it.
-    pub(super) fn link_never_came(
+    pub(in crate::shard) fn link_never_came(
         &self,
         cx: &mut Cx<'_>,
         (conns, outbox): (&mut Connections, &mut Outbox),
@@ -64,7 +65,7 @@ impl IscsiFront {
     }
 
     /// Tells the directory, unless another link bears the same CID, or is about to: it is reinstated.
-    pub(super) fn connection_gone(
+    pub(in crate::shard) fn connection_gone(
         &self,
         (conns, outbox): (&mut Connections, &mut Outbox),
         tsih: Tsih,
@@ -84,7 +85,12 @@ impl IscsiFront {
 
 /// Answers the logins that wait to join a session, as far as nothing of what they replace is left, and
 /// keeps places for their links.
-pub(super) fn answer_joins(cx: &mut Cx<'_>, conns: &mut Connections, outbox: &mut Outbox, conn: Tag) {
+pub(in crate::shard) fn answer_joins(
+    cx: &mut Cx<'_>,
+    conns: &mut Connections,
+    outbox: &mut Outbox,
+    conn: Tag,
+) {
     let Some(session) = conns.session(conn) else { return };
     if session.joining.is_empty() {
         return;

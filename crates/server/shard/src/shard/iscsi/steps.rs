@@ -9,16 +9,16 @@ use scsi_server::{Arrived, ManagementOutcome, Reply, ServerStep, TaskKey};
 use stream::{Tag, Target};
 use volume::{Answer, Op, RequestId, VolumeId, VolumeRequest};
 
-use super::Shard;
-use super::conns::{Conn, ConnKind, Session};
-use super::payload::carry_out_inline;
-use super::payload_step::{CommandId, IoStep, Receive};
-use super::volumes::NVME;
 use crate::message::Message;
+use crate::shard::Shard;
+use crate::shard::conns::{Conn, ConnKind, Session};
+use crate::shard::payload::carry_out_inline;
+use crate::shard::payload_step::{CommandId, IoStep, Receive};
+use crate::shard::volumes::NVME;
 
 impl Shard {
     /// Does what the server wants.
-    pub(super) fn run_steps(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(in crate::shard) fn run_steps(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut worked = false;
         while let Some(step) = self.iscsi.server.poll_step() {
             worked = true;
@@ -27,7 +27,7 @@ impl Shard {
         worked
     }
 
-    pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: ServerStep) {
+    pub(in crate::shard) fn run_step(&mut self, cx: &mut Cx<'_>, step: ServerStep) {
         match step {
             ServerStep::Receive { task, at, len } => {
                 self.start_receive(cx, Receive { command: CommandId::Scsi(task), at, len });
@@ -73,7 +73,7 @@ impl Shard {
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
-    pub(super) fn try_inline(
+    pub(in crate::shard) fn try_inline(
         &mut self,
         cx: &mut Cx<'_>,
         conn: Tag,
@@ -107,13 +107,13 @@ impl Shard {
     }
 
     /// Asks a volume's home for what a server wants of it.
-    pub(super) fn ask_home(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
+    pub(in crate::shard) fn ask_home(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
         let home = self.volumes.home_of(volume);
         self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
     }
 
     /// A volume's home has answered.
-    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
+    pub(in crate::shard) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
         debug_assert_eq!(ShardId(answer.to.0), self.id);
         if answer.id.is_of_gate() {
             return self.volumes.gate_answered(cx, volume, &answer);

@@ -13,8 +13,6 @@ use iscsi::session::{SessionLimits, SessionParams, WINDOW_START};
 use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
-use super::conns::{Conn, ConnKind, JoinRequest, PendingLogin};
-use super::{DIRECTORY, Shard};
 use crate::directory::{
     AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
 };
@@ -23,9 +21,11 @@ use crate::links::Owner;
 use crate::log::LogLine;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{LinkHandoff, Message, SessionMemory};
+use crate::shard::conns::{Conn, ConnKind, JoinRequest, PendingLogin};
+use crate::shard::{DIRECTORY, Shard};
 
 impl Shard {
-    pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+    pub(in crate::shard) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
         if !self.exports.portals.is_empty() && !self.exports.nvme.portals.is_empty() {
             cx.pool.share_between_accounts(PROTOCOL_SHARE);
         }
@@ -57,7 +57,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    pub(in crate::shard) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         while let Some(pending_login) = self.conns.pending_login(tag) {
             let Some(event) = pending_login.login.poll_event() else { break };
             let (id, accepted) = (pending_login.id, pending_login.login.accepted);
@@ -164,7 +164,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn directory_change(
+    pub(in crate::shard) fn directory_change(
         &mut self,
         change: impl FnOnce(&mut Directory, &mut Vec<DirectoryAction>),
     ) {
@@ -181,14 +181,14 @@ impl Shard {
         }
     }
 
-    pub(super) fn admit(&mut self, request: AdmissionRequest) {
+    pub(in crate::shard) fn admit(&mut self, request: AdmissionRequest) {
         let exports = self.exports.clone();
         let rules = |name: &SessionName, accepted: &Accepted| matched_rule(&exports, name, accepted);
         self.directory_change(|directory, actions| directory.admit(request, &rules, actions));
     }
 
     /// The directory has answered a login of this shard.
-    pub(super) fn admission_reply(&mut self, token: u64, reply: AdmissionReply) {
+    pub(in crate::shard) fn admission_reply(&mut self, token: u64, reply: AdmissionReply) {
         let tag = Tag::from_bits(token);
         let Some(pending_login) = self.conns.pending_login(tag) else { return };
         match reply {
@@ -219,7 +219,7 @@ impl Shard {
     }
 
     /// Memory for the session was set aside where it shall live, or not.
-    pub(super) fn memory_reserved(&mut self, token: u64, memory: Result<(), LoginStatus>) {
+    pub(in crate::shard) fn memory_reserved(&mut self, token: u64, memory: Result<(), LoginStatus>) {
         let tag = Tag::from_bits(token);
         let Some(pending_login) = self.conns.pending_login(tag) else { return };
         let Some((_, tsih, _)) = pending_login.grant else { return };
@@ -240,7 +240,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn join_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
+    pub(in crate::shard) fn join_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
         let until = cx.now + self.exports.admission.login_time;
         if !self.iscsi.sessions.contains_key(&tsih) {
             self.join_of_absent(cx, tsih, joining);
@@ -252,7 +252,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn join_reply(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
+    pub(in crate::shard) fn join_reply(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
         let completion = match window {
             Ok((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
             Err(status) => Completion::Refused(status),
@@ -289,7 +289,7 @@ impl Shard {
     }
 
     /// Forgets a login whose link is gone and whom nobody owes an answer.
-    pub(super) fn forget_login(&mut self, tag: Tag) {
+    pub(in crate::shard) fn forget_login(&mut self, tag: Tag) {
         let Some(pending_login) = self.conns.pending_login(tag) else { return };
         if !pending_login.gone || pending_login.asked {
             return;
@@ -307,7 +307,7 @@ impl Shard {
     }
 
     /// The peer's address and target of a link that is lost on its way between shards.
-    pub(super) fn handoff_without_link(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) {
+    pub(in crate::shard) fn handoff_without_link(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) {
         let (tsih, cid) = (handoff.established.tsih, handoff.established.identity.cid);
         if handoff.new {
             self.login_aborted(cx, tsih);
@@ -350,7 +350,10 @@ fn matched_rule(exports: &Exports, name: &SessionName, accepted: &Accepted) -> O
 }
 
 /// Who logs in, as rules of placement see it.
-pub(super) fn placement_query<'a>(identity: &'a LoginIdentity, accepted: &'a Accepted) -> PlacementQuery<'a> {
+pub(in crate::shard) fn placement_query<'a>(
+    identity: &'a LoginIdentity,
+    accepted: &'a Accepted,
+) -> PlacementQuery<'a> {
     PlacementQuery {
         by: accepted,
         peer: identity.initiator_name.as_str(),
@@ -368,7 +371,7 @@ const HOST_SHARE: usize = 4;
 
 /// What a session begins with, in bytes: a burst for each command of its first window, and one for immediate
 /// commands.
-pub(super) fn promise(commands: u16, burst: u32) -> usize {
+pub(in crate::shard) fn promise(commands: u16, burst: u32) -> usize {
     (usize::from(commands.min(WINDOW_START)) + 1) * burst as usize
 }
 

@@ -16,10 +16,10 @@ use iscsi::wire::{LoginStatus, Tsih};
 
 use endpoint::ShardId;
 
-use super::conns::JoinRequest;
-use super::{DIRECTORY, Shard};
 use crate::exports::LOGINS_MAX;
 use crate::message::{Message, SessionMemory};
+use crate::shard::conns::JoinRequest;
+use crate::shard::{DIRECTORY, Shard};
 
 /// How long a founding link may be on its way.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ enum Postponed {
 
 /// All that waits, oldest first. Bounded: each login asks once, and the directory wants an end once.
 #[derive(Debug, Default)]
-pub(super) struct PendingSessions {
+pub(in crate::shard) struct PendingSessions {
     waiting: Vec<(Tsih, Time, Postponed)>,
     /// Memory of sessions whose links are still to come.
     reserved: HashMap<Tsih, MemoryPromise>,
@@ -43,7 +43,7 @@ pub(super) struct PendingSessions {
 
 impl PendingSessions {
     /// A founding link is here: false if its session is not wanted any more.
-    pub(super) fn is_wanted(&self, tsih: Tsih) -> bool {
+    pub(in crate::shard) fn is_wanted(&self, tsih: Tsih) -> bool {
         !self.waiting.iter().any(|(of, _, postponed)| *of == tsih && matches!(postponed, Postponed::End))
     }
 
@@ -56,18 +56,18 @@ impl PendingSessions {
     }
 
     /// The memory that was set aside for a session.
-    pub(super) fn take_memory(&mut self, tsih: Tsih) -> Option<MemoryPromise> {
+    pub(in crate::shard) fn take_memory(&mut self, tsih: Tsih) -> Option<MemoryPromise> {
         self.reserved.remove(&tsih)
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
+    pub(in crate::shard) fn poll_timeout(&self) -> Option<Time> {
         self.waiting.first().map(|(_, until, _)| *until)
     }
 }
 
 impl Shard {
     /// A login is about to found a session here: what it will announce is set aside first (law 3).
-    pub(super) fn reserve_memory(
+    pub(in crate::shard) fn reserve_memory(
         &mut self,
         cx: &mut Cx<'_>,
         tsih: Tsih,
@@ -89,14 +89,14 @@ impl Shard {
 
     /// A session that was to live here does not come to be. What was set aside for it is given back before
     /// the directory hears of it, so that who comes in its place finds it.
-    pub(super) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+    pub(in crate::shard) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         drop(self.iscsi.pending_sessions.take_memory(tsih));
         self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
         self.resume_postponed(cx, tsih);
     }
 
     /// Another connection asks for a session that is not here.
-    pub(super) fn join_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: JoinRequest) {
+    pub(in crate::shard) fn join_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: JoinRequest) {
         if self.iscsi.pending_sessions.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
             self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
         } else {
@@ -109,13 +109,13 @@ impl Shard {
 
     /// A session that is not here is to end: its founding link is still on its way, or it has just
     /// ended, and the directory knows by now.
-    pub(super) fn end_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih) {
+    pub(in crate::shard) fn end_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih) {
         drop(self.iscsi.pending_sessions.take_memory(tsih));
         self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::End);
     }
 
     /// What waited for a session goes on: it is here, or never will be.
-    pub(super) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+    pub(in crate::shard) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         let until = cx.now + self.exports.admission.login_time;
         for postponed in self.iscsi.pending_sessions.take(tsih) {
             if let Postponed::Window(joining) = postponed
@@ -128,7 +128,7 @@ impl Shard {
     }
 
     /// Gives up on links that never came.
-    pub(super) fn pending_sessions_timeout(&mut self, cx: &mut Cx<'_>) {
+    pub(in crate::shard) fn pending_sessions_timeout(&mut self, cx: &mut Cx<'_>) {
         while let Some((tsih, until, _)) = self.iscsi.pending_sessions.waiting.first()
             && *until <= cx.now
         {

@@ -18,21 +18,21 @@ use scsi_server::{Arrived, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{Identity, Nexus, RequestId};
 
-use super::conns::{Conn, ConnKind, Session, SessionLink};
 use super::joins::answer_joins;
 use super::login::{placement_query, promise};
-use super::nexus_presence::volumes_of;
-use super::{DIRECTORY, Shard, set_slot};
 use crate::links::Owner;
 use crate::log::LogLine;
 use crate::message::{LinkHandoff, Message, Traffic};
+use crate::shard::conns::{Conn, ConnKind, Session, SessionLink};
+use crate::shard::nexus_presence::volumes_of;
+use crate::shard::{DIRECTORY, Shard, set_slot};
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
 const NEXUS_END_ASKS: u64 = 1 << 62 | 1 << 61;
 
 /// Volumes' homes that have still to let go of nexuses that end.
 #[derive(Debug, Default)]
-pub(super) struct NexusEnds {
+pub(in crate::shard) struct NexusEnds {
     /// The session that waits for the answer.
     asks: HashMap<RequestId, Tag>,
     made: u64,
@@ -46,7 +46,7 @@ impl NexusEnds {
     }
 
     /// A number of its own.
-    pub(super) fn next(&mut self) -> RequestId {
+    pub(in crate::shard) fn next(&mut self) -> RequestId {
         self.made += 1;
         RequestId(NEXUS_END_ASKS | self.made)
     }
@@ -54,7 +54,7 @@ impl NexusEnds {
 
 impl Shard {
     /// A link that has logged in comes to its session.
-    pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: LinkHandoff) {
+    pub(in crate::shard) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: LinkHandoff) {
         let tsih = handoff.established.tsih;
         let conn = match handoff.new {
             true if self.iscsi.pending_sessions.is_wanted(tsih) => self.create_session(cx, &handoff),
@@ -201,7 +201,7 @@ impl Shard {
         Some(())
     }
 
-    pub(super) fn drain_session(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+    pub(in crate::shard) fn drain_session(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         loop {
             let Some(session) = self.conns.session(conn) else { return };
             if let Some(event) = session.proto.poll_event() {
@@ -346,7 +346,7 @@ impl Shard {
     }
 
     /// The directory wants a session's end: it is being reinstated.
-    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+    pub(in crate::shard) fn end_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         match self.iscsi.sessions.get(&tsih).copied() {
             Some(conn) => {
                 if let Some(session) = self.conns.session(conn) {
@@ -402,7 +402,7 @@ impl Shard {
     }
 
     /// Whether an answer was about the end of a nexus.
-    pub(super) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: RequestId) -> bool {
+    pub(in crate::shard) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: RequestId) -> bool {
         let Some(conn) = self.iscsi.nexus_ends.asks.remove(&id) else { return false };
         if let Some(session) = self.conns.session(conn) {
             session.homes_left -= 1;
@@ -419,7 +419,7 @@ impl Shard {
     }
 
     /// Forgets a session that has ended and whose links are all gone.
-    pub(super) fn forget_session(&mut self, conn: Tag) {
+    pub(in crate::shard) fn forget_session(&mut self, conn: Tag) {
         let over = self.conns.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
         if over {
             self.conns.remove(conn);
