@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use buf::{Cx, Errno};
+use buf::{Class, Cx, Errno, SgMut};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::session::TargetSession;
 use iscsi::wire::{Cid, Tsih};
-use scsi_server::NexusKey;
-use stream::{Connection, Link, Received, RecvOp, SendOp, Slab, Tag, Timers};
+use scsi_server::{NexusKey, TaskKey};
+use stream::{Connection, Link, Received, RecvOp, SendOp, Slab, Tag, Target, Timers};
+use volume::IoId;
 
 use super::Shard;
+use super::front::{CommandConn, Front};
 use super::nvme::queue::Queue;
 use super::payload_step::Parked;
 use crate::exports::PlacementOutcome;
@@ -24,7 +26,6 @@ use crate::message::{Message, SessionMemory, Traffic};
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) kind: ConnKind,
-    pub(super) parked: Parked,
     /// When `Timers` was last told.
     pub(super) noted: Option<buf::Time>,
     /// Whether it is in `touched`.
@@ -33,7 +34,7 @@ pub(super) struct Conn {
 
 impl Conn {
     pub(super) fn new(kind: ConnKind) -> Self {
-        Conn { kind, parked: Parked::default(), noted: None, touched: false }
+        Conn { kind, noted: None, touched: false }
     }
 }
 
@@ -42,6 +43,39 @@ pub(super) enum ConnKind {
     Login(Box<PendingLogin>),
     Session(Box<Session>),
     Queue(Box<Queue>),
+}
+
+impl ConnKind {
+    /// Takes an operation out that is not wanted any more; whether it was parked here.
+    pub(super) fn remove_parked_io(&mut self, id: IoId) -> bool {
+        match self {
+            ConnKind::Session(session) => session.parked.remove_io(id),
+            ConnKind::Queue(queue) => queue.parked.remove_io(id),
+            ConnKind::Login(_) => false,
+        }
+    }
+}
+
+impl CommandConn for Session {
+    type Command = TaskKey;
+    type Proto = TargetSession;
+
+    fn split(&mut self) -> (&mut TargetSession, &mut Parked<TaskKey>) {
+        (&mut self.proto, &mut self.parked)
+    }
+
+    fn has_leave(&self, _: Tag, _: u32) -> bool {
+        false
+    }
+
+    fn memory_class(&self, _: Tag) -> Class {
+        Class::Solicited
+    }
+
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut) {
+        self.io.written_bytes += memory.len() as u64;
+        self.proto.recv_data(cx, tag, at, memory);
+    }
 }
 
 /// A link that logs in.
@@ -77,6 +111,7 @@ pub(super) struct Session {
     /// `None` for a discovery session.
     pub(super) nexus: Option<NexusKey>,
     pub(super) links: Vec<SessionLink>,
+    pub(super) parked: Parked<TaskKey>,
     /// How the latest of them came: what the session is judged by while it has none.
     pub(super) latest: Accepted,
     pub(super) io: Traffic,
@@ -222,6 +257,82 @@ impl Connections {
             ConnKind::Login(_) | ConnKind::Session(_) => None,
         }
     }
+    /// What was sent is written, or never will be. False: the link is not of one of these connections.
+    pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) -> bool {
+        let Some(owner) = self.links.get(id) else { return false };
+        let Some(conn) = self.get_mut(owner.conn) else { return true };
+        match &mut conn.kind {
+            ConnKind::Login(pending_login) => pending_login.login.handle_written(how),
+            ConnKind::Session(session) => session.proto.handle_written(cx, owner.link, how),
+            ConnKind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
+        }
+        self.touch(owner.conn);
+        self.mark_ready(id);
+        true
+    }
+
+    /// What a link wants to receive.
+    pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, owner: Owner) -> Option<RecvOp> {
+        let op = match &mut self.get_mut(owner.conn)?.kind {
+            ConnKind::Login(pending_login) => pending_login.login.poll_recv(),
+            ConnKind::Session(session) => session.proto.poll_recv(cx, owner.link),
+            ConnKind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
+        }?;
+        self.links.recv_out(id);
+        Some(op)
+    }
+
+    /// What a link wants to send.
+    pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId, owner: Owner) -> Option<SendOp> {
+        let op = match &mut self.get_mut(owner.conn)?.kind {
+            ConnKind::Login(pending_login) => pending_login.login.poll_send(cx),
+            ConnKind::Session(session) => session.proto.poll_send(cx, owner.link),
+            ConnKind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
+        }?;
+        self.links.send_out(id, !op.is_stable());
+        Some(op)
+    }
+
+    pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        while let Some((time, tag)) = self.timers.due(cx.now) {
+            let Some(conn) = self.slab.get_mut(tag).filter(|conn| conn.noted == Some(time)) else { continue };
+            conn.noted = None;
+            match &mut conn.kind {
+                ConnKind::Login(pending_login) => pending_login.login.handle_timeout(cx.now),
+                ConnKind::Session(session) => {
+                    if session.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
+                        session.proto.handle_timeout(cx);
+                    }
+                }
+                ConnKind::Queue(queue) => {
+                    if queue.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
+                        queue.proto.handle_timeout(cx);
+                    }
+                }
+            }
+            self.touch(tag);
+        }
+    }
+
+    /// Lets a link go. Tells whose it was, if nothing is out on it, so that it is forgotten already.
+    pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) -> Option<Owner> {
+        let moved = matches!(how, Departure::Move { .. });
+        let how = match (self.links.depart(id, moved), how) {
+            (true, Departure::Close) => Departure::Abort,
+            (_, how) => how,
+        };
+        self.departures.push_back((id, how));
+        self.forget_if_drained(id)
+    }
+
+    /// Forgets a link that has departed and has nothing out, and tells whose it was.
+    pub(super) fn forget_if_drained(&mut self, id: LinkId) -> Option<Owner> {
+        let owner = self.links.remove_drained(id);
+        if owner.is_none() {
+            self.mark_ready(id);
+        }
+        owner
+    }
 }
 
 impl Shard {
@@ -231,45 +342,33 @@ impl Shard {
             Received::Loaned(sg) => sg.len(),
             Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
-        let Some(owner) = self.conns.links.recv_back(id, bytes) else {
+        let Some(owner) = self.parts.conns.links.recv_back(id, bytes) else {
             return self.remotes.handle_recv(cx, id, op, came);
         };
-        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             ConnKind::Login(pending_login) => pending_login.login.handle_recv(cx, op, came),
             ConnKind::Session(session) => {
                 if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
                     let initiator = session.initiator.clone();
-                    self.log.push(LogLine::LinkFault { initiator, violation });
+                    self.parts.log.push(LogLine::LinkFault { initiator, violation });
                 }
             }
             ConnKind::Queue(queue) => {
                 if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
-                    self.queue_protocol_error(cx, owner.conn, violation);
+                    self.nvme.queue_protocol_error(cx, &mut self.parts, owner.conn, violation);
                 }
             }
         }
-        self.conns.touch(owner.conn);
+        self.parts.conns.touch(owner.conn);
         self.forget_if_drained(id);
     }
 
-    pub(super) fn conn_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) {
-        let Some(owner) = self.conns.links.get(id) else { return self.remotes.handle_written(cx, id, how) };
-        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
-        match &mut conn.kind {
-            ConnKind::Login(pending_login) => pending_login.login.handle_written(how),
-            ConnKind::Session(session) => session.proto.handle_written(cx, owner.link, how),
-            ConnKind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
-        }
-        self.conns.touch(owner.conn);
-        self.conns.mark_ready(id);
-    }
-
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.conns.links.send_back(id, op.len, !op.is_stable()) else {
+        let Some(owner) = self.parts.conns.links.send_back(id, op.len, !op.is_stable()) else {
             return self.remotes.handle_sent(cx, id, op);
         };
-        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             ConnKind::Login(pending_login) => {
                 drop(op);
@@ -278,101 +377,31 @@ impl Shard {
             ConnKind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
             ConnKind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
         }
-        self.conns.touch(owner.conn);
+        self.parts.conns.touch(owner.conn);
         self.forget_if_drained(id);
-    }
-
-    pub(super) fn conn_poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<RecvOp> {
-        let Some(owner) = self.conns.links.get(id) else { return self.remotes.poll_recv(cx, id) };
-        let op = match &mut self.conns.get_mut(owner.conn)?.kind {
-            ConnKind::Login(pending_login) => pending_login.login.poll_recv(),
-            ConnKind::Session(session) => session.proto.poll_recv(cx, owner.link),
-            ConnKind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
-        }?;
-        self.conns.links.recv_out(id);
-        Some(op)
-    }
-
-    pub(super) fn conn_poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<SendOp> {
-        let Some(owner) = self.conns.links.get(id) else { return self.remotes.poll_send(cx, id) };
-        let op = match &mut self.conns.get_mut(owner.conn)?.kind {
-            ConnKind::Login(pending_login) => pending_login.login.poll_send(cx),
-            ConnKind::Session(session) => session.proto.poll_send(cx, owner.link),
-            ConnKind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
-        }?;
-        self.conns.links.send_out(id, !op.is_stable());
-        Some(op)
-    }
-
-    pub(super) fn conn_timeout(&mut self, cx: &mut Cx<'_>, tag: Tag, time: buf::Time) {
-        let Some(conn) = self.conns.get_mut(tag) else { return };
-        if conn.noted != Some(time) {
-            return;
-        }
-        conn.noted = None;
-        match &mut conn.kind {
-            ConnKind::Login(pending_login) => pending_login.login.handle_timeout(cx.now),
-            ConnKind::Session(session) => {
-                if session.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
-                    session.proto.handle_timeout(cx);
-                }
-            }
-            ConnKind::Queue(queue) => {
-                if queue.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
-                    queue.proto.handle_timeout(cx);
-                }
-            }
-        }
-        self.conns.touch(tag);
     }
 
     /// Hears what a connection has to say.
     pub(super) fn drain(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(conn) = self.conns.get_mut(tag) else { return };
+        let Some(conn) = self.parts.conns.get_mut(tag) else { return };
         conn.touched = false;
         match conn.kind {
-            ConnKind::Login(_) => self.drain_login(cx, tag),
-            ConnKind::Session(_) => self.drain_session(cx, tag),
-            ConnKind::Queue(_) => self.drain_queue(cx, tag),
+            ConnKind::Login(_) => self.iscsi.drain_login(cx, &mut self.parts, tag),
+            ConnKind::Session(_) => self.iscsi.drain_session(cx, &mut self.parts, tag),
+            ConnKind::Queue(_) => self.nvme.drain_queue(cx, &mut self.parts, tag),
         }
-        self.conns.note_timeout(tag);
-    }
-
-    /// Lets a link go. What is out on it comes back first; then it is forgotten.
-    pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) {
-        let moved = matches!(how, Departure::Move { .. });
-        let how = match (self.conns.links.depart(id, moved), how) {
-            (true, Departure::Close) => Departure::Abort,
-            (_, how) => how,
-        };
-        self.conns.departures.push_back((id, how));
-        self.forget_if_drained(id);
+        self.parts.conns.note_timeout(tag);
     }
 
     /// Forgets a link that has departed and has nothing out, and a connection that has no link.
     fn forget_if_drained(&mut self, id: LinkId) {
-        let Some(owner) = self.conns.links.remove_drained(id) else {
-            self.conns.mark_ready(id);
-            return;
-        };
-        self.forget_link(id, owner);
-    }
-
-    fn forget_link(&mut self, id: LinkId, owner: Owner) {
-        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
-        match &mut conn.kind {
-            ConnKind::Login(pending_login) => {
-                pending_login.gone = true;
-                self.forget_login(owner.conn);
+        let Some(owner) = self.parts.conns.forget_if_drained(id) else { return };
+        match self.parts.conns.get(owner.conn).map(|conn| &conn.kind) {
+            Some(ConnKind::Login(_) | ConnKind::Session(_)) => {
+                self.iscsi.forget_link(&mut self.parts, owner.conn, id);
             }
-            ConnKind::Session(session) => {
-                session.links.retain(|link| link.id != id);
-                self.forget_session(owner.conn);
-            }
-            ConnKind::Queue(queue) => {
-                queue.gone = true;
-                self.forget_queue(owner.conn);
-            }
+            Some(ConnKind::Queue(_)) => self.nvme.forget_link(&mut self.parts, owner.conn, id),
+            None => {}
         }
     }
 }

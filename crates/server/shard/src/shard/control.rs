@@ -5,24 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::{Accepted, Departure, ShardId};
-use scsi_server::{LunEntry, NexusKey};
+use endpoint::{Departure, ShardId};
 use stream::{Close, Connection, Tag};
 use volume::{Answer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeId, VolumeRequest};
 
 use super::Shard;
-use super::conns::{ConnKind, Session};
+use super::conns::ConnKind;
+use super::front::Front;
+use super::iscsi::control::session_entries;
+use super::nvme::control::{end_queues, queues_ended, stop_queue};
 use super::outbox::Outbox;
 use crate::exports::Exports;
-use crate::links::Links;
 use crate::log::LogLine;
-use crate::message::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
+use crate::message::{Control, Listing, Message, Report};
 
 /// Asks of the control plane are numbered from here, the server's own from 0.
 const CONTROL_ASKS: u64 = 1 << 62;
-
-/// How long initiators may take to log out after a TARGET COLD RESET, before their connections are closed.
-const COLD_RESET_GRACE: Duration = Duration::from_secs(2);
 
 /// A stop that is under way.
 #[derive(Debug)]
@@ -34,16 +32,6 @@ pub(super) struct Stopping {
     /// What was written to one of them is not, or may not be, on stable storage.
     in_doubt: bool,
     told: bool,
-}
-
-/// What a session may do.
-enum Access {
-    /// Reach these logical units.
-    Reaches(NexusKey, Vec<LunEntry>),
-    /// Discover targets.
-    Discovers,
-    /// Nothing: it must end.
-    Out,
 }
 
 /// Requests of the control plane that wait for something.
@@ -93,17 +81,17 @@ impl Shard {
     pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
         let report = match control {
             // A place is given again only when every shard has let go who had it.
-            Control::AddVolume(spec) if !self.volumes.is_free_for(spec.facts.id) => {
+            Control::AddVolume(spec) if !self.parts.volumes.is_free_for(spec.facts.id) => {
                 Report::Refused(Refusal::Busy)
             }
             Control::AddVolume(mut spec) => {
-                if let Some(view) = self.volumes.take_early_view(spec.facts.id, &spec.view) {
+                if let Some(view) = self.parts.volumes.take_early_view(spec.facts.id, &spec.view) {
                     spec.view = view;
                 }
                 let view = spec.view.clone();
                 self.iscsi.server.add_unit(spec.unit(), view.clone());
                 self.nvme.server.add_volume(spec.namespace(), view);
-                self.volumes.add(cx, &mut self.remotes, *spec);
+                self.parts.volumes.add(cx, &mut self.remotes, *spec);
                 Report::Done
             }
             Control::DropVolume(volume) => {
@@ -122,30 +110,30 @@ impl Shard {
             Control::List => Report::Listing(Box::new(self.listing(cx))),
             Control::Stop { grace } => return self.stop(cx, id, grace),
         };
-        self.outbox.report(id, report);
+        self.parts.outbox.report(id, report);
     }
 
     fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
-        if self.volumes.get(volume).is_none() {
-            return self.outbox.report(id, Report::NoVolume);
+        if self.parts.volumes.get(volume).is_none() {
+            return self.parts.outbox.report(id, Report::NoVolume);
         }
         self.ask_for(cx, Some(id), volume, ask);
     }
 
     /// Asks a volume's home for something that nobody waits for.
     pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: VolumeRequest) {
-        let home = self.volumes.home_of(volume);
-        if home == self.id {
+        let home = self.parts.volumes.home_of(volume);
+        if home == self.parts.id {
             return self.ask_for(cx, None, volume, ask);
         }
         let number = self.requests.number_ask(None);
-        self.outbox.post(home, Message::VolumeRequest(volume, self.id, number, ask));
+        self.parts.outbox.post(home, Message::VolumeRequest(volume, self.parts.id, number, ask));
     }
 
     fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: VolumeRequest) {
         let number = self.requests.number_ask(request);
-        if let Some(answer) = self.volumes.ask(cx, volume, self.id, number, ask) {
-            self.requests.answered(&mut self.outbox, &answer);
+        if let Some(answer) = self.parts.volumes.ask(cx, volume, self.parts.id, number, ask) {
+            self.requests.answered(&mut self.parts.outbox, &answer);
         }
     }
 
@@ -157,14 +145,14 @@ impl Shard {
         let mut dropped = false;
         let drops = std::mem::take(&mut self.requests.drops);
         for (id, volume) in drops {
-            let Some(answers) = self.volumes.drop_idle(cx, &mut self.remotes, volume) else {
+            let Some(answers) = self.parts.volumes.drop_idle(cx, &mut self.remotes, volume) else {
                 self.requests.drops.push((id, volume));
                 continue;
             };
             for answer in answers {
-                self.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+                self.parts.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
             }
-            self.outbox.report(id, Report::Done);
+            self.parts.outbox.report(id, Report::Done);
             dropped = true;
         }
         dropped
@@ -173,124 +161,52 @@ impl Shard {
     /// Reports a change once every shard has done what this one told it of the change: a controller's
     /// queues may be on any.
     pub(super) fn report_when_applied(&mut self, cx: &mut Cx<'_>, id: u64) {
-        self.run_nvme_steps(cx);
-        self.requests.barriers.push((id, self.shards));
-        let from = self.id;
-        self.outbox.broadcast(|| Message::Barrier(from, id));
+        self.nvme.run_steps(cx, &mut self.parts);
+        self.requests.barriers.push((id, self.parts.shards));
+        let from = self.parts.id;
+        self.parts.outbox.broadcast(|| Message::Barrier(from, id));
     }
 
-    /// Sessions keep what they may still reach; those that may reach nothing any more are ended. Gives the exports of before.
+    /// Takes other exports over, and gives those of before.
     fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) -> Arc<Exports> {
-        let old = std::mem::replace(&mut self.exports, exports);
-        self.change_controllers(cx);
-        let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
-        for tag in tags {
-            match self.access(tag) {
-                Access::Reaches(nexus, luns) => self.change_luns(nexus, luns),
-                Access::Discovers => {}
-                Access::Out => {
-                    if let Some(session) = self.conns.session(tag) {
-                        session.proto.close(cx, Close::AfterLogout(cx.now + Duration::from_secs(5)));
-                    }
-                    self.conns.touch(tag);
-                }
-            }
-        }
+        let old = std::mem::replace(&mut self.parts.exports, exports);
+        self.nvme.change_controllers(cx, &mut self.parts);
+        self.iscsi.change_sessions(cx, &mut self.parts);
         old
-    }
-
-    /// Ends the sessions of a target that was reset: their initiators hear why, and are in again with a login.
-    pub(super) fn end_sessions_of(&mut self, cx: &mut Cx<'_>, target: &str) {
-        let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
-        for tag in tags {
-            let Some(session) =
-                self.conns.session(tag).filter(|session| session.target.as_deref() == Some(target))
-            else {
-                continue;
-            };
-            session.proto.close(cx, Close::AfterLogout(cx.now + COLD_RESET_GRACE));
-            self.conns.touch(tag);
-        }
-    }
-
-    /// What a session may do by the exports of now. Each connection is judged by its own addresses, as it was when it
-    /// came; while there is none, the latest one is.
-    fn access(&mut self, tag: Tag) -> Access {
-        let Some(session) = self.conns.session(tag) else { return Access::Out };
-        let (nexus, proved) = (session.nexus, session.user.is_some());
-        let (target, initiator) = (session.target.clone(), session.initiator.clone());
-        let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
-        let latest = session.latest;
-        let Some(target) = target else {
-            return if self.exports.may_discover(proved) { Access::Discovers } else { Access::Out };
-        };
-        let reached = |accepted: &Accepted| self.exports.reached(&target, &initiator, proved, accepted);
-        let luns = reached(links.first().unwrap_or(&latest));
-        match (nexus, luns) {
-            (Some(nexus), Some(luns)) if links.iter().all(|link| reached(link).as_ref() == Some(&luns)) => {
-                Access::Reaches(nexus, luns)
-            }
-            (_, _) => Access::Out,
-        }
-    }
-
-    /// Whether a further connection of a session, that came like this, reaches just what its others reach. A session
-    /// without any has from now on what this one reaches.
-    pub(super) fn shares(&mut self, conn: Tag, accepted: &Accepted) -> bool {
-        let Some(session) = self.conns.session(conn) else { return false };
-        let Some(nexus) = session.nexus else { return true };
-        let (proved, initiator) = (session.user.is_some(), session.initiator.clone());
-        let Some(target) = session.target.clone() else { return true };
-        let others: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
-        let Some(luns) = self.exports.reached(&target, &initiator, proved, accepted) else { return false };
-        let alike = |other: &Accepted| {
-            self.exports.reached(&target, &initiator, proved, other).as_ref() == Some(&luns)
-        };
-        if !others.iter().all(alike) {
-            return false;
-        }
-        if others.is_empty() {
-            self.change_luns(nexus, luns);
-        }
-        true
     }
 
     fn listing(&self, cx: &mut Cx<'_>) -> Listing {
         let usage = cx.pool.usage();
-        let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
-            ConnKind::Session(session) => Some(entry(session, &self.conns.links)),
-            ConnKind::Login(_) | ConnKind::Queue(_) => None,
-        });
         Listing {
-            sessions: sessions.collect(),
-            queues: self.queue_entries(),
-            volumes: self.volumes.entries(),
+            sessions: session_entries(&self.parts.conns),
+            queues: self.nvme.queue_entries(&self.parts),
+            volumes: self.parts.volumes.entries(),
             memory: (usage.capacity, usage.lent, usage.reserved),
-            logins: self.admission.logins,
+            logins: self.parts.admission.logins,
         }
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
         let deadline = cx.now + grace;
-        self.stopping =
+        self.parts.stopping =
             Some(Stopping { request: id, deadline, flushing: None, in_doubt: false, told: false });
-        let tags: Vec<Tag> = self.conns.iter().map(|(tag, _)| tag).collect();
+        let tags: Vec<Tag> = self.parts.conns.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
-            match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
+            match self.parts.conns.get_mut(tag).map(|conn| &mut conn.kind) {
                 Some(ConnKind::Session(session)) => session.proto.close(cx, Close::AfterLogout(deadline)),
                 Some(ConnKind::Login(pending_login)) => {
                     let link = pending_login.id;
-                    self.depart(link, Departure::Close);
+                    self.iscsi.depart(&mut self.parts, link, Departure::Close);
                 }
-                Some(ConnKind::Queue(_)) => self.stop_queue(cx, tag, deadline),
+                Some(ConnKind::Queue(_)) => stop_queue(cx, &mut self.parts.conns, tag, deadline),
                 None => {}
             }
-            self.conns.touch(tag);
+            self.parts.conns.touch(tag);
         }
     }
 
     pub(super) fn stop_deadline(&self) -> Option<Time> {
-        self.stopping.as_ref().filter(|stop| stop.flushing.is_none()).map(|stop| stop.deadline)
+        self.parts.stopping.as_ref().filter(|stop| stop.flushing.is_none()).map(|stop| stop.deadline)
     }
 
     pub(super) fn stop_timeout(&mut self, cx: &mut Cx<'_>) {
@@ -299,22 +215,23 @@ impl Shard {
         }
         let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
         for tag in tags {
-            if let Some(session) = self.conns.session(tag) {
+            if let Some(session) = self.parts.conns.session(tag) {
                 session.proto.close(cx, Close::Now);
             }
-            self.conns.touch(tag);
+            self.parts.conns.touch(tag);
         }
-        self.end_queues(cx);
+        end_queues(cx, &mut self.parts.conns);
         self.flush_all(cx);
     }
 
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
     pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.drop_volumes(cx) || self.stopping.is_some() && self.nvme.end_controllers() {
+        if self.drop_volumes(cx) || self.parts.stopping.is_some() && self.nvme.end_controllers() {
             return true;
         }
-        let over = self.iscsi.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
-        match &mut self.stopping {
+        let over = self.iscsi.sessions.is_empty()
+            && (self.parts.stopping.is_none() || queues_ended(&self.parts.conns));
+        match &mut self.parts.stopping {
             Some(Stopping { flushing: None, .. }) if over => {
                 self.flush_all(cx);
                 true
@@ -329,7 +246,7 @@ impl Shard {
                 *told = true;
                 let (id, safe) = (*request, !*in_doubt);
                 let refused = Report::Refused(Refusal::NotReady(UnservableReason::SyncFailed));
-                self.outbox.report(id, if safe { Report::Done } else { refused });
+                self.parts.outbox.report(id, if safe { Report::Done } else { refused });
                 true
             }
             Some(_) | None => false,
@@ -337,50 +254,25 @@ impl Shard {
     }
 
     fn flush_all(&mut self, cx: &mut Cx<'_>) {
-        let volumes = self.volumes.unflushed();
-        if let Some(stopping) = &mut self.stopping {
+        let volumes = self.parts.volumes.unflushed();
+        if let Some(stopping) = &mut self.parts.stopping {
             stopping.flushing = Some(volumes.clone());
         }
         for volume in volumes {
-            self.volumes.flush(cx, volume);
+            self.parts.volumes.flush(cx, volume);
         }
     }
 
     /// A flush of the stop has ended. After a sync that failed a later one says nothing of what was lost.
     pub(super) fn flushed(&mut self, volume: VolumeId, well: bool) {
-        let failed = self.volumes.get(volume).is_some_and(|local| local.gate.sync_failed());
-        if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.stopping {
+        let failed = self.parts.volumes.get(volume).is_some_and(|local| local.gate.sync_failed());
+        if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.parts.stopping {
             left.retain(|known| *known != volume);
             *in_doubt |= !well || failed;
         }
-        if let Some(local) = self.volumes.get(volume).filter(|_| !well || failed) {
+        if let Some(local) = self.parts.volumes.get(volume).filter(|_| !well || failed) {
             let name = local.name().clone();
-            self.log.push(LogLine::Volume { name, remark: OperatorNotice::NotFlushed });
+            self.parts.log.push(LogLine::Volume { name, remark: OperatorNotice::NotFlushed });
         }
-    }
-}
-
-fn entry(session: &Session, links: &Links) -> SessionEntry {
-    let connections = session.links.iter().map(|link| ConnectionEntry {
-        cid: link.cid.value(),
-        peer: link.accepted.peer,
-        local: link.accepted.local,
-        digests: link.digests,
-        segments: link.segments,
-        algorithm: link.algorithm,
-        traffic: links.traffic(link.id),
-    });
-    SessionEntry {
-        tsih: session.tsih.value(),
-        initiator: session.initiator.clone(),
-        isid: session.isid.to_string(),
-        target: session.target.clone(),
-        user: session.user.clone(),
-        params: session.proto.params().clone(),
-        window: session.proto.command_window(),
-        placed: session.placed,
-        connections: connections.collect(),
-        tasks: session.proto.tasks_in_work(),
-        io: session.io,
     }
 }

@@ -12,7 +12,8 @@ use buf::Cx;
 use volume::IoId;
 
 use super::Shard;
-use super::payload_step::IoStep;
+use super::front::Front;
+use super::payload_step::AnyStep;
 
 /// How many operations may follow others before the world has its turn. One moves 256 KiB or so.
 const FOLLOWING_MAX: usize = 32;
@@ -20,7 +21,7 @@ const FOLLOWING_MAX: usize = 32;
 /// Operations that wait until the world has had its turn.
 #[derive(Debug, Default)]
 pub(super) struct DeferredSteps {
-    queue: VecDeque<IoStep>,
+    queue: VecDeque<AnyStep>,
     /// How many have begun since the world had its turn.
     begun: usize,
     /// What the servers want now follows from operations that have ended.
@@ -38,7 +39,7 @@ impl DeferredSteps {
         full
     }
 
-    pub(super) fn push(&mut self, step: IoStep) {
+    pub(super) fn push(&mut self, step: AnyStep) {
         self.queue.push_back(step);
     }
 
@@ -48,7 +49,7 @@ impl DeferredSteps {
 
     /// Takes an operation out that is not wanted any more; whether it was here.
     pub(super) fn remove(&mut self, id: IoId) -> bool {
-        let at = self.queue.iter().position(|step| step.io.id == id);
+        let at = self.queue.iter().position(|step| step.is_io(id));
         at.and_then(|at| self.queue.remove(at)).is_some()
     }
 }
@@ -56,12 +57,15 @@ impl DeferredSteps {
 impl Shard {
     /// The world has had its turn: long operations go on, and some of those begin that wait here.
     pub(super) fn resume_deferred(&mut self, cx: &mut Cx<'_>) {
-        self.volumes.resume_long();
-        self.deferred.begun = 0;
-        while self.deferred.begun < FOLLOWING_MAX {
-            let Some(step) = self.deferred.queue.pop_front() else { return };
-            self.deferred.begun += 1;
-            self.begin_io(cx, step);
+        self.parts.volumes.resume_long();
+        self.parts.deferred.begun = 0;
+        while self.parts.deferred.begun < FOLLOWING_MAX {
+            let Some(step) = self.parts.deferred.queue.pop_front() else { return };
+            self.parts.deferred.begun += 1;
+            match step {
+                AnyStep::Scsi(step) => self.iscsi.begin(cx, &mut self.parts, step),
+                AnyStep::Nvme(step) => self.nvme.begin(cx, &mut self.parts, step),
+            }
         }
     }
 }

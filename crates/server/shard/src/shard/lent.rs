@@ -76,7 +76,7 @@ impl Shard {
         // In their order.
         let waits = self.recalls.queue.iter().any(|recall| recall.change.is_of(volume));
         if links.is_empty() && !waits {
-            return self.outbox.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
+            return self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
         }
         self.recalls.queue.push_back(Recall {
             change: Change::View(volume, ack),
@@ -89,14 +89,14 @@ impl Shard {
     /// after it.
     pub(super) fn withdraw(&mut self, cx: &mut Cx<'_>, old: &Exports, id: u64) {
         // Commands that the change ends have ended.
-        self.run_steps(cx);
-        self.run_nvme_steps(cx);
-        let new = &self.exports;
+        self.iscsi.run_steps(cx, &mut self.parts);
+        self.nvme.run_steps(cx, &mut self.parts);
+        let new = &self.parts.exports;
         let (mut out, mut not_copied) =
-            copy_lent(cx.pool, &mut self.conns, |kind| keeps_volumes(kind, old, new));
-        self.reset_all(cx, &not_copied);
+            copy_lent(cx.pool, &mut self.parts.conns, |kind| keeps_volumes(kind, old, new));
+        reset_all(cx, &mut self.parts.conns, &not_copied);
         out.append(&mut not_copied);
-        out.retain(|link| self.conns.links.has_lent(*link));
+        out.retain(|link| self.parts.conns.links.has_lent(*link));
         if out.is_empty() {
             return self.report_when_applied(cx, id);
         }
@@ -106,14 +106,14 @@ impl Shard {
 
     /// Copies what waits to be sent to hosts that may read the volume no more. Gives the links whose sockets have more.
     fn recall(&mut self, cx: &mut Cx<'_>, volume: VolumeId) -> Vec<LinkId> {
-        if !self.volumes.may_be_read_late(volume) {
+        if !self.parts.volumes.may_be_read_late(volume) {
             return Vec::new();
         }
-        let Some(view) = self.volumes.get(volume).map(|local| local.gate.view().clone()) else {
+        let Some(view) = self.parts.volumes.get(volume).map(|local| local.gate.view().clone()) else {
             return Vec::new();
         };
         let (scsi, nvme) = (&self.iscsi.server, &self.nvme.server);
-        let (mut out, mut not_copied) = copy_lent(cx.pool, &mut self.conns, |kind| match kind {
+        let (mut out, mut not_copied) = copy_lent(cx.pool, &mut self.parts.conns, |kind| match kind {
             ConnKind::Session(session) => session.nexus.map(|key| scsi.nexus(key)).is_some_and(|spec| {
                 let reaches = spec.luns.iter().any(|entry| entry.volume == volume);
                 !reaches || !view.shuts_out(&spec.nexus)
@@ -124,20 +124,13 @@ impl Shard {
             ConnKind::Login(_) => true,
         });
         // The copies may have been all that was lent.
-        if !self.volumes.may_be_read_late(volume) {
+        if !self.parts.volumes.may_be_read_late(volume) {
             return Vec::new();
         }
-        self.reset_all(cx, &not_copied);
+        reset_all(cx, &mut self.parts.conns, &not_copied);
         out.append(&mut not_copied);
-        out.retain(|link| self.conns.links.has_lent(*link));
+        out.retain(|link| self.parts.conns.links.has_lent(*link));
         out
-    }
-
-    fn reset_all(&mut self, cx: &mut Cx<'_>, links: &[LinkId]) {
-        for link in links {
-            self.conns.links.reset_at_departure(*link);
-            self.conn_written(cx, *link, Err(NOT_READ));
-        }
     }
 
     /// Acknowledges what has nothing to wait for any more.
@@ -148,12 +141,12 @@ impl Shard {
         let mut worked = false;
         let mut waits = VecDeque::new();
         for mut recall in std::mem::take(&mut self.recalls.queue) {
-            recall.links.retain(|link| self.conns.links.has_lent(*link));
+            recall.links.retain(|link| self.parts.conns.links.has_lent(*link));
             let is_first = |volume| waits.iter().all(|other: &Recall| !other.change.is_of(volume));
             match recall.change {
                 Change::View(volume, ack) if recall.links.is_empty() && is_first(volume) => {
-                    let home = self.volumes.home_of(volume);
-                    self.outbox.post(home, Message::Ack(volume, ack));
+                    let home = self.parts.volumes.home_of(volume);
+                    self.parts.outbox.post(home, Message::Ack(volume, ack));
                     worked = true;
                     continue;
                 }
@@ -165,13 +158,21 @@ impl Shard {
                 Change::View(..) | Change::Exports(_) => {}
             }
             if recall.until.take_if(|until| *until <= cx.now).is_some() {
-                self.reset_all(cx, &recall.links);
+                reset_all(cx, &mut self.parts.conns, &recall.links);
                 worked = true;
             }
             waits.push_back(recall);
         }
         self.recalls.queue = waits;
         worked
+    }
+}
+
+/// Resets links: their connections hear of it now.
+fn reset_all(cx: &mut Cx<'_>, conns: &mut Connections, links: &[LinkId]) {
+    for link in links {
+        conns.links.reset_at_departure(*link);
+        conns.handle_written(cx, *link, Err(NOT_READ));
     }
 }
 

@@ -10,13 +10,13 @@ mod admission;
 mod conns;
 mod control;
 mod deferred;
+mod front;
 mod iscsi;
 mod lent;
 mod memory;
 mod nexus_presence;
 mod nvme;
 mod outbox;
-mod payload;
 mod payload_step;
 mod remotes;
 mod volumes;
@@ -24,9 +24,9 @@ mod volumes;
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use endpoint::{Accepted, Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use stream::{Received, RecvOp, SendOp};
-use volume::DiskOp;
+use volume::{DiskOp, RequestId, VolumeId, VolumeRequest};
 
 use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::log::{Log, LogLine};
@@ -55,25 +55,40 @@ const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
 /// How many NVMe queues a shard carries at most. A Connect beyond it is refused, or its link closed.
 const QUEUES_MAX: usize = 65_536;
 
+/// One part in so many of what a pool may promise is kept for either protocol, where both are served.
+const PROTOCOL_SHARE: usize = 4;
 /// One shard of the target. See the module.
 pub struct Shard {
+    parts: Parts,
+    iscsi: IscsiFront,
+    nvme: NvmeFront,
+    remotes: Remotes,
+    recalls: Recalls,
+    requests: PendingRequests,
+    nexus_presence: NexusPresence,
+}
+
+/// What both fronts work with.
+struct Parts {
     id: ShardId,
     shards: u16,
     exports: Arc<Exports>,
     conns: Connections,
     admission: Admission,
-    iscsi: IscsiFront,
-    nvme: NvmeFront,
     volumes: LocalVolumes,
-    remotes: Remotes,
     memory_waiters: MemoryWaiters,
     deferred: DeferredSteps,
-    recalls: Recalls,
     outbox: Outbox,
     stopping: Option<Stopping>,
-    requests: PendingRequests,
-    nexus_presence: NexusPresence,
     log: Log,
+}
+
+impl Parts {
+    /// Asks a volume's home for what a server wants of it.
+    fn ask_home(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
+        let home = self.volumes.home_of(volume);
+        self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
+    }
 }
 
 impl Shard {
@@ -81,90 +96,118 @@ impl Shard {
     pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
         assert!(id.0 < shards, "a shard is one of the daemon's");
         let iscsi = IscsiFront::new(id, shards, exports.admission.sessions);
-        Shard {
+        let parts = Parts {
             id,
             shards,
             exports,
             conns: Connections::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
             admission: Admission::default(),
-            iscsi,
-            nvme: NvmeFront::new(id, shards),
             volumes: LocalVolumes::new(id, shards),
-            remotes: Remotes::new(),
             memory_waiters: MemoryWaiters::default(),
             deferred: DeferredSteps::default(),
-            recalls: Recalls::default(),
             outbox: Outbox::new(id, shards),
             stopping: None,
+            log: Log::default(),
+        };
+        Shard {
+            parts,
+            iscsi,
+            nvme: NvmeFront::new(id, shards),
+            remotes: Remotes::new(),
+            recalls: Recalls::default(),
             requests: PendingRequests::default(),
             nexus_presence: NexusPresence::default(),
-            log: Log::default(),
         }
     }
 
     /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
     pub fn poll_log(&mut self) -> Option<LogLine> {
-        self.log.poll()
+        self.parts.log.poll()
+    }
+
+    fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+        if !self.parts.exports.portals.is_empty() && !self.parts.exports.nvme.portals.is_empty() {
+            cx.pool.share_between_accounts(PROTOCOL_SHARE);
+        }
+        let logins = self.parts.exports.admission.logins.clamp(1, LOGINS_MAX);
+        if self.parts.admission.logins >= 2 * logins || self.parts.stopping.is_some() {
+            self.parts.conns.departures.push_back((id, Departure::Abort));
+            return;
+        }
+        if self.parts.admission.logins >= logins {
+            self.parts.admission.evict_oldest(cx, &mut self.parts.conns);
+        }
+        if self.parts.exports.nvme.portal(accepted.listener).is_some() {
+            return self.nvme.accept(cx, &mut self.parts, id, accepted);
+        }
+        self.iscsi.accept(cx, &mut self.parts, id, accepted);
     }
 
     fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
         match message {
-            Message::AdmissionRequest(request) => self.admit(request),
-            Message::AdmissionReply(token, reply) => self.admission_reply(token, reply),
-            Message::JoinSession(tsih, cid, from, token) => {
-                self.join_session(cx, tsih, JoinRequest { cid, from, token });
+            Message::AdmissionRequest(request) => self.iscsi.admit(&mut self.parts, request),
+            Message::AdmissionReply(token, reply) => {
+                self.iscsi.admission_reply(&mut self.parts, token, reply)
             }
-            Message::JoinReply(token, result) => self.join_reply(token, result),
+            Message::JoinSession(tsih, cid, from, token) => {
+                self.iscsi.join_session(cx, &mut self.parts, tsih, JoinRequest { cid, from, token });
+            }
+            Message::JoinReply(token, result) => self.iscsi.join_reply(&mut self.parts, token, result),
             Message::JoinAborted(tsih, cid, from, token) => {
                 self.iscsi.join_aborted(
                     cx,
-                    (&mut self.conns, &mut self.outbox),
+                    (&mut self.parts.conns, &mut self.parts.outbox),
                     tsih,
                     JoinRequest { cid, from, token },
                 );
             }
             Message::ReserveMemory(tsih, wanted, from, token) => {
-                self.reserve_memory(cx, tsih, wanted, (from, token))
+                self.iscsi.reserve_memory(cx, &mut self.parts, tsih, wanted, (from, token))
             }
-            Message::MemoryReserved(token, result) => self.memory_reserved(token, result),
+            Message::MemoryReserved(token, result) => {
+                self.iscsi.memory_reserved(&mut self.parts, token, result)
+            }
             Message::PlaceElsewhere(tsih, from, token) => {
-                self.directory_change(|directory, actions| {
+                self.iscsi.directory_change(&mut self.parts, |directory, actions| {
                     directory.place_elsewhere(tsih, (from, token), actions)
                 });
             }
-            Message::LoginAborted(tsih) => self.login_aborted(cx, tsih),
-            Message::EndSession(tsih) => self.end_session(cx, tsih),
-            Message::ColdReset(target) => self.end_sessions_of(cx, &target),
-            Message::SessionGone(tsih) => {
-                self.directory_change(|directory, actions| directory.gone(tsih, actions))
-            }
+            Message::LoginAborted(tsih) => self.iscsi.login_aborted(cx, &mut self.parts, tsih),
+            Message::EndSession(tsih) => self.iscsi.end_session(cx, &mut self.parts, tsih),
+            Message::ColdReset(target) => self.iscsi.end_sessions_of(cx, &mut self.parts, &target),
+            Message::SessionGone(tsih) => self
+                .iscsi
+                .directory_change(&mut self.parts, |directory, actions| directory.gone(tsih, actions)),
             Message::ConnectionGone(tsih, cid) => {
-                self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
+                self.iscsi
+                    .directory_change(&mut self.parts, |directory, _| directory.connection_gone(tsih, cid));
             }
-            Message::AuthenticationFailed(from) => self.admission.backoff.failed(cx.now, from),
+            Message::AuthenticationFailed(from) => self.parts.admission.backoff.failed(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
-            Message::Link(handoff) => self.handoff_without_link(cx, &handoff),
-            Message::Nvme(message) => self.take_nvme(cx, message),
+            Message::Link(handoff) => self.iscsi.handoff_without_link(cx, &mut self.parts, &handoff),
+            Message::Nvme(message) => self.nvme.take_nvme(cx, &mut self.parts, message),
             Message::Computed(remote) => self.remotes.handle_worked(remote),
             Message::VolumeRequest(volume, from, id, ask) => {
-                if let Some(answer) = self.volumes.ask(cx, volume, from, id, ask) {
-                    self.outbox.post(from, Message::Answer(volume, answer));
+                if let Some(answer) = self.parts.volumes.ask(cx, volume, from, id, ask) {
+                    self.parts.outbox.post(from, Message::Answer(volume, answer));
                 }
             }
             Message::NexusCame(volume, who) => self.nexus_presence.came(volume, who),
             Message::NexusGone(volume, from, id, who) => self.nexus_gone(cx, volume, (from, id), who),
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
             Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
-            Message::Ack(volume, ack) => self.volumes.ack(cx, volume, ack),
-            Message::Wake(volume) => self.volumes.wake(volume),
+            Message::Ack(volume, ack) => self.parts.volumes.ack(cx, volume, ack),
+            Message::Wake(volume) => self.parts.volumes.wake(volume),
             Message::Control(id, control) => self.control(cx, id, control),
             Message::Barrier(from, id) => {
                 // What is to be answered to its earlier messages goes before.
-                self.run_nvme_steps(cx);
-                self.outbox.post(from, Message::BarrierReached(id));
+                self.nvme.run_steps(cx, &mut self.parts);
+                self.parts.outbox.post(from, Message::BarrierReached(id));
             }
-            Message::BarrierReached(id) => self.requests.barrier_reached(&mut self.outbox, id),
-            Message::Stored(volume, ticket, durable) => self.volumes.stored(cx, volume, ticket, durable),
+            Message::BarrierReached(id) => self.requests.barrier_reached(&mut self.parts.outbox, id),
+            Message::Stored(volume, ticket, durable) => {
+                self.parts.volumes.stored(cx, volume, ticket, durable)
+            }
             // For the control plane only.
             Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
         }
@@ -187,11 +230,11 @@ impl Endpoint for Shard {
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
         match how {
             Arrival::Accepted(accepted) => self.accept(cx, link, accepted),
-            Arrival::Moved(Message::Link(handoff)) => self.attach(cx, link, *handoff),
+            Arrival::Moved(Message::Link(handoff)) => self.iscsi.attach(cx, &mut self.parts, link, *handoff),
             Arrival::Moved(Message::Nvme(NvmeMessage::Link(handoff))) => {
-                self.attach_queue(cx, link, *handoff);
+                self.nvme.attach_queue(cx, &mut self.parts, link, *handoff);
             }
-            Arrival::Moved(_) => self.conns.departures.push_back((link, Departure::Close)),
+            Arrival::Moved(_) => self.parts.conns.departures.push_back((link, Departure::Close)),
         }
     }
 
@@ -204,7 +247,9 @@ impl Endpoint for Shard {
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.conn_written(cx, link, how);
+        if !self.parts.conns.handle_written(cx, link, how) {
+            self.remotes.handle_written(cx, link, how);
+        }
     }
 
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
@@ -212,39 +257,37 @@ impl Endpoint for Shard {
     }
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
-        self.volumes.handle_disk(cx, op, came);
+        self.parts.volumes.handle_disk(cx, op, came);
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some((time, tag)) = self.conns.timers.due(cx.now) {
-            self.conn_timeout(cx, tag, time);
-        }
-        self.volumes.handle_timeout(cx);
+        self.parts.conns.handle_timeout(cx);
+        self.parts.volumes.handle_timeout(cx);
         self.remotes.handle_timeout(cx);
         self.nvme.server.handle_timeout(cx);
-        self.pending_sessions_timeout(cx);
+        self.iscsi.pending_sessions_timeout(cx, &mut self.parts);
         self.stop_timeout(cx);
         self.resume_deferred(cx);
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.nvme.report_memory_left(cx, &mut self.outbox);
+        self.nvme.report_memory_left(cx, &mut self.parts.outbox);
         let mut worked = false;
         loop {
             let mut more = false;
             worked |= self.run_remotes(cx);
-            while let Some(message) = self.outbox.poll_own() {
+            while let Some(message) = self.parts.outbox.poll_own() {
                 self.take_message(cx, message);
                 more = true;
             }
-            while let Some(tag) = self.conns.touched.pop_front() {
+            while let Some(tag) = self.parts.conns.touched.pop_front() {
                 self.drain(cx, tag);
                 more = true;
             }
             more |= self.resume_memory_waiters(cx);
-            more |= self.run_steps(cx);
-            more |= self.run_nvme_steps(cx);
-            more |= self.run_pending_connects(cx);
+            more |= self.iscsi.run_steps(cx, &mut self.parts);
+            more |= self.nvme.run_steps(cx, &mut self.parts);
+            more |= self.nvme.run_pending_connects(cx, &mut self.parts);
             more |= self.run_volumes(cx);
             more |= self.run_recalls(cx);
             more |= self.stop_progress(cx);
@@ -257,29 +300,35 @@ impl Endpoint for Shard {
     }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
-        let link = self.conns.ready.pop_front()?;
-        self.conns.links.unready(link);
+        let link = self.parts.conns.ready.pop_front()?;
+        self.parts.conns.links.unready(link);
         Some(link)
     }
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.conn_poll_recv(cx, link)
+        match self.parts.conns.links.get(link) {
+            Some(owner) => self.parts.conns.poll_recv(cx, link, owner),
+            None => self.remotes.poll_recv(cx, link),
+        }
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.conn_poll_send(cx, link)
+        match self.parts.conns.links.get(link) {
+            Some(owner) => self.parts.conns.poll_send(cx, link, owner),
+            None => self.remotes.poll_send(cx, link),
+        }
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
-        self.volumes.poll_disk()
+        self.parts.volumes.poll_disk()
     }
 
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
-        self.conns.departures.pop_front()
+        self.parts.conns.departures.pop_front()
     }
 
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
-        self.outbox.poll()
+        self.parts.outbox.poll()
     }
 
     fn poll_dial(&mut self) -> Option<Dial> {
@@ -288,19 +337,23 @@ impl Endpoint for Shard {
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         if let Some(link) = self.remotes.handle_dialled(cx, id, how) {
-            self.conns.departures.push_back((link, Departure::Abort));
+            self.parts.conns.departures.push_back((link, Departure::Abort));
         }
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if self.volumes.has_long() || !self.deferred.is_empty() {
+        if self.parts.volumes.has_long() || !self.parts.deferred.is_empty() {
             // It has come: what gives way goes on as soon as the world has had its turn.
             return Some(Time(0));
         }
         let own =
             [self.stop_deadline(), self.iscsi.pending_sessions.poll_timeout(), self.remotes.poll_timeout()];
         let own = own.into_iter().chain([self.nvme.pending_connects_timeout(), self.recalls.poll_timeout()]);
-        let times = [self.conns.timers.next(), self.volumes.poll_timeout(), self.nvme.server.poll_timeout()];
+        let times = [
+            self.parts.conns.timers.next(),
+            self.parts.volumes.poll_timeout(),
+            self.nvme.server.poll_timeout(),
+        ];
         times.into_iter().chain(own).flatten().min()
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::ShardId;
-use scsi_server::{LunEntry, NexusKey};
 use volume::{Answer, Identity, RequestId, Shard as Core, VolumeId, VolumeRequest};
 
 use super::Shard;
@@ -42,48 +41,7 @@ impl NexusPresence {
     }
 }
 
-/// The volumes that some LUNs lead to, each once.
-pub(super) fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
-    let volumes = luns.iter().map(|entry| entry.volume);
-    let mut volumes: Vec<_> = volumes.filter(|volume| *volume != VolumeId::AWAY).collect();
-    volumes.sort_unstable();
-    volumes.dedup();
-    volumes
-}
-
 impl Shard {
-    /// A nexus of this shard reaches what its LUNs lead to: the homes are told.
-    pub(super) fn announce_nexus(&mut self, nexus: NexusKey) {
-        let spec = self.iscsi.server.nexus(nexus);
-        let (who, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
-        volumes.into_iter().for_each(|volume| self.announce_at(volume, &who));
-    }
-
-    fn announce_at(&mut self, volume: VolumeId, who: &Arc<Identity>) {
-        self.outbox.post(self.volumes.home_of(volume), Message::NexusCame(volume, who.clone()));
-    }
-
-    /// Changes what a nexus reaches.
-    pub(super) fn change_luns(&mut self, nexus: NexusKey, luns: Vec<LunEntry>) {
-        let spec = self.iscsi.server.nexus(nexus);
-        let (who, old, new) = (spec.nexus.identity.clone(), volumes_of(&spec.luns), volumes_of(&luns));
-        self.iscsi.server.change_luns(nexus, luns);
-        let conn = self.iscsi.nexuses.get(nexus.0 as usize).copied().flatten();
-        if conn.and_then(|conn| self.conns.session(conn)).is_none_or(|session| session.leaves) {
-            // All homes know that it goes.
-            return;
-        }
-        for volume in new.iter().filter(|volume| !old.contains(volume)) {
-            self.announce_at(*volume, &who);
-        }
-        for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
-            // Nobody waits for the answer.
-            let id = self.iscsi.nexus_ends.next();
-            self.outbox
-                .post(self.volumes.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
-        }
-    }
-
     /// A session reaches a volume no more, whose home is here: with the last one of its nexus ends what lasts
     /// as long as that.
     pub(super) fn nexus_gone(
@@ -95,10 +53,10 @@ impl Shard {
     ) {
         if self.nexus_presence.gone(volume, &who) {
             let answer = Answer { to: Core(from.0), id, result: Ok(()) };
-            return self.outbox.post(from, Message::Answer(volume, answer));
+            return self.parts.outbox.post(from, Message::Answer(volume, answer));
         }
-        if let Some(answer) = self.volumes.ask(cx, volume, from, id, VolumeRequest::NexusLost(who)) {
-            self.outbox.post(from, Message::Answer(volume, answer));
+        if let Some(answer) = self.parts.volumes.ask(cx, volume, from, id, VolumeRequest::NexusLost(who)) {
+            self.parts.outbox.post(from, Message::Answer(volume, answer));
         }
     }
 }

@@ -296,15 +296,15 @@ impl Shard {
         let shared = &mut *shared.borrow_mut();
         let again = shared.remote.turn(cx);
         while let Some(remark) = shared.remote.poll_remark() {
-            if let Some(name) = self.volumes.get(volume).map(|local| local.name().clone()) {
-                self.log.push(LogLine::Volume { name, remark });
+            if let Some(name) = self.parts.volumes.get(volume).map(|local| local.name().clone()) {
+                self.parts.log.push(LogLine::Volume { name, remark });
             }
         }
         while let Some(done) = shared.remote.poll_done() {
             shared.done.push_back(done);
         }
         while let Some(link) = shared.remote.poll_ready() {
-            self.conns.ready.push_back(link);
+            self.parts.conns.ready.push_back(link);
         }
         while let Some((link, how)) = shared.remote.poll_leave() {
             self.remotes.leave(link);
@@ -312,7 +312,7 @@ impl Shard {
                 Leave::Close => Departure::Close,
                 Leave::Abort => Departure::Abort,
             };
-            self.conns.departures.push_back((link, how));
+            self.parts.conns.departures.push_back((link, how));
         }
         while let Some(dial) = shared.remote.poll_dial() {
             let id = DialId(self.remotes.dialled);
@@ -321,7 +321,7 @@ impl Shard {
             self.remotes.dials.push_back(Dial { id, ..dial });
         }
         while let Some(work) = shared.remote.poll_work() {
-            self.outbox.post(CONTROL, Message::Compute(self.id, tag, work));
+            self.parts.outbox.post(CONTROL, Message::Compute(self.parts.id, tag, work));
         }
         let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
         let wanted = earliest(shared.remote.poll_timeout(), entry.closes_until);
@@ -329,14 +329,14 @@ impl Shard {
         if let Some(until) = entry.closes_until {
             if shared.remote.is_closed() || until <= cx.now {
                 let links = self.remotes.forget(tag);
-                self.conns.departures.extend(links.into_iter().map(|link| (link, Departure::Abort)));
+                self.parts.conns.departures.extend(links.into_iter().map(|link| (link, Departure::Abort)));
             }
             return again;
         }
         let now = shared.remote.geometry();
         let resized = (now.blocks > 0 && now != entry.geometry).then_some(now);
         // Limits may differ with the paths that each shard has; the home's count. A size is the same for all.
-        let is_home = self.volumes.home_of(volume) == self.id;
+        let is_home = self.parts.volumes.home_of(volume) == self.parts.id;
         let resized = resized.filter(|now| is_home || now.blocks != entry.geometry.blocks);
         if let Some(geometry) = resized {
             entry.geometry = geometry;
@@ -345,7 +345,7 @@ impl Shard {
         let protected = (read_only != entry.read_only).then_some(read_only);
         entry.read_only = read_only;
         if !shared.done.is_empty() {
-            self.volumes.schedule(volume);
+            self.parts.volumes.schedule(volume);
         }
         if again {
             self.remotes.touch(tag);

@@ -482,21 +482,21 @@ impl Shard {
     /// Takes from gates and homes what they have to give.
     pub(super) fn run_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut worked = false;
-        while let Some(done) = self.volumes.orphans.pop_front() {
+        while let Some(done) = self.parts.volumes.orphans.pop_front() {
             worked = true;
             self.finish_io(cx, done);
         }
-        while let Some(volume) = self.volumes.scheduled.pop_front() {
+        while let Some(volume) = self.parts.volumes.scheduled.pop_front() {
             worked = true;
-            if let Some(local) = self.volumes.get_mut(volume) {
+            if let Some(local) = self.parts.volumes.get_mut(volume) {
                 local.scheduled = false;
             }
             self.run_gate(cx, volume);
-            if let Some(tag) = self.volumes.get(volume).and_then(|local| local.remote) {
+            if let Some(tag) = self.parts.volumes.get(volume).and_then(|local| local.remote) {
                 self.remotes.touch(tag);
             }
-            self.volumes.poll_home(volume, &mut self.outbox, &mut self.log);
-            self.volumes.note_timeout(volume);
+            self.parts.volumes.poll_home(volume, &mut self.parts.outbox, &mut self.parts.log);
+            self.parts.volumes.note_timeout(volume);
         }
         worked
     }
@@ -505,13 +505,13 @@ impl Shard {
     fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
         let is_nvme = done.id.0 & NVME != 0;
         self.end_io(cx, done);
-        self.deferred.follows = true;
+        self.parts.deferred.follows = true;
         if is_nvme {
-            self.run_nvme_steps(cx)
+            self.nvme.run_steps(cx, &mut self.parts)
         } else {
-            self.run_steps(cx)
+            self.iscsi.run_steps(cx, &mut self.parts)
         };
-        self.deferred.follows = false;
+        self.parts.deferred.follows = false;
     }
 
     /// An operation has ended: its server hears of it.
@@ -525,10 +525,10 @@ impl Shard {
 
     fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
         loop {
-            let Some(local) = self.volumes.get_mut(volume) else { return };
+            let Some(local) = self.parts.volumes.get_mut(volume) else { return };
             let more = local.gate.resume(cx);
             let mut ended = false;
-            while let Some(done) = self.volumes.poll_done(volume) {
+            while let Some(done) = self.parts.volumes.poll_done(volume) {
                 ended = true;
                 if done.id == FLUSH {
                     self.flushed(volume, done.result.is_ok());
@@ -538,15 +538,15 @@ impl Shard {
             }
             // In memory each part of an operation has ended at once: the world and other volumes have their
             // turn before the next part.
-            if more && !self.volumes.long_running.contains(&volume) {
-                self.volumes.long_running.push_back(volume);
+            if more && !self.parts.volumes.long_running.contains(&volume) {
+                self.parts.volumes.long_running.push_back(volume);
             }
             if more || !ended {
                 break;
             }
         }
-        self.volumes.poll_gate(volume, &mut self.outbox, &mut self.log);
-        while let Some(ack) = self.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
+        self.parts.volumes.poll_gate(volume, &mut self.parts.outbox, &mut self.parts.log);
+        while let Some(ack) = self.parts.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
             self.acknowledge(cx, volume, ack);
         }
     }
@@ -554,18 +554,33 @@ impl Shard {
     /// Takes a change over: tasks that it ends first, then its notices, then the gate.
     pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &ViewUpdate) {
         self.iscsi.server.adopt(volume, adoption);
-        self.run_steps(cx);
+        self.iscsi.run_steps(cx, &mut self.parts);
         self.nvme.server.adopt(volume, adoption);
-        self.run_nvme_steps(cx);
-        match self.volumes.get_mut(volume) {
+        self.nvme.run_steps(cx, &mut self.parts);
+        match self.parts.volumes.get_mut(volume) {
             Some(local) => local.gate.adopt(adoption),
             None => {
                 // Nothing of it is in flight here.
-                self.volumes.keep_early_view(volume, &adoption.view);
-                let ack = Ack { from: Core(self.id.0), change: adoption.change };
-                self.outbox.post(self.volumes.home_of(volume), Message::Ack(volume, ack));
+                self.parts.volumes.keep_early_view(volume, &adoption.view);
+                let ack = Ack { from: Core(self.parts.id.0), change: adoption.change };
+                self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
             }
         }
-        self.volumes.schedule(volume);
+        self.parts.volumes.schedule(volume);
+    }
+
+    /// A volume's home has answered.
+    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
+        debug_assert_eq!(ShardId(answer.to.0), self.parts.id);
+        if answer.id.is_of_gate() {
+            return self.parts.volumes.gate_answered(cx, volume, &answer);
+        }
+        if answer.id.0 & NVME != 0 {
+            self.nvme.server.answered(cx, answer.id, answer.result);
+        } else if !self.iscsi.nexus_end_answered(cx, &mut self.parts, answer.id)
+            && !self.requests.answered(&mut self.parts.outbox, &answer)
+        {
+            self.iscsi.server.answered(cx, answer.id, answer.result);
+        }
     }
 }

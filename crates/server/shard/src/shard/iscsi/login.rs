@@ -13,69 +13,64 @@ use iscsi::session::{SessionLimits, SessionParams, WINDOW_START};
 use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
+use super::IscsiFront;
 use crate::directory::{
     AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
 };
-use crate::exports::{Exports, LOGINS_MAX, PlacementQuery};
+use crate::exports::{Exports, PlacementQuery};
 use crate::links::Owner;
 use crate::log::LogLine;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{LinkHandoff, Message, SessionMemory};
 use crate::shard::conns::{Conn, ConnKind, JoinRequest, PendingLogin};
-use crate::shard::{DIRECTORY, Shard};
+use crate::shard::front::Front;
+use crate::shard::{DIRECTORY, Parts};
 
-impl Shard {
-    pub(in crate::shard) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
-        if !self.exports.portals.is_empty() && !self.exports.nvme.portals.is_empty() {
-            cx.pool.share_between_accounts(PROTOCOL_SHARE);
-        }
-        let logins = self.exports.admission.logins.clamp(1, LOGINS_MAX);
-        if self.admission.logins >= 2 * logins || self.stopping.is_some() {
-            self.conns.departures.push_back((id, Departure::Abort));
-            return;
-        }
-        if self.admission.logins >= logins {
-            self.admission.evict_oldest(cx, &mut self.conns);
-        }
-        if self.exports.nvme.portal(accepted.listener).is_some() {
-            return self.accept_queue(cx, id, accepted);
-        }
-        let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
+impl IscsiFront {
+    /// A link comes that is to log in. It counts among the strangers.
+    pub(in crate::shard) fn accept(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        id: LinkId,
+        accepted: Accepted,
+    ) {
+        let login = LoginLink::new(cx.now + parts.exports.admission.login_time, accepted);
         let memory = SessionMemory::default();
         let pending_login =
             PendingLogin { id, login, cid: None, memory, grant: None, asked: false, gone: false };
         let conn = Conn::new(ConnKind::Login(Box::new(pending_login)));
-        match self.conns.insert(conn) {
+        match parts.conns.insert(conn) {
             Ok(tag) => {
-                self.admission.logins += 1;
-                self.admission.note_age(&self.conns, tag);
-                self.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
-                self.conns.touch(tag);
-                self.conns.mark_ready(id);
+                parts.admission.logins += 1;
+                parts.admission.note_age(&parts.conns, tag);
+                parts.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
+                parts.conns.touch(tag);
+                parts.conns.mark_ready(id);
             }
-            Err(_) => self.conns.departures.push_back((id, Departure::Abort)),
+            Err(_) => parts.conns.departures.push_back((id, Departure::Abort)),
         }
     }
 
-    pub(in crate::shard) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        while let Some(pending_login) = self.conns.pending_login(tag) {
+    pub(in crate::shard) fn drain_login(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tag: Tag) {
+        while let Some(pending_login) = parts.conns.pending_login(tag) {
             let Some(event) = pending_login.login.poll_event() else { break };
             let (id, accepted) = (pending_login.id, pending_login.login.accepted);
             match event {
                 LoginEvent::Authorize(question) => {
-                    let reply = self.authorize(cx, &question, &accepted);
-                    if let Some(pending_login) = self.conns.pending_login(tag) {
+                    let reply = self.authorize(cx, parts, &question, &accepted);
+                    if let Some(pending_login) = parts.conns.pending_login(tag) {
                         pending_login.login.authorize(cx, reply);
                     }
                 }
                 LoginEvent::Complete(question) => {
                     let cid = question.identity.cid;
-                    let preference = self
+                    let preference = parts
                         .exports
                         .preference(&placement_query(&question.identity, &accepted), cx.entropy.next_u64());
                     let request = AdmissionRequest {
-                        from: (self.id, tag.to_bits()),
-                        name: session_name(&self.exports, &question.identity, &accepted),
+                        from: (parts.id, tag.to_bits()),
+                        name: session_name(&parts.exports, &question.identity, &accepted),
                         tsih: question.identity.tsih,
                         cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
@@ -83,40 +78,46 @@ impl Shard {
                         accepted,
                         preference,
                     };
-                    let memory = session_memory(&self.exports, &question, &accepted);
-                    if let Some(pending_login) = self.conns.pending_login(tag) {
+                    let memory = session_memory(&parts.exports, &question, &accepted);
+                    if let Some(pending_login) = parts.conns.pending_login(tag) {
                         pending_login.asked = true;
                         (pending_login.cid, pending_login.memory) = (Some(cid), memory);
                     }
-                    self.outbox.post(DIRECTORY, Message::AdmissionRequest(request));
+                    parts.outbox.post(DIRECTORY, Message::AdmissionRequest(request));
                 }
-                LoginEvent::Done(established) => self.enter(cx, tag, *established),
+                LoginEvent::Done(established) => self.enter(cx, parts, tag, *established),
                 LoginEvent::Over(cause) => {
                     if cause == Some(Cause::Authentication) {
-                        self.outbox.broadcast(|| Message::AuthenticationFailed(accepted.peer.ip()));
+                        parts.outbox.broadcast(|| Message::AuthenticationFailed(accepted.peer.ip()));
                     }
-                    self.log.push(LogLine::LoginFailed { peer: accepted.peer, cause });
+                    parts.log.push(LogLine::LoginFailed { peer: accepted.peer, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
-                    let evicted = self
+                    let evicted = parts
                         .conns
                         .pending_login(tag)
                         .is_some_and(|pending_login| pending_login.login.is_evicted());
                     let how = if evicted { Departure::Abort } else { Departure::Close };
-                    self.depart(id, how);
+                    self.depart(parts, id, how);
                 }
             }
         }
-        if let Some(pending_login) = self.conns.pending_login(tag) {
+        if let Some(pending_login) = parts.conns.pending_login(tag) {
             let id = pending_login.id;
-            self.conns.mark_ready(id);
+            parts.conns.mark_ready(id);
         }
     }
 
-    fn authorize(&self, cx: &Cx<'_>, question: &LoginIdentity, accepted: &Accepted) -> Authorization {
-        let Some(portal) = self.exports.portal(accepted.listener) else {
+    fn authorize(
+        &self,
+        cx: &Cx<'_>,
+        parts: &Parts,
+        question: &LoginIdentity,
+        accepted: &Accepted,
+    ) -> Authorization {
+        let Some(portal) = parts.exports.portal(accepted.listener) else {
             return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
-        let held = self.admission.backoff.holds(cx.now, accepted.peer.ip());
+        let held = parts.admission.backoff.holds(cx.now, accepted.peer.ip());
         let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
             if held && !matches!(auth, AuthPolicy::None) {
                 return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
@@ -129,10 +130,10 @@ impl Shard {
             }))
         };
         match (question.session_type, &question.target_name) {
-            (SessionType::Discovery, _) => grant(&self.exports.discovery_auth, &Limits::default(), None),
+            (SessionType::Discovery, _) => grant(&parts.exports.discovery_auth, &Limits::default(), None),
             (SessionType::Normal, None) => Authorization::Refused(LoginStatus::MISSING_PARAMETER),
             (SessionType::Normal, Some(name)) => {
-                let Some(target) = self.exports.target(name.as_str(), portal) else {
+                let Some(target) = parts.exports.target(name.as_str(), portal) else {
                     return Authorization::Refused(LoginStatus::TARGET_NOT_FOUND);
                 };
                 if let Some(redirect) = &target.redirect {
@@ -148,8 +149,7 @@ impl Shard {
                 match target.rule(question.initiator_name.as_str(), accepted) {
                     Some(_) if target.is_away => Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE),
                     Some(rule) => {
-                        let held =
-                            self.iscsi.promised_by_initiator.get(question.initiator_name.as_str()).copied();
+                        let held = self.promised_by_initiator.get(question.initiator_name.as_str()).copied();
                         let offer = affordable(
                             cx.pool,
                             &target.negotiation,
@@ -166,153 +166,179 @@ impl Shard {
 
     pub(in crate::shard) fn directory_change(
         &mut self,
+        parts: &mut Parts,
         change: impl FnOnce(&mut Directory, &mut Vec<DirectoryAction>),
     ) {
-        let Some(directory) = &mut self.iscsi.directory else { return };
+        let Some(directory) = &mut self.directory else { return };
         let mut actions = Vec::new();
         change(directory, &mut actions);
         for action in actions {
             match action {
                 DirectoryAction::Answer { shard, token, reply } => {
-                    self.outbox.post(shard, Message::AdmissionReply(token, reply))
+                    parts.outbox.post(shard, Message::AdmissionReply(token, reply))
                 }
-                DirectoryAction::End { shard, tsih } => self.outbox.post(shard, Message::EndSession(tsih)),
+                DirectoryAction::End { shard, tsih } => parts.outbox.post(shard, Message::EndSession(tsih)),
             }
         }
     }
 
-    pub(in crate::shard) fn admit(&mut self, request: AdmissionRequest) {
-        let exports = self.exports.clone();
+    pub(in crate::shard) fn admit(&mut self, parts: &mut Parts, request: AdmissionRequest) {
+        let exports = parts.exports.clone();
         let rules = |name: &SessionName, accepted: &Accepted| matched_rule(&exports, name, accepted);
-        self.directory_change(|directory, actions| directory.admit(request, &rules, actions));
+        self.directory_change(parts, |directory, actions| directory.admit(request, &rules, actions));
     }
 
     /// The directory has answered a login of this shard.
-    pub(in crate::shard) fn admission_reply(&mut self, token: u64, reply: AdmissionReply) {
+    pub(in crate::shard) fn admission_reply(&mut self, parts: &mut Parts, token: u64, reply: AdmissionReply) {
         let tag = Tag::from_bits(token);
-        let Some(pending_login) = self.conns.pending_login(tag) else { return };
+        let Some(pending_login) = parts.conns.pending_login(tag) else { return };
         match reply {
             AdmissionReply::Granted { tsih, shard, new } => {
                 pending_login.grant = Some((shard, tsih, new));
                 match pending_login.cid {
                     Some(cid) if !new => {
-                        self.outbox.post(shard, Message::JoinSession(tsih, cid, self.id, token))
+                        parts.outbox.post(shard, Message::JoinSession(tsih, cid, parts.id, token))
                     }
                     // A claim names its connection.
                     Some(_) | None => {
                         let memory = pending_login.memory;
-                        self.outbox.post(shard, Message::ReserveMemory(tsih, memory, self.id, token));
+                        parts.outbox.post(shard, Message::ReserveMemory(tsih, memory, parts.id, token));
                     }
                 }
             }
             AdmissionReply::NoSuchSession => {
-                self.complete(tag, Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST))
+                self.complete(parts, tag, Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST))
             }
             AdmissionReply::TooManyConnections => {
-                self.complete(tag, Completion::Refused(LoginStatus::TOO_MANY_CONNECTIONS))
+                self.complete(parts, tag, Completion::Refused(LoginStatus::TOO_MANY_CONNECTIONS))
             }
             AdmissionReply::NotTheirs => {
-                self.complete(tag, Completion::Refused(LoginStatus::AUTHORIZATION_FAILURE))
+                self.complete(parts, tag, Completion::Refused(LoginStatus::AUTHORIZATION_FAILURE))
             }
-            AdmissionReply::Full => self.complete(tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES)),
+            AdmissionReply::Full => {
+                self.complete(parts, tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES))
+            }
         }
     }
 
     /// Memory for the session was set aside where it shall live, or not.
-    pub(in crate::shard) fn memory_reserved(&mut self, token: u64, memory: Result<(), LoginStatus>) {
+    pub(in crate::shard) fn memory_reserved(
+        &mut self,
+        parts: &mut Parts,
+        token: u64,
+        memory: Result<(), LoginStatus>,
+    ) {
         let tag = Tag::from_bits(token);
-        let Some(pending_login) = self.conns.pending_login(tag) else { return };
+        let Some(pending_login) = parts.conns.pending_login(tag) else { return };
         let Some((_, tsih, _)) = pending_login.grant else { return };
         let wanted = pending_login.login.awaits_answer();
         match memory {
             // Every session starts with a window of one command; it opens as far as memory was set aside
             // for it, with the first response.
-            Ok(()) => self.complete(tag, Completion::NewSession { tsih, window: 1 }),
+            Ok(()) => self.complete(parts, tag, Completion::NewSession { tsih, window: 1 }),
             Err(LoginStatus::OUT_OF_RESOURCES) if wanted => {
                 pending_login.grant = None;
-                self.outbox.post(DIRECTORY, Message::PlaceElsewhere(tsih, self.id, token));
+                parts.outbox.post(DIRECTORY, Message::PlaceElsewhere(tsih, parts.id, token));
             }
             Err(status) => {
                 pending_login.grant = None;
-                self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
-                self.complete(tag, Completion::Refused(status));
+                parts.outbox.post(DIRECTORY, Message::SessionGone(tsih));
+                self.complete(parts, tag, Completion::Refused(status));
             }
         }
     }
 
-    pub(in crate::shard) fn join_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        let until = cx.now + self.exports.admission.login_time;
-        if !self.iscsi.sessions.contains_key(&tsih) {
-            self.join_of_absent(cx, tsih, joining);
-        } else if !self.iscsi.start_join(cx, &mut self.conns, until, (tsih, joining)) {
-            self.outbox.post(
+    pub(in crate::shard) fn join_session(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        tsih: Tsih,
+        joining: JoinRequest,
+    ) {
+        let until = cx.now + parts.exports.admission.login_time;
+        if !self.sessions.contains_key(&tsih) {
+            self.join_of_absent(cx, parts, tsih, joining);
+        } else if !self.start_join(cx, &mut parts.conns, until, (tsih, joining)) {
+            parts.outbox.post(
                 joining.from,
                 Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
             );
         }
     }
 
-    pub(in crate::shard) fn join_reply(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
+    pub(in crate::shard) fn join_reply(
+        &mut self,
+        parts: &mut Parts,
+        token: u64,
+        window: Result<(Sn, Sn), LoginStatus>,
+    ) {
         let completion = match window {
             Ok((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
             Err(status) => Completion::Refused(status),
         };
-        self.complete(Tag::from_bits(token), completion);
+        self.complete(parts, Tag::from_bits(token), completion);
     }
 
-    fn complete(&mut self, tag: Tag, completion: Completion) {
-        let Some(pending_login) = self.conns.pending_login(tag) else { return };
+    fn complete(&mut self, parts: &mut Parts, tag: Tag, completion: Completion) {
+        let Some(pending_login) = parts.conns.pending_login(tag) else { return };
         pending_login.asked = false;
         if pending_login.login.awaits_answer() {
             pending_login.login.complete(completion);
-            self.conns.touch(tag);
+            parts.conns.touch(tag);
         } else {
-            self.forget_login(tag);
+            self.forget_login(parts, tag);
         }
     }
 
     /// The last response is sent: the link goes where its session lives.
-    fn enter(&mut self, cx: &mut Cx<'_>, tag: Tag, established: Established) {
-        let Some(Conn { kind: ConnKind::Login(pending_login), .. }) = self.conns.remove(tag) else { return };
-        self.admission.logins -= 1;
+    fn enter(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tag: Tag, established: Established) {
+        let Some(Conn { kind: ConnKind::Login(pending_login), .. }) = parts.conns.remove(tag) else { return };
+        parts.admission.logins -= 1;
         let (id, accepted) = (pending_login.id, pending_login.login.accepted);
         // A login ends after its grant.
-        let Some((shard, _, new)) = pending_login.grant else { return self.depart(id, Departure::Abort) };
+        let Some((shard, _, new)) = pending_login.grant else {
+            return self.depart(parts, id, Departure::Abort);
+        };
         let rest = pending_login.login.into_rest();
         let handoff = LinkHandoff { established, accepted, new, rest };
-        if shard == self.id {
-            self.attach(cx, id, handoff);
+        if shard == parts.id {
+            self.attach(cx, parts, id, handoff);
         } else {
             let message = Message::Link(Box::new(handoff));
-            self.depart(id, Departure::Move { to: shard, message });
+            self.depart(parts, id, Departure::Move { to: shard, message });
         }
     }
 
     /// Forgets a login whose link is gone and whom nobody owes an answer.
-    pub(in crate::shard) fn forget_login(&mut self, tag: Tag) {
-        let Some(pending_login) = self.conns.pending_login(tag) else { return };
+    pub(in crate::shard) fn forget_login(&mut self, parts: &mut Parts, tag: Tag) {
+        let Some(pending_login) = parts.conns.pending_login(tag) else { return };
         if !pending_login.gone || pending_login.asked {
             return;
         }
         match (pending_login.grant, pending_login.cid) {
             // What was granted never came to be.
-            (Some((shard, tsih, true)), _) => self.outbox.post(shard, Message::LoginAborted(tsih)),
+            (Some((shard, tsih, true)), _) => parts.outbox.post(shard, Message::LoginAborted(tsih)),
             (Some((shard, tsih, false)), Some(cid)) => {
-                self.outbox.post(shard, Message::JoinAborted(tsih, cid, self.id, tag.to_bits()));
+                parts.outbox.post(shard, Message::JoinAborted(tsih, cid, parts.id, tag.to_bits()));
             }
             (Some((.., false)) | None, _) => {}
         }
-        self.conns.remove(tag);
-        self.admission.logins -= 1;
+        parts.conns.remove(tag);
+        parts.admission.logins -= 1;
     }
 
     /// The peer's address and target of a link that is lost on its way between shards.
-    pub(in crate::shard) fn handoff_without_link(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) {
+    pub(in crate::shard) fn handoff_without_link(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        handoff: &LinkHandoff,
+    ) {
         let (tsih, cid) = (handoff.established.tsih, handoff.established.identity.cid);
         if handoff.new {
-            self.login_aborted(cx, tsih);
+            self.login_aborted(cx, parts, tsih);
         } else {
-            self.iscsi.link_never_came(cx, (&mut self.conns, &mut self.outbox), tsih, cid);
+            self.link_never_came(cx, (&mut parts.conns, &mut parts.outbox), tsih, cid);
         }
     }
 }
@@ -364,8 +390,6 @@ pub(in crate::shard) fn placement_query<'a>(
 /// The first burst that is offered when memory grows short: one 4 KiB write.
 const SHORT_BURST: u32 = 4096;
 
-/// One part in so many of what a pool may promise is kept for either protocol, where both are served.
-const PROTOCOL_SHARE: usize = 4;
 /// One initiator's sessions are promised one part in so many of it at most; beyond that they send no data unasked.
 const HOST_SHARE: usize = 4;
 

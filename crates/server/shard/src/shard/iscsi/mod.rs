@@ -3,8 +3,10 @@
 //! A login says who it is (`login`), the directory says which session it becomes, and its link goes to that session's
 //! shard (`pending_sessions`, `joins`); then commands go to the server (`sessions`) and its steps come back (`steps`).
 
+pub(super) mod control;
 mod joins;
 mod login;
+mod nexuses;
 mod pending_sessions;
 mod sessions;
 mod steps;
@@ -12,15 +14,21 @@ mod steps;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use endpoint::ShardId;
+use buf::Cx;
+use endpoint::{LinkId, ShardId};
 use iscsi::wire::Tsih;
-use scsi_server::{NexusKey, Server};
+use scsi_server::{NexusKey, Server, TaskKey};
 use stream::Tag;
+use volume::{Done, Nexus};
 
-use super::DIRECTORY;
+use super::conns::{ConnKind, Connections, Session};
+use super::front::Front;
+use super::payload_step::{AnyStep, PayloadStep};
+use super::{DIRECTORY, Parts};
 use crate::directory::Directory;
+use nexuses::NexusEnds;
 use pending_sessions::PendingSessions;
-use sessions::NexusEnds;
+use sessions::forget_session;
 
 /// The iSCSI side of a shard.
 pub(super) struct IscsiFront {
@@ -55,6 +63,59 @@ impl IscsiFront {
         self.server.close_nexus(nexus);
         if let Some(slot) = self.nexuses.get_mut(nexus.0 as usize) {
             *slot = None;
+        }
+    }
+}
+
+impl Front for IscsiFront {
+    type Command = TaskKey;
+    type Conn = Session;
+
+    fn tag_of(command: TaskKey) -> Tag {
+        Tag::from_bits(command.tag)
+    }
+
+    fn conn_of(&self, command: TaskKey) -> Option<Tag> {
+        self.nexuses.get(command.nexus.0 as usize).copied().flatten()
+    }
+
+    fn conn(conns: &mut Connections, tag: Tag) -> Option<&mut Session> {
+        conns.session(tag)
+    }
+
+    fn nexus_of(&self, command: TaskKey) -> &Nexus {
+        &self.server.nexus(command.nexus).nexus
+    }
+
+    fn any_step(step: PayloadStep<TaskKey>) -> AnyStep {
+        AnyStep::Scsi(step)
+    }
+
+    fn own_step(step: &AnyStep) -> Option<&PayloadStep<TaskKey>> {
+        match step {
+            AnyStep::Scsi(step) => Some(step),
+            AnyStep::Nvme(_) => None,
+        }
+    }
+
+    /// The SCSI server makes its answers without memory of the pool.
+    fn retry(&mut self, _: &mut Cx<'_>, _: TaskKey) {}
+
+    fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
+        self.server.done(cx, done);
+    }
+
+    fn forget_link(&mut self, parts: &mut Parts, conn: Tag, id: LinkId) {
+        match parts.conns.get_mut(conn).map(|conn| &mut conn.kind) {
+            Some(ConnKind::Login(pending_login)) => {
+                pending_login.gone = true;
+                self.forget_login(parts, conn);
+            }
+            Some(ConnKind::Session(session)) => {
+                session.links.retain(|link| link.id != id);
+                forget_session(&mut parts.conns, conn);
+            }
+            Some(ConnKind::Queue(_)) | None => {}
         }
     }
 }

@@ -16,10 +16,11 @@ use iscsi::wire::{LoginStatus, Tsih};
 
 use endpoint::ShardId;
 
+use super::IscsiFront;
 use crate::exports::LOGINS_MAX;
 use crate::message::{Message, SessionMemory};
 use crate::shard::conns::JoinRequest;
-use crate::shard::{DIRECTORY, Shard};
+use crate::shard::{DIRECTORY, Parts};
 
 /// How long a founding link may be on its way.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
@@ -65,42 +66,49 @@ impl PendingSessions {
     }
 }
 
-impl Shard {
+impl IscsiFront {
     /// A login is about to found a session here: what it will announce is set aside first (law 3).
     pub(in crate::shard) fn reserve_memory(
         &mut self,
         cx: &mut Cx<'_>,
+        parts: &mut Parts,
         tsih: Tsih,
         wanted: SessionMemory,
         (from, token): (ShardId, u64),
     ) {
-        let answer = if self.stopping.is_some() {
+        let answer = if parts.stopping.is_some() {
             Err(LoginStatus::SERVICE_UNAVAILABLE)
-        } else if !self.iscsi.pending_sessions.is_wanted(tsih) {
+        } else if !self.pending_sessions.is_wanted(tsih) {
             Err(LoginStatus::SESSION_DOES_NOT_EXIST)
         } else {
             let promise = MemoryPromise::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
             promise
-                .map(|promise| drop(self.iscsi.pending_sessions.reserved.insert(tsih, promise)))
+                .map(|promise| drop(self.pending_sessions.reserved.insert(tsih, promise)))
                 .ok_or(LoginStatus::OUT_OF_RESOURCES)
         };
-        self.outbox.post(from, Message::MemoryReserved(token, answer));
+        parts.outbox.post(from, Message::MemoryReserved(token, answer));
     }
 
     /// A session that was to live here does not come to be. What was set aside for it is given back before
     /// the directory hears of it, so that who comes in its place finds it.
-    pub(in crate::shard) fn login_aborted(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        drop(self.iscsi.pending_sessions.take_memory(tsih));
-        self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
-        self.resume_postponed(cx, tsih);
+    pub(in crate::shard) fn login_aborted(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tsih: Tsih) {
+        drop(self.pending_sessions.take_memory(tsih));
+        parts.outbox.post(DIRECTORY, Message::SessionGone(tsih));
+        self.resume_postponed(cx, parts, tsih);
     }
 
     /// Another connection asks for a session that is not here.
-    pub(in crate::shard) fn join_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: JoinRequest) {
-        if self.iscsi.pending_sessions.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
-            self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
+    pub(in crate::shard) fn join_of_absent(
+        &mut self,
+        cx: &Cx<'_>,
+        parts: &mut Parts,
+        tsih: Tsih,
+        joining: JoinRequest,
+    ) {
+        if self.pending_sessions.waiting.len() < usize::from(parts.shards) * LOGINS_MAX {
+            self.pending_sessions.wait(tsih, cx.now, Postponed::Window(joining));
         } else {
-            self.outbox.post(
+            parts.outbox.post(
                 joining.from,
                 Message::JoinReply(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)),
             );
@@ -110,34 +118,34 @@ impl Shard {
     /// A session that is not here is to end: its founding link is still on its way, or it has just
     /// ended, and the directory knows by now.
     pub(in crate::shard) fn end_of_absent(&mut self, cx: &Cx<'_>, tsih: Tsih) {
-        drop(self.iscsi.pending_sessions.take_memory(tsih));
-        self.iscsi.pending_sessions.wait(tsih, cx.now, Postponed::End);
+        drop(self.pending_sessions.take_memory(tsih));
+        self.pending_sessions.wait(tsih, cx.now, Postponed::End);
     }
 
     /// What waited for a session goes on: it is here, or never will be.
-    pub(in crate::shard) fn resume_postponed(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        let until = cx.now + self.exports.admission.login_time;
-        for postponed in self.iscsi.pending_sessions.take(tsih) {
+    pub(in crate::shard) fn resume_postponed(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tsih: Tsih) {
+        let until = cx.now + parts.exports.admission.login_time;
+        for postponed in self.pending_sessions.take(tsih) {
             if let Postponed::Window(joining) = postponed
-                && !self.iscsi.start_join(cx, &mut self.conns, until, (tsih, joining))
+                && !self.start_join(cx, &mut parts.conns, until, (tsih, joining))
             {
                 let gone = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
-                self.outbox.post(joining.from, Message::JoinReply(joining.token, gone));
+                parts.outbox.post(joining.from, Message::JoinReply(joining.token, gone));
             }
         }
     }
 
     /// Gives up on links that never came.
-    pub(in crate::shard) fn pending_sessions_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some((tsih, until, _)) = self.iscsi.pending_sessions.waiting.first()
+    pub(in crate::shard) fn pending_sessions_timeout(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) {
+        while let Some((tsih, until, _)) = self.pending_sessions.waiting.first()
             && *until <= cx.now
         {
             let tsih = *tsih;
-            if !self.iscsi.pending_sessions.is_wanted(tsih) {
+            if !self.pending_sessions.is_wanted(tsih) {
                 // Told twice it is harmless: the handle is not given again so soon.
-                self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
+                parts.outbox.post(DIRECTORY, Message::SessionGone(tsih));
             }
-            self.resume_postponed(cx, tsih);
+            self.resume_postponed(cx, parts, tsih);
         }
     }
 }

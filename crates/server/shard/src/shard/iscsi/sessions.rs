@@ -1,6 +1,5 @@
 //! Sessions: links that join them, events that come from them, and their end.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -16,62 +15,46 @@ use iscsi::session::{
 use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{Arrived, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
-use volume::{Identity, Nexus, RequestId};
+use volume::{Identity, Nexus};
 
+use super::IscsiFront;
 use super::joins::answer_joins;
 use super::login::{placement_query, promise};
+use crate::exports::Exports;
 use crate::links::Owner;
 use crate::log::LogLine;
 use crate::message::{LinkHandoff, Message, Traffic};
-use crate::shard::conns::{Conn, ConnKind, Session, SessionLink};
-use crate::shard::nexus_presence::volumes_of;
-use crate::shard::{DIRECTORY, Shard, set_slot};
+use crate::shard::conns::{Conn, ConnKind, Connections, Session, SessionLink};
+use crate::shard::front::Front;
+use crate::shard::payload_step::Parked;
+use crate::shard::{DIRECTORY, Parts, set_slot};
 
-/// Asks about the ends of nexuses are numbered from here, those of the control plane below.
-const NEXUS_END_ASKS: u64 = 1 << 62 | 1 << 61;
-
-/// Volumes' homes that have still to let go of nexuses that end.
-#[derive(Debug, Default)]
-pub(in crate::shard) struct NexusEnds {
-    /// The session that waits for the answer.
-    asks: HashMap<RequestId, Tag>,
-    made: u64,
-}
-
-impl NexusEnds {
-    fn number(&mut self, conn: Tag) -> RequestId {
-        let id = self.next();
-        self.asks.insert(id, conn);
-        id
-    }
-
-    /// A number of its own.
-    pub(in crate::shard) fn next(&mut self) -> RequestId {
-        self.made += 1;
-        RequestId(NEXUS_END_ASKS | self.made)
-    }
-}
-
-impl Shard {
+impl IscsiFront {
     /// A link that has logged in comes to its session.
-    pub(in crate::shard) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: LinkHandoff) {
+    pub(in crate::shard) fn attach(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        id: LinkId,
+        handoff: LinkHandoff,
+    ) {
         let tsih = handoff.established.tsih;
         let conn = match handoff.new {
-            true if self.iscsi.pending_sessions.is_wanted(tsih) => self.create_session(cx, &handoff),
+            true if self.pending_sessions.is_wanted(tsih) => self.create_session(cx, parts, &handoff),
             true => None,
-            false => self.iscsi.sessions.get(&tsih).copied(),
+            false => self.sessions.get(&tsih).copied(),
         };
-        let attached = conn.and_then(|conn| self.join(cx, conn, id, &handoff));
+        let attached = conn.and_then(|conn| self.join(cx, parts, conn, id, &handoff));
         if attached.is_none() {
-            self.conns.departures.push_back((id, Departure::Close));
+            parts.conns.departures.push_back((id, Departure::Close));
         }
         match (handoff.new, attached) {
-            (true, Some(())) => self.resume_postponed(cx, tsih),
-            (true, None) => self.login_aborted(cx, tsih),
+            (true, Some(())) => self.resume_postponed(cx, parts, tsih),
+            (true, None) => self.login_aborted(cx, parts, tsih),
             (false, Some(())) => {}
-            (false, None) => self.iscsi.link_never_came(
+            (false, None) => self.link_never_came(
                 cx,
-                (&mut self.conns, &mut self.outbox),
+                (&mut parts.conns, &mut parts.outbox),
                 tsih,
                 handoff.established.identity.cid,
             ),
@@ -79,27 +62,28 @@ impl Shard {
     }
 
     /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
-    fn create_session(&mut self, cx: &mut Cx<'_>, handoff: &LinkHandoff) -> Option<Tag> {
-        let memory = self.iscsi.pending_sessions.take_memory(handoff.established.tsih)?;
+    fn create_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, handoff: &LinkHandoff) -> Option<Tag> {
+        let memory = self.pending_sessions.take_memory(handoff.established.tsih)?;
         let established = &handoff.established;
         let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
         let discovery = established.identity.session_type == SessionType::Discovery;
-        if self.stopping.is_some() {
+        if parts.stopping.is_some() {
             return None;
         }
         let (target, limits, nexus) = if discovery {
-            self.exports.may_discover(established.user.is_some()).then_some(())?;
+            parts.exports.may_discover(established.user.is_some()).then_some(())?;
             (None, SessionLimits::default(), None)
         } else {
-            let (target, limits, spec) = self.nexus_spec(&initiator, handoff)?;
+            let (target, limits, spec) = nexus_spec(&parts.exports, &initiator, handoff)?;
             (Some(target), limits, Some(spec))
         };
         let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
         let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
         let promised = promise(limits.commands, params.unsolicited());
         let proto = TargetSession::with(cx, params, limits, memory);
-        let nexus = nexus.map(|spec| self.iscsi.server.open_nexus(spec));
-        let placed = self.exports.placed(&placement_query(&established.identity, &handoff.accepted), self.id);
+        let nexus = nexus.map(|spec| self.server.open_nexus(spec));
+        let placed =
+            parts.exports.placed(&placement_query(&established.identity, &handoff.accepted), parts.id);
         let session = Session {
             proto,
             placed,
@@ -111,6 +95,7 @@ impl Shard {
             user: established.user.clone(),
             nexus,
             links: Vec::new(),
+            parked: Parked::default(),
             latest: handoff.accepted,
             io: Traffic::default(),
             joining: Vec::new(),
@@ -121,54 +106,34 @@ impl Shard {
             closed: false,
         };
         let conn = Conn::new(ConnKind::Session(Box::new(session)));
-        let Ok(tag) = self.conns.insert(conn) else {
+        let Ok(tag) = parts.conns.insert(conn) else {
             // The directory grants no more sessions than a shard can hold.
             if let Some(nexus) = nexus {
-                self.iscsi.server.close_nexus(nexus);
+                self.server.close_nexus(nexus);
             }
             return None;
         };
-        self.iscsi.sessions.insert(established.tsih, tag);
-        *self.iscsi.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
+        self.sessions.insert(established.tsih, tag);
+        *self.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
         if let Some(nexus) = nexus {
-            set_slot(&mut self.iscsi.nexuses, nexus.0 as usize, tag);
-            self.announce_nexus(nexus);
+            set_slot(&mut self.nexuses, nexus.0 as usize, tag);
+            self.announce_nexus(parts, nexus);
         }
-        self.log.push(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
+        parts.log.push(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
         Some(tag)
     }
 
-    fn nexus_spec(
-        &self,
-        initiator: &Arc<str>,
+    fn join(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        id: LinkId,
         handoff: &LinkHandoff,
-    ) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
+    ) -> Option<()> {
         let established = &handoff.established;
-        let portal = self.exports.portal(handoff.accepted.listener)?;
-        let name = established.identity.target_name.as_ref()?;
-        let target = self.exports.target(name.as_str(), portal)?;
-        // The exports may have changed since its login was judged.
-        let luns =
-            self.exports.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
-        let port = target.port(portal);
-        let isid = established.identity.isid.0;
-        let identity = Identity::Initiator { name: initiator.clone(), isid, port };
-        let spec = NexusSpec {
-            nexus: Nexus { identity: Arc::new(identity), port, read_only: false },
-            target: target.name.clone(),
-            portal_group: portal.group,
-            ports: self.exports.ports(target),
-            luns,
-            product: target.product.clone(),
-            explicit_alua: target.explicit_alua,
-        };
-        Some((target.name.clone(), target.limits.clone(), spec))
-    }
-
-    fn join(&mut self, cx: &mut Cx<'_>, conn: Tag, id: LinkId, handoff: &LinkHandoff) -> Option<()> {
-        let established = &handoff.established;
-        self.shares(conn, &handoff.accepted).then_some(())?;
-        let session = self.conns.session(conn)?;
+        self.shares(parts, conn, &handoff.accepted).then_some(())?;
+        let session = parts.conns.session(conn)?;
         if session.closed {
             return None;
         }
@@ -191,102 +156,112 @@ impl Shard {
         });
         // A link that stays on its shard has its entry since it was accepted.
         let owner = Owner { conn, link };
-        if self.conns.links.get(id).is_some() {
-            self.conns.links.hand_over(id, owner);
+        if parts.conns.links.get(id).is_some() {
+            parts.conns.links.hand_over(id, owner);
         } else {
-            self.conns.links.insert(id, owner);
+            parts.conns.links.insert(id, owner);
         }
-        self.conns.touch(conn);
-        self.conns.mark_ready(id);
+        parts.conns.touch(conn);
+        parts.conns.mark_ready(id);
         Some(())
     }
 
-    pub(in crate::shard) fn drain_session(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+    pub(in crate::shard) fn drain_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
         loop {
-            let Some(session) = self.conns.session(conn) else { return };
+            let Some(session) = parts.conns.session(conn) else { return };
             if let Some(event) = session.proto.poll_event() {
-                self.session_event(cx, conn, event);
+                self.session_event(cx, parts, conn, event);
                 continue;
             }
             // Places for payload are given before parsing goes on, or it would have to be kept apart.
-            if self.run_steps(cx) {
+            if self.run_steps(cx, parts) {
                 continue;
             }
-            let Some(session) = self.conns.session(conn) else { return };
+            let Some(session) = parts.conns.session(conn) else { return };
             if let Some(link) = session.proto.poll_shut() {
                 let id =
                     session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
                 let tsih = session.tsih;
                 if let Some((id, cid)) = id {
-                    self.iscsi.connection_gone((&mut self.conns, &mut self.outbox), tsih, cid);
-                    self.depart(id, Departure::Close);
+                    self.connection_gone((&mut parts.conns, &mut parts.outbox), tsih, cid);
+                    self.depart(parts, id, Departure::Close);
                 }
                 continue;
             }
             if let Some(lun) = session.proto.poll_cleared() {
                 if let Some(nexus) = session.nexus {
-                    self.iscsi.server.commands_cleared(nexus, lun);
+                    self.server.commands_cleared(nexus, lun);
                 }
                 continue;
             }
             if session.proto.poll_nexus_end() {
-                self.end_nexus(cx, conn);
+                self.end_nexus(cx, parts, conn);
                 continue;
             }
             if let Err(violation) = session.proto.resume(cx) {
                 let initiator = session.initiator.clone();
-                self.log.push(LogLine::LinkFault { initiator, violation });
+                parts.log.push(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             if let Some(violation) = session.proto.poll_link_fault() {
                 let initiator = session.initiator.clone();
-                self.log.push(LogLine::LinkFault { initiator, violation });
+                parts.log.push(LogLine::LinkFault { initiator, violation });
                 continue;
             }
             // Parsing on may have brought more to tell.
             match session.proto.poll_event() {
-                Some(event) => self.session_event(cx, conn, event),
+                Some(event) => self.session_event(cx, parts, conn, event),
                 None => break,
             }
         }
-        self.resume_parked(cx, conn);
-        answer_joins(cx, &mut self.conns, &mut self.outbox, conn);
-        let Some(session) = self.conns.session(conn) else { return };
+        self.resume_parked(cx, parts, conn);
+        answer_joins(cx, &mut parts.conns, &mut parts.outbox, conn);
+        let Some(session) = parts.conns.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
-            self.conns.mark_ready(id);
+            parts.conns.mark_ready(id);
         }
-        self.forget_session(conn);
+        forget_session(&mut parts.conns, conn);
     }
 
-    fn session_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Request>) {
+    fn session_event(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, event: TargetEvent<Request>) {
         match event {
-            TargetEvent::Command { tag, command, data_out } => self.command(cx, conn, tag, command, data_out),
+            TargetEvent::Command { tag, command, data_out } => {
+                self.command(cx, parts, conn, tag, command, data_out)
+            }
             TargetEvent::DataReceived { tag, at, data } => {
-                if let Some(key) = self.task_key(conn, tag) {
-                    self.iscsi.server.data(cx, key, at, data);
+                if let Some(key) = self.task_key(parts, conn, tag) {
+                    self.server.data(cx, key, at, data);
                 }
             }
-            TargetEvent::Aborted { tag } => match self.task_key(conn, tag) {
-                Some(key) => self.iscsi.server.abort(key),
+            TargetEvent::Aborted { tag } => match self.task_key(parts, conn, tag) {
+                Some(key) => self.server.abort(key),
                 None => {
-                    if let Some(session) = self.conns.session(conn) {
+                    if let Some(session) = parts.conns.session(conn) {
                         session.proto.retire(cx, tag);
                     }
                 }
             },
-            TargetEvent::Closed => self.session_closed(conn),
+            TargetEvent::Closed => self.session_closed(parts, conn),
         }
     }
 
-    fn task_key(&mut self, conn: Tag, tag: Tag) -> Option<TaskKey> {
-        let nexus = self.conns.session(conn)?.nexus?;
+    fn task_key(&mut self, parts: &mut Parts, conn: Tag, tag: Tag) -> Option<TaskKey> {
+        let nexus = parts.conns.session(conn)?.nexus?;
         Some(TaskKey { nexus, tag: tag.to_bits() })
     }
 
-    fn command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request, data_out: u32) {
-        let Some(session) = self.conns.session(conn) else { return };
-        let Some(nexus) = session.nexus else { return self.discovery_command(cx, conn, tag, command) };
+    fn command(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        tag: Tag,
+        command: Request,
+        data_out: u32,
+    ) {
+        let Some(session) = parts.conns.session(conn) else { return };
+        let Some(nexus) = session.nexus else { return self.discovery_command(cx, parts, conn, tag, command) };
         let key = TaskKey { nexus, tag: tag.to_bits() };
         match command {
             Request::Scsi(scsi) => {
@@ -298,8 +273,8 @@ impl Shard {
                 session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
                 let arrived = arrived(&scsi, data_out);
-                if !self.try_inline(cx, conn, key, &arrived) {
-                    self.iscsi.server.start(cx, key, arrived);
+                if !self.try_inline(cx, parts, conn, key, &arrived) {
+                    self.server.start(cx, key, arrived);
                 }
             }
             Request::Task(task) => match management(&task) {
@@ -307,67 +282,76 @@ impl Shard {
                     if task.function == TmfFunction::TARGET_COLD_RESET {
                         session.cold_reset = Some(tag);
                     }
-                    self.iscsi.server.manage(key, what);
+                    self.server.manage(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
             },
-            Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
+            Request::SendTargets(which) => self.send_targets(cx, parts, conn, tag, &which),
         }
     }
 
-    fn discovery_command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request) {
+    fn discovery_command(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        tag: Tag,
+        command: Request,
+    ) {
         match command {
-            Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
+            Request::SendTargets(which) => self.send_targets(cx, parts, conn, tag, &which),
             // The session itself rejects what a discovery session may not ask.
             Request::Scsi(_) | Request::Task(_) => {
-                if let Some(session) = self.conns.session(conn) {
+                if let Some(session) = parts.conns.session(conn) {
                     session.proto.retire(cx, tag);
                 }
             }
         }
     }
 
-    fn send_targets(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, which: &SendTargets) {
-        let Some(session) = self.conns.session(conn) else { return };
+    fn send_targets(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, tag: Tag, which: &SendTargets) {
+        let Some(session) = parts.conns.session(conn) else { return };
         let (initiator, own) = (session.initiator.clone(), session.target.clone());
         let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
         let text = match which {
-            SendTargets::All => self.exports.targets_text(&initiator, &accepted, None),
+            SendTargets::All => parts.exports.targets_text(&initiator, &accepted, None),
             // A normal session learns of its own target only (RFC 7143 Appendix C).
             SendTargets::Named(name) if own.as_deref().is_some_and(|own| own != name.as_str()) => {
                 Box::default()
             }
-            SendTargets::Named(name) => self.exports.targets_text(&initiator, &accepted, Some(name.as_str())),
-            SendTargets::Own => self.exports.targets_text(&initiator, &accepted, own.as_deref()),
+            SendTargets::Named(name) => {
+                parts.exports.targets_text(&initiator, &accepted, Some(name.as_str()))
+            }
+            SendTargets::Own => parts.exports.targets_text(&initiator, &accepted, own.as_deref()),
         };
-        if let Some(session) = self.conns.session(conn) {
+        if let Some(session) = parts.conns.session(conn) {
             session.proto.respond(cx, tag, Response::Targets(text));
         }
     }
 
     /// The directory wants a session's end: it is being reinstated.
-    pub(in crate::shard) fn end_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
-        match self.iscsi.sessions.get(&tsih).copied() {
+    pub(in crate::shard) fn end_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tsih: Tsih) {
+        match self.sessions.get(&tsih).copied() {
             Some(conn) => {
-                if let Some(session) = self.conns.session(conn) {
+                if let Some(session) = parts.conns.session(conn) {
                     session.proto.close(cx, Close::Now);
                 }
-                self.conns.touch(conn);
+                parts.conns.touch(conn);
             }
             None => self.end_of_absent(cx, tsih),
         }
     }
 
-    fn session_closed(&mut self, conn: Tag) {
-        let Some(session) = self.conns.session(conn) else { return };
+    fn session_closed(&mut self, parts: &mut Parts, conn: Tag) {
+        let Some(session) = parts.conns.session(conn) else { return };
         session.closed = true;
         let (tsih, nexus) = (session.tsih, session.nexus.take());
         let (initiator, promised) = (session.initiator.clone(), session.promised);
         let line =
             LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
-        self.log.push(line);
-        if self.iscsi.sessions.remove(&tsih).is_some()
-            && let Entry::Occupied(mut all) = self.iscsi.promised_by_initiator.entry(initiator)
+        parts.log.push(line);
+        if self.sessions.remove(&tsih).is_some()
+            && let Entry::Occupied(mut all) = self.promised_by_initiator.entry(initiator)
         {
             *all.get_mut() -= promised;
             if *all.get() == 0 {
@@ -375,55 +359,42 @@ impl Shard {
             }
         }
         if let Some(nexus) = nexus {
-            self.iscsi.close_nexus(nexus);
+            self.close_nexus(nexus);
         }
-        self.outbox.post(DIRECTORY, Message::SessionGone(tsih));
+        parts.outbox.post(DIRECTORY, Message::SessionGone(tsih));
     }
+}
 
-    /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
-    /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
-    fn end_nexus(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let nexus = self.conns.session(conn).and_then(|session| session.nexus);
-        let mut asked = 0;
-        if let Some(nexus) = nexus {
-            let spec = self.iscsi.server.nexus(nexus);
-            let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
-            for volume in volumes {
-                let id = self.iscsi.nexus_ends.number(conn);
-                let home = self.volumes.home_of(volume);
-                self.outbox.post(home, Message::NexusGone(volume, self.id, id, identity.clone()));
-                asked += 1;
-            }
-        }
-        if let Some(session) = self.conns.session(conn) {
-            (session.homes_left, session.leaves) = (asked, true);
-        }
-        self.finish_nexus_end(cx, conn);
-    }
+fn nexus_spec(
+    exports: &Exports,
+    initiator: &Arc<str>,
+    handoff: &LinkHandoff,
+) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
+    let established = &handoff.established;
+    let portal = exports.portal(handoff.accepted.listener)?;
+    let name = established.identity.target_name.as_ref()?;
+    let target = exports.target(name.as_str(), portal)?;
+    // The exports may have changed since its login was judged.
+    let luns = exports.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
+    let port = target.port(portal);
+    let isid = established.identity.isid.0;
+    let identity = Identity::Initiator { name: initiator.clone(), isid, port };
+    let spec = NexusSpec {
+        nexus: Nexus { identity: Arc::new(identity), port, read_only: false },
+        target: target.name.clone(),
+        portal_group: portal.group,
+        ports: exports.ports(target),
+        luns,
+        product: target.product.clone(),
+        explicit_alua: target.explicit_alua,
+    };
+    Some((target.name.clone(), target.limits.clone(), spec))
+}
 
-    /// Whether an answer was about the end of a nexus.
-    pub(in crate::shard) fn nexus_end_answered(&mut self, cx: &mut Cx<'_>, id: RequestId) -> bool {
-        let Some(conn) = self.iscsi.nexus_ends.asks.remove(&id) else { return false };
-        if let Some(session) = self.conns.session(conn) {
-            session.homes_left -= 1;
-        }
-        self.finish_nexus_end(cx, conn);
-        true
-    }
-
-    fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        if let Some(session) = self.conns.session(conn).filter(|session| session.homes_left == 0) {
-            session.proto.nexus_ended(cx);
-            self.conns.touch(conn);
-        }
-    }
-
-    /// Forgets a session that has ended and whose links are all gone.
-    pub(in crate::shard) fn forget_session(&mut self, conn: Tag) {
-        let over = self.conns.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
-        if over {
-            self.conns.remove(conn);
-        }
+/// Forgets a session that has ended and whose links are all gone.
+pub(super) fn forget_session(conns: &mut Connections, conn: Tag) {
+    if conns.session(conn).is_some_and(|session| session.closed && session.links.is_empty()) {
+        conns.remove(conn);
     }
 }
 

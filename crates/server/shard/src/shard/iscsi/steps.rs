@@ -1,43 +1,43 @@
 //! What the device server wants is done here, step by step.
 
 use buf::Cx;
-use endpoint::ShardId;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
 use scsi::Status;
 use scsi_server::{Arrived, ManagementOutcome, Reply, ServerStep, TaskKey};
 use stream::{Tag, Target};
-use volume::{Answer, Op, RequestId, VolumeId, VolumeRequest};
+use volume::Op;
 
+use super::IscsiFront;
 use crate::message::Message;
-use crate::shard::Shard;
-use crate::shard::conns::{Conn, ConnKind, Session};
-use crate::shard::payload::carry_out_inline;
-use crate::shard::payload_step::{CommandId, IoStep, Receive};
-use crate::shard::volumes::NVME;
+use crate::shard::Parts;
+use crate::shard::front::{CommandConn, Front, carry_out_inline};
+use crate::shard::payload_step::{IoStep, PayloadStep, Receive};
 
-impl Shard {
+impl IscsiFront {
     /// Does what the server wants.
-    pub(in crate::shard) fn run_steps(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(in crate::shard) fn run_steps(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) -> bool {
         let mut worked = false;
-        while let Some(step) = self.iscsi.server.poll_step() {
+        while let Some(step) = self.server.poll_step() {
             worked = true;
-            self.run_step(cx, step);
+            self.run_step(cx, parts, step);
         }
         worked
     }
 
-    pub(in crate::shard) fn run_step(&mut self, cx: &mut Cx<'_>, step: ServerStep) {
+    pub(in crate::shard) fn run_step(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: ServerStep) {
         match step {
             ServerStep::Receive { task, at, len } => {
-                self.start_receive(cx, Receive { command: CommandId::Scsi(task), at, len });
+                let receive = Receive { command: task, at, len };
+                self.start_payload(cx, parts, PayloadStep::Receive(receive));
             }
             ServerStep::Io { task, volume, io, want } => {
                 let to_peer = matches!(io.op, Op::Read(_));
-                self.start_io(cx, IoStep { command: CommandId::Scsi(task), volume, io, want, to_peer });
+                let step = IoStep { command: task, volume, io, want, to_peer };
+                self.start_payload(cx, parts, PayloadStep::Io(step));
             }
             ServerStep::Send { task, at, data } => {
-                self.with_session(task, |session, tag| {
+                self.with_conn(&mut parts.conns, task, |session, tag| {
                     session.io.read_bytes += data.len() as u64;
                     session.proto.send_data(cx, tag, at, data);
                 });
@@ -45,30 +45,30 @@ impl Shard {
             ServerStep::Respond { task, reply } => {
                 // One that ended by another's doing may have waited for memory for its payload.
                 if reply.status != Status::GOOD {
-                    self.forget_transfers(CommandId::Scsi(task));
+                    self.forget_transfers(parts, task);
                 }
                 let result = Response::Scsi(result(&reply));
-                self.with_session(task, |session, tag| session.proto.respond(cx, tag, result));
+                self.with_conn(&mut parts.conns, task, |session, tag| session.proto.respond(cx, tag, result));
             }
             ServerStep::Retire { task } => {
-                self.forget_transfers(CommandId::Scsi(task));
-                self.with_session(task, |session, tag| session.proto.retire(cx, tag));
+                self.forget_transfers(parts, task);
+                self.with_conn(&mut parts.conns, task, |session, tag| session.proto.retire(cx, tag));
             }
             ServerStep::Managed { task, outcome } => {
                 let response = Response::Task(tmf_response(outcome));
                 let mut reset = None;
-                self.with_session(task, |session, tag| {
+                self.with_conn(&mut parts.conns, task, |session, tag| {
                     session.proto.respond(cx, tag, response);
                     if session.cold_reset.take_if(|asked| *asked == tag).is_some() {
                         reset = session.target.clone();
                     }
                 });
                 if let Some(target) = reset.filter(|_| outcome == ManagementOutcome::Complete) {
-                    self.outbox.broadcast(|| Message::ColdReset(target.clone()));
+                    parts.outbox.broadcast(|| Message::ColdReset(target.clone()));
                 }
             }
-            ServerStep::Cancel { volume, io } => self.cancel_io(cx, volume, io),
-            ServerStep::VolumeRequest { volume, id, request } => self.ask_home(volume, id, request),
+            ServerStep::Cancel { volume, io } => self.cancel_io(cx, parts, volume, io),
+            ServerStep::VolumeRequest { volume, id, request } => parts.ask_home(volume, id, ask),
         }
     }
 
@@ -76,16 +76,16 @@ impl Shard {
     pub(in crate::shard) fn try_inline(
         &mut self,
         cx: &mut Cx<'_>,
+        parts: &mut Parts,
         conn: Tag,
         key: TaskKey,
         arrived: &Arrived<'_>,
     ) -> bool {
-        let Some(io) = self.iscsi.server.fast_path(key.nexus, arrived) else { return false };
-        let Some(Conn { kind: ConnKind::Session(session), parked, .. }) = self.conns.get_mut(conn) else {
-            return false;
-        };
-        let (who, tag) = (&self.iscsi.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
-        if !carry_out_inline(cx, &mut self.volumes, who, &io, (&mut session.proto, tag), parked) {
+        let Some(io) = self.server.fast_path(key.nexus, arrived) else { return false };
+        let Some(session) = parts.conns.session(conn) else { return false };
+        let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
+        let (proto, parked) = session.split();
+        if !carry_out_inline(cx, &mut parts.volumes, who, &io, (proto, tag), parked) {
             return false;
         }
         let moved = match io.write {
@@ -96,35 +96,6 @@ impl Shard {
         let result = ScsiResult::good(u64::from(io.bytes));
         session.proto.respond(cx, tag, Response::Scsi(result));
         true
-    }
-
-    fn with_session(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
-        self.with_conn(CommandId::Scsi(task), |conn, tag| {
-            if let ConnKind::Session(session) = &mut conn.kind {
-                act(session, tag);
-            }
-        });
-    }
-
-    /// Asks a volume's home for what a server wants of it.
-    pub(in crate::shard) fn ask_home(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
-        let home = self.volumes.home_of(volume);
-        self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
-    }
-
-    /// A volume's home has answered.
-    pub(in crate::shard) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
-        debug_assert_eq!(ShardId(answer.to.0), self.id);
-        if answer.id.is_of_gate() {
-            return self.volumes.gate_answered(cx, volume, &answer);
-        }
-        if answer.id.0 & NVME != 0 {
-            self.nvme.server.answered(cx, answer.id, answer.result);
-        } else if !self.nexus_end_answered(cx, answer.id)
-            && !self.requests.answered(&mut self.outbox, &answer)
-        {
-            self.iscsi.server.answered(cx, answer.id, answer.result);
-        }
     }
 }
 

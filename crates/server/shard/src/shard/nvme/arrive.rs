@@ -9,11 +9,12 @@ use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
+use super::NvmeFront;
 use super::{ConnectRequest, LAST_WORDS_MAX, Queue, QueueState};
 use crate::exports::{HostAuth, HostRule, NotAllowed, NvmeService};
 use crate::links::Owner;
 use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
-use crate::shard::Shard;
+use crate::shard::Parts;
 use crate::shard::conns::{Conn, ConnKind};
 
 /// The leave to connect.
@@ -27,40 +28,52 @@ pub(super) struct ConnectPermit {
     pub(super) proves: bool,
 }
 
-impl Shard {
+impl NvmeFront {
     /// A host connects. Who has not said who it is counts among the logins.
-    pub(in crate::shard) fn accept_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
-        let limits = self.exports.queue_limits(&accepted);
+    pub(in crate::shard) fn accept(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        id: LinkId,
+        accepted: Accepted,
+    ) {
+        let limits = parts.exports.queue_limits(&accepted);
         let proto = ControllerQueue::new(cx, limits);
-        match self.add_queue(Queue::new(id, proto, accepted, true)) {
-            Some(tag) => self.admission.note_age(&self.conns, tag),
-            None => self.conns.departures.push_back((id, Departure::Abort)),
+        match self.add_queue(parts, Queue::new(id, proto, accepted, true)) {
+            Some(tag) => parts.admission.note_age(&parts.conns, tag),
+            None => parts.conns.departures.push_back((id, Departure::Abort)),
         }
     }
 
     /// Makes a connection known. `None`: there are as many as a shard can hold.
-    pub(super) fn add_queue(&mut self, queue: Queue) -> Option<Tag> {
+    pub(super) fn add_queue(&mut self, parts: &mut Parts, queue: Queue) -> Option<Tag> {
         let id = queue.id;
         let is_stranger = queue.is_stranger;
         let conn = Conn::new(ConnKind::Queue(Box::new(queue)));
-        let tag = self.conns.insert(conn).ok()?;
+        let tag = parts.conns.insert(conn).ok()?;
         if is_stranger {
-            self.admission.logins += 1;
+            parts.admission.logins += 1;
         } else {
-            self.nvme.queues += 1;
+            self.queues += 1;
         }
-        self.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
-        self.conns.touch(tag);
-        self.conns.mark_ready(id);
+        parts.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
+        parts.conns.touch(tag);
+        parts.conns.mark_ready(id);
         Some(tag)
     }
 
     /// What a connection says that is no queue.
-    pub(super) fn stranger_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    pub(super) fn stranger_event(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        event: TargetEvent<Sqe>,
+    ) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         match event {
             TargetEvent::Command { tag, command, data_out } => match queue.state {
-                QueueState::AwaitingConnect => self.first_command(cx, conn, tag, &command, data_out),
+                QueueState::AwaitingConnect => self.first_command(cx, parts, conn, tag, &command, data_out),
                 QueueState::ReadingConnect(_)
                 | QueueState::AwaitingGrant(_)
                 | QueueState::Granted(_)
@@ -79,10 +92,17 @@ impl Shard {
                 match ConnectData::parse(&bytes).names() {
                     Ok(names) => {
                         let draw = cx.entropy.next_u64();
-                        self.judge_connect(cx, conn, ConnectRequest { tag, connect, names, draw });
+                        self.judge_connect(cx, parts, conn, ConnectRequest { tag, connect, names, draw });
                     }
                     Err(refusal) => {
-                        self.refuse_connect(cx, conn, tag, refusal.into(), ConnectFailure::Refused(refusal));
+                        self.refuse_connect(
+                            cx,
+                            parts,
+                            conn,
+                            tag,
+                            refusal.into(),
+                            ConnectFailure::Refused(refusal),
+                        );
                     }
                 }
             }
@@ -100,124 +120,138 @@ impl Shard {
     }
 
     /// The first command must be a Connect.
-    fn first_command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, sqe: &Sqe, data_out: u32) {
+    fn first_command(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        tag: Tag,
+        sqe: &Sqe,
+        data_out: u32,
+    ) {
         if sqe.opcode != Opcode::FABRICS || sqe.fabrics_type() != FabricsType::CONNECT {
             let completion = Status::COMMAND_SEQUENCE_ERROR.into();
-            return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NotConnect);
+            return self.refuse_connect(cx, parts, conn, tag, completion, ConnectFailure::NotConnect);
         }
         let connect = match Connect::parse(sqe) {
             Ok(connect) => connect,
             Err(refusal) => {
-                return self.refuse_connect(cx, conn, tag, refusal.into(), ConnectFailure::Refused(refusal));
+                return self.refuse_connect(
+                    cx,
+                    parts,
+                    conn,
+                    tag,
+                    refusal.into(),
+                    ConnectFailure::Refused(refusal),
+                );
             }
         };
         if data_out != ConnectData::LEN {
             let completion = Status::SGL_LENGTH_INVALID.into();
-            return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NotConnect);
+            return self.refuse_connect(cx, parts, conn, tag, completion, ConnectFailure::NotConnect);
         }
         let Some(memory) = cx.pool.take_sg(Class::Wire, data_out as usize) else {
             let completion = ConnectRefusal::Busy.into();
-            return self.refuse_connect(cx, conn, tag, completion, ConnectFailure::NoMemory);
+            return self.refuse_connect(cx, parts, conn, tag, completion, ConnectFailure::NoMemory);
         };
-        if let Some(queue) = self.conns.queue(conn) {
+        if let Some(queue) = parts.conns.queue(conn) {
             queue.state = QueueState::ReadingConnect(connect);
             queue.proto.recv_data(cx, tag, 0, memory);
         }
     }
 
     /// A host has said who it is and what it wants.
-    fn judge_connect(&mut self, cx: &mut Cx<'_>, conn: Tag, connecting: ConnectRequest) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    fn judge_connect(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, connecting: ConnectRequest) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let accepted = queue.accepted;
-        match self.may_connect(cx.now, &connecting.connect, &connecting.names, &accepted) {
-            Ok(permit) => self.apply(conn, connecting, permit),
+        match may_connect(parts, cx.now, &connecting.connect, &connecting.names, &accepted) {
+            Ok(permit) => self.apply(parts, conn, connecting, permit),
             Err((refusal, cause)) => {
                 let tag = connecting.tag;
-                if let Some(queue) = self.conns.queue(conn) {
+                if let Some(queue) = parts.conns.queue(conn) {
                     queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
-                self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+                self.refuse_connect(cx, parts, conn, tag, refusal.into(), cause);
             }
         }
-    }
-
-    /// Whether the exports let a host connect, and as what.
-    pub(super) fn may_connect(
-        &self,
-        now: Time,
-        connect: &Connect,
-        names: &ConnectNames,
-        accepted: &Accepted,
-    ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
-        if self.stopping.is_some() {
-            return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
-        }
-        if connect.qid == 0 && names.cntlid != ConnectData::DYNAMIC {
-            let refusal = ConnectRefusal::CNTLID;
-            return Err((refusal, ConnectFailure::Refused(refusal)));
-        }
-        let nowhere = (ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem);
-        let Some(portal) = self.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
-        if connect.qid == 0 && self.exports.nvme.keep_alive.granted(connect.kato_ms).is_none() {
-            let refusal = ConnectRefusal::KeepAlive;
-            return Err((refusal, ConnectFailure::Refused(refusal)));
-        }
-        let (host, from) = (names.host.as_str(), accepted.peer.ip());
-        if names.subsystem.is_discovery() {
-            let nvme = &self.exports.nvme;
-            let rule = nvme
-                .discovery_rule(host, names.host_id, from)
-                .map_err(|NotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
-            let source = nvme.discovery_per_source.map(|limit| (from, limit));
-            return self.permit(now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
-        }
-        if portal.service == NvmeService::Discovery {
-            return Err(nowhere);
-        }
-        let Some(subsystem) = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
-            return Err(nowhere);
-        };
-        match subsystem.rule(host, names.host_id, from) {
-            Some(_) if subsystem.is_away && connect.qid == 0 => {
-                Err((ConnectRefusal::Busy, ConnectFailure::Away))
-            }
-            Some(rule) => self.permit(now, Some(rule), from, (subsystem.limits.controllers, None)),
-            None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
-        }
-    }
-
-    /// The leave that a rule gives, unless the source has to wait.
-    fn permit(
-        &self,
-        now: Time,
-        rule: Option<&HostRule>,
-        from: IpAddr,
-        (controllers, source): (u16, Option<(IpAddr, u16)>),
-    ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
-        let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
-        if proves && self.admission.backoff.holds(now, from) {
-            return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
-        }
-        Ok(ConnectPermit { controllers, source, proves })
     }
 
     /// Answers a Connect, or what came instead of one, with a refusal; the connection ends.
     pub(super) fn refuse_connect(
         &mut self,
         cx: &mut Cx<'_>,
+        parts: &mut Parts,
         conn: Tag,
         tag: Tag,
         completion: Completion,
         cause: ConnectFailure,
     ) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let (peer, names) = (queue.accepted.peer, queue.names());
         queue.state = QueueState::Ended;
         queue.proto.respond(cx, tag, completion);
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
-        self.conns.touch(conn);
-        self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
+        parts.conns.touch(conn);
+        parts.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
     }
+}
+
+/// Whether the exports let a host connect, and as what.
+pub(super) fn may_connect(
+    parts: &Parts,
+    now: Time,
+    connect: &Connect,
+    names: &ConnectNames,
+    accepted: &Accepted,
+) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
+    if parts.stopping.is_some() {
+        return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
+    }
+    if connect.qid == 0 && names.cntlid != ConnectData::DYNAMIC {
+        let refusal = ConnectRefusal::CNTLID;
+        return Err((refusal, ConnectFailure::Refused(refusal)));
+    }
+    let nowhere = (ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem);
+    let Some(portal) = parts.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
+    if connect.qid == 0 && parts.exports.nvme.keep_alive.granted(connect.kato_ms).is_none() {
+        let refusal = ConnectRefusal::KeepAlive;
+        return Err((refusal, ConnectFailure::Refused(refusal)));
+    }
+    let (host, from) = (names.host.as_str(), accepted.peer.ip());
+    if names.subsystem.is_discovery() {
+        let nvme = &parts.exports.nvme;
+        let rule = nvme
+            .discovery_rule(host, names.host_id, from)
+            .map_err(|NotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
+        let source = nvme.discovery_per_source.map(|limit| (from, limit));
+        return permit(parts, now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
+    }
+    if portal.service == NvmeService::Discovery {
+        return Err(nowhere);
+    }
+    let Some(subsystem) = parts.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
+        return Err(nowhere);
+    };
+    match subsystem.rule(host, names.host_id, from) {
+        Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, ConnectFailure::Away)),
+        Some(rule) => permit(parts, now, Some(rule), from, (subsystem.limits.controllers, None)),
+        None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
+    }
+}
+
+/// The leave that a rule gives, unless the source has to wait.
+fn permit(
+    parts: &Parts,
+    now: Time,
+    rule: Option<&HostRule>,
+    from: IpAddr,
+    (controllers, source): (u16, Option<(IpAddr, u16)>),
+) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
+    let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
+    if proves && parts.admission.backoff.holds(now, from) {
+        return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
+    }
+    Ok(ConnectPermit { controllers, source, proves })
 }
 
 /// How many discovery controllers the daemon has at most: hosts that ask and go, and such as stay to

@@ -10,6 +10,7 @@ use nvme_server::{HostIdentity, IoQueueConnect};
 use stream::Tag;
 use volume::Shard as Core;
 
+use super::NvmeFront;
 use super::arrive::ConnectPermit;
 use super::{ConnectRequest, Controller, QueueState, placement_query};
 use crate::controllers::{ControllerReply, ControllerRequest};
@@ -19,16 +20,23 @@ use crate::message::{
     AdmittedQueue, Message, NvmeLinkHandoff, NvmeMessage, QueueGrant, QueueRefusal, QueueRequest,
 };
 use crate::shard::conns::{Conn, ConnKind};
-use crate::shard::{DIRECTORY, Shard};
+use crate::shard::front::Front;
+use crate::shard::{DIRECTORY, Parts};
 
 /// Where an I/O queue is to live, and what it is; or why it may not be.
 pub(super) type QueueAdmission = Result<(ShardId, Box<AdmittedQueue>), QueueRefusal>;
 
-impl Shard {
+impl NvmeFront {
     /// Asks who can grant a Connect that the exports allow.
-    pub(super) fn apply(&mut self, conn: Tag, connecting: ConnectRequest, permit: ConnectPermit) {
-        let (id, names) = (self.id, &connecting.names);
-        let Some(accepted) = self.conns.queue(conn).map(|queue| queue.accepted) else { return };
+    pub(super) fn apply(
+        &mut self,
+        parts: &mut Parts,
+        conn: Tag,
+        connecting: ConnectRequest,
+        permit: ConnectPermit,
+    ) {
+        let (id, names) = (parts.id, &connecting.names);
+        let Some(accepted) = parts.conns.queue(conn).map(|queue| queue.accepted) else { return };
         let message = if connecting.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
             let request = ControllerRequest {
@@ -39,12 +47,12 @@ impl Shard {
                 limit: permit.controllers,
                 source: permit.source,
                 binds: !permit.proves,
-                preference: self.exports.preference(&placement_query(names, &accepted), connecting.draw),
+                preference: parts.exports.preference(&placement_query(names, &accepted), connecting.draw),
             };
             (DIRECTORY, NvmeMessage::ControllerRequest(request))
         } else {
             // A number that is nobody's is refused where its bearer would live.
-            let home = ShardId(names.cntlid % self.shards);
+            let home = ShardId(names.cntlid % parts.shards);
             let join = IoQueueConnect {
                 qid: connecting.connect.qid,
                 entries: connecting.connect.entries,
@@ -54,117 +62,132 @@ impl Shard {
                 // The controller's shard knows where its other queues are.
                 shard: Core(home.0),
             };
-            let preference = self.exports.preference(&placement_query(names, &accepted), connecting.draw);
+            let preference = parts.exports.preference(&placement_query(names, &accepted), connecting.draw);
             let request = QueueRequest { join, preference, names: names.clone(), accepted };
             (home, NvmeMessage::JoinController(names.cntlid, id, conn.to_bits(), Box::new(request)))
         };
-        if let Some(queue) = self.conns.queue(conn) {
+        if let Some(queue) = parts.conns.queue(conn) {
             queue.state = QueueState::AwaitingGrant(Box::new(connecting));
-            self.outbox.post(message.0, Message::Nvme(message.1));
+            parts.outbox.post(message.0, Message::Nvme(message.1));
         }
     }
 
     /// The directory judges a claim.
-    pub(super) fn admit_controller(&mut self, request: &ControllerRequest) {
-        let registered = request.host_id.and_then(|id| self.registered_name(&request.subsystem, &id));
-        let Some(directory) = &mut self.nvme.directory else { return };
+    pub(super) fn admit_controller(&mut self, parts: &mut Parts, request: &ControllerRequest) {
+        let registered = request.host_id.and_then(|id| registered_name(parts, &request.subsystem, &id));
+        let Some(directory) = &mut self.directory else { return };
         let reply = directory.admit(request, registered);
-        self.outbox.post(request.from.0, Message::Nvme(NvmeMessage::ControllerReply(request.from.1, reply)));
+        parts.outbox.post(request.from.0, Message::Nvme(NvmeMessage::ControllerReply(request.from.1, reply)));
     }
 
-    /// The name under which an identifier is registered with a volume of a subsystem.
-    fn registered_name(&self, subsystem: &str, host_id: &[u8; 16]) -> Option<Arc<str>> {
-        let subsystem = self.exports.nvme.subsystems.iter().find(|known| &*known.nqn == subsystem)?;
-        subsystem.namespaces.iter().find_map(|namespace| {
-            let view = self.volumes.get(namespace.volume)?.gate.view();
-            view.reservations.host_nqn(host_id).cloned()
-        })
-    }
-
-    pub(super) fn controller_reply(&mut self, cx: &mut Cx<'_>, token: u64, reply: ControllerReply) {
+    pub(super) fn controller_reply(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        token: u64,
+        reply: ControllerReply,
+    ) {
         let conn = Tag::from_bits(token);
         match reply {
             ControllerReply::Granted { cntlid, shard, left } => {
-                self.granted(cx, conn, shard, QueueGrant::Admin { cntlid, left });
+                self.granted(cx, parts, conn, shard, QueueGrant::Admin { cntlid, left });
             }
             ControllerReply::Full => {
-                self.rejected(cx, conn, ConnectRefusal::Busy, ConnectFailure::TooManyControllers);
+                self.rejected(cx, parts, conn, ConnectRefusal::Busy, ConnectFailure::TooManyControllers);
             }
             ControllerReply::SourceFull => {
-                self.rejected(cx, conn, ConnectRefusal::Busy, ConnectFailure::TooManyOfSource);
+                self.rejected(cx, parts, conn, ConnectRefusal::Busy, ConnectFailure::TooManyOfSource);
             }
             ControllerReply::Taken(name) => {
-                self.rejected(cx, conn, ConnectRefusal::Host, ConnectFailure::IdentifierTaken(name));
+                self.rejected(cx, parts, conn, ConnectRefusal::Host, ConnectFailure::IdentifierTaken(name));
             }
         }
     }
 
     /// Lets an I/O queue into a controller of this shard, and says where it is to live.
-    pub(super) fn admit_queue(&mut self, cntlid: u16, request: &mut QueueRequest) -> QueueAdmission {
+    pub(super) fn admit_queue(
+        &mut self,
+        parts: &mut Parts,
+        cntlid: u16,
+        request: &mut QueueRequest,
+    ) -> QueueAdmission {
         let unknown = QueueRefusal::Refused(ConnectRefusal::CNTLID);
-        let Controller { names, accepted: admin, .. } = self.nvme.controllers.get(&cntlid).ok_or(unknown)?;
+        let Controller { names, accepted: admin, .. } = self.controllers.get(&cntlid).ok_or(unknown)?;
         let (asks, admin) = (&request.names, *admin);
         // Who is not its host is told that, and learns nothing of its rule.
         let its = (&names.subsystem, &names.host, names.host_id);
         let named = its == (&asks.subsystem, &asks.host, asks.host_id);
-        if named && !self.exports.have_one_rule(asks, &request.accepted, &admin) {
+        if named && !parts.exports.have_one_rule(asks, &request.accepted, &admin) {
             return Err(QueueRefusal::OtherRule);
         }
-        let mut load = vec![0; usize::from(self.shards)];
-        for shard in self.nvme.server.queue_shards(cntlid) {
+        let mut load = vec![0; usize::from(parts.shards)];
+        for shard in self.server.queue_shards(cntlid) {
             if let Some(load) = load.get_mut(usize::from(shard.0)) {
                 *load += 1;
             }
         }
-        let shard = place_of(&request.preference, self.id, request.join.qid, &load);
+        let shard = place_of(&request.preference, parts.id, request.join.qid, &load);
         request.join.shard = Core(shard.0);
-        let spec = self.nvme.server.join(cntlid, &request.join).map_err(QueueRefusal::Refused)?;
+        let spec = self.server.join(cntlid, &request.join).map_err(QueueRefusal::Refused)?;
         Ok((shard, Box::new(AdmittedQueue { spec, admin })))
     }
 
-    pub(super) fn queue_reply(&mut self, cx: &mut Cx<'_>, token: u64, answer: QueueAdmission) {
+    pub(super) fn queue_reply(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        token: u64,
+        answer: QueueAdmission,
+    ) {
         let conn = Tag::from_bits(token);
         match answer {
-            Ok((shard, joined)) => self.granted(cx, conn, shard, QueueGrant::Io(joined)),
+            Ok((shard, joined)) => self.granted(cx, parts, conn, shard, QueueGrant::Io(joined)),
             Err(QueueRefusal::Refused(refusal)) => {
-                self.rejected(cx, conn, refusal, ConnectFailure::Refused(refusal));
+                self.rejected(cx, parts, conn, refusal, ConnectFailure::Refused(refusal));
             }
             Err(QueueRefusal::OtherRule) => {
-                self.rejected(cx, conn, ConnectRefusal::Host, ConnectFailure::OtherRule);
+                self.rejected(cx, parts, conn, ConnectRefusal::Host, ConnectFailure::OtherRule);
             }
         }
     }
 
-    fn granted(&mut self, cx: &mut Cx<'_>, conn: Tag, shard: ShardId, grant: QueueGrant) {
+    fn granted(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, shard: ShardId, grant: QueueGrant) {
         let state =
-            self.conns.queue(conn).map(|queue| std::mem::replace(&mut queue.state, QueueState::Ended));
-        match (state, self.conns.queue(conn)) {
+            parts.conns.queue(conn).map(|queue| std::mem::replace(&mut queue.state, QueueState::Ended));
+        match (state, parts.conns.queue(conn)) {
             (Some(QueueState::AwaitingGrant(connecting)), Some(queue)) => {
                 queue.state = QueueState::Granted(Box::new((*connecting, shard, grant)));
-                self.move_granted(cx, conn);
-                self.conns.touch(conn);
+                self.move_granted(cx, parts, conn);
+                parts.conns.touch(conn);
             }
             // It went away while it was asked for.
             (Some(other), Some(queue)) => {
                 queue.state = other;
-                self.nvme.give_back(&mut self.outbox, grant);
+                self.give_back(&mut parts.outbox, grant);
             }
-            (_, _) => self.nvme.give_back(&mut self.outbox, grant),
+            (_, _) => self.give_back(&mut parts.outbox, grant),
         }
     }
 
-    fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: ConnectFailure) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    fn rejected(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        refusal: ConnectRefusal,
+        cause: ConnectFailure,
+    ) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         if let QueueState::AwaitingGrant(connecting) = &queue.state {
             let tag = connecting.tag;
-            self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+            self.refuse_connect(cx, parts, conn, tag, refusal.into(), cause);
         }
     }
 
     /// Lets a connection go where it is to live, when nothing is out on it.
-    pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let id = self.id;
-        let Some(queue) = self.conns.queue(conn) else { return };
+    pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+        let id = parts.id;
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let granted = match std::mem::replace(&mut queue.state, QueueState::Ended) {
             QueueState::Granted(granted) if granted.1 == id || queue.proto.can_hand_off() => granted,
             state => {
@@ -174,22 +197,31 @@ impl Shard {
         };
         let (connecting, shard, grant) = *granted;
         if shard == id {
-            return self.open_queue(cx, conn, connecting, grant);
+            return self.open_queue(cx, parts, conn, connecting, grant);
         }
-        let Some(Conn { kind: ConnKind::Queue(queue), .. }) = self.conns.remove(conn) else {
-            return self.nvme.give_back(&mut self.outbox, grant);
+        let Some(Conn { kind: ConnKind::Queue(queue), .. }) = parts.conns.remove(conn) else {
+            return self.give_back(&mut parts.outbox, grant);
         };
-        self.admission.logins -= usize::from(queue.is_stranger);
+        parts.admission.logins -= usize::from(queue.is_stranger);
         let (link, accepted) = (queue.id, queue.accepted);
         let Some(parked) = queue.proto.hand_off() else {
-            self.nvme.give_back(&mut self.outbox, grant);
-            return self.depart(link, Departure::Abort);
+            self.give_back(&mut parts.outbox, grant);
+            return self.depart(parts, link, Departure::Abort);
         };
         let (connect, names) = (connecting.connect, connecting.names);
         let handoff = NvmeLinkHandoff { parked, accepted, connect, names, grant };
         let message = Message::Nvme(NvmeMessage::Link(Box::new(handoff)));
-        self.depart(link, Departure::Move { to: shard, message });
+        self.depart(parts, link, Departure::Move { to: shard, message });
     }
+}
+
+/// The name under which an identifier is registered with a volume of a subsystem.
+fn registered_name(parts: &Parts, subsystem: &str, host_id: &[u8; 16]) -> Option<Arc<str>> {
+    let subsystem = parts.exports.nvme.subsystems.iter().find(|known| &*known.nqn == subsystem)?;
+    subsystem.namespaces.iter().find_map(|namespace| {
+        let view = parts.volumes.get(namespace.volume)?.gate.view();
+        view.reservations.host_nqn(host_id).cloned()
+    })
 }
 
 /// Where an I/O queue lives: a controller's queues go round the shards that may carry them, its own last; or

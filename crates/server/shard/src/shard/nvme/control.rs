@@ -5,31 +5,32 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
+use super::NvmeFront;
 use super::{Queue, QueueState, placement_query};
 use crate::message::{HostAuthentication, QueueEntry};
-use crate::shard::Shard;
-use crate::shard::conns::ConnKind;
+use crate::shard::Parts;
+use crate::shard::conns::{ConnKind, Connections};
 
-impl Shard {
+impl NvmeFront {
     /// Controllers keep what their hosts may still reach. Those whose hosts may reach nothing any more are
     /// ended, and those of hosts that must prove now who they are and have not. Another secret holds for
     /// queues that connect from now on; digests are settled for each connection's life.
-    pub(in crate::shard) fn change_controllers(&mut self, cx: &mut Cx<'_>) {
-        let exports = self.exports.clone();
-        let ids: Vec<u16> = self.nvme.controllers.keys().copied().collect();
+    pub(in crate::shard) fn change_controllers(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) {
+        let exports = parts.exports.clone();
+        let ids: Vec<u16> = self.controllers.keys().copied().collect();
         for cntlid in ids {
-            let Some(controller) = self.nvme.controllers.get(&cntlid) else { continue };
+            let Some(controller) = self.controllers.get(&cntlid) else { continue };
             let (names, accepted) = (&controller.names, controller.accepted);
             let Some(portal) = exports.nvme.portal(accepted.listener) else {
-                self.nvme.server.end_controller(cntlid);
+                self.server.end_controller(cntlid);
                 continue;
             };
             if names.subsystem.is_discovery() {
                 let (entries, auth) = (
-                    Arc::new(self.exports.discovery_entries(names, &accepted)),
-                    self.exports.discovery_proof(names, &accepted),
+                    Arc::new(parts.exports.discovery_entries(names, &accepted)),
+                    parts.exports.discovery_proof(names, &accepted),
                 );
-                let server = &mut self.nvme.server;
+                let server = &mut self.server;
                 match auth {
                     Some(auth) if server.change_authentication(cntlid, &auth) => {
                         server.change_discovery(cntlid, &entries);
@@ -40,10 +41,10 @@ impl Shard {
             }
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let now = export.and_then(|export| {
-                let namespaces = self.exports.namespaces(export, names, &accepted)?;
-                Some((namespaces, self.exports.proof(export, names, &accepted)?))
+                let namespaces = parts.exports.namespaces(export, names, &accepted)?;
+                Some((namespaces, parts.exports.proof(export, names, &accepted)?))
             });
-            let server = &mut self.nvme.server;
+            let server = &mut self.server;
             match now {
                 Some((namespaces, auth)) if server.change_authentication(cntlid, &auth) => {
                     server.change_namespaces(cntlid, namespaces);
@@ -51,72 +52,38 @@ impl Shard {
                 Some(_) | None => server.end_controller(cntlid),
             }
         }
-        self.end_queues_of_other_rules(cx);
+        self.end_queues_of_other_rules(cx, parts);
     }
 
     /// I/O queues end whose addresses come under another rule now than those of their admin queues: what a
     /// controller tells its queues from now on is its own rule's.
-    fn end_queues_of_other_rules(&mut self, cx: &mut Cx<'_>) {
-        let keys: Vec<_> = self
+    fn end_queues_of_other_rules(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) {
+        let keys: Vec<_> = parts
             .conns
             .iter()
             .filter_map(|(_, conn)| match &conn.kind {
                 ConnKind::Queue(queue) => {
                     let open = queue.open()?;
-                    let one = self.exports.have_one_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
+                    let one = parts.exports.have_one_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
                     (!one).then_some(open.key)
                 }
                 ConnKind::Login(_) | ConnKind::Session(_) => None,
             })
             .collect();
         for key in keys {
-            self.end_queue(cx, key);
+            self.end_queue(cx, parts, key);
         }
     }
 
-    /// Who is not connected yet goes; queues end with what is in work.
-    pub(in crate::shard) fn stop_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, deadline: Time) {
-        let Some(queue) = self.conns.queue(conn) else { return };
-        match &queue.state {
-            QueueState::Open(_) if queue.is_stranger => queue.proto.close(cx, Close::Now),
-            QueueState::Open(open) if open.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
-            // An admin queue's work never ends: hosts always wait for events.
-            QueueState::Open(_) | QueueState::Ended => {}
-            QueueState::AwaitingConnect
-            | QueueState::ReadingConnect(_)
-            | QueueState::AwaitingGrant(_)
-            | QueueState::Granted(_) => {
-                queue.proto.close(cx, Close::Now);
-            }
-        }
-    }
-
-    /// Whether no queue is left, for the stop.
-    pub(in crate::shard) fn queues_ended(&self) -> bool {
-        !self.conns.iter().any(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)))
-    }
-
-    /// The time for the stop is over.
-    pub(in crate::shard) fn end_queues(&mut self, cx: &mut Cx<'_>) {
-        let queues = self.conns.iter().filter(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)));
-        let tags: Vec<Tag> = queues.map(|(tag, _)| tag).collect();
-        for tag in tags {
-            if let Some(queue) = self.conns.queue(tag) {
-                queue.proto.close(cx, Close::Now);
-            }
-            self.conns.touch(tag);
-        }
-    }
-
-    pub(in crate::shard) fn queue_entries(&self) -> Vec<QueueEntry> {
-        let queues = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
+    pub(in crate::shard) fn queue_entries(&self, parts: &Parts) -> Vec<QueueEntry> {
+        let queues = parts.conns.iter().filter_map(|(_, conn)| match &conn.kind {
             ConnKind::Queue(queue) => Some(queue),
             ConnKind::Login(_) | ConnKind::Session(_) => None,
         });
-        queues.filter_map(|queue| self.queue_entry(queue)).collect()
+        queues.filter_map(|queue| self.queue_entry(parts, queue)).collect()
     }
 
-    fn queue_entry(&self, queue: &Queue) -> Option<QueueEntry> {
+    fn queue_entry(&self, parts: &Parts, queue: &Queue) -> Option<QueueEntry> {
         let open = queue.open()?;
         let (terms, size) = (queue.proto.terms(), queue.proto.size());
         Some(QueueEntry {
@@ -131,15 +98,49 @@ impl Shard {
             entries: size.entries,
             flow_control: size.flow_control,
             in_capsule: size.in_capsule_max,
-            authentication: match self.nvme.server.authenticated_by(open.key) {
+            authentication: match self.server.authenticated_by(open.key) {
                 Some((hash, group)) => HostAuthentication::Done(hash, group),
-                None if self.nvme.server.must_authenticate(open.key) => HostAuthentication::Pending,
+                None if self.server.must_authenticate(open.key) => HostAuthentication::Pending,
                 None => HostAuthentication::NotRequired,
             },
             commands: queue.proto.tasks_in_work(),
-            placed: self.exports.placed(&placement_query(&open.names, &queue.accepted), self.id),
-            counters: self.nvme.server.counters(open.key),
-            traffic: self.conns.links.traffic(queue.id),
+            placed: parts.exports.placed(&placement_query(&open.names, &queue.accepted), parts.id),
+            counters: self.server.counters(open.key),
+            traffic: parts.conns.links.traffic(queue.id),
         })
+    }
+}
+
+/// The time for the stop is over.
+pub(in crate::shard) fn end_queues(cx: &mut Cx<'_>, conns: &mut Connections) {
+    let queues = conns.iter().filter(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)));
+    let tags: Vec<Tag> = queues.map(|(tag, _)| tag).collect();
+    for tag in tags {
+        if let Some(queue) = conns.queue(tag) {
+            queue.proto.close(cx, Close::Now);
+        }
+        conns.touch(tag);
+    }
+}
+
+/// Whether no queue is left, for the stop.
+pub(in crate::shard) fn queues_ended(conns: &Connections) -> bool {
+    !conns.iter().any(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)))
+}
+
+/// Who is not connected yet goes; queues end with what is in work.
+pub(in crate::shard) fn stop_queue(cx: &mut Cx<'_>, conns: &mut Connections, conn: Tag, deadline: Time) {
+    let Some(queue) = conns.queue(conn) else { return };
+    match &queue.state {
+        QueueState::Open(_) if queue.is_stranger => queue.proto.close(cx, Close::Now),
+        QueueState::Open(open) if open.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
+        // An admin queue's work never ends: hosts always wait for events.
+        QueueState::Open(_) | QueueState::Ended => {}
+        QueueState::AwaitingConnect
+        | QueueState::ReadingConnect(_)
+        | QueueState::AwaitingGrant(_)
+        | QueueState::Granted(_) => {
+            queue.proto.close(cx, Close::Now);
+        }
     }
 }

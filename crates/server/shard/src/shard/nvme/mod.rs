@@ -7,7 +7,7 @@
 
 mod arrive;
 mod connect;
-mod control;
+pub(super) mod control;
 mod offer;
 mod open;
 mod pending_connects;
@@ -19,14 +19,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::{Accepted, Departure, ShardId};
+use endpoint::{Accepted, Departure, LinkId, ShardId};
 use nvme::Sqe;
 use nvme::fabrics::ConnectNames;
 use nvme_server::{CommandKey, ControllerEnd, QueueKey, Server};
 use nvme_tcp::LinkFault;
 use stream::{Connection, Tag, TargetEvent};
+use volume::{Done, Nexus};
 
-use super::{DIRECTORY, QUEUES_MAX, Shard};
+use super::conns::Connections;
+use super::front::Front;
+use super::payload_step::{AnyStep, PayloadStep};
+use super::{DIRECTORY, Parts, QUEUES_MAX};
 use crate::controllers::Controllers;
 use crate::exports::PlacementQuery;
 use crate::log::{Log, LogLine, NvmeLogLine};
@@ -145,6 +149,53 @@ impl NvmeFront {
     }
 }
 
+impl Front for NvmeFront {
+    type Command = CommandKey;
+    type Conn = Queue;
+
+    fn tag_of(command: CommandKey) -> Tag {
+        Tag::from_bits(command.tag)
+    }
+
+    fn conn_of(&self, command: CommandKey) -> Option<Tag> {
+        self.conn_of_queue(command.queue)
+    }
+
+    fn conn(conns: &mut Connections, tag: Tag) -> Option<&mut Queue> {
+        conns.queue(tag)
+    }
+
+    fn nexus_of(&self, command: CommandKey) -> &Nexus {
+        self.server.nexus(command.queue)
+    }
+
+    fn any_step(step: PayloadStep<CommandKey>) -> AnyStep {
+        AnyStep::Nvme(step)
+    }
+
+    fn own_step(step: &AnyStep) -> Option<&PayloadStep<CommandKey>> {
+        match step {
+            AnyStep::Nvme(step) => Some(step),
+            AnyStep::Scsi(_) => None,
+        }
+    }
+
+    fn retry(&mut self, cx: &mut Cx<'_>, command: CommandKey) {
+        self.server.retry(cx, command);
+    }
+
+    fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
+        self.server.done(cx, done);
+    }
+
+    fn forget_link(&mut self, parts: &mut Parts, conn: Tag, _: LinkId) {
+        if let Some(queue) = parts.conns.queue(conn) {
+            queue.gone = true;
+            self.forget_queue(parts, conn);
+        }
+    }
+}
+
 /// What is known here of a controller of this shard.
 #[derive(Debug)]
 struct Controller {
@@ -160,167 +211,173 @@ fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> Place
     PlacementQuery { by: accepted, peer: names.host.as_str(), destination: names.subsystem.as_str() }
 }
 
-impl Shard {
-    pub(super) fn take_nvme(&mut self, cx: &mut Cx<'_>, message: NvmeMessage) {
+impl NvmeFront {
+    pub(super) fn take_nvme(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, message: NvmeMessage) {
         match message {
-            NvmeMessage::ControllerRequest(request) => self.admit_controller(&request),
-            NvmeMessage::ControllerReply(token, reply) => self.controller_reply(cx, token, reply),
+            NvmeMessage::ControllerRequest(request) => self.admit_controller(parts, &request),
+            NvmeMessage::ControllerReply(token, reply) => self.controller_reply(cx, parts, token, reply),
             NvmeMessage::ControllerGone(cntlid) => {
-                if let Some(directory) = &mut self.nvme.directory {
+                if let Some(directory) = &mut self.directory {
                     directory.gone(cntlid);
                 }
             }
             NvmeMessage::MemoryLeft(shard, left) => {
-                if let Some(directory) = &mut self.nvme.directory {
+                if let Some(directory) = &mut self.directory {
                     directory.note_left(shard, left);
                 }
             }
-            NvmeMessage::HostAuthenticated(cntlid) => self.nvme.bind_identifier(&mut self.outbox, cntlid),
-            NvmeMessage::IdentifierTaken(cntlid) => self.nvme.server.end_controller(cntlid),
+            NvmeMessage::HostAuthenticated(cntlid) => self.bind_identifier(&mut parts.outbox, cntlid),
+            NvmeMessage::IdentifierTaken(cntlid) => self.server.end_controller(cntlid),
             NvmeMessage::JoinController(cntlid, from, token, asked) => {
-                self.join_controller(cx, cntlid, (from, token), *asked);
+                self.join_controller(cx, parts, cntlid, (from, token), *asked);
             }
-            NvmeMessage::QueueReply(token, answer) => self.queue_reply(cx, token, answer),
+            NvmeMessage::QueueReply(token, answer) => self.queue_reply(cx, parts, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
-            NvmeMessage::Link(handoff) => self.nvme.give_back(&mut self.outbox, handoff.grant),
+            NvmeMessage::Link(handoff) => self.give_back(&mut parts.outbox, handoff.grant),
             NvmeMessage::ListControllers(from, id, of) => {
-                let here = self.nvme.server.controllers_here(&of);
-                self.outbox.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
+                let here = self.server.controllers_here(&of);
+                parts.outbox.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
             }
             NvmeMessage::ControllersListed(id, here) => {
-                self.nvme.server.handle_controllers(cx, id, self.shards, &here)
+                self.server.handle_controllers(cx, id, parts.shards, &here)
             }
-            NvmeMessage::Queue(message) => self.nvme.server.handle_queue_message(cx, message),
-            NvmeMessage::Computed(id, outcome) => self.nvme.server.computed(cx, id, *outcome),
-            NvmeMessage::NotComputed(id) => self.nvme.server.not_computed(cx, id),
+            NvmeMessage::Queue(message) => self.server.handle_queue_message(cx, message),
+            NvmeMessage::Computed(id, outcome) => self.server.computed(cx, id, *outcome),
+            NvmeMessage::NotComputed(id) => self.server.not_computed(cx, id),
             // For the control plane only.
             NvmeMessage::Compute(..) | NvmeMessage::Forget(..) => {}
         }
     }
 
     /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
-    pub(super) fn queue_protocol_error(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: LinkFault) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    pub(super) fn queue_protocol_error(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        violation: LinkFault,
+    ) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let line = NvmeLogLine::LinkFault {
             peer: queue.accepted.peer,
             host: queue.names().map(|(host, _)| host),
             violation,
         };
-        self.log.push(LogLine::Nvme(line));
-        self.close_server_queue(cx, conn);
+        parts.log.push(LogLine::Nvme(line));
+        self.close_server_queue(cx, parts, conn);
     }
 
     /// The server lets go of a queue: its commands end without a word.
-    fn close_server_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    fn close_server_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let Some(key) = queue.open().map(|open| open.key) else { return };
         queue.state = QueueState::Ended;
-        self.forget_transfers_of_queue(key);
-        self.nvme.server.close_queue(cx, key);
+        self.forget_transfers_of_queue(parts, key);
+        self.server.close_queue(cx, key);
         // The key may be given again as soon as the last command has ended: the steps that end them are
         // done before anything else.
-        self.run_nvme_steps(cx);
+        self.run_steps(cx, parts);
     }
 
     /// Hears what a connection has to say.
-    pub(super) fn drain_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+    pub(super) fn drain_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
         loop {
-            let Some(queue) = self.conns.queue(conn) else { return };
+            let Some(queue) = parts.conns.queue(conn) else { return };
             if let Some(event) = queue.proto.poll_event() {
-                self.queue_event(cx, conn, event);
+                self.queue_event(cx, parts, conn, event);
                 continue;
             }
             // Places for payload are given before parsing goes on, or it would have to be kept apart.
-            if self.run_nvme_steps(cx) {
+            if self.run_steps(cx, parts) {
                 continue;
             }
-            let Some(queue) = self.conns.queue(conn) else { return };
+            let Some(queue) = parts.conns.queue(conn) else { return };
             if queue.proto.poll_shut().is_some() {
-                self.lose_queue(cx, conn);
+                self.lose_queue(cx, parts, conn);
                 continue;
             }
             if let Err(violation) = queue.proto.resume(cx) {
-                self.queue_protocol_error(cx, conn, violation);
+                self.queue_protocol_error(cx, parts, conn, violation);
                 continue;
             }
             if let Some(violation) = queue.proto.poll_link_fault() {
-                self.queue_protocol_error(cx, conn, violation);
+                self.queue_protocol_error(cx, parts, conn, violation);
                 continue;
             }
             // Parsing on may have brought more to tell.
             match queue.proto.poll_event() {
-                Some(event) => self.queue_event(cx, conn, event),
+                Some(event) => self.queue_event(cx, parts, conn, event),
                 None => break,
             }
         }
-        self.move_granted(cx, conn);
-        self.resume_parked(cx, conn);
-        let Some(queue) = self.conns.queue(conn) else { return };
+        self.move_granted(cx, parts, conn);
+        self.resume_parked(cx, parts, conn);
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let id = queue.id;
-        self.conns.mark_ready(id);
-        self.forget_queue(conn);
+        parts.conns.mark_ready(id);
+        self.forget_queue(parts, conn);
     }
 
-    fn queue_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    fn queue_event(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, event: TargetEvent<Sqe>) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         if matches!(event, TargetEvent::Closed) {
             queue.closed = true;
             return;
         }
         let Some(key) = queue.open().map(|open| open.key) else {
-            return self.stranger_event(cx, conn, event);
+            return self.stranger_event(cx, parts, conn, event);
         };
         match event {
             TargetEvent::Command { tag, command, data_out } => {
                 let key = CommandKey { queue: key, tag: tag.to_bits() };
-                if !self.try_command_inline(cx, conn, key, &command, data_out) {
-                    self.nvme.server.start(cx, key, &command, data_out);
+                if !self.try_command_inline(cx, parts, conn, key, &command, data_out) {
+                    self.server.start(cx, key, &command, data_out);
                 }
             }
             TargetEvent::DataReceived { tag, at, data } => {
-                self.nvme.server.data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);
+                self.server.data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);
             }
             TargetEvent::Aborted { tag } => {
-                self.nvme.server.abort(CommandKey { queue: key, tag: tag.to_bits() });
+                self.server.abort(CommandKey { queue: key, tag: tag.to_bits() });
             }
             TargetEvent::Closed => {}
         }
     }
 
     /// A connection's socket is to be closed: what it was is over.
-    fn lose_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        self.close_server_queue(cx, conn);
-        let Some(queue) = self.conns.queue(conn) else { return };
+    fn lose_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+        self.close_server_queue(cx, parts, conn);
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let (id, peer, names) = (queue.id, queue.accepted.peer, queue.names());
         // Its descriptor is free at once.
         let how = if queue.evicted { Departure::Abort } else { Departure::Close };
         match std::mem::replace(&mut queue.state, QueueState::Ended) {
             QueueState::Ended | QueueState::Open(_) => {}
             QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::AwaitingGrant(_) => {
-                self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
+                parts.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
             QueueState::Granted(granted) => {
-                self.nvme.give_back(&mut self.outbox, granted.2);
-                self.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
+                self.give_back(&mut parts.outbox, granted.2);
+                parts.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
         }
-        self.depart(id, how);
+        self.depart(parts, id, how);
     }
 
     /// Forgets a connection that has ended and whose link is gone.
-    pub(super) fn forget_queue(&mut self, conn: Tag) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    pub(super) fn forget_queue(&mut self, parts: &mut Parts, conn: Tag) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         if !queue.gone || !queue.closed {
             return;
         }
         let (is_stranger, key) = (queue.is_stranger, queue.key);
-        self.admission.logins -= usize::from(is_stranger);
-        self.nvme.queues -= usize::from(!is_stranger);
-        if let Some(slot) = key.and_then(|key| self.nvme.conns.get_mut(key.0 as usize))
+        parts.admission.logins -= usize::from(is_stranger);
+        self.queues -= usize::from(!is_stranger);
+        if let Some(slot) = key.and_then(|key| self.conns.get_mut(key.0 as usize))
             && *slot == Some(conn)
         {
             *slot = None;
         }
-        self.conns.remove(conn);
+        parts.conns.remove(conn);
     }
 }

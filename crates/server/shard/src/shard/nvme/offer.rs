@@ -4,8 +4,6 @@ use buf::{Account, Cx};
 use nvme_server::ControllerLimits;
 use nvme_tcp::CAPSULES_KEPT;
 
-use crate::shard::Shard;
-
 /// Rather than have fewer queues than this, a host goes without in-capsule data.
 const QUEUES_WORTH: u64 = 16;
 /// The in-capsule data that is offered when memory grows short: one 4 KiB write.
@@ -36,8 +34,6 @@ pub(super) fn affordable(left: u64, wanted: ControllerLimits, shards: u16) -> Co
 pub(super) fn left(cx: &Cx<'_>) -> u64 {
     cx.pool.left_to_promise(Account::NvmeTcp) as u64
 }
-
-impl Shard {}
 
 #[cfg(test)]
 mod tests {

@@ -14,32 +14,40 @@ use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
 use volume::{Identity, Nexus};
 
+use super::NvmeFront;
+use super::arrive::may_connect;
 use super::offer::{affordable, left};
 use super::{ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
-use crate::exports::SubsystemExport;
+use crate::exports::{Exports, SubsystemExport};
 use crate::log::ConnectFailure;
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
-use crate::shard::{Shard, set_slot};
+use crate::shard::{Parts, set_slot};
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
 const ADMIN_IN_CAPSULE: u32 = 8192;
 
 type Refused = (ConnectRefusal, ConnectFailure);
 
-impl Shard {
+impl NvmeFront {
     /// A link comes whose Connect is granted.
-    pub(in crate::shard) fn attach_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, handoff: NvmeLinkHandoff) {
+    pub(in crate::shard) fn attach_queue(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        id: LinkId,
+        handoff: NvmeLinkHandoff,
+    ) {
         let NvmeLinkHandoff { parked, accepted, connect, names, grant } = handoff;
-        let limits = self.exports.queue_limits(&accepted);
+        let limits = parts.exports.queue_limits(&accepted);
         let (proto, tag) = ControllerQueue::from_handoff(cx, limits, &parked);
         let connecting = ConnectRequest { tag, connect, names, draw: 0 };
-        let room = !self.nvme.is_full() && self.stopping.is_none();
+        let room = !self.is_full() && parts.stopping.is_none();
         let queue = room.then(|| Queue::new(id, proto, accepted, false));
-        match queue.and_then(|queue| self.add_queue(queue)) {
-            Some(conn) => self.open_queue(cx, conn, connecting, grant),
+        match queue.and_then(|queue| self.add_queue(parts, queue)) {
+            Some(conn) => self.open_queue(cx, parts, conn, connecting, grant),
             None => {
-                self.nvme.give_back(&mut self.outbox, grant);
-                self.conns.departures.push_back((id, Departure::Close));
+                self.give_back(&mut parts.outbox, grant);
+                parts.conns.departures.push_back((id, Departure::Close));
             }
         }
     }
@@ -47,16 +55,19 @@ impl Shard {
     pub(super) fn open_queue(
         &mut self,
         cx: &mut Cx<'_>,
+        parts: &mut Parts,
         conn: Tag,
         connecting: ConnectRequest,
         grant: QueueGrant,
     ) {
         // What ends commands of a queue that was here before goes to its connection, not to this one, which may
         // get its key.
-        self.run_nvme_steps(cx);
+        self.run_steps(cx, parts);
         let opened = match &grant {
-            QueueGrant::Admin { cntlid, left } => self.open_admin(cx, conn, &connecting, (*cntlid, *left)),
-            QueueGrant::Io(joined) => self.open_io(cx, conn, &connecting, joined),
+            QueueGrant::Admin { cntlid, left } => {
+                self.open_admin(cx, parts, conn, &connecting, (*cntlid, *left))
+            }
+            QueueGrant::Io(joined) => self.open_io(cx, parts, conn, &connecting, joined),
         };
         let (cntlid, qid, tag) = (grant.cntlid(), connecting.connect.qid, connecting.tag);
         let admin = match &grant {
@@ -66,45 +77,46 @@ impl Shard {
         let key = match opened {
             Ok(key) => key,
             Err((refusal, cause)) => {
-                self.nvme.give_back(&mut self.outbox, grant);
-                if let Some(queue) = self.conns.queue(conn) {
+                self.give_back(&mut parts.outbox, grant);
+                if let Some(queue) = parts.conns.queue(conn) {
                     queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
-                return self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+                return self.refuse_connect(cx, parts, conn, tag, refusal.into(), cause);
             }
         };
-        set_slot(&mut self.nvme.conns, key.0 as usize, conn);
-        let completion = self.nvme.server.connected(key);
-        let Some(queue) = self.conns.queue(conn) else { return };
+        set_slot(&mut self.conns, key.0 as usize, conn);
+        let completion = self.server.connected(key);
+        let Some(queue) = parts.conns.queue(conn) else { return };
         queue.key = Some(key);
         queue.state =
             QueueState::Open(Box::new(OpenQueue { key, cntlid, qid, names: connecting.names, admin }));
         queue.proto.respond(cx, tag, completion);
-        let stranger = self.nvme.server.must_authenticate(key);
-        self.count_queue(cx, conn, stranger);
+        let stranger = self.server.must_authenticate(key);
+        self.count_queue(cx, parts, conn, stranger);
         if qid == 0 && !stranger {
-            self.nvme.log_connected(&mut self.log, cntlid);
+            self.log_connected(&mut parts.log, cntlid);
         }
-        self.conns.touch(conn);
+        parts.conns.touch(conn);
     }
 
     fn open_io(
         &mut self,
         cx: &mut Cx<'_>,
+        parts: &mut Parts,
         conn: Tag,
         connecting: &ConnectRequest,
         joined: &AdmittedQueue,
     ) -> Result<QueueKey, Refused> {
-        let Some(queue) = self.conns.queue(conn) else {
+        let Some(queue) = parts.conns.queue(conn) else {
             return Err((ConnectRefusal::Busy, ConnectFailure::NoMemory));
         };
         let accepted = queue.accepted;
         // The exports may have changed on the way, and nobody could tell the queue before it is open.
-        let namespaces = self
+        let namespaces = parts
             .exports
             .visible_namespaces(&connecting.names, &accepted)
             .ok_or((ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
-        if !self.exports.have_one_rule(&connecting.names, &accepted, &joined.admin) {
+        if !parts.exports.have_one_rule(&connecting.names, &accepted, &joined.admin) {
             return Err((ConnectRefusal::Host, ConnectFailure::OtherRule));
         }
         let mut spec = joined.spec.clone();
@@ -114,98 +126,104 @@ impl Shard {
             flow_control: spec.flow_control,
             in_capsule_max: spec.in_capsule,
         };
-        self.reserve_queue_memory(cx, conn, size)?;
-        let key = self.nvme.server.open_queue(cx, spec);
+        self.reserve_queue_memory(cx, parts, conn, size)?;
+        let key = self.server.open_queue(cx, spec);
         Ok(key)
     }
 
     fn open_admin(
         &mut self,
         cx: &mut Cx<'_>,
+        parts: &mut Parts,
         conn: Tag,
         connecting: &ConnectRequest,
         (cntlid, left_elsewhere): (u16, u64),
     ) -> Result<QueueKey, Refused> {
-        let Some(queue) = self.conns.queue(conn) else {
+        let Some(queue) = parts.conns.queue(conn) else {
             return Err((ConnectRefusal::Busy, ConnectFailure::NoMemory));
         };
         let accepted = queue.accepted;
         // The exports may have changed on the way.
-        self.may_connect(cx.now, &connecting.connect, &connecting.names, &accepted)?;
-        let mut spec = self
-            .controller_spec(cntlid, connecting, &accepted)
+        may_connect(parts, cx.now, &connecting.connect, &connecting.names, &accepted)?;
+        let mut spec = controller_spec(&parts.exports, cntlid, connecting, &accepted)
             .ok_or((ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, ConnectFailure::Refused(ConnectRefusal::SQSIZE)));
         }
         // Its queues go round the shards that a rule leaves it.
         let query = placement_query(&connecting.names, &accepted);
-        let rule = self.exports.placement(&query);
-        let rule = rule.and_then(|at| self.exports.placement.get(at));
-        let shards = rule.map_or(self.shards, |rule| rule.shards.len() as u16);
-        let shards = self.exports.preference(&query, 0).breadth(shards);
+        let rule = parts.exports.placement(&query);
+        let rule = rule.and_then(|at| parts.exports.placement.get(at));
+        let shards = rule.map_or(parts.shards, |rule| rule.shards.len() as u16);
+        let shards = parts.exports.preference(&query, 0).breadth(shards);
         spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
             flow_control: spec.flow_control,
             in_capsule_max: ADMIN_IN_CAPSULE,
         };
-        self.reserve_queue_memory(cx, conn, size)?;
-        let key = self.nvme.server.open_controller(cx, spec);
+        self.reserve_queue_memory(cx, parts, conn, size)?;
+        let key = self.server.open_controller(cx, spec);
         let names = connecting.names.clone();
-        self.nvme.controllers.insert(cntlid, Controller { names, accepted, is_logged: false });
+        self.controllers.insert(cntlid, Controller { names, accepted, is_logged: false });
         Ok(key)
     }
 
-    fn reserve_queue_memory(&mut self, cx: &mut Cx<'_>, conn: Tag, size: QueueSize) -> Result<(), Refused> {
-        let room = !self.nvme.is_full();
-        let open = room && self.conns.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
+    fn reserve_queue_memory(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        conn: Tag,
+        size: QueueSize,
+    ) -> Result<(), Refused> {
+        let room = !self.is_full();
+        let open = room && parts.conns.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
         open.then_some(()).ok_or((ConnectRefusal::Busy, ConnectFailure::NoMemory))
     }
+}
 
-    fn controller_spec(
-        &self,
-        cntlid: u16,
-        connecting: &ConnectRequest,
-        accepted: &Accepted,
-    ) -> Option<ControllerSpec> {
-        let (names, connect) = (&connecting.names, &connecting.connect);
-        let portal = self.exports.nvme.portal(accepted.listener)?;
-        let host = HostIdentity { nqn: names.host.clone(), id: names.host_id };
-        let identity = Arc::new(Identity::Host(names.host_id.bytes()));
-        let mut spec = ControllerSpec {
-            cntlid,
-            subsystem: Arc::new(discovery_subsystem()),
-            host,
-            nexus: Nexus { identity, port: portal.port, read_only: false },
-            kato_ms: connect.kato_ms,
-            keep_alive: self.exports.nvme.keep_alive,
-            entries: connect.entries,
-            flow_control: connect.flow_control,
-            individual_deletion: connect.individual_deletion,
-            namespaces: Vec::new(),
-            limits: ControllerLimits { queues: 1, entries: 128, transfer: TransferMax::MOST, in_capsule: 0 },
-            discovery: None,
-            auth: None,
-        };
-        if names.subsystem.is_discovery() {
-            let entries = Arc::new(self.exports.discovery_entries(names, accepted));
-            spec.discovery = Some(DiscoverySpec { entries, local: accepted.local });
-            spec.auth = self.exports.discovery_proof(names, accepted)?;
-            return Some(spec);
-        }
-        let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
-        spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
-        spec.namespaces = self.exports.namespaces(export, names, accepted)?;
-        spec.auth = self.exports.proof(export, names, accepted)?;
-        spec.limits = ControllerLimits {
-            queues: export.limits.queues,
-            entries: export.limits.entries.into(),
-            transfer: export.limits.transfer_max,
-            in_capsule: export.limits.in_capsule_max,
-        };
-        Some(spec)
+fn controller_spec(
+    exports: &Exports,
+    cntlid: u16,
+    connecting: &ConnectRequest,
+    accepted: &Accepted,
+) -> Option<ControllerSpec> {
+    let (names, connect) = (&connecting.names, &connecting.connect);
+    let portal = exports.nvme.portal(accepted.listener)?;
+    let host = HostIdentity { nqn: names.host.clone(), id: names.host_id };
+    let identity = Arc::new(Identity::Host(names.host_id.bytes()));
+    let mut spec = ControllerSpec {
+        cntlid,
+        subsystem: Arc::new(discovery_subsystem()),
+        host,
+        nexus: Nexus { identity, port: portal.port, read_only: false },
+        kato_ms: connect.kato_ms,
+        keep_alive: exports.nvme.keep_alive,
+        entries: connect.entries,
+        flow_control: connect.flow_control,
+        individual_deletion: connect.individual_deletion,
+        namespaces: Vec::new(),
+        limits: ControllerLimits { queues: 1, entries: 128, transfer: TransferMax::MOST, in_capsule: 0 },
+        discovery: None,
+        auth: None,
+    };
+    if names.subsystem.is_discovery() {
+        let entries = Arc::new(exports.discovery_entries(names, accepted));
+        spec.discovery = Some(DiscoverySpec { entries, local: accepted.local });
+        spec.auth = exports.discovery_proof(names, accepted)?;
+        return Some(spec);
     }
+    let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+    spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
+    spec.namespaces = exports.namespaces(export, names, accepted)?;
+    spec.auth = exports.proof(export, names, accepted)?;
+    spec.limits = ControllerLimits {
+        queues: export.limits.queues,
+        entries: export.limits.entries.into(),
+        transfer: export.limits.transfer_max,
+        in_capsule: export.limits.in_capsule_max,
+    };
+    Some(spec)
 }
 
 /// Text in a field, filled with spaces.

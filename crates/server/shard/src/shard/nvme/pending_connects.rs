@@ -11,8 +11,9 @@ use buf::{Cx, Time};
 use endpoint::ShardId;
 use nvme::fabrics::ConnectRefusal;
 
-use super::Shard;
+use super::NvmeFront;
 use crate::message::{Message, NvmeMessage, QueueRefusal, QueueRequest};
+use crate::shard::Parts;
 
 /// How long a Connect waits for the number of its queue.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -31,43 +32,38 @@ pub(super) struct PendingConnect {
 /// Those who wait, the first to lose patience in front.
 pub(super) type PendingConnects = VecDeque<PendingConnect>;
 
-impl Shard {
+impl NvmeFront {
     /// An I/O queue wants to join a controller that should live here.
     pub(super) fn join_controller(
         &mut self,
         cx: &Cx<'_>,
+        parts: &mut Parts,
         cntlid: u16,
         (from, token): (ShardId, u64),
         mut asked: QueueRequest,
     ) {
-        let answer = self.admit_queue(cntlid, &mut asked);
+        let answer = self.admit_queue(parts, cntlid, &mut asked);
         let held = matches!(answer, Err(QueueRefusal::Refused(ConnectRefusal::Sequence)))
-            && self.nvme.server.holds(cntlid, asked.join.qid);
-        if held && self.nvme.pending_connects.len() < PENDING_CONNECTS_MAX {
+            && self.server.holds(cntlid, asked.join.qid);
+        if held && self.pending_connects.len() < PENDING_CONNECTS_MAX {
             let until = cx.now + WAIT_MAX;
-            return self.nvme.pending_connects.push_back(PendingConnect {
-                until,
-                cntlid,
-                from,
-                token,
-                asked,
-            });
+            return self.pending_connects.push_back(PendingConnect { until, cntlid, from, token, asked });
         }
-        self.outbox.post(from, Message::Nvme(NvmeMessage::QueueReply(token, answer)));
+        parts.outbox.post(from, Message::Nvme(NvmeMessage::QueueReply(token, answer)));
     }
 
     /// Answers those whose number is free, or who have waited long enough; tells whether there were any.
-    pub(in crate::shard) fn run_pending_connects(&mut self, cx: &Cx<'_>) -> bool {
+    pub(in crate::shard) fn run_pending_connects(&mut self, cx: &Cx<'_>, parts: &mut Parts) -> bool {
         let mut any = false;
-        for _ in 0..self.nvme.pending_connects.len() {
-            let Some(mut pending) = self.nvme.pending_connects.pop_front() else { break };
-            if cx.now < pending.until && self.nvme.server.holds(pending.cntlid, pending.asked.join.qid) {
-                self.nvme.pending_connects.push_back(pending);
+        for _ in 0..self.pending_connects.len() {
+            let Some(mut pending) = self.pending_connects.pop_front() else { break };
+            if cx.now < pending.until && self.server.holds(pending.cntlid, pending.asked.join.qid) {
+                self.pending_connects.push_back(pending);
                 continue;
             }
             any = true;
-            let answer = self.admit_queue(pending.cntlid, &mut pending.asked);
-            self.outbox.post(pending.from, Message::Nvme(NvmeMessage::QueueReply(pending.token, answer)));
+            let answer = self.admit_queue(parts, pending.cntlid, &mut pending.asked);
+            parts.outbox.post(pending.from, Message::Nvme(NvmeMessage::QueueReply(pending.token, answer)));
         }
         any
     }

@@ -9,63 +9,71 @@ use nvme::auth::DhComputation;
 use nvme_server::{ComputeId, QueueKey};
 use stream::Tag;
 
+use super::NvmeFront;
 use crate::backoff::source;
 use crate::exports::LOGINS_MAX;
 use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::{DIRECTORY, Shard};
+use crate::shard::{DIRECTORY, Parts};
 
-impl Shard {
+impl NvmeFront {
     /// Counts a connection among the strangers, or among the queues.
-    pub(super) fn count_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, stranger: bool) {
-        let Some(queue) = self.conns.queue(conn) else { return };
+    pub(super) fn count_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, stranger: bool) {
+        let Some(queue) = parts.conns.queue(conn) else { return };
         let was = std::mem::replace(&mut queue.is_stranger, stranger);
         match (was, stranger) {
             (true, false) => {
-                self.admission.logins -= 1;
-                self.nvme.queues += 1;
+                parts.admission.logins -= 1;
+                self.queues += 1;
             }
             (false, true) => {
-                self.admission.logins += 1;
-                self.nvme.queues -= 1;
+                parts.admission.logins += 1;
+                self.queues -= 1;
             }
             (true, true) | (false, false) => {}
         }
         if stranger {
-            self.admission.note_age(&self.conns, conn);
-            if self.admission.logins > self.exports.admission.logins.clamp(1, LOGINS_MAX) {
-                self.admission.evict_oldest(cx, &mut self.conns);
+            parts.admission.note_age(&parts.conns, conn);
+            if parts.admission.logins > parts.exports.admission.logins.clamp(1, LOGINS_MAX) {
+                parts.admission.evict_oldest(cx, &mut parts.conns);
             }
         }
     }
 
     /// A queue's host has proved who it is.
-    pub(super) fn host_authenticated(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
-        let Some(conn) = self.nvme.conn_of_queue(key) else { return };
-        self.count_queue(cx, conn, false);
-        let open = self.conns.queue(conn).and_then(|queue| queue.open());
+    pub(super) fn host_authenticated(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, key: QueueKey) {
+        let Some(conn) = self.conn_of_queue(key) else { return };
+        self.count_queue(cx, parts, conn, false);
+        let open = parts.conns.queue(conn).and_then(|queue| queue.open());
         if let Some(cntlid) = open.filter(|open| open.qid == 0).map(|open| open.cntlid) {
-            self.nvme.log_connected(&mut self.log, cntlid);
-            self.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
+            self.log_connected(&mut parts.log, cntlid);
+            parts.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
         }
     }
 
     /// A queue's host has failed to. Whom we put out ourselves, for the place of another, has failed nothing.
-    pub(super) fn host_failed_authentication(&mut self, key: QueueKey) {
-        let Some(conn) = self.nvme.conn_of_queue(key) else { return };
-        let Some(queue) = self.conns.queue(conn).filter(|queue| !queue.evicted) else { return };
+    pub(super) fn host_failed_authentication(&mut self, parts: &mut Parts, key: QueueKey) {
+        let Some(conn) = self.conn_of_queue(key) else { return };
+        let Some(queue) = parts.conns.queue(conn).filter(|queue| !queue.evicted) else { return };
         let from = queue.accepted.peer.ip();
-        self.outbox.broadcast(|| Message::AuthenticationFailed(from));
+        parts.outbox.broadcast(|| Message::AuthenticationFailed(from));
     }
 
     /// Has something computed for a queue's host, by the control plane.
-    pub(super) fn compute(&mut self, cx: &mut Cx<'_>, key: QueueKey, id: ComputeId, work: DhComputation) {
-        let conn = self.nvme.conn_of_queue(key);
-        match conn.and_then(|conn| self.conns.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
+    pub(super) fn compute(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        key: QueueKey,
+        id: ComputeId,
+        work: DhComputation,
+    ) {
+        let conn = self.conn_of_queue(key);
+        match conn.and_then(|conn| parts.conns.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
             Some(from) => {
-                let message = NvmeMessage::Compute(self.id, id, source(from), Box::new(work));
-                self.outbox.post(CONTROL, Message::Nvme(message));
+                let message = NvmeMessage::Compute(parts.id, id, source(from), Box::new(work));
+                parts.outbox.post(CONTROL, Message::Nvme(message));
             }
-            None => self.nvme.server.not_computed(cx, id),
+            None => self.server.not_computed(cx, id),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! A connection of an NVMe host, and how far it is.
 
-use buf::Cx;
+use buf::{Class, Cx, SgMut};
 use endpoint::{Accepted, LinkId, ShardId};
 use nvme::Nqn;
 use nvme::fabrics::{Connect, ConnectNames};
-use nvme_server::QueueKey;
+use nvme_server::{CommandKey, QueueKey};
 use nvme_tcp::ControllerQueue;
-use stream::{Close, Connection, Tag};
+use stream::{Close, Connection, Tag, Target};
 
 use crate::message::QueueGrant;
+use crate::shard::front::CommandConn;
+use crate::shard::payload_step::Parked;
 
 /// A connection of an NVMe host.
 #[derive(Debug)]
@@ -17,6 +19,7 @@ pub(in crate::shard) struct Queue {
     pub(in crate::shard) proto: ControllerQueue,
     pub(in crate::shard) accepted: Accepted,
     pub(in crate::shard) state: QueueState,
+    pub(in crate::shard) parked: Parked<CommandKey>,
     /// Its key at the server, also while its commands end.
     pub(in crate::shard) key: Option<QueueKey>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
@@ -79,6 +82,7 @@ impl Queue {
             proto,
             accepted,
             state: QueueState::AwaitingConnect,
+            parked: Parked::default(),
             key: None,
             is_stranger,
             evicted: false,
@@ -131,5 +135,26 @@ impl Queue {
             QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::Ended => return None,
         };
         Some((names.host.clone(), names.subsystem.clone()))
+    }
+}
+
+impl CommandConn for Queue {
+    type Command = CommandKey;
+    type Proto = ControllerQueue;
+
+    fn split(&mut self) -> (&mut ControllerQueue, &mut Parked<CommandKey>) {
+        (&mut self.proto, &mut self.parked)
+    }
+
+    fn has_leave(&self, tag: Tag, len: u32) -> bool {
+        self.proto.has_read_reserved(tag, len)
+    }
+
+    fn memory_class(&self, tag: Tag) -> Class {
+        self.proto.memory_class(tag)
+    }
+
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut) {
+        self.proto.recv_data(cx, tag, at, memory);
     }
 }

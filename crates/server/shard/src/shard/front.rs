@@ -1,0 +1,306 @@
+//! What a front is: a command server, with the connections of those whom it serves. What moves payload is the same for
+//! both protocols, and is here, once.
+//!
+//! A step that moves payload waits for up to three things before it is carried out: for the world's turn
+//! ([`deferred`](super::deferred)), for its connection's leave to move so much more ([`Parked`]), and for memory
+//! ([`memory`](super::memory)).
+//!
+//! *Inline* is what waits for nothing: a plain read or write that is carried out within the call that brings its
+//! command ([`carry_out_inline`]). It becomes no task, and nobody can tell.
+
+use buf::{Class, Cx, Payload, SgMut};
+use endpoint::{Departure, LinkId};
+use stream::{Tag, Target};
+use volume::{Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, VolumeId};
+
+use super::Parts;
+use super::conns::Connections;
+use super::payload_step::{AnyStep, IoStep, Parked, PayloadStep, Receive, Retry};
+use super::volumes::LocalVolumes;
+use crate::message::Message;
+
+/// A connection that carries commands: a session, or a queue.
+pub(super) trait CommandConn {
+    /// Names a command at its server.
+    type Command: Copy + PartialEq;
+    /// What speaks with the peer.
+    type Proto: Target;
+
+    /// The protocol, and what waits for the peer.
+    fn split(&mut self) -> (&mut Self::Proto, &mut Parked<Self::Command>);
+
+    /// Whether what a command holds already covers so much more to be sent.
+    fn has_leave(&self, tag: Tag, len: u32) -> bool;
+
+    /// Which memory the data of a write is to be taken from.
+    fn memory_class(&self, tag: Tag) -> Class;
+
+    /// Memory for a command's payload is there.
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut);
+}
+
+/// One protocol's side of a shard. See the module.
+pub(super) trait Front: Sized {
+    /// Names a command at its server.
+    type Command: Copy + PartialEq;
+    /// A connection that carries such commands.
+    type Conn: CommandConn<Command = Self::Command>;
+
+    /// A command's name at its connection.
+    fn tag_of(command: Self::Command) -> Tag;
+
+    /// The connection of a command.
+    fn conn_of(&self, command: Self::Command) -> Option<Tag>;
+
+    /// A connection of this front.
+    fn conn(conns: &mut Connections, tag: Tag) -> Option<&mut Self::Conn>;
+
+    /// In whose name a command acts.
+    fn nexus_of(&self, command: Self::Command) -> &Nexus;
+
+    /// A step of this front among others.
+    fn any_step(step: PayloadStep<Self::Command>) -> AnyStep;
+
+    /// A step, if it is one of this front.
+    fn own_step(step: &AnyStep) -> Option<&PayloadStep<Self::Command>>;
+
+    /// There is memory for an answer of the server.
+    fn retry(&mut self, cx: &mut Cx<'_>, command: Self::Command);
+
+    /// An operation has ended.
+    fn done(&mut self, cx: &mut Cx<'_>, done: Done);
+
+    /// A link has departed and nothing is out on it: it is forgotten, and with it a connection that has no other.
+    fn forget_link(&mut self, parts: &mut Parts, conn: Tag, id: LinkId);
+
+    /// Acts on the connection of a command, which then has something to say.
+    fn with_conn(
+        &self,
+        conns: &mut Connections,
+        command: Self::Command,
+        act: impl FnOnce(&mut Self::Conn, Tag),
+    ) {
+        let Some(tag) = self.conn_of(command) else { return };
+        let Some(conn) = Self::conn(conns, tag) else { return };
+        act(conn, Self::tag_of(command));
+        conns.touch(tag);
+    }
+
+    /// Lets a link go. What is out on it comes back first; then it is forgotten.
+    fn depart(&mut self, parts: &mut Parts, id: LinkId, how: Departure<Message>) {
+        if let Some(owner) = parts.conns.depart(id, how) {
+            self.forget_link(parts, owner.conn, id);
+        }
+    }
+
+    /// A step begins when it is its turn.
+    fn start_payload(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: PayloadStep<Self::Command>) {
+        if matches!(step, PayloadStep::Io(_)) && parts.deferred.must_defer() {
+            parts.deferred.push(Self::any_step(step));
+        } else {
+            self.begin(cx, parts, step);
+        }
+    }
+
+    /// It is a step's turn.
+    fn begin(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: PayloadStep<Self::Command>) {
+        match step {
+            PayloadStep::Receive(receive) => self.start_receive(cx, parts, receive),
+            PayloadStep::Io(IoStep { to_peer: true, .. })
+            | PayloadStep::Retry(Retry { class: Class::Solicited, .. }) => {
+                self.start_answer(cx, parts, step);
+            }
+            PayloadStep::Io(_) | PayloadStep::Retry(_) => self.run_with_memory(cx, parts, step),
+        }
+    }
+
+    /// Bytes for the peer are fetched or made when its connection has leave to send so much more.
+    fn start_answer(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, mut step: PayloadStep<Self::Command>) {
+        let len = answer_len(&parts.volumes, &mut step);
+        let command = step.command();
+        let mut may = Some(step);
+        self.with_conn(&mut parts.conns, command, |conn, tag| {
+            // Who asks again must not wait behind those that wait for what it holds itself.
+            if conn.has_leave(tag, len) {
+                return;
+            }
+            let (proto, parked) = conn.split();
+            if !parked.reads.is_empty() || !proto.reserve_read(tag, len) {
+                parked.reads.extend(may.take());
+            }
+        });
+        if let Some(step) = may {
+            self.run_with_memory(cx, parts, step);
+        }
+    }
+
+    /// A write's data is asked for when its connection has leave to ask for so much more. What came with its command
+    /// is here.
+    fn start_receive(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, receive: Receive<Self::Command>) {
+        let mut may = Some(receive);
+        if self.memory_class(parts, receive.command) == Class::Solicited {
+            self.with_conn(&mut parts.conns, receive.command, |conn, tag| {
+                let (proto, parked) = conn.split();
+                if !parked.writes.is_empty() || !proto.reserve_write(tag, receive.len) {
+                    parked.writes.extend(may.take());
+                }
+            });
+        }
+        if let Some(receive) = may {
+            self.run_with_memory(cx, parts, PayloadStep::Receive(receive));
+        }
+    }
+
+    /// Which memory the data of a write is to be taken from.
+    fn memory_class(&self, parts: &mut Parts, command: Self::Command) -> Class {
+        let conn = self.conn_of(command).and_then(|tag| Self::conn(&mut parts.conns, tag));
+        conn.map_or(Class::Solicited, |conn| conn.memory_class(Self::tag_of(command)))
+    }
+
+    /// What was parked may start now, perhaps.
+    fn resume_parked(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+        if Self::conn(&mut parts.conns, conn).is_none_or(|conn| conn.split().1.is_empty()) {
+            return;
+        }
+        while let Some((proto, parked)) = Self::conn(&mut parts.conns, conn).map(CommandConn::split) {
+            let Some(mut step) = parked.reads.pop_front() else { break };
+            let len = answer_len(&parts.volumes, &mut step);
+            if !proto.reserve_read(Self::tag_of(step.command()), len) {
+                parked.reads.push_front(step);
+                break;
+            }
+            self.run_with_memory(cx, parts, step);
+        }
+        while let Some((proto, parked)) = Self::conn(&mut parts.conns, conn).map(CommandConn::split) {
+            let Some(receive) = parked.writes.pop_front() else { return };
+            if !proto.reserve_write(Self::tag_of(receive.command), receive.len) {
+                return parked.writes.push_front(receive);
+            }
+            self.run_with_memory(cx, parts, PayloadStep::Receive(receive));
+        }
+    }
+
+    /// Gives a step its memory, or lets it wait for some.
+    fn run_with_memory(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: PayloadStep<Self::Command>) {
+        // What needs no memory gives some back when it is done: it must not wait for those that do.
+        let needs_none = matches!(step, PayloadStep::Io(IoStep { want: 0, .. }));
+        let in_stream = match &step {
+            PayloadStep::Receive(receive) => self.memory_class(parts, receive.command) != Class::Solicited,
+            PayloadStep::Io(_) | PayloadStep::Retry(_) => false,
+        };
+        if !needs_none && !in_stream && !parts.memory_waiters.is_empty() {
+            return parts.memory_waiters.push(Self::any_step(step));
+        }
+        match self.try_run_with_memory(cx, parts, step) {
+            Some(step) if in_stream => parts.memory_waiters.push_front(Self::any_step(step)),
+            Some(step) => parts.memory_waiters.push(Self::any_step(step)),
+            None => {}
+        }
+    }
+
+    /// Gives the step back if there is no memory for it.
+    fn try_run_with_memory(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        step: PayloadStep<Self::Command>,
+    ) -> Option<PayloadStep<Self::Command>> {
+        match step {
+            PayloadStep::Receive(Receive { command, at, len }) => {
+                let Some(memory) = cx.pool.take_sg(self.memory_class(parts, command), len as usize) else {
+                    return Some(step);
+                };
+                self.with_conn(&mut parts.conns, command, |conn, tag| conn.recv_data(cx, tag, at, memory));
+            }
+            PayloadStep::Io(mut step) => {
+                if !attach(cx, &mut step.io, step.want) {
+                    return Some(PayloadStep::Io(step));
+                }
+                parts.volumes.submit(cx, self.nexus_of(step.command), step.volume, step.io);
+            }
+            PayloadStep::Retry(Retry { command, class, len }) => {
+                // The server takes it itself, in this very call.
+                if cx.pool.take_sg(class, len as usize).is_none() {
+                    return Some(step);
+                }
+                self.retry(cx, command);
+            }
+        }
+        None
+    }
+
+    /// A command that has ended wants no memory for its payload any more.
+    fn forget_transfers(&mut self, parts: &mut Parts, ended: Self::Command) {
+        parts.memory_waiters.remove_transfers::<Self>(|command| command == ended);
+        self.with_conn(&mut parts.conns, ended, |conn, _| conn.split().1.remove_transfers(ended));
+    }
+
+    /// An operation is not wanted any more: one that waits ends here, the others at their volume.
+    fn cancel_io(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, volume: VolumeId, id: IoId) {
+        let waits = parts.memory_waiters.remove_io(id)
+            || parts.deferred.remove(id)
+            || parts.conns.iter_mut().any(|(_, conn)| conn.kind.remove_parked_io(id));
+        if waits {
+            let result = Err(Failure::Failed(Fault::Aborted));
+            self.done(cx, Done { id, result, payload: Payload::None });
+        } else {
+            parts.volumes.cancel(volume, id);
+        }
+    }
+}
+
+/// Carries a plain read or write out and counts it for its volume, if nothing has to be waited for. Its command has
+/// then only to be answered.
+#[inline]
+pub(super) fn carry_out_inline<C, T: Target>(
+    cx: &mut Cx<'_>,
+    volumes: &mut LocalVolumes,
+    who: &Nexus,
+    io: &InlineIo,
+    (proto, tag): (&mut T, Tag),
+    parked: &Parked<C>,
+) -> bool {
+    match io.write {
+        None => {
+            if !parked.reads.is_empty() {
+                return false;
+            }
+            let may = || proto.reserve_read(tag, io.bytes);
+            let Some(data) = volumes.read_inline(who, io.volume, io.span, may) else { return false };
+            proto.send_data(cx, tag, 0, data);
+            true
+        }
+        Some(durability) => {
+            let Some(data) = proto.data_at_hand(tag) else { return false };
+            volumes.write_inline(who, io.volume, (io.span, durability), data)
+        }
+    }
+}
+
+/// How much a read or a long answer sends. If a volume may not lend its own memory any more (something was written
+/// atomically, or hosts may be fenced), a read wants as much of the pool's, like all others.
+fn answer_len<C>(volumes: &LocalVolumes, step: &mut PayloadStep<C>) -> u32 {
+    let IoStep { volume, io, want, .. } = match step {
+        PayloadStep::Io(step) => step,
+        PayloadStep::Retry(retry) => return retry.len,
+        PayloadStep::Receive(_) => return 0,
+    };
+    let len = match io.op {
+        Op::Read(span) if *want == 0 => volumes.bytes(*volume, span),
+        _ => *want,
+    };
+    if !volumes.lends(*volume) {
+        *want = len;
+    }
+    len
+}
+
+/// Attaches the memory that an operation wants; false if there is none.
+fn attach(cx: &Cx<'_>, io: &mut Io, want: u32) -> bool {
+    if want == 0 {
+        return true;
+    }
+    let Some(memory) = cx.pool.take_sg(Class::Solicited, want as usize) else { return false };
+    io.payload = Payload::In(memory);
+    true
+}

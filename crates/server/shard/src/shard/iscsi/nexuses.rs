@@ -1,0 +1,125 @@
+//! The nexuses of sessions: which volumes each reaches, as their homes are told, and how it ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use buf::Cx;
+use scsi_server::{LunEntry, NexusKey};
+use stream::Tag;
+use volume::{Identity, RequestId, VolumeId};
+
+use super::IscsiFront;
+use crate::message::Message;
+use crate::shard::Parts;
+
+/// Asks about the ends of nexuses are numbered from here, those of the control plane below.
+const NEXUS_END_ASKS: u64 = 1 << 62 | 1 << 61;
+
+/// Volumes' homes that have still to let go of nexuses that end.
+#[derive(Debug, Default)]
+pub(in crate::shard) struct NexusEnds {
+    /// The session that waits for the answer.
+    asks: HashMap<RequestId, Tag>,
+    made: u64,
+}
+
+impl NexusEnds {
+    fn number(&mut self, conn: Tag) -> RequestId {
+        let id = self.next();
+        self.asks.insert(id, conn);
+        id
+    }
+
+    /// A number of its own.
+    pub(in crate::shard) fn next(&mut self) -> RequestId {
+        self.made += 1;
+        RequestId(NEXUS_END_ASKS | self.made)
+    }
+}
+
+impl IscsiFront {
+    /// A nexus of this shard reaches what its LUNs lead to: the homes are told.
+    pub(in crate::shard) fn announce_nexus(&mut self, parts: &mut Parts, nexus: NexusKey) {
+        let spec = self.server.nexus(nexus);
+        let (who, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
+        volumes.into_iter().for_each(|volume| self.announce_at(parts, volume, &who));
+    }
+
+    fn announce_at(&mut self, parts: &mut Parts, volume: VolumeId, who: &Arc<Identity>) {
+        parts.outbox.post(parts.volumes.home_of(volume), Message::NexusCame(volume, who.clone()));
+    }
+
+    /// Changes what a nexus reaches.
+    pub(in crate::shard) fn change_luns(&mut self, parts: &mut Parts, nexus: NexusKey, luns: Vec<LunEntry>) {
+        let spec = self.server.nexus(nexus);
+        let (who, old, new) = (spec.nexus.identity.clone(), volumes_of(&spec.luns), volumes_of(&luns));
+        self.server.change_luns(nexus, luns);
+        let conn = self.nexuses.get(nexus.0 as usize).copied().flatten();
+        if conn.and_then(|conn| parts.conns.session(conn)).is_none_or(|session| session.leaves) {
+            // All homes know that it goes.
+            return;
+        }
+        for volume in new.iter().filter(|volume| !old.contains(volume)) {
+            self.announce_at(parts, *volume, &who);
+        }
+        for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
+            // Nobody waits for the answer.
+            let id = self.nexus_ends.next();
+            parts
+                .outbox
+                .post(parts.volumes.home_of(volume), Message::NexusGone(volume, parts.id, id, who.clone()));
+        }
+    }
+
+    /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
+    /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
+    pub(super) fn end_nexus(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+        let nexus = parts.conns.session(conn).and_then(|session| session.nexus);
+        let mut asked = 0;
+        if let Some(nexus) = nexus {
+            let spec = self.server.nexus(nexus);
+            let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
+            for volume in volumes {
+                let id = self.nexus_ends.number(conn);
+                let home = parts.volumes.home_of(volume);
+                parts.outbox.post(home, Message::NexusGone(volume, parts.id, id, identity.clone()));
+                asked += 1;
+            }
+        }
+        if let Some(session) = parts.conns.session(conn) {
+            (session.homes_left, session.leaves) = (asked, true);
+        }
+        self.finish_nexus_end(cx, parts, conn);
+    }
+
+    /// Whether an answer was about the end of a nexus.
+    pub(in crate::shard) fn nexus_end_answered(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        id: RequestId,
+    ) -> bool {
+        let Some(conn) = self.nexus_ends.asks.remove(&id) else { return false };
+        if let Some(session) = parts.conns.session(conn) {
+            session.homes_left -= 1;
+        }
+        self.finish_nexus_end(cx, parts, conn);
+        true
+    }
+
+    fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+        if let Some(session) = parts.conns.session(conn).filter(|session| session.homes_left == 0) {
+            session.proto.nexus_ended(cx);
+            parts.conns.touch(conn);
+        }
+    }
+}
+
+/// The volumes that some LUNs lead to, each once.
+fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
+    let volumes = luns.iter().map(|entry| entry.volume);
+    let mut volumes: Vec<_> = volumes.filter(|volume| *volume != VolumeId::AWAY).collect();
+    volumes.sort_unstable();
+    volumes.dedup();
+    volumes
+}
