@@ -35,7 +35,7 @@ impl Exports {
     /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
     /// the rule that its admin queue came under, so it is for queues of that rule and no others: else a host
     /// would pass the secret or the bounds that a rule asks of its address by joining one that came by another.
-    pub(crate) fn have_one_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
+    pub(crate) fn have_same_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
         let nvme = &self.nvme;
         let rule = |accepted: &Accepted| {
             let portal = nvme.portal(accepted.listener)?;

@@ -64,7 +64,7 @@ impl CommandConn for Session {
         (&mut self.proto, &mut self.parked)
     }
 
-    fn has_leave(&self, _: Tag, _: u32) -> bool {
+    fn has_read_reserved(&self, _: Tag, _: u32) -> bool {
         false
     }
 
@@ -382,13 +382,13 @@ impl Shard {
     }
 
     /// Hears what a connection has to say.
-    pub(super) fn drain(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    pub(super) fn run_conn(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(conn) = self.parts.conns.get_mut(tag) else { return };
         conn.touched = false;
         match conn.kind {
-            ConnKind::Login(_) => self.iscsi.drain_login(cx, &mut self.parts, tag),
-            ConnKind::Session(_) => self.iscsi.drain_session(cx, &mut self.parts, tag),
-            ConnKind::Queue(_) => self.nvme.drain_queue(cx, &mut self.parts, tag),
+            ConnKind::Login(_) => self.iscsi.run_login(cx, &mut self.parts, tag),
+            ConnKind::Session(_) => self.iscsi.run_session(cx, &mut self.parts, tag),
+            ConnKind::Queue(_) => self.nvme.run_queue(cx, &mut self.parts, tag),
         }
         self.parts.conns.note_timeout(tag);
     }

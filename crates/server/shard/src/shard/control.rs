@@ -102,10 +102,10 @@ impl Shard {
                 self.requests.drops.push((id, volume));
                 return;
             }
-            Control::VolumeRequest(volume, ask) => return self.control_ask(cx, id, volume, ask),
+            Control::VolumeRequest(volume, ask) => return self.request_for_control(cx, id, volume, ask),
             Control::Exports(exports) => {
                 let old = self.change_exports(cx, exports);
-                return self.withdraw(cx, &old, id);
+                return self.recall_withdrawn(cx, &old, id);
             }
             Control::List => Report::Listing(Box::new(self.listing(cx))),
             Control::Stop { grace } => return self.stop(cx, id, grace),
@@ -113,24 +113,24 @@ impl Shard {
         self.parts.outbox.report(id, report);
     }
 
-    fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
+    fn request_for_control(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
         if self.parts.volumes.get(volume).is_none() {
             return self.parts.outbox.report(id, Report::NoVolume);
         }
-        self.ask_for(cx, Some(id), volume, ask);
+        self.request_here(cx, Some(id), volume, ask);
     }
 
     /// Asks a volume's home for something that nobody waits for.
-    pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: VolumeRequest) {
+    pub(super) fn request_unawaited(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: VolumeRequest) {
         let home = self.parts.volumes.home_of(volume);
         if home == self.parts.id {
-            return self.ask_for(cx, None, volume, ask);
+            return self.request_here(cx, None, volume, ask);
         }
         let number = self.requests.number_ask(None);
         self.parts.outbox.post(home, Message::VolumeRequest(volume, self.parts.id, number, ask));
     }
 
-    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: VolumeRequest) {
+    fn request_here(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: VolumeRequest) {
         let number = self.requests.number_ask(request);
         if let Some(answer) = self.parts.volumes.ask(cx, volume, self.parts.id, number, ask) {
             self.requests.answered(&mut self.parts.outbox, &answer);

@@ -30,7 +30,7 @@ pub(super) trait CommandConn {
     fn split(&mut self) -> (&mut Self::Proto, &mut Parked<Self::Command>);
 
     /// Whether what a command holds already covers so much more to be sent.
-    fn has_leave(&self, tag: Tag, len: u32) -> bool;
+    fn has_read_reserved(&self, tag: Tag, len: u32) -> bool;
 
     /// Which memory the data of a write is to be taken from.
     fn memory_class(&self, tag: Tag) -> Class;
@@ -121,7 +121,7 @@ pub(super) trait Front: Sized {
         let mut may = Some(step);
         self.with_conn(&mut parts.conns, command, |conn, tag| {
             // Who asks again must not wait behind those that wait for what it holds itself.
-            if conn.has_leave(tag, len) {
+            if conn.has_read_reserved(tag, len) {
                 return;
             }
             let (proto, parked) = conn.split();

@@ -87,7 +87,7 @@ impl Shard {
 
     /// Reports a change of the exports as soon as nobody from whom it takes a volume can be sent what is written to that
     /// after it.
-    pub(super) fn withdraw(&mut self, cx: &mut Cx<'_>, old: &Exports, id: u64) {
+    pub(super) fn recall_withdrawn(&mut self, cx: &mut Cx<'_>, old: &Exports, id: u64) {
         // Commands that the change ends have ended.
         self.iscsi.run_steps(cx, &mut self.parts);
         self.nvme.run_steps(cx, &mut self.parts);

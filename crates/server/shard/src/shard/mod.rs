@@ -85,7 +85,7 @@ struct Parts {
 
 impl Parts {
     /// Asks a volume's home for what a server wants of it.
-    fn ask_home(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
+    fn post_request(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
         let home = self.volumes.home_of(volume);
         self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
     }
@@ -185,7 +185,7 @@ impl Shard {
             Message::AuthenticationFailed(from) => self.parts.admission.backoff.failed(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
             Message::Link(handoff) => self.iscsi.handoff_without_link(cx, &mut self.parts, &handoff),
-            Message::Nvme(message) => self.nvme.take_nvme(cx, &mut self.parts, message),
+            Message::Nvme(message) => self.nvme.handle_message(cx, &mut self.parts, message),
             Message::Computed(remote) => self.remotes.handle_worked(remote),
             Message::VolumeRequest(volume, from, id, ask) => {
                 if let Some(answer) = self.parts.volumes.ask(cx, volume, from, id, ask) {
@@ -281,7 +281,7 @@ impl Endpoint for Shard {
                 more = true;
             }
             while let Some(tag) = self.parts.conns.touched.pop_front() {
-                self.drain(cx, tag);
+                self.run_conn(cx, tag);
                 more = true;
             }
             more |= self.resume_memory_waiters(cx);

@@ -353,7 +353,7 @@ impl Shard {
         // A far end tells a session only when that session does I/O: whichever shard hears first asks. What
         // the home knows already changes nothing there.
         let asks = [resized.map(VolumeRequest::Resize), protected.map(VolumeRequest::BackingReadOnly)];
-        asks.into_iter().flatten().for_each(|ask| self.ask_of_own(cx, volume, ask));
+        asks.into_iter().flatten().for_each(|ask| self.request_unawaited(cx, volume, ask));
         again
     }
 }

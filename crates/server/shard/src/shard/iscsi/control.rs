@@ -68,7 +68,12 @@ impl IscsiFront {
 
     /// Whether a further connection of a session, that came like this, reaches just what its others reach. A session
     /// without any has from now on what this one reaches.
-    pub(in crate::shard) fn shares(&mut self, parts: &mut Parts, conn: Tag, accepted: &Accepted) -> bool {
+    pub(in crate::shard) fn reaches_the_same(
+        &mut self,
+        parts: &mut Parts,
+        conn: Tag,
+        accepted: &Accepted,
+    ) -> bool {
         let Some(session) = parts.conns.session(conn) else { return false };
         let Some(nexus) = session.nexus else { return true };
         let (proved, initiator) = (session.user.is_some(), session.initiator.clone());

@@ -52,7 +52,7 @@ impl IscsiFront {
         }
     }
 
-    pub(in crate::shard) fn drain_login(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tag: Tag) {
+    pub(in crate::shard) fn run_login(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tag: Tag) {
         while let Some(pending_login) = parts.conns.pending_login(tag) {
             let Some(event) = pending_login.login.poll_event() else { break };
             let (id, accepted) = (pending_login.id, pending_login.login.accepted);
@@ -85,7 +85,7 @@ impl IscsiFront {
                     }
                     parts.outbox.post(DIRECTORY, Message::AdmissionRequest(request));
                 }
-                LoginEvent::Done(established) => self.enter(cx, parts, tag, *established),
+                LoginEvent::Done(established) => self.hand_off_login(cx, parts, tag, *established),
                 LoginEvent::Over(cause) => {
                     if cause == Some(Cause::Authentication) {
                         parts.outbox.broadcast(|| Message::AuthenticationFailed(accepted.peer.ip()));
@@ -291,7 +291,7 @@ impl IscsiFront {
     }
 
     /// The last response is sent: the link goes where its session lives.
-    fn enter(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tag: Tag, established: Established) {
+    fn hand_off_login(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tag: Tag, established: Established) {
         let Some(Conn { kind: ConnKind::Login(pending_login), .. }) = parts.conns.remove(tag) else { return };
         parts.admission.logins -= 1;
         let (id, accepted) = (pending_login.id, pending_login.login.accepted);

@@ -132,7 +132,7 @@ impl IscsiFront {
         handoff: &LinkHandoff,
     ) -> Option<()> {
         let established = &handoff.established;
-        self.shares(parts, conn, &handoff.accepted).then_some(())?;
+        self.reaches_the_same(parts, conn, &handoff.accepted).then_some(())?;
         let session = parts.conns.session(conn)?;
         if session.closed {
             return None;
@@ -166,7 +166,7 @@ impl IscsiFront {
         Some(())
     }
 
-    pub(in crate::shard) fn drain_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+    pub(in crate::shard) fn run_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
         loop {
             let Some(session) = parts.conns.session(conn) else { return };
             if let Some(event) = session.proto.poll_event() {

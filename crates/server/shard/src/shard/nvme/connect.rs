@@ -11,7 +11,7 @@ use stream::Tag;
 use volume::Shard as Core;
 
 use super::NvmeFront;
-use super::arrive::ConnectPermit;
+use super::accept::ConnectPermit;
 use super::{ConnectRequest, Controller, QueueState, placement_query};
 use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::ShardPreference;
@@ -28,7 +28,7 @@ pub(super) type QueueAdmission = Result<(ShardId, Box<AdmittedQueue>), QueueRefu
 
 impl NvmeFront {
     /// Asks who can grant a Connect that the exports allow.
-    pub(super) fn apply(
+    pub(super) fn request_grant(
         &mut self,
         parts: &mut Parts,
         conn: Tag,
@@ -117,7 +117,7 @@ impl NvmeFront {
         // Who is not its host is told that, and learns nothing of its rule.
         let its = (&names.subsystem, &names.host, names.host_id);
         let named = its == (&asks.subsystem, &asks.host, asks.host_id);
-        if named && !parts.exports.have_one_rule(asks, &request.accepted, &admin) {
+        if named && !parts.exports.have_same_rule(asks, &request.accepted, &admin) {
             return Err(QueueRefusal::OtherRule);
         }
         let mut load = vec![0; usize::from(parts.shards)];

@@ -64,7 +64,8 @@ impl NvmeFront {
             .filter_map(|(_, conn)| match &conn.kind {
                 ConnKind::Queue(queue) => {
                     let open = queue.open()?;
-                    let one = parts.exports.have_one_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
+                    let one =
+                        parts.exports.have_same_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
                     (!one).then_some(open.key)
                 }
                 ConnKind::Login(_) | ConnKind::Session(_) => None,

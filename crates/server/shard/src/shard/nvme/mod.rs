@@ -1,17 +1,17 @@
 //! NVMe/TCP on a shard: connections that become queues, and what the NVMe server wants done.
 //!
-//! A connection says who it is by its Connect (`arrive`), the directory or its controller grants it
+//! A connection says who it is by its Connect (`accept`), the directory or its controller grants it
 //! (`connect`), it goes to the shard where the queue shall live and is opened there (`open`); then
 //! commands go to the server and its steps come back (`steps`). Invariant: whatever was granted and
 //! does not become a queue is given back to who granted it, once.
 
-mod arrive;
+mod accept;
+mod authentication;
 mod connect;
 pub(super) mod control;
 mod offer;
 mod open;
 mod pending_connects;
-mod proof;
 pub(super) mod queue;
 mod steps;
 
@@ -139,7 +139,7 @@ impl NvmeFront {
     /// Tells the directory what is left to promise here, when that has changed by a 64th of all memory
     /// since it was told last. It is advice: a queue that finds less is refused when it connects.
     pub(super) fn report_memory_left(&mut self, cx: &Cx<'_>, outbox: &mut Outbox) {
-        let now = offer::left(cx);
+        let now = offer::left_to_promise(cx);
         let step = cx.pool.usage().capacity as u64 / 64;
         if self.reported_left.is_none_or(|told| told.abs_diff(now) >= step) {
             self.reported_left = Some(now);
@@ -212,7 +212,7 @@ fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> Place
 }
 
 impl NvmeFront {
-    pub(super) fn take_nvme(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, message: NvmeMessage) {
+    pub(super) fn handle_message(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, message: NvmeMessage) {
         match message {
             NvmeMessage::ControllerRequest(request) => self.admit_controller(parts, &request),
             NvmeMessage::ControllerReply(token, reply) => self.controller_reply(cx, parts, token, reply),
@@ -280,7 +280,7 @@ impl NvmeFront {
     }
 
     /// Hears what a connection has to say.
-    pub(super) fn drain_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+    pub(super) fn run_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
         loop {
             let Some(queue) = parts.conns.queue(conn) else { return };
             if let Some(event) = queue.proto.poll_event() {

@@ -31,7 +31,7 @@ pub(super) fn affordable(left: u64, wanted: ControllerLimits, shards: u16) -> Co
 }
 
 /// What this shard has left to promise, in bytes.
-pub(super) fn left(cx: &Cx<'_>) -> u64 {
+pub(super) fn left_to_promise(cx: &Cx<'_>) -> u64 {
     cx.pool.left_to_promise(Account::NvmeTcp) as u64
 }
 

@@ -15,8 +15,8 @@ use stream::{Tag, Target};
 use volume::{Identity, Nexus};
 
 use super::NvmeFront;
-use super::arrive::may_connect;
-use super::offer::{affordable, left};
+use super::accept::may_connect;
+use super::offer::{affordable, left_to_promise};
 use super::{ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
 use crate::exports::{Exports, SubsystemExport};
 use crate::log::ConnectFailure;
@@ -116,7 +116,7 @@ impl NvmeFront {
             .exports
             .visible_namespaces(&connecting.names, &accepted)
             .ok_or((ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
-        if !parts.exports.have_one_rule(&connecting.names, &accepted, &joined.admin) {
+        if !parts.exports.have_same_rule(&connecting.names, &accepted, &joined.admin) {
             return Err((ConnectRefusal::Host, ConnectFailure::OtherRule));
         }
         let mut spec = joined.spec.clone();
@@ -156,7 +156,7 @@ impl NvmeFront {
         let rule = rule.and_then(|at| parts.exports.placement.get(at));
         let shards = rule.map_or(parts.shards, |rule| rule.shards.len() as u16);
         let shards = parts.exports.preference(&query, 0).breadth(shards);
-        spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, shards);
+        spec.limits = affordable(left_elsewhere.min(left_to_promise(cx)), spec.limits, shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
             flow_control: spec.flow_control,

@@ -146,7 +146,7 @@ impl CommandConn for Queue {
         (&mut self.proto, &mut self.parked)
     }
 
-    fn has_leave(&self, tag: Tag, len: u32) -> bool {
+    fn has_read_reserved(&self, tag: Tag, len: u32) -> bool {
         self.proto.has_read_reserved(tag, len)
     }
 

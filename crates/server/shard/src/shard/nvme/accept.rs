@@ -165,7 +165,7 @@ impl NvmeFront {
         let Some(queue) = parts.conns.queue(conn) else { return };
         let accepted = queue.accepted;
         match may_connect(parts, cx.now, &connecting.connect, &connecting.names, &accepted) {
-            Ok(permit) => self.apply(parts, conn, connecting, permit),
+            Ok(permit) => self.request_grant(parts, conn, connecting, permit),
             Err((refusal, cause)) => {
                 let tag = connecting.tag;
                 if let Some(queue) = parts.conns.queue(conn) {
