@@ -68,7 +68,7 @@ impl IscsiFront {
                 }
             }
             ServerStep::Cancel { volume, io } => self.cancel_io(cx, parts, volume, io),
-            ServerStep::VolumeRequest { volume, id, request } => parts.post_request(volume, id, ask),
+            ServerStep::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
         }
     }
 

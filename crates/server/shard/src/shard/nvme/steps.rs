@@ -54,7 +54,7 @@ impl NvmeFront {
                 self.with_conn(&mut parts.conns, command, |queue, tag| queue.proto.retire(cx, tag));
             }
             Step::Cancel { volume, io } => self.cancel_io(cx, parts, volume, io),
-            Step::VolumeRequest { volume, id, request } => parts.post_request(volume, id, ask),
+            Step::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
             Step::ListControllers { id, of } => {
                 let from = parts.id;
                 parts.outbox.broadcast(|| {
