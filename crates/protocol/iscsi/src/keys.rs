@@ -117,7 +117,7 @@ pub enum Phases {
 impl Phases {
     /// Whether the phase is one of them.
     #[must_use]
-    pub const fn allows(self, phase: TextPhase) -> bool {
+    pub const fn contains(self, phase: TextPhase) -> bool {
         match self {
             Phases::Security => matches!(phase, TextPhase::Security),
             Phases::AnyStage => matches!(phase, TextPhase::Security | TextPhase::Operational),

@@ -114,7 +114,7 @@ impl TextExchange {
     /// Takes a whole Text Request; `params` are the connection's values in force, `fresh` is a tag that the
     /// answer may carry. A text that is refused closes the exchange, nothing has changed, and the request is
     /// rejected.
-    pub fn handle(
+    pub fn handle_request(
         &mut self,
         request: &TextRequest,
         data: &[u8],

@@ -25,7 +25,7 @@ impl Counted {
         params: &Params,
     ) -> Result<TextStep, RejectReason> {
         let fresh = self.fresh();
-        self.0.handle(request, data, params, fresh)
+        self.0.handle_request(request, data, params, fresh)
     }
 
     fn answer_targets(&mut self, targets: Box<[u8]>, params: &Params) -> Box<TextAnswer> {

@@ -94,7 +94,7 @@ impl TargetSession {
         }
         link.phase = LinkPhase::Dead;
         link.rx.inlet.clear();
-        link.rx.drop_gathered();
+        link.rx.drop_collected();
         link.tx.clear();
         link.text = None;
         self.shut.push_back(index.into());

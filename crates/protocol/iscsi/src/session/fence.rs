@@ -1,20 +1,19 @@
-//! The response fence (RFC 7143 §4.2.2.3): one order of responses over the links of a session, where SCSI
-//! needs one. What wants it: the end of a function that ends many tasks (§4.2.3.3), and what the server
-//! marks ([`ScsiResult::fence`](super::ScsiResult::fence)).
+//! The response fence (RFC 7143 §4.2.2.3) orders responses across the connections of a session where SCSI needs
+//! it: after a function that ends many tasks (§4.2.3.3), and where the server sets
+//! [`ScsiResult::fence`](super::ScsiResult::fence).
 //!
-//! A session of one link needs nothing: TCP keeps the order. Over several links a fenced response waits
-//! until the initiator has acknowledged (ExpStatSN) all that was handed over before it, on every link; and
-//! what is handed over behind it for the same logical unit waits until it is acknowledged itself.
-//! Acknowledgments are asked for by NOP-In, since an initiator that has nothing to say sends none.
+//! A session of one link needs none: TCP keeps the order. Over several links a fenced response waits until the
+//! initiator has acknowledged (ExpStatSN) all earlier responses on every link. Later responses for the same
+//! logical unit wait until it is acknowledged itself. Acknowledgments are asked for by NOP-In, since an
+//! initiator that has nothing to send sends none.
 //!
-//! Other sessions whose tasks a function ended are told by a unit attention, which is fenced there in its
-//! turn (§4.2.3.3 e): no session waits for another's initiator, so none can hold it up. And the answers to
-//! R2Ts of tasks that are ended so are not waited for, though §4.2.3.3 a asks for it: what Linux sends
-//! none of by default (`FastAbort = Yes` of open-iscsi) would make each reset run into its time-out. Such
-//! data is known by its tags and skipped instead.
+//! Other sessions whose tasks a function ended learn it by a unit attention, which is fenced there
+//! (§4.2.3.3 e): no session waits for the initiator of another. Open R2Ts of aborted tasks are not waited for,
+//! against §4.2.3.3 a: Linux sends no Data-Out for them by default (`FastAbort = Yes` of open-iscsi), so each
+//! reset would time out. Such data is recognized by its tags and skipped.
 //!
-//! Invariant: nothing waits for long. Every wait names links that are open, each of which owes an
-//! acknowledgment by a time, and is dropped if that passes.
+//! Invariant: every wait is bounded. It names open links, each with a deadline, and a link that misses it is
+//! dropped.
 
 use crate::links::LinkIndex;
 use crate::wire::{Lun, Sn};

@@ -58,16 +58,16 @@ pub(super) enum Segment {
     /// Data of a write; `sequence`: it came in a Data-Out.
     Write { tag: Tag, sequence: bool },
     /// Data of a NOP-Out or of a text: its first `want` bytes are kept.
-    Gather { data: SgMut, want: usize, filled: usize },
+    Collect { data: SgMut, want: usize, filled: usize },
     /// Nothing.
     Skip,
 }
 
 impl PduReceiver<Segment> {
-    /// Gives up what was gathered of a NOP-Out or a text that will never be whole.
-    pub(super) fn drop_gathered(&mut self) {
+    /// Gives up what was collected of a NOP-Out or a text that will never be whole.
+    pub(super) fn drop_collected(&mut self) {
         if let ReceiveState::Data { segment, .. } = &mut self.state
-            && matches!(segment, Segment::Gather { .. })
+            && matches!(segment, Segment::Collect { .. })
         {
             *segment = Segment::Skip;
         }

@@ -94,7 +94,7 @@ impl TargetSession {
     pub fn new(cx: &mut Cx<'_>, params: SessionParams, limits: SessionLimits) -> Result<Self, AttachError> {
         let commands = limits.commands.clamp(1, COMMANDS_MAX);
         let promise = MemoryPromise::new(cx.pool, params.unsolicited(), u32::from(commands));
-        Ok(Self::with(cx, params, limits, promise.ok_or(AttachError::NoMemory)?))
+        Ok(Self::with_memory(cx, params, limits, promise.ok_or(AttachError::NoMemory)?))
     }
 
     /// Begins a session with memory that was set aside for it before its login was answered.
@@ -102,7 +102,7 @@ impl TargetSession {
     /// # Panics
     /// If the memory was set aside for another length of bursts.
     #[must_use]
-    pub fn with(
+    pub fn with_memory(
         cx: &mut Cx<'_>,
         params: SessionParams,
         limits: SessionLimits,

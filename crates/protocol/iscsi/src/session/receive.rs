@@ -131,10 +131,10 @@ impl TargetSession {
             Opcode::DATA_OUT => self.tasks.begin_data_out(cx.now, index, bhs),
             Opcode::NOP_OUT => {
                 let most = self.tasks.links[index].framing.peer_mrdsl as usize;
-                Segment::gather(bhs.data_len().min(most))
+                Segment::collect(bhs.data_len().min(most))
             }
-            Opcode::TEXT_REQUEST => Segment::gather(bhs.data_len().min(TEXT_LEN_MAX + 1)),
-            Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => Segment::gather(0),
+            Opcode::TEXT_REQUEST => Segment::collect(bhs.data_len().min(TEXT_LEN_MAX + 1)),
+            Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => Segment::collect(0),
             // A SNACK has no place at ErrorRecoveryLevel 0 (RFC 7143 §11.16), nor a login after login.
             Opcode::SNACK | Opcode::LOGIN_REQUEST => {
                 self.tasks.links[index].reject(bhs, RejectReason::PROTOCOL_ERROR);
@@ -157,7 +157,7 @@ impl TargetSession {
         }
         match segment {
             Segment::Skip => *left -= inlet.skip(*left as usize) as u32,
-            Segment::Gather { data, want, filled } => {
+            Segment::Collect { data, want, filled } => {
                 if data.is_empty() && *want > 0 {
                     match cx.pool.take_sg(Class::Wire, *want) {
                         Some(memory) => *data = memory,
@@ -204,10 +204,10 @@ impl TargetSession {
             Segment::Write { tag, sequence } => {
                 self.tasks.end_write_pdu(cx.now, index, bhs, tag, sequence, good)
             }
-            Segment::Gather { .. } if bhs.data_len() > 0 && !good && !segment.is_cut(bhs) => {
+            Segment::Collect { .. } if bhs.data_len() > 0 && !good && !segment.is_cut(bhs) => {
                 self.tasks.links[index].reject(bhs, RejectReason::DATA_DIGEST_ERROR);
             }
-            Segment::Gather { mut data, filled, .. } => {
+            Segment::Collect { mut data, filled, .. } => {
                 data.truncate(filled);
                 let data = if data.is_empty() { Sg::new() } else { data.freeze() };
                 self.request(cx.now, index, *bhs, data);
@@ -218,8 +218,8 @@ impl TargetSession {
 }
 
 impl Segment {
-    fn gather(want: usize) -> Self {
-        Segment::Gather { data: SgMut::new(), want, filled: 0 }
+    fn collect(want: usize) -> Self {
+        Segment::Collect { data: SgMut::new(), want, filled: 0 }
     }
 
     /// Moves it out, piece by piece: a move of the whole state would wait for all stores before the last
@@ -228,14 +228,14 @@ impl Segment {
     fn take(&mut self) -> Segment {
         match self {
             Segment::Write { tag, sequence } => Segment::Write { tag: *tag, sequence: *sequence },
-            Segment::Gather { .. } | Segment::Skip => std::mem::replace(self, Segment::Skip),
+            Segment::Collect { .. } | Segment::Skip => std::mem::replace(self, Segment::Skip),
         }
     }
 
     /// Whether less is kept than came, so that the digest cannot be checked.
     fn is_cut(&self, bhs: &Bhs) -> bool {
         match self {
-            Segment::Gather { want, .. } => *want < bhs.data_len(),
+            Segment::Collect { want, .. } => *want < bhs.data_len(),
             Segment::Write { .. } | Segment::Skip => true,
         }
     }

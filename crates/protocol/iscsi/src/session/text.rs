@@ -26,7 +26,7 @@ impl TargetSession {
         let mut exchange = link.text.take().unwrap_or_else(|| {
             Box::new(TextExchange::new(Limits { mrdsl: params.target_mrdsl, ..Limits::default() }))
         });
-        let step = exchange.handle(TextRequest::from_bhs(bhs), &piece, &params, fresh);
+        let step = exchange.handle_request(TextRequest::from_bhs(bhs), &piece, &params, fresh);
         if exchange.open().is_some() {
             link.text = Some(exchange);
         }

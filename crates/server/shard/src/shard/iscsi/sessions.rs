@@ -80,7 +80,7 @@ impl IscsiFront {
         let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
         let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
         let promised = promise(limits.commands, params.unsolicited());
-        let proto = TargetSession::with(cx, params, limits, memory);
+        let proto = TargetSession::with_memory(cx, params, limits, memory);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
         let placed =
             parts.exports.placed(&placement_query(&established.identity, &handoff.accepted), parts.id);
