@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockwire_block_device::{Statistics, Stop, fuse};
-use support::{Behaviour, RamVolume};
+use support::{Behaviour, RamVolume, behaviours};
 use testkit::watch::{self, Watch, stage};
 use volume::RamDisk;
 
@@ -108,20 +108,6 @@ fn run(program: &str, args: &[&str]) -> String {
     said
 }
 
-fn moods() -> [(u32, Behaviour); 3] {
-    [
-        (512, Behaviour::default()),
-        (
-            4096,
-            Behaviour { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Behaviour::default() },
-        ),
-        (
-            512,
-            Behaviour { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Behaviour::default() },
-        ),
-    ]
-}
-
 /// Takes a mount away again, whatever happens.
 struct Mounted(PathBuf);
 
@@ -142,7 +128,7 @@ impl Drop for Mounted {
 
 #[test]
 fn a_file_system_lives_on_the_loop_device() {
-    for (logical, mood) in moods() {
+    for (logical, mood) in behaviours() {
         let Some((mut server, device)) = Server::with_device(96, logical, mood) else { return };
         assert_eq!(
             run("blockdev", &["--getss", "--getsize64", text(&device)]),
@@ -179,7 +165,7 @@ fn a_file_system_lives_on_the_loop_device() {
 
 #[test]
 fn fio_verifies_with_many_requests_in_flight() {
-    for (logical, mood) in moods() {
+    for (logical, mood) in behaviours() {
         let Some((server, device)) = Server::with_device(64, logical, mood) else { return };
         for place in [&device, &server.file] {
             let name = format!("--filename={}", text(place));
@@ -210,7 +196,7 @@ fn fio_verifies_with_many_requests_in_flight() {
 
 #[test]
 fn any_bytes_of_the_file_can_be_written_and_read() {
-    for (logical, mood) in moods() {
+    for (logical, mood) in behaviours() {
         let Some(server) = Server::start(4, logical, mood, fuse::LoopDevices::Never) else { return };
         assert!(server.device.is_none());
         let file = File::options().read(true).write(true).open(&server.file).unwrap();

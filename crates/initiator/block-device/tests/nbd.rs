@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use blockwire_block_device::{Statistics, Stop, nbd};
-use support::{Behaviour, RamVolume, run};
+use support::{Behaviour, RamVolume, behaviours, run};
 use volume::RamDisk;
 
 const MIB: u64 = 1 << 20;
@@ -98,24 +98,9 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// All moods that a foreign client shall not notice.
-fn moods() -> [(u32, Behaviour); 3] {
-    [
-        (512, Behaviour::default()),
-        (
-            4096,
-            Behaviour { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Behaviour::default() },
-        ),
-        (
-            512,
-            Behaviour { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Behaviour::default() },
-        ),
-    ]
-}
-
 #[test]
 fn qemu_writes_reads_and_compares() {
-    for (logical, mood) in moods() {
+    for (logical, mood) in behaviours() {
         let server = Server::start(64, logical, mood);
         let image = server.noise("image", 64 * MIB);
         run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "-W", text(&image), &server.url]);
@@ -227,7 +212,7 @@ fn holes_are_told() {
 
 #[test]
 fn nbdcopy_uses_several_connections() {
-    for (logical, mood) in moods() {
+    for (logical, mood) in behaviours() {
         let server = Server::start(64, logical, mood);
         let image = server.noise("image", 64 * MIB);
         let back = server.file("back");
@@ -239,7 +224,7 @@ fn nbdcopy_uses_several_connections() {
 
 #[test]
 fn fio_verifies_by_its_nbd_engine() {
-    for (logical, mood) in moods() {
+    for (logical, mood) in behaviours() {
         let server = Server::start(64, logical, mood);
         let uri = format!("--uri={}", server.url);
         let said = run(

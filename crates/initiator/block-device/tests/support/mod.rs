@@ -38,6 +38,22 @@ pub struct Behaviour {
     pub gone: Arc<AtomicBool>,
 }
 
+/// Block sizes and behaviours that users of a disk must not notice.
+#[allow(dead_code, reason = "not every test plays them")]
+pub fn behaviours() -> [(u32, Behaviour); 3] {
+    [
+        (512, Behaviour::default()),
+        (
+            4096,
+            Behaviour { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Behaviour::default() },
+        ),
+        (
+            512,
+            Behaviour { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Behaviour::default() },
+        ),
+    ]
+}
+
 pub struct RamVolume {
     disk: Arc<RamDisk>,
     ram: Ram,
