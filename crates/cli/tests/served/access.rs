@@ -96,7 +96,7 @@ fn passwords_open_what_they_are_for_and_nothing_else() {
     assert!(text.starts_with(&format!("TargetName={DISK}\0TargetAddress=127.0.0.1:")), "{text:?}");
     session.log_out().unwrap();
     let log = daemon.log();
-    assert!(log.contains("login failed") && log.contains("failed to authenticate"), "{log}");
+    assert!(log.contains("login failed") && log.contains("did not authenticate"), "{log}");
     assert!(SECRETS.iter().all(|secret| !log.contains(secret)), "{log}");
 }
 
