@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::backend::{Geometry, Shard};
-use crate::io::{Refusal, Span};
+use crate::io::{Issuer, Refusal, Span};
 use crate::nexus::{Access, Identity, Nexus, PortId};
 use crate::notice::Notice;
 use crate::reservation::Action;
@@ -14,18 +14,15 @@ use crate::view::View;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// Asks of gates have these bits; no server's ask has all of them.
-const GATE: u64 = 0xffff << 48;
-
 impl RequestId {
-    /// The `number`th ask of a gate.
-    pub(crate) fn of_gate(number: u64) -> RequestId {
-        RequestId(GATE | (number & !GATE))
+    /// The request of this number of an issuer: below 1 << 62.
+    pub const fn of(issuer: Issuer, number: u64) -> RequestId {
+        RequestId(issuer.name(number))
     }
 
-    /// Whether its answer is for the shard's [`Gate`](crate::Gate) to the volume.
-    pub fn is_of_gate(self) -> bool {
-        self.0 & GATE == GATE
+    /// Who waits for the answer.
+    pub const fn issuer(self) -> Issuer {
+        Issuer::of(self.0)
     }
 }
 

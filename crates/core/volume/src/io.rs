@@ -10,6 +10,59 @@ use crate::facts::VolumeId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
 
+/// Who has given an operation, or a request to a volume's owner, its name: the end, or the answer, is for it. The two
+/// highest bits of a name say it, where several use one gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issuer {
+    /// The SCSI device server.
+    Scsi = 0,
+    /// The shard itself.
+    Shard = 1,
+    /// The NVMe server.
+    Nvme = 2,
+    /// A gate.
+    Gate = 3,
+}
+
+impl Issuer {
+    const SHIFT: u32 = 62;
+
+    /// A name out of a number, of which the two highest bits do not count.
+    #[inline]
+    pub(crate) const fn name(self, number: u64) -> u64 {
+        (self as u64) << Self::SHIFT | Self::number(number)
+    }
+
+    #[inline]
+    pub(crate) const fn of(name: u64) -> Issuer {
+        match name >> Self::SHIFT {
+            0 => Issuer::Scsi,
+            1 => Issuer::Shard,
+            2 => Issuer::Nvme,
+            _ => Issuer::Gate,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn number(name: u64) -> u64 {
+        name & ((1 << Self::SHIFT) - 1)
+    }
+}
+
+impl IoId {
+    /// The operation of this number of an issuer: below 1 << 62.
+    #[inline]
+    pub const fn of(issuer: Issuer, number: u64) -> IoId {
+        IoId(issuer.name(number))
+    }
+
+    /// Who has named it.
+    #[inline]
+    pub const fn issuer(self) -> Issuer {
+        Issuer::of(self.0)
+    }
+}
+
 /// Counts the views of a volume. An operation carries the one that it was admitted under, and
 /// fences count by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -74,8 +74,8 @@ pub use change::{
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use io::{
-    CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Op, Outcome, Refusal,
-    SanitizeKind, Span, UnservableReason,
+    CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Issuer, Op, Outcome,
+    Refusal, SanitizeKind, Span, UnservableReason,
 };
 pub use nexus::{Access, Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};

@@ -1,17 +1,15 @@
 //! The commands that are being executed, from their arrival to their one ending step.
 
 use nvme::Status;
-use volume::{IoId, VolumeId};
+use volume::{IoId, Issuer, VolumeId};
 
 use crate::job::Job;
 use crate::step::CommandKey;
 
 /// How many commands one shard executes at most; beyond it a command is to be tried again.
 pub(crate) const TASKS_MAX: usize = 262_144;
-/// Set in the names of this server's operations and asks, so that they are told from another server's.
-pub(crate) const OURS: u64 = 1 << 63;
-/// Bits of a slot's generation: what is above is [`OURS`], and no name is all ones.
-const GENERATION: u32 = (1 << 30) - 1;
+/// Bits of a slot's generation. Numbers from 1 << 61 on are free for requests of admin commands.
+const GENERATION: u32 = (1 << 29) - 1;
 
 /// What a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,14 +116,15 @@ impl Tasks {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "the server names a slot only while it holds a task")]
     pub(crate) fn io_id(&self, at: u32) -> IoId {
-        IoId(OURS | u64::from(self.slots[at as usize].generation) << 32 | u64::from(at))
+        IoId::of(Issuer::Nvme, u64::from(self.slots[at as usize].generation) << 32 | u64::from(at))
     }
 
     #[inline]
     pub(crate) fn find_io(&self, id: IoId) -> Option<u32> {
         let at = id.0 as u32;
         let slot = self.slots.get(at as usize)?;
-        (OURS | u64::from(slot.generation) << 32 == id.0 & !0xffff_ffff && slot.task.is_some()).then_some(at)
+        let issued = IoId::of(Issuer::Nvme, u64::from(slot.generation) << 32 | u64::from(at));
+        (issued == id && slot.task.is_some()).then_some(at)
     }
 
     /// The slot, if it still holds the command of this name.

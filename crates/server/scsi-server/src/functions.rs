@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use volume::{RequestId, VolumeId, VolumeRequest};
+use volume::{Issuer, RequestId, VolumeId, VolumeRequest};
 
 use crate::step::{ManagementOutcome, NexusKey, ServerStep, TaskKey};
 
-/// Asks of functions have names from here on; those of tasks are below (a slot and 28 bits of its
-/// generation), and the names from 1 << 62 on are others'.
+/// Requests of functions have numbers from here on; those of tasks are below.
 const FUNCTION: u64 = 1 << 61;
 
 /// A function that waits for tasks to end.
@@ -47,7 +46,7 @@ impl Functions {
         };
         for (volume, request) in requests {
             self.asked += 1;
-            let id = RequestId(FUNCTION | self.asked);
+            let id = RequestId::of(Issuer::Scsi, FUNCTION | self.asked);
             pending.requests.push((id, *volume));
             steps.push_back(ServerStep::VolumeRequest { volume: *volume, id, request: request.clone() });
         }

@@ -14,7 +14,7 @@ use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{BUSY_AGAIN, Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::change::{RequestId, VolumeRequest};
 use crate::guard::Stripes;
-use crate::io::{Durability, Failure, Fault, Io, Op, Outcome, Refusal, Span, UnservableReason};
+use crate::io::{Durability, Failure, Fault, Io, Issuer, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::nexus::Nexus;
 use crate::view::View;
 
@@ -523,7 +523,7 @@ impl Gate {
         let epoch = self.task(slot).epoch;
         self.flights.finish(epoch);
         self.requests_made += 1;
-        let id = RequestId::of_gate(self.requests_made);
+        let id = RequestId::of(Issuer::Gate, self.requests_made);
         self.asked.push((id, slot));
         self.requests.push_back((id, request));
     }

@@ -120,7 +120,7 @@ impl Daemon {
             }
         }
         while let Some(answer) = self.home.poll_answer() {
-            if answer.id.is_of_gate() {
+            if answer.id.issuer() == volume::Issuer::Gate {
                 self.to_shards[usize::from(answer.to.0)].push_back(ToShard::Answer(answer));
             } else {
                 self.answers.push(answer);

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use buf::Time;
 use nvme::property::{Configuration, ControllerStatus};
-use volume::{RequestId, Shard};
+use volume::{Issuer, RequestId, Shard};
 
 use crate::discovery::DiscoveryEntries;
 use crate::queue_message::QueueCounters;
@@ -182,10 +182,10 @@ impl Controllers {
         self.here.values()
     }
 
-    /// A name for an ask of an admin command. Bit 62 tells it from those of I/O commands.
+    /// A name for an ask of an admin command. Bit 61 tells it from those of I/O commands.
     pub(crate) fn next_ask(&mut self) -> RequestId {
         self.requests += 1;
-        RequestId(crate::task::OURS | 1 << 62 | self.requests)
+        RequestId::of(Issuer::Nvme, 1 << 61 | self.requests)
     }
 }
 

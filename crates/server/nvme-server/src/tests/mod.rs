@@ -501,7 +501,7 @@ impl World {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.is_of_gate() => {
+            Mail::Answer(volume, answer) if answer.id.issuer() == volume::Issuer::Gate => {
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
                 let gate = &mut self.cores[usize::from(answer.to.0)].gates[volume.0 as usize];
                 gate.answered(&mut cx, answer.id, answer.result);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use buf::{Cx, Time};
 use endpoint::{Departure, ShardId};
 use stream::{Close, Connection, Tag};
-use volume::{Answer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeId, VolumeRequest};
+use volume::{Answer, Issuer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeId, VolumeRequest};
 
 use super::Shard;
 use super::conns::ConnKind;
@@ -18,9 +18,6 @@ use super::outbox::Outbox;
 use crate::exports::Exports;
 use crate::log::LogLine;
 use crate::message::{Control, Listing, Message, Report};
-
-/// Asks of the control plane are numbered from here, the server's own from 0.
-const CONTROL_ASKS: u64 = 1 << 62;
 
 /// A stop that is under way.
 #[derive(Debug)]
@@ -49,7 +46,7 @@ pub(super) struct PendingRequests {
 impl PendingRequests {
     fn number_ask(&mut self, request: Option<u64>) -> RequestId {
         self.made += 1;
-        let number = RequestId(CONTROL_ASKS | self.made);
+        let number = RequestId::of(Issuer::Shard, self.made);
         self.asks.insert(number, request);
         number
     }

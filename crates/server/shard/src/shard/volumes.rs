@@ -7,9 +7,9 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Answer, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Nexus, Op, OperatorNotice,
-    Refusal, RequestId, Shard as Core, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeId,
-    VolumeOwner, VolumeRequest,
+    Ack, Answer, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Issuer, Nexus, Op,
+    OperatorNotice, Refusal, RequestId, Shard as Core, Span, StoreOp, UnservableReason, View, ViewUpdate,
+    VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::Shard;
@@ -461,10 +461,8 @@ impl LocalVolumes {
 
 /// How many volumes that are not here may have changed. Volumes are added one after the other.
 const EARLY_MAX: usize = 256;
-/// The flush of the stop; the server's own names have a small low half.
-const FLUSH: IoId = IoId(u64::MAX);
-/// The bit by which operations and asks of the NVMe server are told from those of the SCSI server.
-pub(super) const NVME: u64 = 1 << 63;
+/// The flush of the stop.
+const FLUSH: IoId = IoId::of(Issuer::Shard, 0);
 
 impl Traffic {
     fn count_read(&mut self, bytes: u64) {
@@ -503,24 +501,20 @@ impl Shard {
 
     /// An operation has ended: its server hears of it, and may want another one.
     fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
-        let is_nvme = done.id.0 & NVME != 0;
-        self.end_io(cx, done);
         self.parts.deferred.follows = true;
-        if is_nvme {
-            self.nvme.run_steps(cx, &mut self.parts)
-        } else {
-            self.iscsi.run_steps(cx, &mut self.parts)
-        };
-        self.parts.deferred.follows = false;
-    }
-
-    /// An operation has ended: its server hears of it.
-    pub(super) fn end_io(&mut self, cx: &mut Cx<'_>, done: Done) {
-        if done.id.0 & NVME != 0 {
-            self.nvme.server.done(cx, done);
-        } else {
-            self.iscsi.server.done(cx, done);
+        match done.id.issuer() {
+            Issuer::Scsi => {
+                self.iscsi.server.done(cx, done);
+                self.iscsi.run_steps(cx, &mut self.parts);
+            }
+            Issuer::Nvme => {
+                self.nvme.server.done(cx, done);
+                self.nvme.run_steps(cx, &mut self.parts);
+            }
+            // Those of the shard are told apart before, and those of gates end below them.
+            Issuer::Shard | Issuer::Gate => {}
         }
+        self.parts.deferred.follows = false;
     }
 
     fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
@@ -572,15 +566,16 @@ impl Shard {
     /// A volume's home has answered.
     pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
         debug_assert_eq!(ShardId(answer.to.0), self.parts.id);
-        if answer.id.is_of_gate() {
-            return self.parts.volumes.gate_answered(cx, volume, &answer);
-        }
-        if answer.id.0 & NVME != 0 {
-            self.nvme.server.answered(cx, answer.id, answer.result);
-        } else if !self.iscsi.nexus_end_answered(cx, &mut self.parts, answer.id)
-            && !self.requests.answered(&mut self.parts.outbox, &answer)
-        {
-            self.iscsi.server.answered(cx, answer.id, answer.result);
+        let (id, result) = (answer.id, answer.result);
+        match id.issuer() {
+            Issuer::Scsi => self.iscsi.server.answered(cx, id, result),
+            Issuer::Nvme => self.nvme.server.answered(cx, id, result),
+            Issuer::Gate => self.parts.volumes.gate_answered(cx, volume, &answer),
+            Issuer::Shard => {
+                if !self.iscsi.nexus_end_answered(cx, &mut self.parts, id) {
+                    self.requests.answered(&mut self.parts.outbox, &answer);
+                }
+            }
         }
     }
 }

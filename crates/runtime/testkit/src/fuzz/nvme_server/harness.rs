@@ -415,7 +415,7 @@ impl Harness {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.is_of_gate() => {
+            Mail::Answer(volume, answer) if answer.id.issuer() == volume::Issuer::Gate => {
                 self.with(answer.to.0.into(), |core, cx| {
                     core.gates[volume.0 as usize].answered(cx, answer.id, answer.result);
                 });

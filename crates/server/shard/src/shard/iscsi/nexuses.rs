@@ -6,14 +6,14 @@ use std::sync::Arc;
 use buf::Cx;
 use scsi_server::{LunEntry, NexusKey};
 use stream::Tag;
-use volume::{Identity, RequestId, VolumeId};
+use volume::{Identity, Issuer, RequestId, VolumeId};
 
 use super::IscsiFront;
 use crate::message::Message;
 use crate::shard::Parts;
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
-const NEXUS_END_ASKS: u64 = 1 << 62 | 1 << 61;
+const NEXUS_ENDS: u64 = 1 << 61;
 
 /// Volumes' homes that have still to let go of nexuses that end.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl NexusEnds {
     /// A number of its own.
     pub(in crate::shard) fn next(&mut self) -> RequestId {
         self.made += 1;
-        RequestId(NEXUS_END_ASKS | self.made)
+        RequestId::of(Issuer::Shard, NEXUS_ENDS | self.made)
     }
 }
 
