@@ -12,7 +12,7 @@ use control::{
     Answer, Request, client,
     report::{SessionReport, SettingsReport, line},
 };
-use process::{exit::Failure, paths::Paths};
+use process::{exit::Failure, paths::DefaultPaths};
 
 /// What stands behind the options in help.
 pub const HELP: &str = "\
@@ -127,7 +127,7 @@ fn meant(words: &[String]) -> Result<SelectedTargets, Failure> {
 }
 
 /// Does what the options say, and gives what is to be printed.
-pub fn run(args: &IscsictlArgs, paths: &Paths) -> Result<String, Failure> {
+pub fn run(args: &IscsictlArgs, paths: &DefaultPaths) -> Result<String, Failure> {
     not_built(args)?;
     if args.version {
         return Ok(format!("blockwire {}\n", env!("CARGO_PKG_VERSION")));

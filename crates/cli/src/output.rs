@@ -32,7 +32,7 @@ fn plain(answer: &Answer) -> String {
         Answer::Targets(targets) => target_table(targets),
         Answer::Target(target) => target_card(target),
         Answer::Switched(list) => {
-            let line = |one: &control::report::SwitchReport| format!("{}: {}\n", one.target, one.done);
+            let line = |one: &control::report::TargetSwitchReport| format!("{}: {}\n", one.target, one.done);
             if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() }
         }
         Answer::Settings(list) => list.iter().map(settings).collect(),

@@ -33,7 +33,7 @@ use multipath::suggest;
 use process::{
     exit::{Exit, Failure},
     log,
-    paths::Paths,
+    paths::DefaultPaths,
     shown,
 };
 
@@ -90,7 +90,7 @@ fn without_passwords(text: &str) -> String {
 }
 
 fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
-    let paths = Paths::of_process();
+    let paths = DefaultPaths::of_process();
     let (daemon, request) = match verb {
         Verb::Serve(args) => return served(&args, &paths, start),
         Verb::Completions { shell } => {
@@ -170,7 +170,7 @@ fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
     })
 }
 
-fn ask(daemon: &DaemonArgs, paths: &Paths, request: Request) -> Result<Exit, Failure> {
+fn ask(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Result<Exit, Failure> {
     let socket = daemon.control.as_deref().unwrap_or(&paths.control);
     let answer = client::ask(socket, request)?;
     let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
@@ -183,7 +183,7 @@ fn ask(daemon: &DaemonArgs, paths: &Paths, request: Request) -> Result<Exit, Fai
 /// How long the end of a daemon is waited for: more than a clean stop takes.
 const STOPS: Duration = Duration::from_secs(120);
 
-fn stop(args: &StopArgs, paths: &Paths) -> Result<Exit, Failure> {
+fn stop(args: &StopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
     let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
     let mut printed = Exit::Success;
     client::stop(socket, args.now, STOPS, |answer| {
@@ -211,7 +211,7 @@ fn print(bytes: &[u8]) -> Exit {
     }
 }
 
-fn served(args: &ServeArgs, paths: &Paths, start: StartEngine) -> Result<Exit, Failure> {
+fn served(args: &ServeArgs, paths: &DefaultPaths, start: StartEngine) -> Result<Exit, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot log: {why}"));
     log::install(tracing::Level::INFO).map_err(failed)?;
     let ending = Arc::new(StopSignal::default());

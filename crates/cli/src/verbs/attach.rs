@@ -20,7 +20,7 @@ use crate::output;
 use control::secret_url::SecretUrl;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
-use process::paths::Paths;
+use process::paths::DefaultPaths;
 use recovery::list::{AttachState, FoundAttachment};
 use recovery::record::{self, AttachRecord, millis};
 use recovery::users;
@@ -146,7 +146,7 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
 }
 
 fn socket(given: Option<&Path>) -> PathBuf {
-    given.map_or_else(|| Paths::of_process().control, Path::to_owned)
+    given.map_or_else(|| DefaultPaths::of_process().control, Path::to_owned)
 }
 
 fn by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> Result<Exit, Failure> {

@@ -81,6 +81,6 @@ pub use nexus::{Access, Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, NoticeReceivers};
 pub use owner::{REQUESTS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
-pub use record::{PortSplits, RecordError, split_ports};
+pub use record::{PortRenumbering, RecordError, renumber_ports};
 pub use shared::{Gauge, Shared};
 pub use view::{HostProtection, Progress, View, VolumeState};

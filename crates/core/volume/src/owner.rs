@@ -228,7 +228,7 @@ impl VolumeOwner {
                 match self.volume.change(&request) {
                     Ok(change) if durable => {
                         self.note_persistence(&request, &change);
-                        self.adopt(now, from, id, change);
+                        self.publish(now, from, id, change);
                     }
                     Ok(_) => self.not_stored(now, from, id, Refusal::NotDurable),
                     Err(refusal) => self.not_stored(now, from, id, refusal),
@@ -373,7 +373,7 @@ impl VolumeOwner {
             || bytes == record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
         if self.saved.as_ref() == Some(&bytes) || (!request.may_change_record() && is_as_it_stands()) {
             self.note_persistence(&request, &change);
-            return self.adopt(now, from, id, change);
+            return self.publish(now, from, id, change);
         }
         // Until it is known to be durable, neither the old nor the new contents are; and it is written behind
         // whatever else was to be.
@@ -408,7 +408,7 @@ impl VolumeOwner {
         }
     }
 
-    fn adopt(&mut self, now: Time, from: Shard, id: RequestId, change: Change) {
+    fn publish(&mut self, now: Time, from: Shard, id: RequestId, change: Change) {
         // While an older fence is not kept, even a repeated ask must wait for it.
         if self.volume.is_noop(&change) && self.closed_for.is_none() {
             self.volume.commit(&change);

@@ -27,7 +27,7 @@ use reader::Reader;
 
 const MAGIC: &[u8; 4] = b"BWPR";
 /// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize. Up to
-/// version 4 all iSCSI targets had their portal groups' port numbers ([`split_ports`]).
+/// version 4 all iSCSI targets had their portal groups' port numbers ([`renumber_ports`]).
 const VERSION: u8 = 5;
 
 const BY_OPERATOR: u8 = 1;
@@ -131,7 +131,7 @@ pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
 
 /// Ports that lead to a volume and have numbers of their own, where an earlier release gave several one number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortSplits {
+pub struct PortRenumbering {
     /// The number of before, and one of those that have come of it.
     pub pairs: Vec<(PortId, PortId)>,
     /// Numbers of before that lead to the volume no more.
@@ -141,12 +141,12 @@ pub struct PortSplits {
 /// A record as it is to be read. What a release that knew no other numbers said of a port, it says of all that have come
 /// of it: who was registered, and the state of the paths. Who held the reservation holds it by one of them, by the same
 /// number if that is still in use.
-pub fn split_ports(record: &[u8], uuid: Uuid, splits: &PortSplits) -> Result<Vec<u8>, RecordError> {
+pub fn renumber_ports(record: &[u8], uuid: Uuid, splits: &PortRenumbering) -> Result<Vec<u8>, RecordError> {
     let (mut kept, version) = restore_versioned(record, uuid, false)?;
     if version > 4 || splits.pairs.is_empty() {
         return Ok(record.to_vec());
     }
-    kept.reservations = Arc::new(kept.reservations.split_ports(splits));
+    kept.reservations = Arc::new(kept.reservations.renumber_ports(splits));
     let state_of = |from| kept.access.iter().find(|(port, _)| *port == from).map(|(_, state)| *state);
     let states = splits.pairs.iter().filter_map(|(from, to)| Some((*to, state_of(*from)?)));
     let mut access: Vec<_> = states.collect();
@@ -377,11 +377,11 @@ mod tests {
         let port = |number| PortId(number);
         let old = restore(&fourth(), UUID, false).unwrap();
         assert_eq!(old.access, [(port(1), Access::Inaccessible)]);
-        let splits = |pairs: &[(u16, u16)], gone: &[u16]| PortSplits {
+        let splits = |pairs: &[(u16, u16)], gone: &[u16]| PortRenumbering {
             pairs: pairs.iter().map(|(from, to)| (port(*from), port(*to))).collect(),
             gone: gone.iter().copied().map(port).collect(),
         };
-        let split = split_ports(&fourth(), UUID, &splits(&[(1, 9)], &[])).unwrap();
+        let split = renumber_ports(&fourth(), UUID, &splits(&[(1, 9)], &[])).unwrap();
         let kept = restore(&split, UUID, false).unwrap();
         let who = |name: &str, port| {
             let (name, isid) = (name.into(), [0x40, 0, 0, 0, 0, 7]);
@@ -398,14 +398,14 @@ mod tests {
         assert_eq!(kept.access, [(port(1), Access::Inaccessible), (port(9), Access::Inaccessible)]);
         assert_eq!(kept.reservations.host_nqn(&[4; 16]).map(|nqn| &**nqn), Some("nqn.h"));
         // By the old number nothing leads to the volume any more.
-        let moved = split_ports(&fourth(), UUID, &splits(&[(1, 9)], &[1])).unwrap();
+        let moved = renumber_ports(&fourth(), UUID, &splits(&[(1, 9)], &[1])).unwrap();
         let kept = restore(&moved, UUID, false).unwrap();
         assert_eq!(registered(&kept), [(later.clone(), 1), (b, 2), (host, 3)]);
         assert!(kept.reservations.is_holder(&later));
         assert_eq!(kept.access, [(port(9), Access::Inaccessible)]);
         // What this release wrote says of each port what it means.
-        assert_eq!(split_ports(&split, UUID, &splits(&[(2, 8)], &[2])).unwrap(), split);
-        assert_eq!(split_ports(&fourth(), UUID, &splits(&[], &[])).unwrap(), fourth());
+        assert_eq!(renumber_ports(&split, UUID, &splits(&[(2, 8)], &[2])).unwrap(), split);
+        assert_eq!(renumber_ports(&fourth(), UUID, &splits(&[], &[])).unwrap(), fourth());
     }
 
     #[test]

@@ -32,8 +32,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     report::{
         AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
-        SettingsReport, ShardReport, StatusReport, SubsystemReport, SwitchReport, TargetReport, VolumeReport,
-        line::LineReport,
+        SettingsReport, ShardReport, StatusReport, SubsystemReport, TargetReport, TargetSwitchReport,
+        VolumeReport, line::LineReport,
     },
     secret_url::SecretUrl,
 };
@@ -263,7 +263,7 @@ pub enum Answer {
     /// One target.
     Target(TargetReport),
     /// Targets that were to be started or stopped.
-    Switched(Vec<SwitchReport>),
+    Switched(Vec<TargetSwitchReport>),
     /// What targets are set to.
     Settings(Vec<SettingsReport>),
     /// What became of lines.

@@ -102,7 +102,7 @@ pub struct TargetReport {
 
 /// What was done with a target that was to be started or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SwitchReport {
+pub struct TargetSwitchReport {
     /// Its name.
     pub target: String,
     /// `started`, `reloaded`, `running`, `stopped` or `stopped before`.

@@ -44,7 +44,7 @@ use control::{
 use process::{
     exit::{Exit, Failure},
     log,
-    paths::Paths,
+    paths::DefaultPaths,
 };
 use recovery::held::Attachments;
 
@@ -63,7 +63,7 @@ const DEMO: (&str, &str) = ("demo", "ram:256M");
 /// Serves until `ending` is asked for. Writes the `listening` lines and `ready` to `out`.
 pub fn serve(
     args: &ServeArgs,
-    paths: &Paths,
+    paths: &DefaultPaths,
     start: StartEngine,
     ending: &Arc<StopSignal>,
     out: Box<dyn Write + Send>,
@@ -139,7 +139,7 @@ fn planned(mut draft: Draft, args: &ServeArgs, created: Vec<Volume>, sink: &Sink
 }
 
 /// How the files are read again while the daemon runs.
-fn again(args: &ServeArgs, paths: &Paths) -> PlanReader {
+fn again(args: &ServeArgs, paths: &DefaultPaths) -> PlanReader {
     let (args, paths) = (args.clone(), paths.clone());
     Box::new(move |created| {
         let sink = Sink::default();
@@ -155,7 +155,7 @@ fn again(args: &ServeArgs, paths: &Paths) -> PlanReader {
 }
 
 /// The configuration file, or a foreign one, then the command line; and what became of foreign lines.
-fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> (Draft, Vec<LineReport>) {
+fn read(args: &ServeArgs, paths: &DefaultPaths, sink: &Sink) -> (Draft, Vec<LineReport>) {
     let mut lines = Vec::new();
     let mut draft = match (&args.chiscsi, &args.config) {
         (Some(path), _) => {

@@ -125,15 +125,15 @@ impl Write for Out {
 }
 
 struct Running {
-    paths: Paths,
+    paths: DefaultPaths,
     ending: Arc<StopSignal>,
     said: String,
     thread: thread::JoinHandle<Result<Exit, Failure>>,
 }
 
-fn paths(root: &tempfile::TempDir) -> Paths {
+fn paths(root: &tempfile::TempDir) -> DefaultPaths {
     let at = |name: &str| -> PathBuf { root.path().join(name) };
-    Paths { config: at("etc/blockwire.toml"), control: at("run/control.sock"), state: at("state") }
+    DefaultPaths { config: at("etc/blockwire.toml"), control: at("run/control.sock"), state: at("state") }
 }
 
 /// The options of `serve`, as the command line has them.

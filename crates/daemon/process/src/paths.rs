@@ -4,7 +4,7 @@ use std::{env, path::PathBuf};
 
 /// Default places.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
+pub struct DefaultPaths {
     /// The configuration file, read if it exists.
     pub config: PathBuf,
     /// The control socket.
@@ -13,11 +13,11 @@ pub struct Paths {
     pub state: PathBuf,
 }
 
-impl Paths {
+impl DefaultPaths {
     /// The places of the user who runs this process.
     pub fn of_process() -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        Paths::of(uid, |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
+        DefaultPaths::of(uid, |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
     }
 
     /// The places of `uid` with the environment `var`. Relative paths in XDG variables are ignored,
@@ -27,7 +27,7 @@ impl Paths {
         let runtime_given = var("RUNTIME_DIRECTORY").filter(|path| path.is_absolute());
         if uid == 0 || runtime_given.is_some() || state_given.is_some() {
             // systemd names these directories for a unit, who it runs as.
-            return Paths {
+            return DefaultPaths {
                 config: "/etc/blockwire/blockwire.toml".into(),
                 control: runtime_given.unwrap_or_else(|| "/run/blockwire".into()).join("control.sock"),
                 state: state_given.unwrap_or_else(|| "/var/lib/blockwire".into()),
@@ -37,7 +37,7 @@ impl Paths {
         let xdg = |name: &str, usual: PathBuf| {
             var(name).filter(|path| path.is_absolute()).unwrap_or(usual).join("blockwire")
         };
-        Paths {
+        DefaultPaths {
             config: xdg("XDG_CONFIG_HOME", home.join(".config")).join("blockwire.toml"),
             control: match var("XDG_RUNTIME_DIR").filter(|path| path.is_absolute()) {
                 Some(directory) => directory.join("blockwire/control.sock"),
@@ -53,8 +53,9 @@ mod tests {
     use super::*;
 
     fn of(uid: u32, vars: &[(&str, &str)]) -> [String; 3] {
-        let paths =
-            Paths::of(uid, |name| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()));
+        let paths = DefaultPaths::of(uid, |name| {
+            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        });
         [paths.config, paths.control, paths.state].map(|path| path.to_string_lossy().into_owned())
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use super::running_process::Process;
 use process::exit::Failure;
 use process::owned::Dir;
-use process::paths::Paths;
+use process::paths::DefaultPaths;
 
 /// The longest record, in bytes; a stripe's name has those of its legs.
 pub(super) const RECORD_MAX: u64 = 256 << 10;
@@ -89,7 +89,7 @@ pub struct AttachRecord {
 
 /// Where records are, and sockets and directories that nobody named: beside the control socket.
 pub fn dir(control: Option<&Path>) -> PathBuf {
-    let usual = Paths::of_process().control;
+    let usual = DefaultPaths::of_process().control;
     let control = control.unwrap_or(&usual);
     control.parent().unwrap_or(Path::new("/run/blockwire")).join("attached")
 }

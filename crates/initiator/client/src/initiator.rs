@@ -487,10 +487,10 @@ impl Initiator {
     /// happened to it, so who asks takes all that has ended of it: a loop over thousands of volumes looks
     /// at those alone that did something.
     #[inline]
-    pub fn poll_busy(&mut self) -> Option<Handle> {
+    pub fn poll_ended_volume(&mut self) -> Option<Handle> {
         match self.ended.first() {
             Some((volume, _)) => Some(*volume),
-            None => self.inline.take(|client| client.poll_busy()),
+            None => self.inline.take(|client| client.poll_ended_volume()),
         }
     }
 

@@ -317,7 +317,7 @@ impl<P: Path> Client<P> {
     /// A volume that [`Client::poll_done`] may have something for. It is named again only after more has
     /// happened to it, so who asks takes all that has ended of it.
     #[inline]
-    pub fn poll_busy(&mut self) -> Option<Handle> {
+    pub fn poll_ended_volume(&mut self) -> Option<Handle> {
         loop {
             let tag = self.busy.pop_front()?;
             if let Some(slot) = self.slots.get_mut(tag) {

@@ -74,7 +74,7 @@ pub struct Trace {
 
 impl Trace {
     /// A trace that is off.
-    pub fn new() -> Self {
+    pub fn off() -> Self {
         Self::default()
     }
 
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_trace_that_is_off_makes_no_value_and_one_that_is_on_is_bounded() {
-        let mut trace = Trace::new();
+        let mut trace = Trace::off();
         trace.field(Time(1), (0, "Connect"), Side::Us, "SUBNQN", || unreachable!("nobody listens"));
         assert_eq!(trace.poll(), None);
         trace.turn(true);

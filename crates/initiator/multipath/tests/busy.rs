@@ -15,20 +15,20 @@ fn a_volume_that_ended_something_is_named_once() {
     let volumes = [add(), add(), add()];
     assert_eq!(volumes.map(|volume| volume.slot()), [0, 1, 2]);
     client.turn(&mut cx);
-    while client.poll_busy().is_some() {}
+    while client.poll_ended_volume().is_some() {}
     let flush = |id| Io { id: IoId(id), epoch: Epoch(0), op: Op::Flush, payload: Payload::None };
     for id in 0..2 {
         client.submit(&mut cx, volumes[1], flush(id)).unwrap();
         client.turn(&mut cx);
     }
-    assert_eq!(client.poll_busy(), Some(volumes[1]));
-    assert_eq!(client.poll_busy(), None, "it is named once for both");
+    assert_eq!(client.poll_ended_volume(), Some(volumes[1]));
+    assert_eq!(client.poll_ended_volume(), None, "it is named once for both");
     let ended = [(); 3].map(|()| client.poll_done(volumes[1]).map(|done| done.id.0));
     assert_eq!(ended, [Some(0), Some(1), None]);
     client.submit(&mut cx, volumes[1], flush(2)).unwrap();
     client.submit(&mut cx, volumes[2], flush(3)).unwrap();
     client.turn(&mut cx);
     client.forget(volumes[1]);
-    assert_eq!(client.poll_busy(), Some(volumes[2]), "what is forgotten is not named");
-    assert_eq!(client.poll_busy(), None);
+    assert_eq!(client.poll_ended_volume(), Some(volumes[2]), "what is forgotten is not named");
+    assert_eq!(client.poll_ended_volume(), None);
 }

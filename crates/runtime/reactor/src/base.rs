@@ -16,7 +16,7 @@ use volume::{DiskId, DiskOp};
 use crate::blocking::{BlockingCall, BlockingPool};
 use crate::config::TcpOptions;
 use crate::counters::Counters;
-use crate::disk::{Call, DiskFile, Disks, PendingCall};
+use crate::disk::{DiskFile, DiskSyscall, Disks, PendingCall};
 use crate::event::Event;
 use crate::flight::Flights;
 use crate::mail::{Bell, Door, Incoming, Letter, Posted};
@@ -393,7 +393,7 @@ impl<M> Base<M> {
 
     /// Puts a disk operation in a slot and says what to call for it; `None` if there is no such disk,
     /// which the endpoint hears.
-    pub(crate) fn start_disk_call(&mut self, op: DiskOp) -> Option<(u32, Call)> {
+    pub(crate) fn start_disk_call(&mut self, op: DiskOp) -> Option<(u32, DiskSyscall)> {
         let Some(file) = self.disks.file(op.disk) else {
             self.events.push_back(Event::Disk(op, Err(Errno(libc::ENODEV))));
             return None;
@@ -403,7 +403,7 @@ impl<M> Base<M> {
     }
 
     /// Gives a call to the blocking threads.
-    pub(crate) fn block_on(&mut self, disk: DiskId, slot: u32, call: Call) {
+    pub(crate) fn block_on(&mut self, disk: DiskId, slot: u32, call: DiskSyscall) {
         self.jobs.put(BlockingCall { disk, shard: self.id.0, slot, call });
     }
 

@@ -14,7 +14,7 @@ use std::thread;
 use buf::Errno;
 use volume::DiskId;
 
-use crate::disk::{Call, CallKind};
+use crate::disk::{CallKind, DiskSyscall};
 use crate::mail::{Door, Letter};
 
 /// How often in a row a call may be interrupted. These threads take no signal that the process handles, so once
@@ -32,7 +32,7 @@ pub(crate) struct BlockingCall {
     pub(crate) disk: DiskId,
     pub(crate) shard: u16,
     pub(crate) slot: u32,
-    pub(crate) call: Call,
+    pub(crate) call: DiskSyscall,
 }
 
 /// How a call has ended, and the data that a search has found.
@@ -50,7 +50,7 @@ impl BlockingPool {
     fn start_with<M: Send + 'static>(
         shared: usize,
         doors: Arc<[Door<M>]>,
-        perform: fn(Call) -> CallResult,
+        perform: fn(DiskSyscall) -> CallResult,
     ) -> io::Result<Self> {
         let jobs = BlockingPool::without_threads(shared);
         let workers = Workers { queue: jobs.0.clone(), doors, perform };
@@ -195,7 +195,7 @@ impl State {
 struct Workers<M> {
     queue: Arc<Queue>,
     doors: Arc<[Door<M>]>,
-    perform: fn(Call) -> CallResult,
+    perform: fn(DiskSyscall) -> CallResult,
 }
 
 impl<M: Send + 'static> Workers<M> {
@@ -245,14 +245,14 @@ impl<M: Send + 'static> Workers<M> {
     }
 }
 
-fn perform(call: Call) -> CallResult {
+fn perform(call: DiskSyscall) -> CallResult {
     let fd = call.fd;
     let came = match call.kind {
         // SAFETY: the list and the memory that it names are valid and stand still until the call has
-        // ended (see `Call`).
+        // ended (see `DiskSyscall`).
         CallKind::Read { iov, count, offset } => retry(|| {
             // SAFETY: the list and the memory that it names are valid and stand still until the call
-            // has ended (see `Call`).
+            // has ended (see `DiskSyscall`).
             unsafe { libc::preadv(fd, iov, count as i32, offset as i64) }
         }),
         // SAFETY: as for the read.
@@ -382,7 +382,7 @@ mod tests {
             disk: DiskId(disk),
             shard: 0,
             slot,
-            call: Call { fd: disk as i32, waits_for_others: false, kind: CallKind::Sync },
+            call: DiskSyscall { fd: disk as i32, waits_for_others: false, kind: CallKind::Sync },
         }
     }
 
@@ -406,7 +406,7 @@ mod tests {
     const HANGS: std::ops::Range<i32> = 100..200;
     static STUCK: Mutex<()> = Mutex::new(());
 
-    fn hangs(call: Call) -> CallResult {
+    fn hangs(call: DiskSyscall) -> CallResult {
         if HANGS.contains(&call.fd) {
             drop(STUCK.lock().unwrap_or_else(PoisonError::into_inner));
         }

@@ -83,7 +83,7 @@ pub(crate) struct PendingCall {
 /// The system call for a disk operation. Addresses point into the memory of a [`PendingCall`] slot's
 /// operation and into its list, both of which stay until the call has ended.
 #[derive(Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct DiskSyscall {
     pub(crate) fd: RawFd,
     /// Calls of this file wait for another process even if they are asked not to wait.
     pub(crate) waits_for_others: bool,
@@ -104,7 +104,7 @@ pub(crate) enum CallKind {
 
 // SAFETY: the addresses are of memory that nobody touches until the call has ended: the operation
 // and the list stand still in their slot, which is given back by the shard when it hears of the end.
-unsafe impl Send for Call {}
+unsafe impl Send for DiskSyscall {}
 
 impl PendingCall {
     /// The disk whose operation is out.
@@ -113,7 +113,7 @@ impl PendingCall {
     }
 
     /// Puts an operation in, and says what to call for it.
-    pub(crate) fn start(&mut self, file: Rc<DiskFile>, mut op: DiskOp) -> Call {
+    pub(crate) fn start(&mut self, file: Rc<DiskFile>, mut op: DiskOp) -> DiskSyscall {
         self.iov.clear();
         let (fd, waits_for_others) = (file.fd(), file.waits_for_others);
         let kind = match &mut op.kind {
@@ -137,7 +137,7 @@ impl PendingCall {
         // moves no byte of them.
         self.op = Some(op);
         self.file = Some(file);
-        Call { fd, waits_for_others, kind }
+        DiskSyscall { fd, waits_for_others, kind }
     }
 
     /// Takes the operation out again; `None` if none was started.

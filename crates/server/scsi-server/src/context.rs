@@ -11,8 +11,8 @@ use scsi::copy::CopyState;
 use scsi::sense::Sense;
 use volume::{ByVolume, Io, Op, Refusal, RequestId, Shard, VolumeId, VolumeRequest};
 
+use crate::after_operation::AfterOperation;
 use crate::functions::Functions;
-use crate::job::Job;
 use crate::nexus::{LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
 use crate::status;
@@ -81,7 +81,7 @@ impl ExecContext {
 
     /// Enters a task of the server's own, that goes on whatever becomes of the task at `slot` or of its
     /// nexus. `None`: too many tasks are in work.
-    pub(crate) fn open_own(&mut self, slot: u32, job: Job) -> Option<u32> {
+    pub(crate) fn open_own(&mut self, slot: u32, job: AfterOperation) -> Option<u32> {
         let Task { key, volume, command, .. } = *self.tasks.get(slot);
         let internal_nexus = self.open_internal_nexus(key.nexus);
         let own = self.tasks.insert(Task {
@@ -106,7 +106,7 @@ impl ExecContext {
     }
 
     /// A task of the server's own is over.
-    pub(crate) fn close_own(&mut self, slot: u32) -> Job {
+    pub(crate) fn close_own(&mut self, slot: u32) -> AfterOperation {
         let own = self.tasks.remove(slot);
         self.close_internal_nexus(own.key.nexus);
         own.job
@@ -260,7 +260,7 @@ impl ExecContext {
     /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
     fn forget_copy(&mut self, slot: u32) {
         let task = self.tasks.get(slot);
-        let Job::Copy(copy) = &task.job else { return };
+        let AfterOperation::Copy(copy) = &task.job else { return };
         let (id, nexus) = (copy.id, task.key.nexus);
         self.copies -= 1;
         if let Some(copy) = id.and_then(|id| self.state_mut(nexus).copy(id))

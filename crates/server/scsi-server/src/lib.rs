@@ -25,11 +25,11 @@
     )
 )]
 
+mod after_operation;
 mod attention;
 mod context;
 mod exec;
 mod functions;
-mod job;
 mod manage;
 mod nexus;
 mod order;

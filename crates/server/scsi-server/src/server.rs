@@ -9,9 +9,9 @@ use scsi::sense::Sense;
 use scsi::status::Status;
 use volume::{Done, InlineIo, RequestId, Shard, View, VolumeId, VolumeRequest};
 
+use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
 use crate::exec;
-use crate::job::Job;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
 use crate::step::{NexusKey, Reply, ServerStep, TaskKey};
@@ -132,7 +132,7 @@ impl Server {
             read_only: entry.read_only,
             phase: Phase::Queued,
             ending: Ending::No,
-            job: Job::Plain,
+            job: AfterOperation::Plain,
         })
     }
 

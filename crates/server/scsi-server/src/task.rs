@@ -4,7 +4,7 @@ use scsi::cdb::Command;
 use scsi::sense::Sense;
 use volume::{IoId, VolumeId};
 
-use crate::job::Job;
+use crate::after_operation::AfterOperation;
 use crate::order::{Attribute, TaskAttribute};
 use crate::step::TaskKey;
 
@@ -76,13 +76,13 @@ pub(crate) struct Task {
     pub(crate) read_only: bool,
     pub(crate) phase: Phase,
     pub(crate) ending: Ending,
-    pub(crate) job: Job,
+    pub(crate) job: AfterOperation,
 }
 
 impl Task {
     /// Whether it is the server's own, and no command of an initiator.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.job, Job::Sanitize(_) | Job::Background(_))
+        matches!(self.job, AfterOperation::Sanitize(_) | AfterOperation::Background(_))
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
             read_only: false,
             phase: Phase::Queued,
             ending: Ending::No,
-            job: Job::Plain,
+            job: AfterOperation::Plain,
         }
     }
 

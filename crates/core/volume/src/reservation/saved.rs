@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
 use crate::nexus::{Identity, PortId};
-use crate::record::PortSplits;
+use crate::record::PortRenumbering;
 use crate::record::reader::Reader;
 
 const PERSIST: u8 = 1;
@@ -36,7 +36,7 @@ impl Reservations {
     }
 
     /// Initiator ports that are registered by a port are by all that have come of it, as far as there is room.
-    pub(crate) fn split_ports(&self, splits: &PortSplits) -> Reservations {
+    pub(crate) fn renumber_ports(&self, splits: &PortRenumbering) -> Reservations {
         let mut state = self.clone();
         for registrant in &self.registrants {
             let Identity::Initiator { port, .. } = &*registrant.identity else { continue };

@@ -10,7 +10,7 @@ use super::{Daemon, Served, refused, unknown};
 use config::plan::{AuthMethod, DigestPolicy, Grant, Host, Limits, Origin, Plan, Protocol, Target, Volume};
 use control::{
     Code, Refused,
-    report::{Setting, SettingsReport, SwitchReport, line::LineReport},
+    report::{Setting, SettingsReport, TargetSwitchReport, line::LineReport},
 };
 
 /// Reads the daemon's files again, together with volumes that were created since.
@@ -18,7 +18,7 @@ pub type PlanReader = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>),
 
 impl Daemon {
     /// Starts stopped targets, and reads them again if they come from a file. `None`: the running ones; an empty list: all.
-    pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<SwitchReport>, Refused> {
+    pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<TargetSwitchReport>, Refused> {
         let _turn = self.volumes.lock_changes()?;
         let (known, lines) = self.targets_again()?;
         let mut ways = self.volumes.served().ways.clone();
@@ -48,7 +48,7 @@ impl Daemon {
                     "started"
                 }
             };
-            done.push(SwitchReport { target: name, done: what.to_owned() });
+            done.push(TargetSwitchReport { target: name, done: what.to_owned() });
         }
         self.volumes.engine.set_ways(&ways).map_err(|why| refused(&why))?;
         let mut served = self.volumes.served();
@@ -64,7 +64,7 @@ impl Daemon {
     }
 
     /// Stops targets: their sessions are asked to log out, and none can log in. An empty list: all.
-    pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<SwitchReport>, Refused> {
+    pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<TargetSwitchReport>, Refused> {
         let _turn = self.volumes.lock_changes()?;
         let (mut ways, before) = {
             let served = self.volumes.served();
@@ -77,9 +77,12 @@ impl Daemon {
         let is_meant = |target: &Target| names.is_empty() || names.contains(&target.name);
         let stopped: Vec<Target> = ways.targets.extract_if(.., |target| is_meant(target)).collect();
         self.volumes.engine.set_ways(&ways).map_err(|why| refused(&why))?;
-        let report =
-            |target: &Target, done: &str| SwitchReport { target: target.name.clone(), done: done.to_owned() };
-        let mut done: Vec<SwitchReport> = stopped.iter().map(|target| report(target, "stopped")).collect();
+        let report = |target: &Target, done: &str| TargetSwitchReport {
+            target: target.name.clone(),
+            done: done.to_owned(),
+        };
+        let mut done: Vec<TargetSwitchReport> =
+            stopped.iter().map(|target| report(target, "stopped")).collect();
         done.extend(before.iter().filter(|one| is_meant(one)).map(|one| report(one, "stopped before")));
         for target in &stopped {
             tracing::info!(target = target.name, done = "stopped", "target");

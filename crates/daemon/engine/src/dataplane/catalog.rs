@@ -9,7 +9,7 @@ use std::{
 };
 
 use shard::Exports;
-use volume::{PortSplits, Shared, VolumeId};
+use volume::{PortRenumbering, Shared, VolumeId};
 
 use super::{
     exports::{FixedSettings, KnownVolume},
@@ -106,7 +106,7 @@ impl Catalog {
     }
 
     /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
-    pub fn split_ports(&self, volume: &VolumeName, frame: &FixedSettings) -> PortSplits {
+    pub fn renumber_ports(&self, volume: &VolumeName, frame: &FixedSettings) -> PortRenumbering {
         self.target_ports.split(&self.ways.targets, volume, frame.numbers())
     }
 

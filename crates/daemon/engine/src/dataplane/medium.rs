@@ -4,7 +4,9 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use backends::{AnyLeg, File, FileDisk, Null, Stripe};
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
-use volume::{DiskId, Facts, Gauge, Geometry, PortSplits, Ram, RamDisk, Shared, Uuid, VolumeId, VolumeOwner};
+use volume::{
+    DiskId, Facts, Gauge, Geometry, PortRenumbering, Ram, RamDisk, Shared, Uuid, VolumeId, VolumeOwner,
+};
 
 use super::{exports::revision, notes::Notes, usage::Usage};
 use crate::{
@@ -260,7 +262,7 @@ impl Medium {
         id: VolumeId,
         shards: u16,
         oui: Option<[u8; 3]>,
-        (state, splits): (&StateDir, &PortSplits),
+        (state, splits): (&StateDir, &PortRenumbering),
         usage: &Usage,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
@@ -281,7 +283,7 @@ impl Medium {
         };
         let record = record_of(store);
         let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
-        let saved = saved.map(|saved| volume::split_ports(&saved, uuid, splits)).transpose();
+        let saved = saved.map(|saved| volume::renumber_ports(&saved, uuid, splits)).transpose();
         let restored = saved.and_then(|saved| {
             let persist = store.volume.spec.persist;
             VolumeOwner::restore(facts.clone(), self.geometry(), shards, persist, saved.as_deref())

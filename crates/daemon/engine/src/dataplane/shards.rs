@@ -374,7 +374,7 @@ impl Engine for Shards {
             why
         };
         let medium = Medium::of(store, &disks, shards, (&self.notes, id)).map_err(give_up)?;
-        let records = (&*self.state, &catalog.split_ports(&store.volume.name, &self.frame));
+        let records = (&*self.state, &catalog.renumber_ports(&store.volume.name, &self.frame));
         let specs = medium.specs(store, id, shards, self.oui, records, &self.usage).map_err(give_up)?;
         let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped);
         let entry = CatalogVolume::of(store, medium, shared.map_err(give_up)?);

@@ -59,7 +59,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         let disks: Vec<Option<DiskId>> = disks.collect();
         let id = catalog.give().ok_or_else(no_number)?;
         let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
-            let records = (&*state, &catalog.split_ports(&store.volume.name, &frame));
+            let records = (&*state, &catalog.renumber_ports(&store.volume.name, &frame));
             let specs = medium.specs(store, id, shards, plan.oui, records, &usage)?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
             Ok((CatalogVolume::of(store, medium, shared), specs))

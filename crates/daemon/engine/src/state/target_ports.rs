@@ -10,7 +10,7 @@
 //! ([`TargetPorts::split`]).
 
 use serde::{Deserialize, Serialize};
-use volume::{PortId, PortSplits};
+use volume::{PortId, PortRenumbering};
 
 use super::{
     StateDir, StateError,
@@ -115,8 +115,8 @@ impl TargetPorts {
     }
 
     /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
-    pub fn split(&self, targets: &[Target], volume: &VolumeName, groups: &Ports) -> PortSplits {
-        let mut splits = PortSplits::default();
+    pub fn split(&self, targets: &[Target], volume: &VolumeName, groups: &Ports) -> PortRenumbering {
+        let mut splits = PortRenumbering::default();
         let leading: Vec<&Target> =
             targets.iter().filter(|target| target.leads_to(volume.as_str())).collect();
         for one in self.entries.iter().filter(|one| one.split) {
@@ -195,7 +195,7 @@ mod tests {
         let mut given = TargetPorts::load(&state, &groups).unwrap();
         assert!(given.give(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[8, 9], [6, 7], [1, 2]]);
-        assert_eq!(given.split(&targets, &volume("v"), &groups), PortSplits::default());
+        assert_eq!(given.split(&targets, &volume("v"), &groups), PortRenumbering::default());
         // A new portal group gets none of these.
         let mut more = groups.clone();
         more.give(&[(Protocol::Nvme, 9)], given.last()).unwrap();
@@ -221,10 +221,10 @@ mod tests {
         // By the first `v` is still reached, and `w` was by the second alone.
         let pairs = vec![(PortId(1), PortId(4)), (PortId(2), PortId(5))];
         for (name, gone) in [("v", vec![]), ("w", vec![PortId(1), PortId(2)])] {
-            let splits = PortSplits { pairs: pairs.clone(), gone };
+            let splits = PortRenumbering { pairs: pairs.clone(), gone };
             assert_eq!(given.split(&targets, &volume(name), &groups), splits, "{name}");
         }
-        assert_eq!(given.split(&targets, &volume("x"), &groups), PortSplits::default());
+        assert_eq!(given.split(&targets, &volume("x"), &groups), PortRenumbering::default());
         // Later ones have their own, also where a target comes to share a volume.
         let mut given = given;
         targets.push(target(Some("iqn.x:d"), &["x"]));
@@ -232,7 +232,7 @@ mod tests {
         targets[2].luns.extend(shared);
         assert!(given.give(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[1, 2], [4, 5], [6, 7], [8, 9]]);
-        assert_eq!(given.split(&targets, &volume("x"), &groups), PortSplits::default());
+        assert_eq!(given.split(&targets, &volume("x"), &groups), PortRenumbering::default());
     }
 
     #[test]

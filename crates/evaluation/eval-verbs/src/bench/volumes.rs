@@ -226,7 +226,7 @@ impl Volumes {
             let (handle, at) = match self.busy {
                 Some(busy) => busy,
                 None => {
-                    let handle = self.initiator.poll_busy()?;
+                    let handle = self.initiator.poll_ended_volume()?;
                     let at = self.remote.get(handle.slot()).copied().unwrap_or(usize::MAX);
                     *self.busy.insert((handle, at))
                 }

@@ -81,7 +81,7 @@ impl Discovery {
             hops: Vec::new(),
             targets: None,
             outcome: None,
-            trace: Trace::new(),
+            trace: Trace::off(),
             texts: Texts::default(),
             touched: false,
             question,

@@ -199,7 +199,7 @@ impl IscsiPath {
             look_again: None,
             look_after: probing::LOOK_AGAIN,
             events: VecDeque::new(),
-            trace: Trace::new(),
+            trace: Trace::off(),
             texts: Texts::default(),
             touched: false,
             stirred: false,

@@ -131,7 +131,7 @@ impl Discovery {
         Discovery {
             settings: settings.sane(),
             links: Links::default(),
-            trace: Trace::new(),
+            trace: Trace::off(),
             admin_commands: AdminCommands::new(),
             setup: None,
             reading: None,

@@ -142,7 +142,7 @@ impl NvmePath {
         NvmePath {
             settings: settings.sane(),
             links: Links::default(),
-            trace: Trace::new(),
+            trace: Trace::off(),
             events: VecDeque::new(),
             state: State::Down,
             association: 0,

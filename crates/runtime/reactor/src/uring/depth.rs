@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use io_uring::Submitter;
 use volume::DiskId;
 
-use crate::disk::Call;
+use crate::disk::DiskSyscall;
 
 /// Calls of one disk that the ring has at most: as many as the kernel queues for a device by itself.
 const DEPTH_MAX: usize = 256;
@@ -30,12 +30,12 @@ pub(super) struct Depths {
 struct Depth {
     out: usize,
     /// With the slots that they stand in.
-    waiting: VecDeque<(u32, Call)>,
+    waiting: VecDeque<(u32, DiskSyscall)>,
 }
 
 impl Depths {
     /// Whether the ring may have a call now; else it is kept until [`Depths::end`] gives it.
-    pub(super) fn start(&mut self, ring: &Submitter<'_>, disk: DiskId, slot: u32, call: Call) -> bool {
+    pub(super) fn start(&mut self, ring: &Submitter<'_>, disk: DiskId, slot: u32, call: DiskSyscall) -> bool {
         let at = disk.0 as usize;
         if at >= self.disks.len() {
             self.disks.resize_with(at + 1, Depth::default);
@@ -53,7 +53,7 @@ impl Depths {
     }
 
     /// A call of a disk has ended; the one that the ring may have instead.
-    pub(super) fn end(&mut self, disk: DiskId) -> Option<(u32, Call)> {
+    pub(super) fn end(&mut self, disk: DiskId) -> Option<(u32, DiskSyscall)> {
         let of = self.disks.get_mut(disk.0 as usize)?;
         let next = of.waiting.pop_front();
         if next.is_none() {

@@ -31,7 +31,7 @@ use volume::DiskOp;
 
 use crate::base::Base;
 use crate::clock;
-use crate::disk::{Call, CallKind};
+use crate::disk::{CallKind, DiskSyscall};
 use crate::event::Event;
 use crate::flight::Flights;
 use crate::shard::{link_of, tag_of};
@@ -350,7 +350,7 @@ impl<M> Driver<M> for Uring<'_, M> {
 }
 
 /// The submission for a disk call; `None` for those that the kernel gives to a thread anyway.
-fn disk_entry(call: Call) -> Option<Entry> {
+fn disk_entry(call: DiskSyscall) -> Option<Entry> {
     let fd = Fd(call.fd);
     let entry = match call.kind {
         CallKind::Read { iov, count, offset } => opcode::Readv::new(fd, iov, count).offset(offset).build(),

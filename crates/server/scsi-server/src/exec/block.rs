@@ -9,8 +9,8 @@ use scsi::sense::Sense;
 use volume::{Durability, Op, Refusal, Span};
 
 use super::{fail, good};
+use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
-use crate::job::Job;
 use crate::step::Reply;
 
 pub(crate) fn span(transfer: Transfer) -> Span {
@@ -73,7 +73,7 @@ pub(crate) fn read(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
 pub(crate) fn finish_read(ctx: &mut ExecContext, slot: u32, transfer: Transfer, payload: Payload) {
     let cached = ctx.unit_of(slot).view.geometry.write_cache;
     if transfer.fua && cached && admit(ctx, slot, &Op::Flush).is_ok() {
-        ctx.tasks.get_mut(slot).job = Job::FlushAfterRead(Box::new(payload.into_sg()));
+        ctx.tasks.get_mut(slot).job = AfterOperation::FlushAfterRead(Box::new(payload.into_sg()));
         return ctx.submit(slot, Op::Flush, Payload::None, 0);
     }
     give_read(ctx, slot, transfer, payload.into_sg());
@@ -82,8 +82,10 @@ pub(crate) fn finish_read(ctx: &mut ExecContext, slot: u32, transfer: Transfer, 
 /// What READ with FUA has read is stable.
 pub(crate) fn read_is_stable(ctx: &mut ExecContext, slot: u32) {
     let task = ctx.tasks.get_mut(slot);
-    match (std::mem::replace(&mut task.job, Job::Plain), task.command) {
-        (Job::FlushAfterRead(data), scsi::Command::Read(transfer)) => give_read(ctx, slot, transfer, *data),
+    match (std::mem::replace(&mut task.job, AfterOperation::Plain), task.command) {
+        (AfterOperation::FlushAfterRead(data), scsi::Command::Read(transfer)) => {
+            give_read(ctx, slot, transfer, *data)
+        }
         // Only READ has such a job.
         _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
@@ -127,7 +129,7 @@ pub(crate) fn durability(transfer: Transfer) -> Durability {
 }
 
 /// The payload of a WRITE is here.
-pub(crate) fn written(ctx: &mut ExecContext, slot: u32, transfer: Transfer, data: Sg) {
+pub(crate) fn submit_write(ctx: &mut ExecContext, slot: u32, transfer: Transfer, data: Sg) {
     let op = write_op(transfer, Some(blocks_of(ctx, slot, &data)));
     ctx.submit(slot, op, Payload::Out(data), 0);
 }
@@ -149,7 +151,7 @@ pub(crate) fn write_and_verify(ctx: &mut ExecContext, slot: u32, verify: Verify)
 /// The payload of a WRITE AND VERIFY is here.
 pub(crate) fn verified_write(ctx: &mut ExecContext, slot: u32, verify: Verify, data: Sg) {
     let op = write_op(verify_write(verify), Some(blocks_of(ctx, slot, &data)));
-    ctx.tasks.get_mut(slot).job = Job::VerifyAfterWrite;
+    ctx.tasks.get_mut(slot).job = AfterOperation::VerifyAfterWrite;
     ctx.submit(slot, op, Payload::Out(data), 0);
 }
 
@@ -161,7 +163,7 @@ pub(crate) fn verify_after_write(ctx: &mut ExecContext, slot: u32, payload: Payl
     };
     let data = payload.into_sg();
     let span = Span { lba: verify.lba, blocks: blocks_of(ctx, slot, &data) };
-    ctx.tasks.get_mut(slot).job = Job::Plain;
+    ctx.tasks.get_mut(slot).job = AfterOperation::Plain;
     match verify.check {
         ByteCheck::None => ctx.submit(slot, Op::Verify(span), Payload::None, 0),
         ByteCheck::Compare | ByteCheck::CompareOne => {
@@ -179,14 +181,14 @@ pub(crate) fn receive_exactly(ctx: &mut ExecContext, slot: u32, bytes: u64, fua:
         return length_mismatch(ctx, slot, bytes);
     }
     if fua && ctx.unit_of(slot).view.geometry.write_cache {
-        ctx.tasks.get_mut(slot).job = Job::Flush;
+        ctx.tasks.get_mut(slot).job = AfterOperation::Flush;
     }
     ctx.receive(slot, bytes as u32);
 }
 
 /// What was written by an operation without an option for it is made stable.
 pub(crate) fn make_stable(ctx: &mut ExecContext, slot: u32) {
-    ctx.tasks.get_mut(slot).job = Job::LastFlush;
+    ctx.tasks.get_mut(slot).job = AfterOperation::LastFlush;
     ctx.submit(slot, Op::Flush, Payload::None, 0);
 }
 

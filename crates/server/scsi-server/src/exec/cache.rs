@@ -15,8 +15,8 @@ use volume::{Failure, Op, Refusal, Span};
 
 use super::block::{admit, submit_admitted};
 use super::good;
+use crate::after_operation::{AfterOperation, Background};
 use crate::context::ExecContext;
-use crate::job::{Background, Job};
 use crate::status;
 
 /// Operations that go on at once behind answered commands, per nexus and logical unit. Each flush covers all
@@ -78,7 +78,9 @@ pub(crate) fn start_background(ctx: &mut ExecContext, slot: u32, op: &Op) -> boo
         return false;
     }
     let background = Background { nexus: key.nexus, lun, serial, hint };
-    let Some(own) = ctx.open_own(slot, Job::Background(Box::new(background))) else { return false };
+    let Some(own) = ctx.open_own(slot, AfterOperation::Background(Box::new(background))) else {
+        return false;
+    };
     if let Some(state) = ctx.state_mut(key.nexus).lun(lun, serial) {
         state.flushes += 1;
     }
@@ -88,7 +90,7 @@ pub(crate) fn start_background(ctx: &mut ExecContext, slot: u32, op: &Op) -> boo
 
 /// An operation in the background has ended.
 pub(crate) fn ended(ctx: &mut ExecContext, slot: u32, failure: Option<Failure>) {
-    let Job::Background(background) = ctx.close_own(slot) else {
+    let AfterOperation::Background(background) = ctx.close_own(slot) else {
         // No other job comes here.
         return;
     };

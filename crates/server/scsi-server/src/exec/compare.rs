@@ -8,8 +8,8 @@ use volume::{Op, Span};
 
 use super::block::{admit, admit_transfer, receive_exactly, submit_admitted};
 use super::good;
+use crate::after_operation::{AfterOperation, CompareOne};
 use crate::context::ExecContext;
-use crate::job::{CompareOne, Job};
 use crate::step::Reply;
 
 /// How much is compared with a repeated block at a time, in bytes.
@@ -49,14 +49,14 @@ pub(crate) fn data(ctx: &mut ExecContext, slot: u32, verify: Verify, data: Sg) {
     for block in pattern.chunks_exact_mut(data.len()) {
         data.copy_to(0, block);
     }
-    ctx.tasks.get_mut(slot).job = Job::CompareOne(Box::new(CompareOne { rest: span }));
+    ctx.tasks.get_mut(slot).job = AfterOperation::CompareOne(Box::new(CompareOne { rest: span }));
     next(ctx, slot, Payload::Out(pattern.freeze().into()));
 }
 
 /// Compares the next blocks with the pattern.
 pub(crate) fn next(ctx: &mut ExecContext, slot: u32, payload: Payload) {
     let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
-    let Job::CompareOne(compare) = &mut ctx.tasks.get_mut(slot).job else {
+    let AfterOperation::CompareOne(compare) = &mut ctx.tasks.get_mut(slot).job else {
         // No other compares a pattern.
         return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };

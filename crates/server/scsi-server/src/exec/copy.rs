@@ -15,8 +15,8 @@ use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
 
 use super::good;
 use super::parameter::contiguous;
+use crate::after_operation::{AfterOperation, CopyRun, CopyStage, Copying};
 use crate::context::ExecContext;
-use crate::job::{CopyRun, CopyStage, Copying, Job};
 use crate::nexus::{COPY_RECORDS_MAX, CopyRecord};
 use crate::status;
 use crate::step::{NexusKey, Reply, TaskKey};
@@ -55,7 +55,7 @@ fn is_full(ctx: &ExecContext) -> bool {
 }
 
 /// The list of an EXTENDED COPY is here.
-pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
+pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     if is_full(ctx) {
         return ctx.respond(slot, Reply::plain(Status::BUSY));
     }
@@ -85,7 +85,7 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     let name = TaskKey { nexus: internal_nexus, tag: u64::from(slot) };
     let copying =
         Copying { id, runs, index: 0, done: 0, bytes: 0, chunk: 0, stage: CopyStage::Read, swaps: 0, name };
-    ctx.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
+    ctx.tasks.get_mut(slot).job = AfterOperation::Copy(Box::new(copying));
     ctx.copies += 1;
     next(ctx, slot);
 }
@@ -208,7 +208,7 @@ fn admit(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Resul
 #[expect(clippy::unreachable, reason = "only a copy's own steps ask, and its task stays one until it ends")]
 fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
     match &mut ctx.tasks.get_mut(slot).job {
-        Job::Copy(copying) => copying,
+        AfterOperation::Copy(copying) => copying,
         _ => unreachable!("an EXTENDED COPY is under way"),
     }
 }

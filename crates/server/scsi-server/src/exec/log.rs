@@ -11,8 +11,8 @@ use scsi::log::{self, Resources, Values};
 use scsi::sense::Sense;
 use volume::{Geometry, Op, Outcome, Span};
 
+use crate::after_operation::{AfterOperation, MappedBlockCount};
 use crate::context::ExecContext;
-use crate::job::{Job, Usage};
 
 /// The least threshold set, in bytes.
 const SET_LEN: u64 = 1 << 20;
@@ -50,7 +50,8 @@ fn answer(ctx: &mut ExecContext, slot: u32, resources: Option<Resources>) {
 
 /// Starts to count.
 fn start(ctx: &mut ExecContext, slot: u32) {
-    ctx.tasks.get_mut(slot).job = Job::Usage(Box::new(Usage { next: 0, mapped: 0 }));
+    ctx.tasks.get_mut(slot).job =
+        AfterOperation::MappedBlockCount(Box::new(MappedBlockCount { next: 0, mapped: 0 }));
     look(ctx, slot, 0);
 }
 
@@ -63,7 +64,7 @@ fn look(ctx: &mut ExecContext, slot: u32, from: u64) {
 /// Some extents are known.
 pub(crate) fn counted(ctx: &mut ExecContext, slot: u32, outcome: Outcome) {
     let geometry = ctx.unit_of(slot).view.geometry;
-    let Job::Usage(usage) = &mut ctx.tasks.get_mut(slot).job else {
+    let AfterOperation::MappedBlockCount(usage) = &mut ctx.tasks.get_mut(slot).job else {
         return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let before = usage.next;

@@ -29,8 +29,8 @@ use scsi::sense::{Sense, SenseKey};
 use scsi::{Command, CommandSet, Data};
 use volume::{Done, Failure, Op, Payload, Refusal, VolumeId};
 
+use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
-use crate::job::Job;
 use crate::order::Attribute;
 use crate::status;
 use crate::step::{Reply, TaskKey};
@@ -192,7 +192,7 @@ pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
 /// Payload of a task is here.
 pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
     match ctx.tasks.get(slot).command {
-        Command::Write(transfer) => block::written(ctx, slot, transfer, data),
+        Command::Write(transfer) => block::submit_write(ctx, slot, transfer, data),
         Command::WriteAndVerify(verify) => block::verified_write(ctx, slot, verify, data),
         Command::OrWrite(transfer) => {
             ctx.submit(slot, Op::Or(block::span(transfer)), Payload::Out(data), 0);
@@ -206,12 +206,12 @@ pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
         Command::Verify(verify) => compare::data(ctx, slot, verify, data),
         Command::WriteSame(same) => provision::same_data(ctx, slot, same, data),
         Command::Unmap { .. } => provision::unmap_list(ctx, slot, &data),
-        Command::ModeSelect(select) => mode::list(ctx, slot, select, &data),
+        Command::ModeSelect(select) => mode::take_parameter_list(ctx, slot, select, &data),
         Command::WriteBuffer(_) => report::echo(ctx, slot, &data),
-        Command::SetTargetPortGroups { .. } => access::list(ctx, slot, &data),
-        Command::ReserveOut(out) => reserve::list(ctx, slot, out, &data),
-        Command::ExtendedCopy { .. } => copy::list(ctx, slot, &data),
-        Command::Sanitize(sanitize) => sanitize::list(ctx, slot, sanitize, &data),
+        Command::SetTargetPortGroups { .. } => access::take_parameter_list(ctx, slot, &data),
+        Command::ReserveOut(out) => reserve::take_parameter_list(ctx, slot, out, &data),
+        Command::ExtendedCopy { .. } => copy::take_parameter_list(ctx, slot, &data),
+        Command::Sanitize(sanitize) => sanitize::take_parameter_list(ctx, slot, sanitize, &data),
         // No other asks for data.
         _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
@@ -221,33 +221,33 @@ pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
 pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
     let Done { result, payload, .. } = done;
     match (&ctx.tasks.get(slot).job, result) {
-        (Job::Copy(_), result) => copy::done(ctx, slot, result, payload),
-        (Job::Sanitize(_), result) => sanitize::done(ctx, slot, result),
-        (Job::Background(_), result) => cache::ended(ctx, slot, result.err()),
+        (AfterOperation::Copy(_), result) => copy::done(ctx, slot, result, payload),
+        (AfterOperation::Sanitize(_), result) => sanitize::done(ctx, slot, result),
+        (AfterOperation::Background(_), result) => cache::ended(ctx, slot, result.err()),
         (_, Err(failure)) => fail(ctx, slot, failure),
-        (Job::Plain, Ok(outcome)) => match ctx.tasks.get(slot).command {
+        (AfterOperation::Plain, Ok(outcome)) => match ctx.tasks.get(slot).command {
             Command::Read(transfer) => block::finish_read(ctx, slot, transfer, payload),
             Command::GetLbaStatus { allocation, .. } => {
                 provision::finish_lba_status(ctx, slot, allocation, outcome);
             }
             _ => good(ctx, slot),
         },
-        (Job::Flush, Ok(_)) => block::make_stable(ctx, slot),
-        (Job::LastFlush, Ok(_)) => good(ctx, slot),
-        (Job::VerifyAfterWrite, Ok(_)) => block::verify_after_write(ctx, slot, payload),
-        (Job::FlushAfterRead(_), Ok(_)) => block::read_is_stable(ctx, slot),
-        (Job::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
-        (Job::Usage(_), Ok(outcome)) => log::counted(ctx, slot, outcome),
-        (Job::Eject, Ok(_)) => power::eject(ctx, slot),
+        (AfterOperation::Flush, Ok(_)) => block::make_stable(ctx, slot),
+        (AfterOperation::LastFlush, Ok(_)) => good(ctx, slot),
+        (AfterOperation::VerifyAfterWrite, Ok(_)) => block::verify_after_write(ctx, slot, payload),
+        (AfterOperation::FlushAfterRead(_), Ok(_)) => block::read_is_stable(ctx, slot),
+        (AfterOperation::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
+        (AfterOperation::MappedBlockCount(_), Ok(outcome)) => log::counted(ctx, slot, outcome),
+        (AfterOperation::Eject, Ok(_)) => power::eject(ctx, slot),
         // Asks are no operations.
-        (Job::Requests(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        (AfterOperation::Requests(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
 /// Ends a task of the server's own whose volume is served no more.
 pub(crate) fn end_own(ctx: &mut ExecContext, slot: u32) {
     match ctx.tasks.get(slot).job {
-        Job::Background(_) => cache::ended(ctx, slot, None),
+        AfterOperation::Background(_) => cache::ended(ctx, slot, None),
         _ => sanitize::end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
     }
 }
@@ -255,7 +255,9 @@ pub(crate) fn end_own(ctx: &mut ExecContext, slot: u32) {
 fn fail(ctx: &mut ExecContext, slot: u32, failure: Failure) {
     let task = ctx.tasks.get(slot);
     let reply = match task.command {
-        Command::CompareAndWrite(_) if matches!(task.job, Job::LastFlush) => status::done_swap_reply(failure),
+        Command::CompareAndWrite(_) if matches!(task.job, AfterOperation::LastFlush) => {
+            status::done_swap_reply(failure)
+        }
         Command::CompareAndWrite(_) => status::swap_reply(failure),
         _ => status::reply(failure),
     };
@@ -266,9 +268,9 @@ fn fail(ctx: &mut ExecContext, slot: u32, failure: Failure) {
 pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
     let task = ctx.tasks.get_mut(slot);
     match (&mut task.job, result) {
-        (Job::Sanitize(_), result) => sanitize::answered(ctx, slot, result),
+        (AfterOperation::Sanitize(_), result) => sanitize::answered(ctx, slot, result),
         (_, Err(refusal)) => ctx.refuse(slot, refusal),
-        (Job::Requests(requests), Ok(())) => match requests.pop_front() {
+        (AfterOperation::Requests(requests), Ok(())) => match requests.pop_front() {
             Some(request) => ctx.request(slot, request),
             None => good(ctx, slot),
         },

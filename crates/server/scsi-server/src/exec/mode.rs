@@ -10,8 +10,8 @@ use volume::VolumeRequest;
 
 use super::good;
 use super::parameter::contiguous;
+use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
-use crate::job::Job;
 
 /// The longest list that is taken: all pages, a header and a long block descriptor fit several times.
 const LIST_MAX: usize = 1024;
@@ -27,13 +27,13 @@ pub(crate) fn sense(ctx: &mut ExecContext, slot: u32, request: ModeSense) {
 /// MODE SELECT.
 pub(crate) fn select(ctx: &mut ExecContext, slot: u32, select: ModeSelect) {
     if select.list_len == 0 {
-        return list(ctx, slot, select, &Sg::new());
+        return take_parameter_list(ctx, slot, select, &Sg::new());
     }
     ctx.receive_list(slot, u32::from(select.list_len), LIST_MAX);
 }
 
 /// The list of a MODE SELECT is here.
-pub(crate) fn list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &Sg) {
+pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &Sg) {
     let unit = ctx.unit_of(slot);
     let device = unit.device(ctx.tasks.get(slot).read_only);
     let old = unit.parameters();
@@ -59,7 +59,7 @@ pub(crate) fn request_all(ctx: &mut ExecContext, slot: u32, mut requests: VecDeq
     match requests.pop_front() {
         None => good(ctx, slot),
         Some(request) => {
-            ctx.tasks.get_mut(slot).job = Job::Requests(requests);
+            ctx.tasks.get_mut(slot).job = AfterOperation::Requests(requests);
             ctx.request(slot, request);
         }
     }

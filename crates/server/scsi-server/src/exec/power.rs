@@ -12,8 +12,8 @@ use volume::{Op, UnservableReason, VolumeRequest};
 use super::block::admit;
 use super::cache::start_background;
 use super::good;
+use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
-use crate::job::Job;
 
 /// START STOP UNIT.
 pub(crate) fn start_stop(ctx: &mut ExecContext, slot: u32, what: StartStop) {
@@ -40,7 +40,7 @@ pub(crate) fn start_stop(ctx: &mut ExecContext, slot: u32, what: StartStop) {
                     good(ctx, slot);
                 }
                 (true, _) => {
-                    let job = if eject { Job::Eject } else { Job::Plain };
+                    let job = if eject { AfterOperation::Eject } else { AfterOperation::Plain };
                     ctx.tasks.get_mut(slot).job = job;
                     ctx.submit(slot, Op::Flush, Payload::None, 0);
                 }

@@ -17,8 +17,8 @@ use volume::{Failure, IoId, Op, Outcome, Refusal, SanitizeKind, UnservableReason
 use super::block::admit;
 use super::good;
 use super::parameter::contiguous;
+use crate::after_operation::{AfterOperation, SanitizeStage, Sanitizing};
 use crate::context::ExecContext;
-use crate::job::{Job, SanitizeStage, Sanitizing};
 use crate::status;
 use crate::step::Reply;
 use crate::task::Phase;
@@ -61,7 +61,7 @@ fn exit_failure(ctx: &mut ExecContext, slot: u32) {
 }
 
 /// The list of an overwrite is here.
-pub(crate) fn list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &Sg) {
+pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &Sg) {
     let block_len = ctx.unit_of(slot).view.geometry.logical;
     let kind = match Overwrite::parse(&contiguous(data), block_len) {
         Err(sense) => return ctx.check(slot, sense),
@@ -76,7 +76,12 @@ pub(crate) fn list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &
 
 fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
     let asker = ctx.tasks.io_id(slot);
-    let job = Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: SanitizeStage::Closing }));
+    let job = AfterOperation::Sanitize(Box::new(Sanitizing {
+        asker,
+        sanitize,
+        kind,
+        stage: SanitizeStage::Closing,
+    }));
     match ctx.open_own(slot, job) {
         Some(own) => {
             ctx.tasks.get_mut(slot).phase = Phase::Sanitize;
@@ -92,7 +97,7 @@ fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKin
 )]
 fn sanitizing(ctx: &mut ExecContext, slot: u32) -> &mut Sanitizing {
     match &mut ctx.tasks.get_mut(slot).job {
-        Job::Sanitize(sanitizing) => sanitizing,
+        AfterOperation::Sanitize(sanitizing) => sanitizing,
         _ => unreachable!("a sanitize is under way"),
     }
 }

@@ -11,7 +11,7 @@ use crate::step::{NexusKey, TaskKey};
 
 /// What is to follow when the current operation or ask of a task has ended.
 #[derive(Debug)]
-pub(crate) enum Job {
+pub(crate) enum AfterOperation {
     /// The answer.
     Plain,
     /// FUA of what has no such option below: a flush.
@@ -29,7 +29,7 @@ pub(crate) enum Job {
     /// The medium is ejected.
     Eject,
     /// LOG SENSE counts mapped blocks.
-    Usage(Box<Usage>),
+    MappedBlockCount(Box<MappedBlockCount>),
     /// EXTENDED COPY.
     Copy(Box<Copying>),
     /// A sanitize: no task of the initiator's, but of the server's own.
@@ -112,7 +112,7 @@ pub(crate) enum SanitizeStage {
 
 /// A count on its way.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct MappedBlockCount {
     /// The first block that was not looked at.
     pub(crate) next: u64,
     pub(crate) mapped: u64,
