@@ -108,7 +108,7 @@ const TABLE: &[Layer] = &[
     },
     Layer { directory: "evaluation/eval", on: &[], foreign: Any },
     Layer { directory: "evaluation/lab", on: &["eval"], foreign: Any },
-    Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
+    Layer { directory: "evaluation/bench", on: &["eval", "iscsi", "nvme", "nvme-tcp"], foreign: Any },
     Layer {
         directory: "examples",
         on: &["buf", "client", "endpoint", "nvme", "nvme-tcp", "reactor", "shard", "stream", "volume"],
