@@ -145,6 +145,7 @@ impl TargetSession {
 
 impl Transfer {
     /// What the header says of the data, and whether that breaks what was negotiated.
+    #[inline]
     fn announced(
         pdu: &wire::ScsiCommand,
         bidi_read_len: u32,
@@ -179,6 +180,7 @@ impl Transfer {
     }
 }
 
+#[inline]
 fn cdb_of(pdu: &wire::ScsiCommand, extensions: Extensions<'_>) -> Result<Cdb, RejectReason> {
     /// Variable-length CDBs carry their own length (SPC-4 §4.2.3).
     const VARIABLE_LENGTH: u8 = 0x7f;

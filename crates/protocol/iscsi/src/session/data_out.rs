@@ -49,6 +49,7 @@ impl Tasks {
     }
 
     /// A PDU with write data is whole.
+    #[inline]
     pub(super) fn end_write_pdu(
         &mut self,
         now: Time,
@@ -158,6 +159,7 @@ impl Tasks {
     }
 
     /// Keeps the link's count of tasks that the peer owes data for.
+    #[inline]
     pub(super) fn note_owed(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.table.get_mut(tag) else { return };
         let owes = task.is_owed();

@@ -50,6 +50,7 @@ impl Tasks {
     }
 
     /// Moves what is here of a write's data to its place.
+    #[inline]
     pub(super) fn place(
         &mut self,
         cx: &mut Cx<'_>,
