@@ -233,6 +233,7 @@ where
     }
 
     /// Brings to an end what is ending.
+    #[inline]
     pub(crate) fn advance_closing(&mut self) {
         let drained =
             self.phase == Phase::Draining && self.is_unused() && self.out.is_empty() && self.out.is_written();

@@ -59,6 +59,7 @@ impl RoleQueue for ControllerQueue {
     type PduData = PduData;
     type Event = TargetEvent<Sqe>;
 
+    #[inline]
     fn is_unused(&self) -> bool {
         self.role.tasks.len() == 0
     }
@@ -102,6 +103,7 @@ impl RoleQueue for ControllerQueue {
         n
     }
 
+    #[inline]
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
         if self.is_full() || (self.phase == Phase::Connect && self.is_at_connect()) {
@@ -130,6 +132,7 @@ impl RoleQueue for ControllerQueue {
         Ok(ParseStatus::Continue)
     }
 
+    #[inline]
     fn parse_data(&mut self, cx: &mut Cx<'_>, mut stretch: PduData) -> ParseStatus {
         // The stretch is kept here as long as it goes on: to write it down and read it again would wait
         // for every store before it, a write's payload into cold memory among them.
@@ -158,6 +161,7 @@ impl RoleQueue for ControllerQueue {
         ParseStatus::Wait
     }
 
+    #[inline]
     fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
         let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
         let good = good || is_on(Failpoint::DataDigestUnchecked);
