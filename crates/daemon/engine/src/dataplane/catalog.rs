@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     EngineError,
-    state::{StateDir, StateError, target_ports::TargetPorts},
+    state::{StateDir, target_ports::TargetPorts},
     store::Store,
 };
 use config::{
@@ -92,12 +92,8 @@ impl Catalog {
 
     /// Numbers the ports of targets that came, durably.
     pub fn number_ports(&mut self, frame: &FixedSettings, state: &StateDir) -> Result<(), EngineError> {
-        let given = self.target_ports.give(&self.ways.targets, frame.numbers());
-        if given.map_err(EngineError::Unsupported)? {
-            let failed = |why: StateError| EngineError::Unsupported(why.to_string());
-            self.target_ports.save(state).map_err(failed)?;
-        }
-        Ok(())
+        let targets = &self.ways.targets;
+        self.target_ports.give_durably(targets, frame.numbers(), state).map_err(EngineError::Unsupported)
     }
 
     /// The volume of that name.

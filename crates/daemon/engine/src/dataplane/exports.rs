@@ -87,9 +87,7 @@ impl FixedSettings {
         if numbers.give(&self.ports, target_ports.last()).map_err(EngineError::Start)? {
             numbers.save(state).map_err(failed)?;
         }
-        if target_ports.give(targets, &numbers).map_err(EngineError::Start)? {
-            target_ports.save(state).map_err(failed)?;
-        }
+        target_ports.give_durably(targets, &numbers, state).map_err(EngineError::Start)?;
         self.numbers = numbers;
         Ok(target_ports)
     }

@@ -62,14 +62,30 @@ impl TargetPorts {
         Ok(TargetPorts { entries, is_upgrade: false })
     }
 
-    /// Writes them; before a port is served, so that no number is shown that the next start would not know.
-    pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
+    /// Gives numbers to ports that have none, and new ones where two ports of a volume would share one. They are
+    /// written before a port is served, so that no number is shown that the next start would not know. Where that
+    /// fails, the numbers are those of before.
+    pub fn give_durably(
+        &mut self,
+        targets: &[Target],
+        groups: &Ports,
+        state: &StateDir,
+    ) -> Result<(), String> {
+        let mut given = self.clone();
+        if given.give(targets, groups)? {
+            given.save(state).map_err(|why| why.to_string())?;
+            *self = given;
+        }
+        Ok(())
+    }
+
+    fn save(&self, state: &StateDir) -> Result<(), StateError> {
         state.write_json(RECORD, &self.entries)
     }
 
     /// Gives numbers to ports that have none, and new ones to those whose number another port has that leads to one of
     /// their volumes. Says whether there is anything to save; `Err`: all 65,535 are given.
-    pub fn give(&mut self, targets: &[Target], groups: &Ports) -> Result<bool, String> {
+    fn give(&mut self, targets: &[Target], groups: &Ports) -> Result<bool, String> {
         let mut changed = std::mem::take(&mut self.is_upgrade);
         let inherits = changed;
         let is_numbered = |target: &Target| !target.is_default && !target.luns.is_empty();
@@ -233,6 +249,24 @@ mod tests {
         assert!(given.give(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[1, 2], [4, 5], [6, 7], [8, 9]]);
         assert_eq!(given.split(&targets, &volume("x"), &groups), PortRenumbering::default());
+    }
+
+    /// A number that could not be written was served after the next reload, and another's after the next start.
+    #[test]
+    fn numbers_that_were_not_written_are_not_served() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let groups = groups(&state, true);
+        let mut given = TargetPorts::default();
+        let targets = vec![target(Some("iqn.x:a"), &["v"])];
+        let record = state.path().join(RECORD);
+        std::fs::create_dir_all(record.join("in the way")).unwrap();
+        assert!(given.give_durably(&targets, &groups, &state).is_err());
+        assert_eq!(given, TargetPorts::default());
+        std::fs::remove_dir_all(&record).unwrap();
+        given.give_durably(&targets, &groups, &state).unwrap();
+        let next = TargetPorts::load(&state, &groups).unwrap();
+        assert_eq!(ports(&next, &targets, &groups), ports(&given, &targets, &groups));
     }
 
     #[test]
