@@ -202,7 +202,7 @@ impl Histogram {
         (rank.ceil() as u64).clamp(1, self.count.max(1))
     }
 
-    /// As [`percentile`](Self::percentile), where at least [`BEYOND_LEAST`] lie beyond it: of fewer it says nothing.
+    /// As [`percentile`](Self::percentile), where at least ten values lie beyond it: of fewer it says nothing.
     pub fn percentile_told(&self, percent: f64) -> Option<u64> {
         (self.count.saturating_sub(self.rank(percent)) >= BEYOND_LEAST).then(|| self.percentile(percent))
     }

@@ -120,6 +120,17 @@ pub struct IoTotals {
 }
 
 impl IoTotals {
+    /// Adds an I/O.
+    fn count(&mut self, is_good: bool, len: u32, latency_ns: u64) {
+        if is_good {
+            self.ios += 1;
+            self.bytes += u64::from(len);
+            self.latency.record(latency_ns);
+        } else {
+            self.errors += 1;
+        }
+    }
+
     /// Adds another's.
     pub fn merge(&mut self, other: &IoTotals) {
         self.ios += other.ios;
@@ -492,6 +503,10 @@ impl Worker {
                 let inside = until.saturating_sub(self.counts_from.max(out.from));
                 self.tally.outside -= i64::try_from(inside).unwrap_or(i64::MAX);
             }
+            // The flush at the end is no I/O of the load; how long it took is told beside it.
+            if out.kind == IoKind::Flush {
+                self.tally.flush.count(is_good, 0, now.saturating_sub(out.from));
+            }
             return;
         }
         let figures = match out.kind {
@@ -505,13 +520,9 @@ impl Worker {
         if now < self.counts_from {
             return;
         }
+        figures.count(is_good, out.len, now.saturating_sub(out.from));
         if is_good {
-            figures.ios += 1;
-            figures.bytes += u64::from(out.len);
-            figures.latency.record(now.saturating_sub(out.from));
             self.tally.outside += outside;
-        } else {
-            figures.errors += 1;
         }
         let begin = self.tally.span.map_or(self.counts_from, |(begin, _)| begin);
         self.tally.span = Some((begin, now));
