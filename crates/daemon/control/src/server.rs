@@ -44,7 +44,7 @@ const STALLED: Duration = Duration::from_secs(10);
 pub trait Service: Send + Sync + 'static {
     /// Answers one request. May take as long as the shards need.
     fn answer(&self, request: Request) -> Result<Answer, Refused>;
-    /// SecretUrl when the reply to `request` has been written, with the answer given.
+    /// Called when the reply to `request` has been written, with the answer given.
     fn replied(&self, request: &Request, done: bool);
 }
 

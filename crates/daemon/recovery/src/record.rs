@@ -82,7 +82,7 @@ pub struct AttachRecord {
     /// The qualifier of the holder's iSCSI sessions.
     #[serde(default)]
     pub nexus: [u8; 3],
-    /// Among which processes the holder and the guardian are ([`running_process::space`]).
+    /// Among which processes the holder and the guardian are ([`crate::running_process::space`]).
     #[serde(default)]
     pub space: Option<u64>,
 }

@@ -112,6 +112,7 @@ pub(crate) fn run(handler: &mut impl EventHandler, disk: &mut dyn Disk, stop: &S
 /// them to the next server of the same disk: a late completion would be taken for one of that server's operations, and
 /// an old write could land after a newer one.
 pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &Stop) {
+    let _flusher = IoFlusher::begin();
     while requests.in_flight() > 0 && stop.times() == 0 && disk.drive(Some(Duration::ZERO)).is_ok() {
         while let Some(done) = disk.poll_done() {
             requests.handle_done(disk, done);
