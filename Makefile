@@ -8,7 +8,9 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
 	@echo "make test         everything that must hold; also step by step:"
-	@echo "make build lint unit cost interop sessions guest"
+	@echo "make build lint unit cost sessions guest"
+	@echo "make cost         instructions per 4 KiB command against tests/cost.txt (needs valgrind)"
+	@echo "make interop      more real clients, targets and guests than make test has, for hours"
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"

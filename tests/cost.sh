@@ -4,8 +4,8 @@
 #   cost.sh            compares with tests/cost.txt; fails if a count is more than 3 % above what stands there
 #   cost.sh --record   writes tests/cost.txt: for a change that is meant to cost more, or that costs less
 #
-# Counts hold for one compiler and one C library (it copies the payload). Where these differ from those of the
-# record, the counts are printed and not judged.
+# Counts hold for one compiler, one C library (it copies the payload) and one valgrind. Where these differ from those
+# of the record, the counts are printed and not judged.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -6,7 +6,7 @@
 //! the instructions are those of the shard alone, without its set-up: divide by the number of commands that is
 //! printed. `tests/cost.sh` does.
 //! Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over NVMe/TCP; depth (over iSCSI at most
-//! 16, the window of a new session); rounds.
+//! 16, as far as the window opens in the warm-up); rounds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
