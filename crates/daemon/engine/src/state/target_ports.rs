@@ -5,9 +5,8 @@
 //! The default target of a volume is the only one that leads there, so all of these have the numbers of the portal
 //! groups ([`super::ports`]), and creating volumes uses no numbers up.
 //!
-//! A release before this one gave all targets the groups' numbers. Those that it served keep them; of several that lead
-//! to one volume, the first. What was saved for the group's number is then said of the others' ports too
-//! ([`TargetPorts::split`]).
+//! Earlier builds gave all targets the groups' numbers. What they saved for a group's number is said of the ports of all
+//! targets that lead to the volume ([`TargetPorts::split`]).
 
 use serde::{Deserialize, Serialize};
 use volume::{PortId, PortRenumbering};
@@ -33,25 +32,18 @@ struct Entry {
     group: u16,
     /// Its number, from 1.
     port: u16,
-    /// It had its group's number in a release that knew no other, and has another now.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    split: bool,
 }
 
 /// All numbers that were ever given to ports of targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetPorts {
     entries: Vec<Entry>,
-    /// The targets that come now were served by a release that gave them their groups' numbers.
-    is_upgrade: bool,
 }
 
 impl TargetPorts {
-    /// Reads them. `groups` is what stands in the record of portal groups.
-    pub fn load(state: &StateDir, groups: &Ports) -> Result<Self, StateError> {
-        let Some(entries) = state.read_json::<Vec<Entry>>(RECORD)? else {
-            return Ok(TargetPorts { entries: Vec::new(), is_upgrade: groups.last() > 0 });
-        };
+    /// Reads them.
+    pub fn load(state: &StateDir) -> Result<Self, StateError> {
+        let entries = state.read_json::<Vec<Entry>>(RECORD)?.unwrap_or_default();
         for (at, one) in entries.iter().enumerate() {
             let same = |other: &Entry| (&other.target, other.group) == (&one.target, one.group);
             if one.port == 0 || entries.iter().skip(at + 1).any(same) {
@@ -59,12 +51,11 @@ impl TargetPorts {
                 return Err(StateError::Damaged { path: state.path().join(RECORD), why });
             }
         }
-        Ok(TargetPorts { entries, is_upgrade: false })
+        Ok(TargetPorts { entries })
     }
 
-    /// Gives numbers to ports that have none, and new ones where two ports of a volume would share one. They are
-    /// written before a port is served, so that no number is shown that the next start would not know. Where that
-    /// fails, the numbers are those of before.
+    /// Gives numbers to ports that have none. They are written before a port is served, so that no number is shown that
+    /// the next start would not know. Where that fails, the numbers are those of before.
     pub fn give_durably(
         &mut self,
         targets: &[Target],
@@ -83,33 +74,16 @@ impl TargetPorts {
         state.write_json(RECORD, &self.entries)
     }
 
-    /// Gives numbers to ports that have none, and new ones to those whose number another port has that leads to one of
-    /// their volumes. Says whether there is anything to save; `Err`: all 65,535 are given.
+    /// Gives numbers to ports that have none. Says whether there is anything to save; `Err`: all 65,535 are given.
     fn give(&mut self, targets: &[Target], groups: &Ports) -> Result<bool, String> {
-        let mut changed = std::mem::take(&mut self.is_upgrade);
-        let inherits = changed;
-        let is_numbered = |target: &Target| !target.is_default && !target.luns.is_empty();
-        for (at, target) in targets.iter().enumerate().filter(|(_, target)| is_numbered(target)) {
+        let mut changed = false;
+        for target in targets.iter().filter(|target| !target.is_default && !target.luns.is_empty()) {
             for &group in &target.portals {
-                // Who has a number that is his own keeps it from those behind him, and none is taken from default targets.
-                let before = targets.iter().enumerate().filter(|(other, one)| *other < at || one.is_default);
-                let others: Vec<u16> = before
-                    .filter(|(_, other)| other.portals.contains(&group) && share_a_volume(other, target))
-                    .filter_map(|(_, other)| self.of(other, group, groups))
-                    .collect();
-                let own = self.own(&target.name, group);
-                if own.is_some_and(|own| !others.contains(&own)) {
-                    continue;
+                if self.own(&target.name, group).is_none() {
+                    let port = self.last().max(groups.last()).checked_add(1).ok_or(ALL_GIVEN)?;
+                    self.entries.push(Entry { target: target.name.clone(), group, port });
+                    changed = true;
                 }
-                let inherited = groups.of(Protocol::Iscsi, group).filter(|_| inherits && own.is_none());
-                let port = match inherited {
-                    Some(port) if !others.contains(&port) => port,
-                    _ => self.last().max(groups.last()).checked_add(1).ok_or(ALL_GIVEN)?,
-                };
-                let split = inherited.is_some_and(|inherited| inherited != port);
-                self.entries.retain(|one| one.group != group || one.target != target.name);
-                self.entries.push(Entry { target: target.name.clone(), group, port, split });
-                changed = true;
             }
         }
         Ok(changed)
@@ -135,7 +109,7 @@ impl TargetPorts {
         let mut splits = PortRenumbering::default();
         let leading: Vec<&Target> =
             targets.iter().filter(|target| target.leads_to(volume.as_str())).collect();
-        for one in self.entries.iter().filter(|one| one.split) {
+        for one in &self.entries {
             let Some(before) = groups.of(Protocol::Iscsi, one.group) else { continue };
             if !leading.iter().any(|target| target.name == one.target) {
                 continue;
@@ -148,10 +122,6 @@ impl TargetPorts {
         }
         splits
     }
-}
-
-fn share_a_volume(one: &Target, other: &Target) -> bool {
-    one.luns.iter().any(|lun| other.leads_to(lun.volume.as_str()))
 }
 
 #[cfg(test)]
@@ -198,7 +168,7 @@ mod tests {
     fn no_two_ports_that_lead_to_one_volume_have_one_number_and_each_keeps_its_own() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
-        let mut given = TargetPorts::load(&state, &Ports::default()).unwrap();
+        let mut given = TargetPorts::load(&state).unwrap();
         let groups = groups(&state, true);
         let mut targets =
             vec![target(Some("iqn.x:a"), &["v"]), target(Some("iqn.x:b"), &["w", "v"]), target(None, &["u"])];
@@ -208,47 +178,42 @@ mod tests {
         // Others come before them, and one goes.
         targets.insert(0, target(Some("iqn.x:c"), &["v"]));
         targets.remove(1);
-        let mut given = TargetPorts::load(&state, &groups).unwrap();
+        let mut given = TargetPorts::load(&state).unwrap();
         assert!(given.give(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[8, 9], [6, 7], [1, 2]]);
-        assert_eq!(given.split(&targets, &volume("v"), &groups), PortRenumbering::default());
         // A new portal group gets none of these.
         let mut more = groups.clone();
         more.give(&[(Protocol::Nvme, 9)], given.last()).unwrap();
         assert_eq!(more.of(Protocol::Nvme, 9), Some(10));
     }
 
-    /// What was saved by number must not name another's port after an upgrade.
+    /// What was saved for a group's number must neither be forgotten nor name another's port.
     #[test]
-    fn targets_that_an_older_release_served_keep_their_groups_numbers_but_for_the_second_to_a_volume() {
+    fn what_an_earlier_build_saved_for_a_group_holds_for_all_its_targets_and_no_others() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let groups = groups(&state, true);
-        let mut given = TargetPorts::load(&state, &groups).unwrap();
-        let mut targets = vec![
-            target(Some("iqn.x:a"), &["v"]),
-            target(Some("iqn.x:b"), &["w", "v"]),
-            target(Some("iqn.x:c"), &["x"]),
-        ];
-        assert!(given.give(&targets, &groups).unwrap());
-        assert_eq!(ports(&given, &targets, &groups), [[1, 2], [4, 5], [1, 2]]);
-        given.save(&state).unwrap();
-        let given = TargetPorts::load(&state, &groups).unwrap();
-        // By the first `v` is still reached, and `w` was by the second alone.
-        let pairs = vec![(PortId(1), PortId(4)), (PortId(2), PortId(5))];
-        for (name, gone) in [("v", vec![]), ("w", vec![PortId(1), PortId(2)])] {
-            let splits = PortRenumbering { pairs: pairs.clone(), gone };
-            assert_eq!(given.split(&targets, &volume(name), &groups), splits, "{name}");
-        }
-        assert_eq!(given.split(&targets, &volume("x"), &groups), PortRenumbering::default());
-        // Later ones have their own, also where a target comes to share a volume.
+        let mut given = TargetPorts::load(&state).unwrap();
+        let mut targets =
+            vec![target(Some("iqn.x:a"), &["v"]), target(Some("iqn.x:b"), &["w", "v"]), target(None, &["u"])];
+        given.give_durably(&targets, &groups, &state).unwrap();
+        let given = TargetPorts::load(&state).unwrap();
+        assert_eq!(ports(&given, &targets, &groups), [[4, 5], [6, 7], [1, 2]]);
+        let pair = |from, to| (PortId(from), PortId(to));
+        let gone = vec![PortId(1), PortId(2)];
+        let pairs = vec![pair(1, 4), pair(2, 5), pair(1, 6), pair(2, 7)];
+        let both = PortRenumbering { pairs, gone: gone.clone() };
+        assert_eq!(given.split(&targets, &volume("v"), &groups), both);
+        let second = PortRenumbering { pairs: vec![pair(1, 6), pair(2, 7)], gone };
+        assert_eq!(given.split(&targets, &volume("w"), &groups), second);
+        assert_eq!(given.split(&targets, &volume("u"), &groups), PortRenumbering::default());
+        // Who comes to share a volume keeps his number, and those of before keep theirs.
         let mut given = given;
-        targets.push(target(Some("iqn.x:d"), &["x"]));
         let shared = targets[0].luns.clone();
-        targets[2].luns.extend(shared);
+        targets[1].luns.extend(shared);
+        targets.insert(0, target(Some("iqn.x:d"), &["v"]));
         assert!(given.give(&targets, &groups).unwrap());
-        assert_eq!(ports(&given, &targets, &groups), [[1, 2], [4, 5], [6, 7], [8, 9]]);
-        assert_eq!(given.split(&targets, &volume("x"), &groups), PortRenumbering::default());
+        assert_eq!(ports(&given, &targets, &groups), [[8, 9], [4, 5], [6, 7], [1, 2]]);
     }
 
     /// A number that could not be written was served after the next reload, and another's after the next start.
@@ -265,7 +230,7 @@ mod tests {
         assert_eq!(given, TargetPorts::default());
         std::fs::remove_dir_all(&record).unwrap();
         given.give_durably(&targets, &groups, &state).unwrap();
-        let next = TargetPorts::load(&state, &groups).unwrap();
+        let next = TargetPorts::load(&state).unwrap();
         assert_eq!(ports(&next, &targets, &groups), ports(&given, &targets, &groups));
     }
 
@@ -274,10 +239,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         for (group, port) in [(1, 4), (2, 0)] {
-            let entry = |group, port| Entry { target: "iqn.x:a".to_owned(), group, port, split: false };
+            let entry = |group, port| Entry { target: "iqn.x:a".to_owned(), group, port };
             let entries = vec![entry(1, 3), entry(group, port)];
-            TargetPorts { entries, is_upgrade: false }.save(&state).unwrap();
-            let loaded = TargetPorts::load(&state, &Ports::default());
+            TargetPorts { entries }.save(&state).unwrap();
+            let loaded = TargetPorts::load(&state);
             assert!(matches!(loaded, Err(StateError::Damaged { .. })), "{group}, {port}");
         }
     }
