@@ -234,7 +234,11 @@ impl History {
         while self.world.now() < until {
             self.step();
         }
-        let ended = self.join(host, at as u16);
+        let mut ended = self.join(host, at as u16);
+        while self.was_turned_away(host, &ended) {
+            self.hosts[host].controller().queues.pop();
+            ended = self.join(host, at as u16);
+        }
         assert!(ended.status.is_success(), "seed {}: queue {at}: {ended:?}", self.plan.seed);
         let controller = self.hosts[host].controller();
         controller.queues.swap_remove(at);
