@@ -70,7 +70,7 @@ impl<P: Path> RemoteVolume<P> {
         self.send_requests(cx);
         if self.unserved_since.is_some() && self.is_hopeless(cx.now) {
             self.tasks.fail_waiting(PATH_LOST);
-            self.fail_requests(cx.now);
+            self.fail_waiting_requests(cx.now);
         }
         let calm = self.tasks.is_calm()
             && self.requests.is_empty()

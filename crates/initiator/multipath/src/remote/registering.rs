@@ -16,7 +16,8 @@
 //! fenced or was joining still: what was found of it, and what is under way, is of the key before.
 //!
 //! Invariants:
-//! - No path carries operations before that is settled, or `queue_timeout` is over, or the target has refused it.
+//! - No path carries operations before that is settled, or the target has refused it, or `queue_timeout` is over;
+//!   what the target was asked then has its time for an answer ([`ANSWER_LEAST`]).
 //! - A path whose registration was asked for and not confirmed carries nothing at all: it may undo a preemption.
 //!   That is remembered while the path is down.
 
@@ -28,6 +29,7 @@ use volume::{Failure, Identity, IoId, Refusal, Time};
 
 use super::path_slot::{PathSlot, PathSlots};
 use super::registration::{KnownKey, Registering, Step};
+use super::reservation::ANSWER_LEAST;
 use super::terms::PathProblem;
 use super::{NEVER, RemoteVolume};
 use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationOp, Reservations};
@@ -149,6 +151,7 @@ impl<P: Path> RemoteVolume<P> {
         slot.registering = registers.then_some(Registering {
             step: Step::Look,
             until: NEVER,
+            asked_until: now,
             not_before: now,
             pauses: 0,
             tries: 0,
@@ -231,7 +234,7 @@ impl<P: Path> RemoteVolume<P> {
                 (Step::Looking(_) | Step::Registering { .. } | Step::Removing(_), ..) => continue,
             };
             if slot.path.request_reservation(cx, name, request).is_ok() {
-                registering.step = next;
+                (registering.step, registering.asked_until) = (next, cx.now + ANSWER_LEAST);
                 if matches!(next, Step::Registering { .. }) {
                     registering.tries += 1;
                     slot.unconfirmed = self.registrations.registered.clone();
@@ -281,6 +284,7 @@ impl<P: Path> RemoteVolume<P> {
         match (next, &mut self.slots[index].registering) {
             (RegisterAction::Ask(step), Some(registering)) => {
                 registering.step = step;
+                self.tasks.expiry = self.tasks.expiry.min(registering.until);
                 if let Err(error @ (IoError::NotDone(_) | IoError::InDoubt)) = how {
                     registering.not_before = cx.now + pause(error, registering.pauses);
                     registering.pauses = registering.pauses.saturating_add(1);
@@ -311,14 +315,14 @@ impl<P: Path> RemoteVolume<P> {
     pub(super) fn expire_registering(&mut self, cx: &mut Cx<'_>) {
         for index in 0..self.slots.len() {
             match self.slots[index].registering {
-                Some(registering) if registering.until <= cx.now => match cannot_tell(&self.slots[index]) {
-                    RegisterAction::Expel => self.expel_unsettled(cx, index),
-                    RegisterAction::Use | RegisterAction::Ask(_) => self.registered_now(cx.now, index),
-                },
-                Some(registering) if registering.until != NEVER => {
-                    self.tasks.expiry = self.tasks.expiry.min(registering.until)
+                Some(registering) if registering.expires_at() <= cx.now => {
+                    match cannot_tell(&self.slots[index]) {
+                        RegisterAction::Expel => self.expel_unsettled(cx, index),
+                        RegisterAction::Use | RegisterAction::Ask(_) => self.registered_now(cx.now, index),
+                    }
                 }
-                Some(_) | None => {}
+                Some(registering) => self.tasks.expiry = self.tasks.expiry.min(registering.expires_at()),
+                None => {}
             }
         }
     }

@@ -9,6 +9,8 @@ pub(super) struct Registering {
     pub(super) step: Step,
     /// When it is used as it is; `NEVER` while it does not serve.
     pub(super) until: Time,
+    /// The question that is out has as long as this to be answered.
+    pub(super) asked_until: Time,
     /// Nothing is asked before this time.
     pub(super) not_before: Time,
     /// How often it was put off.
@@ -21,6 +23,14 @@ pub(super) struct Registering {
     pub(super) is_named: bool,
     /// This host was registered again since it was asked what it is asked now.
     pub(super) is_outdated: bool,
+}
+
+impl Registering {
+    /// When the path is used as it is. What the target was asked it may do still, so a question that is out has
+    /// its time, however soon `until` is.
+    pub(super) fn expires_at(&self) -> Time {
+        if self.step.name().is_some() { self.until.max(self.asked_until) } else { self.until }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::path::{IoError, Path, Protocol, ReservationOp, Reservations};
 
 /// What a path was asked it has at least so long to answer, however soon what waits for a path fails: it may do it
 /// still, and its caller would be told that it failed.
-const ANSWER_LEAST: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_LEAST: Duration = Duration::from_secs(30);
 /// Most requests in work on a volume.
 pub const REQUESTS_MAX: usize = 16;
 
@@ -52,6 +52,11 @@ impl PendingRequest {
     /// When it has waited long enough: for a path, or for the answer of the path that it was given to.
     fn until(&self) -> Time {
         if self.path.is_some() { self.deadline.max(self.asked_until) } else { self.deadline }
+    }
+
+    /// No path has it.
+    pub(super) fn waits_for_path(&self) -> bool {
+        self.path.is_none()
     }
 
     fn registers(&self) -> bool {
@@ -287,10 +292,18 @@ impl<P: Path> RemoteVolume<P> {
         }
     }
 
-    /// Ends what waits.
+    /// Ends all requests.
     pub(super) fn fail_requests(&mut self, now: Time) {
         while !self.requests.is_empty() {
             self.end_request(now, 0, Err(PATH_LOST));
+        }
+    }
+
+    /// Ends the requests that wait for a path. One that a path has been given may be carried out still: its path
+    /// ends it, or the time that it has for its answer.
+    pub(super) fn fail_waiting_requests(&mut self, now: Time) {
+        while let Some(index) = self.requests.iter().position(PendingRequest::waits_for_path) {
+            self.end_request(now, index, Err(PATH_LOST));
         }
     }
 

@@ -6,6 +6,7 @@ use stream::{Tag, earliest};
 use volume::Time;
 
 use super::path_slot::PathSlot;
+use super::reservation::PendingRequest;
 use super::{NEVER, PATH_LOST, RemoteVolume, Stage, TaskState};
 use crate::path::Path;
 
@@ -38,7 +39,7 @@ impl<P: Path> RemoteVolume<P> {
         self.check_slots(cx);
         if self.unserved_since.is_some() && self.is_hopeless(cx.now) {
             self.tasks.fail_waiting(PATH_LOST);
-            self.fail_requests(cx.now);
+            self.fail_waiting_requests(cx.now);
         }
         self.set_wake();
     }
@@ -105,7 +106,7 @@ impl<P: Path> RemoteVolume<P> {
         // Once that time is over nothing is left that it ends, so it is never a time that has passed.
         if let Some(since) = self.unserved_since
             && waits
-            && (!self.requests.is_empty()
+            && (self.requests.iter().any(PendingRequest::waits_for_path)
                 || self.tasks.slab.iter().any(|(_, task)| self.tasks.ends_lost(task.state)))
         {
             also(since + self.terms.fast_fail);

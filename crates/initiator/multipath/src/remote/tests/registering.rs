@@ -65,7 +65,11 @@ fn registered() -> Scene {
 
 /// The first path is one of iSCSI; the others speak this protocol, and are down.
 fn registered_by(others: Protocol, paths: usize) -> Scene {
-    let mut scene = Scene::up(paths, robin());
+    registered_with(others, paths, robin())
+}
+
+fn registered_with(others: Protocol, paths: usize, terms: Terms) -> Scene {
+    let mut scene = Scene::up(paths, terms);
     scene.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(others));
     scene.paths[0].0.borrow_mut().protocol = Some(Protocol::Iscsi);
     (1..paths).for_each(|path| scene.lose(path));
@@ -94,6 +98,29 @@ fn uses(scene: &mut Scene, path: usize) -> bool {
         }
     }
     used
+}
+
+#[test]
+fn a_path_is_not_used_before_its_own_registration_is_answered_however_short_the_time_to_wait() {
+    for queue_timeout in [Duration::ZERO, Duration::from_secs(1)] {
+        let mut scene = registered_with(Protocol::Iscsi, 2, Terms { queue_timeout, ..robin() });
+        scene.raise(1);
+        scene.pass(Duration::from_secs(5));
+        assert!(!uses(&mut scene, 1), "{queue_timeout:?}");
+        assert_eq!(scene.replies(1, report(&[(KEY, false)])), ReservationOp::Report);
+        assert_eq!(asked(&scene, 1), 1, "{queue_timeout:?}: it is asked on");
+        scene.pass(Duration::from_secs(5));
+        assert!(!uses(&mut scene, 1), "{queue_timeout:?}");
+        assert_eq!(scene.replies(1, Ok(None)), registers(KEY, Some(true)));
+        assert_eq!(scene.replies(1, report(&[(KEY, false), (KEY, true)])), ReservationOp::Report);
+        assert!(uses(&mut scene, 1), "{queue_timeout:?}");
+        // One that does not answer at all is used as it is.
+        scene.lose(1);
+        scene.pass(Duration::from_secs(1));
+        scene.raise(1);
+        scene.pass(Duration::from_secs(40));
+        assert!(uses(&mut scene, 1), "{queue_timeout:?}");
+    }
 }
 
 #[test]

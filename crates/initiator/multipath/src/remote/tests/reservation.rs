@@ -1,13 +1,14 @@
 //! Reservations over several paths: what is told of them is what was done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
-use volume::{Failure, Fault, IoId, Refusal};
+use volume::{Access, Failure, Fault, IoId, Refusal};
 
-use super::script::Scene;
+use super::script::{Scene, info};
 use super::*;
-use crate::path::{IoError, Protocol, ReservationOp, Reservations};
+use crate::path::{Event, IoError, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 const KEY: Option<Key> = Some(Key(7));
 const KIND: Kind = Kind::WriteExclusive;
@@ -41,7 +42,7 @@ fn end(scene: &mut Scene) -> Option<Result<Option<Reservations>, Failure>> {
 
 /// Which paths are asked now.
 fn asked(scene: &Scene) -> [usize; 2] {
-    [0, 1].map(|path| scene.paths[path].0.borrow().requests.len())
+    [0, 1].map(|path| scene.paths.get(path).map_or(0, |path| path.0.borrow().requests.len()))
 }
 
 fn absent() -> IoError {
@@ -65,6 +66,37 @@ fn what_a_path_was_asked_is_not_told_to_have_failed_while_the_path_may_still_do_
         scene.pass(Duration::from_secs(2));
         assert_eq!(end(&mut scene), Some(Err(Failure::Failed(Fault::PathLost))), "{queue_timeout:?}");
     }
+}
+
+#[test]
+fn what_a_path_was_asked_is_not_told_to_have_failed_when_fast_fail_is_over() {
+    let reserve = ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND });
+    let mut scene = Scene::up(1, Terms { fast_fail: Duration::from_secs(5), ..robin() });
+    begin(&mut scene, &reserve);
+    let inaccessible = VolumeInfo { access: Access::Inaccessible, ..info() };
+    scene.say(0, Event::Changed(Arc::new(inaccessible)));
+    // The second one no path has.
+    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(2), ReservationOp::Report)));
+    scene.pass(Duration::from_secs(6));
+    let lost = Err(Failure::Failed(Fault::PathLost));
+    assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(2), lost.clone())));
+    assert_eq!((end(&mut scene), asked(&scene)), (None, [1, 0]));
+    assert!(
+        scene.volume.poll_timeout().is_none_or(|due| due > scene.now),
+        "nothing is due that does nothing"
+    );
+    scene.replies(0, Ok(None));
+    assert_eq!(end(&mut scene), Some(Ok(None)));
+    // A path that never answers does not keep it for ever.
+    begin(&mut scene, &reserve);
+    assert_eq!(end(&mut scene), Some(lost.clone()), "no path serves: it is not asked");
+    scene.say(0, Event::Changed(Arc::new(info())));
+    begin(&mut scene, &reserve);
+    scene.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() })));
+    scene.pass(Duration::from_secs(29));
+    assert_eq!(end(&mut scene), None);
+    scene.pass(Duration::from_secs(120));
+    assert_eq!(end(&mut scene), Some(lost));
 }
 
 #[test]
