@@ -44,6 +44,8 @@ pub enum Qualifier {
     Over,
     /// "Up to".
     UpTo,
+    /// "Slightly less than about": from a step beyond it down to four fifths of it.
+    SlightlyLess,
 }
 
 /// One printed figure.
@@ -75,6 +77,7 @@ impl std::fmt::Display for Figure {
             Qualifier::About => "about ",
             Qualifier::Over => "over ",
             Qualifier::UpTo => "up to ",
+            Qualifier::SlightlyLess => "slightly less than ",
         })?;
         let value = plain(self.value);
         match self.unit.as_str() {
@@ -120,6 +123,10 @@ impl Figure {
             Qualifier::About => (self.value - self.step, self.value + self.step),
             Qualifier::Over => (self.value, f64::INFINITY),
             Qualifier::UpTo => (f64::NEG_INFINITY, self.value),
+            Qualifier::SlightlyLess => {
+                let (far, near) = (self.value + self.step * self.value.signum(), self.value * 0.8);
+                (far.min(near), far.max(near))
+            }
         };
         Interval::new(as_ratio(low), as_ratio(high))
     }
