@@ -1,19 +1,19 @@
-//! Which writes are not stable yet, over all shards, so that a flush covers every write that was
-//! answered before it, and costs nothing if there is none; and whose turn it is to sync.
+//! Tracks which writes are not stable yet, over all shards, so that a flush covers every write that was
+//! answered before it, and costs nothing if there is none. Also decides which shard may sync.
 //!
-//! Each shard counts its own writes; a sync notes all counts before it begins, and when it has
-//! succeeded, everything counted then is stable. What was written before the volume was opened is
-//! counted too, as one write of no shard: nobody knows whether it is stable.
+//! Each shard counts its own writes. A sync records all counts before it begins; when it has succeeded, all
+//! writes counted then are stable. Data written before the volume was opened is counted too, as one write of
+//! no shard, because it may not be stable.
 //!
-//! The kernel tells each descriptor once of what it could not write, whatever call asks first. So
-//! that nobody is told GOOD while somebody else is told of a failure, one sync of a volume is out at
-//! a time, on all shards, and it has succeeded only when every write that is stable by itself (and
-//! so may be told of a failure too) and had begun before the sync's end has ended as well. A failure
-//! is remembered until the operator takes note of it (see `sync_failures.rs`).
+//! The kernel reports a failed write-back once per descriptor, to whatever call asks first. So that no host
+//! is told GOOD while the failure is reported to another call, only one sync of a volume runs at a time, over
+//! all shards. It has succeeded only when every write with its own sync that began before the sync's end has
+//! also ended without failure, because such a write may receive the report too. A failure is remembered until
+//! the operator acknowledges it (see `sync_failures.rs`).
 //!
-//! Invariants: a failure is noted before the turn, or the place among the stable writes, is given up. A shard
-//! that waits for the turn says so before it looks at it for the last time, and the shard that gives it up looks
-//! afterwards who waits; likewise where stable writes are waited for.
+//! Invariants: a failure is recorded before the turn, or the place among the stable writes, is given up. A
+//! shard that waits for the turn registers before it checks the turn for the last time, and the shard that
+//! gives it up checks afterwards for waiters; likewise for stable writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

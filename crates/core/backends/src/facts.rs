@@ -1,4 +1,4 @@
-//! From what the system says of a file or device to the geometry of a volume.
+//! Computes a volume's geometry from what the system reports about a file or device.
 
 use std::fmt;
 

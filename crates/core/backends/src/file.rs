@@ -1,12 +1,11 @@
 //! A file or block device as a volume's backend.
 //!
-//! Short reads and writes are continued, but not without end; memory or offsets that O_DIRECT cannot
-//! take go through aligned memory; with the write cache off every change is stable before it ends.
-//! Flushes that wait share one sync, whichever shard they wait on (see `dirty.rs`). A write that is to
-//! be stable is, past the page cache, stable by itself (RWF_DSYNC); through the page cache it is
-//! written and waits for a sync, since there such a call may be told of what others have lost, or
-//! others of what it has. Invariant: an operation's memory is given back exactly once, and none is
-//! touched while the disk has it.
+//! Short reads and writes are continued, a limited number of times. Memory or offsets that O_DIRECT cannot
+//! take go through aligned memory. With the write cache off every change is stable before it ends. Flushes
+//! that wait share one sync, on whichever shard they wait (see `dirty.rs`). A stable write that bypasses the
+//! page cache uses RWF_DSYNC. Through the page cache it is written and then waits for a shared sync, because
+//! a call with its own sync may be told of a failure of other writes, or they of its failure. Invariant: an
+//! operation's memory is given back exactly once, and is not touched while the disk has it.
 
 mod space;
 mod sync;

@@ -1,4 +1,4 @@
-//! A part of a greater volume: on this machine, or behind sockets.
+//! A member of a stripe: a local volume, or a remote one behind sockets.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Volumes on files, block devices, and nothing; and stripes of volumes.
 //!
-//! No backend here opens a file or makes a system call: the world does, tells by [`FileFacts`] what
-//! it found, and carries out the [`DiskOp`](volume::DiskOp)s. What all shards of one volume share is
-//! a [`FileDisk`]; each shard has its own [`File`] on it.
+//! No backend here opens a file or makes a system call: the world does, reports the file's properties in
+//! [`FileFacts`], and executes the [`DiskOp`](volume::DiskOp)s. [`FileDisk`] is shared by all shards of one
+//! volume; each shard has its own [`File`] on it.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

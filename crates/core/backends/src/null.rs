@@ -1,4 +1,4 @@
-//! A volume that is nothing: reads are zeroes, writes vanish. For measuring what is above it.
+//! A null volume: reads return zeroes, writes are discarded. For measuring the layers above it.
 
 use std::collections::VecDeque;
 

@@ -1,10 +1,10 @@
-//! Syncs of a file that have failed: what was written to it may be lost.
+//! Failed syncs of a file: data written to it may be lost.
 //!
-//! They outlive the daemon: the store that records them is told first, and no host hears of a failure before that
-//! has been done (or could not be done: see [`SyncFailureStore`]). Only the operator forgives them.
+//! They outlive the daemon: the store that records them is told first, and no host hears of a failure before
+//! it is recorded (or could not be: see [`SyncFailureStore`]). Only the operator can acknowledge them.
 //!
-//! Invariants: all counts only grow. What was written is in doubt while failures are more than those that were
-//! forgiven; that is recorded while the record tells of one that was not forgiven.
+//! Invariants: all counts only grow. Written data is in doubt while there are more failures than acknowledged
+//! ones; this is recorded as long as the record shows an unacknowledged failure.
 
 use std::fmt;
 use std::sync::Arc;

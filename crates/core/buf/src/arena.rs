@@ -1,7 +1,7 @@
-//! The arena of a pool: blocks of 512 bytes to 1 MiB, who holds each of them, and how much each class may take.
+//! The arena of a pool: blocks of 512 bytes to 1 MiB, their owners, and the limit of each class.
 //!
-//! Invariant, as long as nobody takes more unsolicited memory than was set aside: free bytes ≥ reserved − asked for
-//! unsolicited.
+//! Invariant, as long as no unsolicited memory beyond the reservation is taken: free bytes ≥ reserved −
+//! unsolicited bytes in use.
 
 use std::cell::Cell;
 use std::ptr::NonNull;

@@ -1,9 +1,9 @@
 //! Blocks of an arena, by a lazy buddy scheme: powers of two from one unit up.
 //!
-//! Freed blocks go to a small last-in-first-out cache of their size, so that the next I/O writes
-//! into memory that is still in the processor's cache; they are joined with their buddies only when
-//! a larger block is wanted and no larger one can be split. Invariant: every unit is in exactly one
-//! of: a block of a free list, a block of a size's cache, a block that was taken.
+//! Freed blocks go to a small last-in-first-out cache of their size, so that the next I/O writes into memory
+//! that is still in the processor's cache. They are joined with their buddies only when a larger block is
+//! needed and none can be split. Invariant: every unit is in exactly one of: a block of a free list, a block
+//! of a size's cache, a block that was taken.
 
 use std::cell::{Cell, RefCell};
 

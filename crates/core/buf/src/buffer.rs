@@ -1,8 +1,8 @@
 //! Buffers: [`BufMut`] with one owner, [`Buf`] shared and read-only.
 //!
-//! Invariant: a byte of a block is named by one `BufMut`, or by any number of `Buf`s, or by nobody. A block
-//! belongs to one whole `BufMut`, or to as many parts and `Buf`s as its count of shares says; the last one
-//! to go gives it back.
+//! Invariant: a byte of a block belongs to one `BufMut`, or to any number of `Buf`s, or is free. A block
+//! belongs to one whole `BufMut`, or to as many parts and `Buf`s as its reference count says; the last one
+//! returns it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};

@@ -1,4 +1,4 @@
-//! All that a protocol core sees of the world: its clock, its memory, its randomness.
+//! Everything that a protocol core sees of the world: clock, memory, randomness.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

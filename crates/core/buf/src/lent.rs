@@ -1,8 +1,8 @@
-//! Memory of somebody else, lent to a shard for an operation: a program's own buffers, a guest's pages.
+//! Memory lent to a shard for an operation by another owner: a program's buffers, a guest's pages.
 //!
-//! A socket fills or empties it as it does pool memory, without a copy. Who lends it learns when nobody
-//! on the shard, and no kernel on its behalf, can touch it any more: an operation may have ended before, for
-//! example when its connection was lost while a send was out.
+//! A socket fills or empties it like pool memory, without a copy. The lender learns when neither the shard
+//! nor the kernel on its behalf can touch it any more. That may be later than the end of the operation, for
+//! example if its connection was lost during a send.
 //!
 //! Invariant: a loan is over when its last buffer is dropped, and then [`Lender::poll_returned`] gives its
 //! token exactly once.

@@ -1,13 +1,12 @@
-//! Memory for payloads: a pool of buffers per shard, scatter-gather lists of them, memory regions
-//! that several cores and the kernel touch at once, and CRC32C; and [`Cx`], all that a core sees of
-//! the world.
+//! Memory for payloads: a pool of buffers per shard, scatter-gather lists, memory regions that several cores
+//! and the kernel touch at once, and CRC32C; and [`Cx`], everything that a core sees of the world.
 //!
-//! What is here moves by value. A [`BufMut`] has one owner and may be written; [`BufMut::freeze`]
-//! makes it a [`Buf`], which may be shared and only read. Who holds a buffer may hand it to the
-//! kernel: nobody else can name the memory until it comes back ("owned operations", the first law
-//! in `ARCHITECTURE.md`). The last owner's drop returns the memory to its pool.
+//! Buffers move by value. A [`BufMut`] has one owner and may be written; [`BufMut::freeze`] makes it a
+//! [`Buf`], which may be shared and only read. The owner of a buffer may hand it to the kernel: no other code
+//! can reach the memory until it comes back ("owned operations", the first law in `ARCHITECTURE.md`).
+//! Dropping the last owner returns the memory to its pool.
 //!
-//! Nothing here is `Send` but [`Region`]: a pool and its buffers live on one shard.
+//! Only [`Region`] is `Send`: a pool and its buffers live on one shard.
 
 #![cfg_attr(
     not(test),

@@ -1,7 +1,7 @@
-//! Shares of memory that somebody has lent: who holds it is counted, and the end of a loan is told by its token.
+//! Reference counts of lent memory; the end of a loan is reported by its token.
 //!
-//! Invariant: a loan is over when its last share is dropped, and then [`Loans::poll_returned`] gives its token
-//! exactly once.
+//! Invariant: a loan is over when its last share is dropped, and then [`Loans::poll_returned`] gives its
+//! token exactly once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What moves with an operation: its memory, and what the system said of it.
+//! The payload of an operation: its memory, and the result of the system call.
 
 use crate::sg::{Sg, SgMut};
 

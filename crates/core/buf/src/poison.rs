@@ -1,10 +1,10 @@
-//! Memory that shows that nobody has filled it, and how to find it.
+//! A pattern that marks memory that was not filled, and a search for it.
 //!
 //! A pool made by [`Pool::poisoned`](crate::Pool::poisoned) fills its blocks with one pattern when it lends
-//! them and when it gets them back. What then reaches a disk or a wire and holds the pattern was not filled
-//! for the command that it went out for: in production it would be what another command had left there.
+//! them and when it gets them back. If the pattern reaches a disk or a socket, the memory was not filled for
+//! that command: in production it would contain another command's data.
 //!
-//! Invariant: without the feature `rig`, which only tests and the simulated world turn on, nothing of this is
+//! Invariant: without the feature `rig`, which only tests and the simulated world enable, nothing of this is
 //! in the program.
 
 /// The pattern: four bytes that no data of a test repeats, over and over.

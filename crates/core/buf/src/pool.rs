@@ -1,8 +1,8 @@
 //! The pool: one arena per shard, lent in blocks of 512 bytes to 1 MiB.
 //!
-//! Memory is accounted by [`Class`]: what unsolicited payload was promised ([`Pool::reserve`]) is
-//! never lent to anything else, since the byte streams that the payload stands in could not move
-//! on (see "advertise only what is reserved" in `ARCHITECTURE.md`).
+//! Memory is accounted by [`Class`]. Memory promised for unsolicited payload ([`Pool::reserve`]) is never
+//! used for anything else, because the byte streams that carry the payload would stall (see "advertise only
+//! what is reserved" in `ARCHITECTURE.md`).
 
 use std::fmt;
 use std::rc::Rc;

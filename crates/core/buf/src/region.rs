@@ -1,9 +1,8 @@
 //! Memory that several cores and the kernel touch at once: the contents of a RAM volume.
 //!
-//! Invariant: no Rust reference into a region ever exists. All access is by the copies of
-//! [`shared`], which may race: two writers at the same place give a mixture of bytes, as two
-//! overlapping writes of a disk may, and nothing worse. A reference would promise the compiler that
-//! nobody else writes, and what it read once it might read again and find changed.
+//! Invariant: no Rust reference into a region ever exists. All access is through the copies of [`shared`],
+//! which may race: two writers at the same offset give a mixture of bytes, as two overlapping writes of a
+//! disk may, and nothing worse. A reference would promise the compiler that the memory does not change.
 
 mod view;
 

@@ -1,12 +1,11 @@
-//! Copies from and to memory that others may touch at the same time.
+//! Copies from and to memory that other cores may touch at the same time.
 //!
-//! A RAM volume's bytes are written by one core while another reads them: a disk promises nothing
-//! better for overlapping commands. In Rust's terms two plain accesses that race are undefined
-//! behaviour even if any mixture of bytes would do, and copying with `AtomicU8`s is right but slow.
-//! So the copy is one block of assembly: it does what a loop of relaxed atomic loads and stores of
-//! bytes could do, which is the rule that such a block has to keep, and it is as fast as `memcpy`
-//! from 4 KiB on (measured). Where there is no such block, volatile accesses stand in: the compiler
-//! repeats none of them and leaves none out.
+//! One core writes a RAM volume's bytes while another reads them: a disk promises nothing better for
+//! overlapping commands. In Rust two plain accesses that race are undefined behaviour, even if any mixture of
+//! bytes would do. Copying with `AtomicU8`s is right but slow. So the copy is one block of assembly. It does
+//! only what a loop of relaxed atomic loads and stores of bytes could do, which is the rule for such a block,
+//! and it is as fast as `memcpy` from 4 KiB on (measured). On processors without such a block, volatile
+//! accesses are used: the compiler neither repeats nor omits any.
 
 /// Copies `len` bytes.
 ///

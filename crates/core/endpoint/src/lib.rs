@@ -1,16 +1,16 @@
 //! The one loop body that every world calls.
 //!
-//! An [`Endpoint`] is one shard of a server or of a host: every connection, volume front and backend
-//! that lives on one core, without I/O. A [`Driver`] is a world's hands: sockets, disks, other
-//! shards. [`pump`] moves everything that is ready from the one to the other. The real world
-//! (io_uring, epoll), the simulated one and the fuzzer call it and no other.
+//! An [`Endpoint`] is one shard of a server or of a host: every connection, volume and backend of one core,
+//! without I/O. A [`Driver`] is the world's side: sockets, disks, other shards. [`pump`] moves everything
+//! that is ready from the one to the other. The reactor (io_uring, epoll), the simulator and the fuzzer all
+//! call it, and nothing else.
 //!
-//! One turn of a world: read the clock; take completions and give each to the endpoint
-//! (`handle_*`); call `handle_timeout` if [`Endpoint::poll_timeout`] has come; call [`pump`]; wait
-//! for the next completion no longer than `poll_timeout` says.
+//! One turn of a world: read the clock; take completions and give each to the endpoint (`handle_*`); call
+//! `handle_timeout` if [`Endpoint::poll_timeout`] has passed; call [`pump`]; wait for the next completion, at
+//! most until `poll_timeout`.
 //!
-//! Invariant: an operation that the endpoint gave away comes back exactly once, whatever happens
-//! to the socket, the disk or the shard.
+//! Invariant: an operation that the endpoint hands out comes back exactly once, whatever happens to the
+//! socket, the disk or the shard.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

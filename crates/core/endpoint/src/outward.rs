@@ -1,7 +1,7 @@
-//! Connections outwards: what an initiator's part of a shard asks of the world.
+//! Outgoing connections, which the initiator's part of a shard requests from the world.
 //!
-//! Invariant: each [`Dial`] is answered exactly once by [`Sockets::handle_dialled`], at the latest when
-//! its time is over; a socket that comes of it is treated like any other from then on.
+//! Invariant: each [`Dial`] is answered exactly once by [`Sockets::handle_dialled`], at the latest when its
+//! time is over; the resulting socket is then treated like any other.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! What takes long and needs nothing but itself (a power modulo a large prime), as a value: so that it can be
-//! done where it keeps no data waiting.
+//! Long computations without other inputs (a power modulo a large prime), as values, so that they can run
+//! where they do not delay data.
 //!
 //! Invariants:
-//! - What is not wanted any more is not begun: a [`Work`] whose [`Awaited`] is gone does nothing.
-//! - A [`Work`] that is dropped without being done says so to its [`Awaited`].
+//! - Work that is no longer needed is not begun: a [`Work`] whose [`Awaited`] is gone does nothing.
+//! - A [`Work`] that is dropped without being done informs its [`Awaited`].
 
 use std::fmt;
 use std::net::IpAddr;

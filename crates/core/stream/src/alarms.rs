@@ -1,9 +1,8 @@
-//! When each of many wants to be called, without asking all of them every turn.
+//! Finds which of many state machines has a due timeout, without asking all of them every turn.
 //!
-//! Its own `poll_timeout` is the truth; the heap holds for each a time that is not later: its
-//! note. A time that passed with nothing to do is simply looked up again, so traffic that pushes a deadline back
-//! costs nothing. Times later than the note, from before a deadline moved forward, mean nothing and
-//! are dropped when they come up.
+//! The `poll_timeout` of each is authoritative; the heap holds a time for each that is not later. A time that
+//! passes with nothing to do is looked up again, so traffic that pushes a deadline back costs nothing. Later
+//! times, left from before a deadline moved forward, are ignored and dropped when they come up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! The traits that every connection keeps, on either side of either protocol.
+//! The traits that every connection implements, in either role of either protocol.
 
 use buf::{Cx, Errno, Payload, Sg, SgMut, Time};
 

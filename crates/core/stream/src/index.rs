@@ -1,9 +1,9 @@
-//! A peer's names of commands (Initiator Task Tags, command identifiers) to tags: a table of fixed
-//! size, so that no command allocates.
+//! Maps a peer's names of commands (Initiator Task Tags, command identifiers) to tags: a table of fixed size,
+//! so that no command allocates.
 //!
-//! Open addressing with linear probing, at most half full. A name is hashed and compared, never used
-//! as an index. The table is small, so a peer that chooses colliding names makes its own look-ups
-//! slower, by at most as many compares as commands are in work, and harms nobody.
+//! Open addressing with linear probing, at most half full. A name is hashed and compared, never used as an
+//! index. The table is small: a peer that chooses colliding names slows down only its own look-ups, by at
+//! most one comparison per command in flight.
 
 use crate::tag::Tag;
 

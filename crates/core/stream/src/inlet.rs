@@ -1,12 +1,12 @@
-//! Framing: what a link has received and not yet parsed.
+//! Framing: the bytes that a link has received and not yet parsed.
 //!
-//! Whole headers are looked at where they lie in the stage. A header that the stage cuts off is kept
-//! in a small array until its rest comes. Payload bytes behind a header are copied out once, to the
-//! place that they belong to; the stage is kept only while some payload has no place yet.
+//! Complete headers are parsed in the receive buffer (the stage). A header that the stage cuts off is kept in
+//! a small array until its rest arrives. Payload bytes behind a header are copied once, to their destination;
+//! the stage is kept only while some payload has no destination yet.
 //!
-//! A short command that the stage cuts off behind its header may be kept whole: what is here of it moves
-//! to memory that the next receive fills up. It then lies in one piece like those before it. That is
-//! tried for one receive; what still lacks bytes after it is parsed piecemeal.
+//! A short command that the stage cuts off behind its header may be kept whole: its first part moves to
+//! memory that the next receive fills. It is then contiguous, like those before it. This is tried for one
+//! receive; a command that is still incomplete after it is parsed in pieces.
 //!
 //! Invariant: while a partial header is kept, all bytes before it have been consumed.
 

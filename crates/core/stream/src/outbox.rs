@@ -1,11 +1,11 @@
 //! The outbox: everything that a link has ready becomes one [`SendOp`].
 //!
-//! Headers and small payloads stand back to back in one head buffer, which is what the kernel copies
-//! fastest; large payloads are referred to. With a digest, the bytes that were digested are the bytes
-//! that are sent: memory that may change meanwhile is copied first, whatever its size.
+//! Headers and small payloads are packed into one head buffer, which the kernel copies fastest; large
+//! payloads are sent by reference. With a digest, the bytes that were digested are the bytes that are sent:
+//! memory that may change meanwhile is copied first, whatever its size.
 //!
-//! Invariant: at most one batch is out and unwritten. What becomes ready meanwhile waits for the
-//! next one, so load makes batches grow. A batch is bounded by its head and by [`PIECES_MAX`].
+//! Invariant: at most one batch is being sent. Data that becomes ready meanwhile waits for the next one, so
+//! batches grow under load. A batch is bounded by its head and by [`PIECES_MAX`].
 
 use crate::ops::{Piece, SendOp};
 use buf::crc32c::Crc32c;

@@ -1,8 +1,8 @@
-//! A server's buffer for write data, on its way to be full.
+//! A server's buffer for write data, while it is being filled.
 //!
-//! Invariant: a place is full when every byte of it was put in from the stream, in PDUs that ended with
-//! right digests. Nothing else counts: neither what a command announces nor what was skipped. What was put
-//! in is counted here, where it is put in, so memory that holds what was there last never passes for data.
+//! Invariant: a place is full when every byte of it was received from the stream, in PDUs with right digests.
+//! Nothing else counts: not the length that a command announces, and not skipped data. Bytes are counted
+//! here, where they are stored, so earlier contents of the memory never pass for data.
 
 use std::ops::Range;
 

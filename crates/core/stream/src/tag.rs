@@ -1,7 +1,7 @@
-//! Tags: how a connection and what is above it name a task.
+//! Tags: the names of tasks between a connection and its server.
 //!
-//! A tag carries a generation, so that a late completion never meets the task that took its slot.
-//! A number from a peer is never a tag: it is looked up, and the look-up can fail.
+//! A tag carries a generation, so that a late completion never finds the task that reused its slot. A number
+//! from a peer is never a tag: it is looked up, and the look-up can fail.
 
 /// Names one task of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
-//! The one authority over a volume: what an ask changes, without time and without messages.
+//! The state of a volume at its home: what each request changes, without time and without messages.
 //! `owner.rs` carries a change through all cores.
 //!
-//! Invariant: working a change out leaves the truth as it is; only [`Volume::commit`] replaces it.
+//! Invariant: computing a change does not modify the state; only [`Volume::commit`] replaces it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What carries operations out: one backend value per volume and shard.
+//! The contract of a backend, which executes operations: one backend value per volume and shard.
 
 use buf::{Cx, Errno, Sg, SgMut};
 

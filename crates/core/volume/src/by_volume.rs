@@ -1,7 +1,7 @@
-//! What is kept of each volume, found by the volume's number.
+//! A table of values per volume, found by the volume's number.
 //!
-//! Invariant: a place holds what is of one volume, and only that volume's whole number finds it. What comes late
-//! for a volume that has gone, or names one that was never there, finds nothing, whichever volume has the place now.
+//! Invariant: a slot holds the value of one volume, and only that volume's complete number finds it. A late
+//! message for a deleted or unknown volume finds nothing, whichever volume uses the slot now.
 
 use crate::facts::VolumeId;
 

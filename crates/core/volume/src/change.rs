@@ -1,4 +1,4 @@
-//! What cores tell each other about a volume: asks to its home core, adoptions to every core,
+//! Messages between cores about a volume: requests to its home core, view updates to every core,
 //! acknowledgements back. All of it is plain data.
 
 use std::sync::Arc;

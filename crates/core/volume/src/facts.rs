@@ -1,5 +1,5 @@
-//! Under which name a volume is known. One UUID stands behind every designator of both protocols,
-//! so that tools can tell that it is one disk.
+//! The identity of a volume. All designators of both protocols derive from one UUID, so that tools can tell
+//! that it is one disk.
 
 use std::fmt;
 use std::sync::Arc;

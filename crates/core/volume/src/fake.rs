@@ -1,5 +1,5 @@
-//! What tests of the servers above need of a volume: a disk that does as it is told. With feature `fake`
-//! only, which nothing but tests turns on.
+//! A volume for the tests of the servers: a disk that the test controls. Only with feature `fake`, which only
+//! tests enable.
 #![allow(clippy::unreachable, reason = "a test that asks for what it does not have shall end")]
 
 use std::cell::{Cell, RefCell};

@@ -1,19 +1,19 @@
-//! What keeps an exclusive operation apart from every overlapping write, over all cores, while
-//! plain writes need neither lock nor message.
+//! Keeps an exclusive operation apart from every overlapping write, over all cores. Plain writes need neither
+//! a lock nor a message.
 //!
-//! Blocks are hashed by stripes of 1 MiB into 64. A plain write raises its own core's mark for its
-//! stripes, fences, and reads one shared word; if a bit of a stripe of its own is set, it lowers the
-//! marks and waits. An exclusive operation sets its stripes' bits in ascending order (so two can
-//! never wait for each other in a circle), fences, and waits until no core's mark stands.
-//! Invariant: of a marked write and a guarded operation on one stripe, one sees the other.
+//! Blocks are hashed by stripes of 1 MiB into 64. A plain write raises its own core's mark for its stripes,
+//! fences, and reads one shared word. If the bit of one of its stripes is set, it lowers the marks and waits.
+//! An exclusive operation sets its stripes' bits in ascending order, so that two never deadlock. Then it
+//! fences and waits until no core's mark is raised. Invariant: of a marked write and a guarded operation on
+//! one stripe, one sees the other.
 //!
-//! Plain writes that end within the call that begins them need not each raise marks and fence: their core
-//! claims every stripe, fences, reads the word once, gives up the stripes whose bits are set, and writes
-//! to the others as it likes until it drops the claim. An exclusive operation waits for claims as it does
-//! for marks, and since later claims leave its stripes out, it waits for one run of writes at most.
+//! Plain writes that end within the call that begins them share one claim: their core claims every stripe,
+//! fences, reads the word once, gives up the stripes whose bits are set, and writes to the others until it
+//! drops the claim. An exclusive operation waits for claims as it does for marks. Later claims leave its
+//! stripes out, so it waits for one run of writes at most.
 //!
-//! Reads take no part, but can tell that an exclusive operation wrote meanwhile: each stripe has a
-//! sequence that is odd while one writes (a seqlock's reader side), and such a read is repeated.
+//! Reads take no part, but detect that an exclusive operation wrote meanwhile: each stripe has a sequence
+//! number that is odd during the write (a seqlock's reader side), and such a read is repeated.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! Operations on a volume, and how they end.
+//! Operations on a volume, and their results.
 
 use std::sync::Arc;
 

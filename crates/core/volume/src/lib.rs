@@ -1,34 +1,32 @@
-//! The truth about a volume, whatever protocol asks: who may do what, in which order, under which
-//! name and size. This crate knows neither SCSI nor NVMe: refusals and faults are its own words.
+//! The state of a volume, shared by both protocols: access, order, identity, size. This crate does not depend
+//! on SCSI or NVMe; it has its own refusals and faults.
 //!
 //! # What a server does
 //!
-//! - When a command arrives: [`View::admit`] (or [`View::admit_class`] for one that touches no
-//!   blocks, [`View::admit_medium`] for one that asks whether there is a medium). It takes no lock.
-//!   A [`Refusal`] becomes status and sense in the server's `status.rs`.
-//! - When its data is there: [`Gate::submit`] with an [`Io`] that owns the memory. The gate admits
-//!   again, bindingly; keeps compare-and-write and its like apart from overlapping writes of all
-//!   cores; and answers by [`Gate::poll_done`] with [`Done`], which gives the memory back.
-//! - Payload: [`Op::Read`] takes `Payload::In` of the span's length, or `Payload::None` if
-//!   [`Gate::lends`], and gives `In` or `Out`. Writing and comparing ops take `Payload::Out`:
-//!   `CompareAndWrite` twice the span, `WriteSame` one block, the others the span's length.
-//!   All others take `Payload::None`.
-//! - Each turn: [`Gate::resume`] until it says false, then `poll_done`, `poll_disk`, `poll_wake`,
-//!   `poll_ack`, and in the end `poll_timeout`.
-//! - To change the truth (reservations, path states, size, write protection, medium, sanitize;
-//!   aborts that every core must acknowledge): send an [`VolumeRequest`] to the volume's home core, with a
-//!   number of the server's choice. The [`VolumeOwner`] there answers each with [`Answer`], which the
-//!   world carries back.
-//! - When an [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts`] names (but not the one
-//!   that asked), queue the notices that are for own nexuses ([`Notice::is_for`]), then give the
-//!   adoption to [`Gate::adopt`]. The gate's [`Ack`] goes back to the home core.
+//! - When a command arrives: [`View::admit`] (or [`View::admit_class`] for one that touches no blocks,
+//!   [`View::admit_medium`] for one that depends on the medium only). It takes no lock. A [`Refusal`] becomes
+//!   status and sense in the server's `status.rs`.
+//! - When its data has been received: [`Gate::submit`] with an [`Io`] that owns the memory. The gate makes
+//!   the binding admission decision and keeps compare-and-write and similar operations apart from overlapping
+//!   writes of all cores. [`Gate::poll_done`] returns [`Done`] with the memory.
+//! - Payload: [`Op::Read`] takes `Payload::In` of the span's length, or `Payload::None` if [`Gate::lends`],
+//!   and gives `In` or `Out`. Writing and comparing ops take `Payload::Out`: `CompareAndWrite` twice the
+//!   span, `WriteSame` one block, the others the span's length. All others take `Payload::None`.
+//! - Each turn: [`Gate::resume`] until it returns false, then `poll_done`, `poll_disk`, `poll_wake`,
+//!   `poll_ack`, and at the end `poll_timeout`.
+//! - To change the state (reservations, path states, size, write protection, medium, sanitize; aborts that
+//!   every core must acknowledge): send a [`VolumeRequest`] to the volume's home core, with a number that the
+//!   server chooses. The [`VolumeOwner`] there answers each with an [`Answer`], which the world delivers.
+//! - When a [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts`] names (except the one that
+//!   requested it), queue the notices for own nexuses ([`Notice::is_for`]), then pass the update to
+//!   [`Gate::adopt`]. Send the gate's [`Ack`] to the home core.
 //!
 //! # Invariants
 //!
-//! - A change is answered only when every core has adopted it and, where it takes rights away, what
-//!   was admitted before has ended: after the answer no old write can land.
-//! - Reservations that shall survive power loss are durable before the change is adopted.
-//! - A [`Backend`] makes no system call: what it wants of a disk leaves as a [`DiskOp`].
+//! - A change is answered only when every core has applied it. If it takes rights away, all operations
+//!   admitted before have also ended: after the answer no old write can land.
+//! - Reservations that must survive power loss are durable before the change is applied.
+//! - A [`Backend`] makes no system call: its disk operations are [`DiskOp`] values.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

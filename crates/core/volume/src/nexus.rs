@@ -1,4 +1,5 @@
-//! Who asks: an initiator port or a host, through one of our ports; and the state of a path by such a port.
+//! Who issues an operation: an initiator port or a host, through one of our ports; and the state of a path
+//! through such a port.
 
 use std::fmt;
 use std::sync::Arc;

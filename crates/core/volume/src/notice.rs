@@ -1,7 +1,7 @@
-//! Notices: what the truth tells nexuses that did not ask.
+//! Notices of changes, for nexuses that did not request them.
 //!
-//! The home core names the receivers by identity; every shard's servers pick out their own, and
-//! queue what the protocol wants: a unit attention per I_T nexus, an event per controller.
+//! The home core names the receivers by identity. Every shard's servers pick their own nexuses and queue what
+//! the protocol needs: a unit attention per I_T nexus, an event per controller.
 
 use std::sync::Arc;
 

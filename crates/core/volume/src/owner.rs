@@ -1,12 +1,15 @@
-//! The home core's part: it takes asks one at a time, makes what must survive power loss durable,
-//! sends each change to every core, and answers when all have acknowledged it.
+//! The home core's part: it handles requests one at a time, makes durable what must survive power loss, sends
+//! each change to every core, and answers when all have acknowledged it.
 //!
-//! Invariants: an ask is answered exactly once. `Ok` is answered only after every shard has
-//! acknowledged the change (and drained, if asked). Nothing is adopted that was to be durable and is
-//! not. What was answered as not durable does not come back either: as long as the record may hold it, the
-//! truth that stands is written over it again and again. A fence that misses its deadline closes the volume on every port until it is drained: the
-//! change stands, its answer is withheld, and after a second deadline it is
-//! [`Refusal::NotFenced`], never `Ok`.
+//! Invariants:
+//! - Each request is answered exactly once.
+//! - `Ok` is answered only after every shard has acknowledged the change (and drained, if requested).
+//! - A change that must be durable is not applied before it is.
+//! - A change that was refused because it could not be stored does not come back: as long as the record may
+//!   contain it, the current state is written over it again and again.
+//! - A fence that misses its deadline closes the volume on every port until it is drained. The change stays
+//!   in effect, and its answer is withheld. After a second deadline the answer is [`Refusal::NotFenced`],
+//!   never `Ok`.
 
 mod queue;
 

@@ -1,8 +1,8 @@
 //! A volume in memory: one region that all shards share, and one backend value per shard.
 //!
-//! Space is allocated by granules of the physical block size, as the bitmap says; a granule that is
-//! not mapped reads as zeroes. Invariant: bytes of the region are only touched by raw copies, and a
-//! granule's bit is set after anything but zeroes was put there.
+//! Space is allocated in granules of the physical block size, recorded in a bitmap; an unmapped granule reads
+//! as zeroes. Invariant: bytes of the region are only touched by raw copies, and a granule's bit is set after
+//! data other than zeroes was written to it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

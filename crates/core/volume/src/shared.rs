@@ -1,4 +1,4 @@
-//! What the gates of one volume share over all cores, in atomics.
+//! State that the gates of one volume share over all cores, in atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,7 +1,7 @@
-//! One core's copy of the truth.
+//! One core's copy of a volume's state.
 //!
-//! Invariant: a view never changes. The home core makes a new one, and a shard swaps its copy
-//! between two turns; so whatever is asked of one view within a turn agrees.
+//! Invariant: a view never changes. The home core makes a new one, and a shard swaps its copy between two
+//! turns, so all decisions within a turn are consistent.
 
 use std::ops::Deref;
 use std::sync::Arc;

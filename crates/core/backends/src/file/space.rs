@@ -1,4 +1,4 @@
-//! What a file has space for: blocks given back or zeroed, in the best way that works, and which are data.
+//! Space of a file: blocks freed or zeroed, with the best call that works, and which blocks have data.
 
 use std::sync::atomic::Ordering;
 

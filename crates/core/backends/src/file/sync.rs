@@ -1,7 +1,7 @@
-//! Syncs of a file, one at a time over all shards; and writes that are stable by themselves.
+//! Syncs of a file, one at a time over all shards; and writes with their own sync.
 //!
-//! Invariant: a flush is done only after every call that may have heard of a failure in its stead has come back
-//! without one (see `dirty.rs`).
+//! Invariant: a flush is done only after every call that may have received a failure report in its place has
+//! returned without one (see `dirty.rs`).
 
 use buf::{Errno, Sg};
 use volume::{DiskKind, DiskOp, DiskTicket, Fault, Outcome};

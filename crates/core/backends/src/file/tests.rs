@@ -1,5 +1,5 @@
-//! The file backend behind a gate, on a disk that checks O_DIRECT's rules, moves fewer bytes than
-//! asked, fails, and forgets what was not synced; against a plain array of bytes.
+//! The file backend behind a gate, compared with a plain array of bytes. The disk checks O_DIRECT's rules,
+//! moves fewer bytes than requested, fails, and forgets data that was not synced.
 
 mod shards;
 

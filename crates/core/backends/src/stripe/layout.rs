@@ -1,7 +1,7 @@
-//! Which block of a stripe lies on which leg.
+//! Maps blocks of a stripe to its legs.
 //!
-//! The chunks go round the legs: chunk `c` is the leg's `c / legs`-th on leg `c mod legs`. Invariant: the
-//! blocks of a span that lie on one leg are one contiguous run there, in the same order.
+//! Chunks are distributed in turn: chunk `c` is chunk `c / legs` of leg `c mod legs`. Invariant: the blocks
+//! of a span on one leg are one contiguous run there, in the same order.
 
 use volume::Span;
 

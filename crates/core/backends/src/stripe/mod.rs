@@ -1,16 +1,16 @@
 //! Several volumes as one: chunk after chunk goes to the next leg (RAID 0).
 //!
-//! A [`Stripe`] is a backend over backends. What is submitted is cut into at most one operation per leg, each of
-//! one contiguous range there, without moving a byte; it ends when all of them have ended. A stripe keeps no
-//! copy of anything: a leg that is lost is a part of every file lost.
+//! A [`Stripe`] is a backend over backends. An operation is cut into at most one operation per leg, each of
+//! one contiguous range there, without moving a byte; it ends when all of them have ended. A stripe has no
+//! redundancy: a lost leg loses a part of every file.
 //!
 //! Invariants:
-//! - Every operation that was taken on ends exactly once, with its memory as it came, however its legs end.
+//! - Every accepted operation ends exactly once, with its memory in its original form, however its legs end.
 //! - Blocks and bytes in a [`Fault`](volume::Fault) are the stripe's, not the leg's.
-//! - What is to be atomic lies in one chunk, or is refused.
-//! - The geometry promises only what every leg holds; before all legs are known there are no blocks.
+//! - An operation that must be atomic lies in one chunk, or is refused.
+//! - The geometry promises only what every leg supports; before all legs are known there are no blocks.
 //!
-//! Bounds: [`LEGS_MAX`] legs; [`IN_WORK_MAX`] operations in work, and as many ends that were not taken. An
+//! Bounds: [`LEGS_MAX`] legs; [`IN_WORK_MAX`] operations in flight, and as many results not yet taken. An
 //! operation on no more chunks than there are legs allocates nothing once the stripe is warm.
 
 mod layout;

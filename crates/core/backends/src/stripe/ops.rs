@@ -1,4 +1,4 @@
-//! Operations: how they are cut for the legs, and how their parts become one again.
+//! Operations: how they are cut for the legs, and how the results are combined.
 
 use std::mem;
 

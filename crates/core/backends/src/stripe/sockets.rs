@@ -1,4 +1,4 @@
-//! The sockets of the legs, with their names made the stripe's own.
+//! The sockets of the legs, under the stripe's own identifiers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A stripe against a plain array of bytes: legs that end in any order, and fail.
+//! A stripe compared with a plain array of bytes: legs end in any order, and fail.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
-//! How a stripe is written: `stripe:LEG+LEG...[,key=value]...`.
+//! The text form of a stripe: `stripe:LEG+LEG...[,key=value]...`.
 //!
-//! A comma, a plus sign or a backslash that belongs to a leg stands behind a backslash; the plus sign of
-//! `nvme+tcp://` needs none. Invariant: what [`written`] makes of legs, [`cut`] reads back.
+//! A comma, a plus sign or a backslash that belongs to a leg is escaped with a backslash; the plus sign of
+//! `nvme+tcp://` needs none. Invariant: [`cut`] parses what [`written`] prints.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! Carry-less multiplication of 512 bits at once (AVX-512 with VPCLMULQDQ).
 //!
-//! Four registers (one, below 256 bytes) hold bytes that stand for all bytes before them. To move on by a distance,
-//! each 64-bit half of each 128-bit lane is multiplied with x to that distance modulo the
-//! polynomial; the next bytes are added. In the end all lanes are moved to where the last one is.
+//! Four registers (one, below 256 bytes) represent all bytes before them. To advance by a distance, each
+//! 64-bit half of each 128-bit lane is multiplied with x to that distance modulo the polynomial; the next
+//! bytes are added. At the end all lanes are moved to the position of the last one.
 
 use std::arch::asm;
 use std::arch::x86_64::{

@@ -1,4 +1,4 @@
-//! Sixteen table look-ups per sixteen bytes ("slicing"), for processors without better.
+//! Sixteen table look-ups per sixteen bytes ("slicing"), for processors without a CRC instruction.
 
 use super::polynomial::times_x;
 use crate::shared;

@@ -1,4 +1,4 @@
-//! How a gate takes up a change of the truth: what waits or goes on is admitted again under the new view.
+//! How a gate applies a change: operations that wait or run are admitted again under the new view.
 
 use super::{Gate, Work};
 use crate::change::ViewUpdate;

@@ -1,4 +1,4 @@
-//! What operations in steps do with bytes: what a host gave against what stands in scratch memory.
+//! Byte work of operations in steps: the host's data against the contents of scratch memory.
 
 use buf::{Sg, SgMut};
 

@@ -1,5 +1,5 @@
-//! Counts operations in flight by the epoch that they were admitted under, and says when a fence
-//! has nothing before it.
+//! Counts operations in flight by the epoch in which they were admitted, and reports when a fence has nothing
+//! left to wait for.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! Inline reads and writes: plain ones of memory, carried out within the call that brings their command.
+//! Inline reads and writes: plain ones of memory, executed within the call that delivers their command.
 //!
-//! Invariant: what was written inline is published to all cores, and its claim dropped, before anything else is
-//! done with the volume and before any host is told.
+//! Invariant: inline writes are published to all cores, and their claim is dropped, before anything else is
+//! done with the volume and before any host is answered.
 
 use buf::Sg;
 

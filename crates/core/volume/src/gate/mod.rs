@@ -1,19 +1,18 @@
 //! The gate: everything between a shard's servers and a volume's backend.
 //!
-//! It admits bindingly, under the view of this turn; counts what is in flight by the epoch that it
-//! was admitted under, and acknowledges a change when older ones have ended; keeps exclusive
-//! operations and overlapping writes apart (see `guard.rs`); and makes what a backend cannot do of
-//! what it can (see `steps.rs`), in bounded chunks that can be aborted.
+//! It makes the binding admission decision under the view of this turn. It counts operations in flight by the
+//! epoch in which they were admitted, and acknowledges a change when older ones have ended. It keeps
+//! exclusive operations and overlapping writes apart (see `guard.rs`). It composes what a backend cannot do
+//! from what it can (see `steps.rs`), in bounded chunks that can be aborted.
 //!
-//! Bad blocks are part of the view. Marking them, and writing them, excludes all other writes of
-//! their stripes until the home has answered, which is when every core has adopted the marks; reads
-//! meanwhile wait. So over all cores one moment divides reads that fail from reads that do not. While
-//! it waits for the home an operation is in no epoch, since the home may itself wait for older ones;
-//! the home admits it again.
+//! Bad blocks are part of the view. Marking them, and writing them, excludes all other writes of their
+//! stripes until the home has answered, which is when every core has applied the marks; reads wait meanwhile.
+//! So all cores agree on the moment from which reads fail, or succeed. While it waits for the home an
+//! operation is in no epoch, because the home may itself wait for older ones; the home admits it again.
 //!
-//! Invariants: every submitted operation ends by [`Gate::poll_done`] exactly once. What waits (for a
-//! guard, for memory) holds no mark, and what waits for memory holds no guard, so that no two
-//! operations wait for each other. What waits is admitted again when the view changes.
+//! Invariants: every submitted operation ends by [`Gate::poll_done`] exactly once. An operation that waits
+//! (for a guard, for memory) holds no mark, and one that waits for memory holds no guard, so that no two wait
+//! for each other. Waiting operations are admitted again when the view changes.
 
 mod adopt;
 mod bytes;

@@ -1,7 +1,7 @@
-//! Operations that are made in several steps of what a backend can do.
+//! Operations that are composed of several steps of the backend.
 //!
-//! Each chunk takes its scratch memory first, then its permit (marks or guard), then works: what
-//! waits for memory keeps nobody out.
+//! Each chunk takes its scratch memory first, then its permit (marks or guard), then works. So a chunk that
+//! waits for memory blocks no other operation.
 
 mod pattern;
 

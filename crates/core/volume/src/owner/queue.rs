@@ -1,9 +1,10 @@
-//! Asks that wait for their turn at a volume's home.
+//! Requests that wait for their turn at a volume's home.
 //!
-//! Invariants: every ask that was taken on comes out once, to be begun or to be refused. What somebody asks for
-//! never depends on how much others ask: when the queue is full, a place is that of the one that has most in it. What
-//! ends something (a nexus, a sanitize, the volume itself) or says what the backing is like is never refused; at most
-//! one of each kind waits per shard, or per nexus that has something to lose.
+//! Invariants: every accepted request leaves the queue once, to be executed or refused. Whether a request is
+//! accepted does not depend on how much other peers send: when the queue is full, a new request replaces one
+//! of the peer that has most of them. Requests that end something (a nexus, a sanitize, the volume itself) or
+//! report the state of the backing are never refused; at most one of each kind waits per shard, or per nexus
+//! that has something to lose.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

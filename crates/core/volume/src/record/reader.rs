@@ -1,4 +1,4 @@
-//! How the bytes of a record are taken apart: in order, and never behind their end.
+//! Parses the bytes of a record: in order, and never beyond their end.
 
 /// Takes a record apart; `None` where it ends too soon.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);

@@ -1,6 +1,6 @@
-//! What hosts may ask of reservations, and what comes of it (SPC-4 §5.9 and §6.15; NVMe Base §7.2
-//! to §7.5 and §8.19). Where the two standards differ, a field of [`Action`] says which is meant;
-//! `docs/one-volume.md` has the rules with their reasons.
+//! Reservation actions of hosts and their results (SPC-4 §5.9 and §6.15; NVMe Base §7.2 to §7.5 and §8.19).
+//! Where the two standards differ, a field of [`Action`] selects one; `docs/one-volume.md` has the rules with
+//! their reasons.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! Persistent reservations, for both protocols: SPC-4 §5.9 and NVMe Base §8.19.
 //!
-//! One table says who may do what; one set of registrants holds keys of SCSI initiator ports and of
-//! NVMe hosts, and a key means the same over both. What the standards do differently are fields of
-//! [`Action`]. A SCSI-2 RESERVE is kept here too, since the two exclude each other.
+//! One table decides which operations are allowed. One set of registrants holds keys of SCSI initiator ports
+//! and of NVMe hosts, and a key means the same over both. Differences between the standards are fields of
+//! [`Action`]. A SCSI-2 RESERVE is kept here too, because the two exclude each other.
 //!
-//! Invariants: registrants are sorted by identity and unique; no key is zero; a holder is a
-//! registrant; an all-registrants reservation has at least one registrant; a legacy hold and
-//! registrations never stand together.
+//! Invariants: registrants are sorted by identity and unique; no key is zero; a holder is a registrant; an
+//! all-registrants reservation has at least one registrant; a legacy hold and registrations never exist
+//! together.
 
 mod action;
 mod saved;

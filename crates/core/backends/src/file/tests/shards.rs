@@ -1,4 +1,4 @@
-//! Two shards on one file. The test says when and how each call ends.
+//! Two shards on one file. The test decides when and how each call ends.
 
 use super::*;
 

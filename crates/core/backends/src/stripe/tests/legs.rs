@@ -1,4 +1,4 @@
-//! Legs of a stripe as the tests hold them: each ends what it was given when it is told to.
+//! Legs of a stripe in the tests: each ends an operation when it is told to.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is written over and over: the pattern of a sanitize, or one block everywhere.
+//! Writing the same data repeatedly: the pattern of a sanitize, or one block everywhere.
 
 use buf::{Payload, Sg, SgMut};
 
