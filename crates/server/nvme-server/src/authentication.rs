@@ -1,4 +1,4 @@
-//! What a host must prove to a queue, and how far it is (NVMe Base §8.3.5). Its commands are in `admin/auth.rs`.
+//! The authentication state of a queue (NVMe Base §8.3.5). Its commands are in `admin/auth.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! The volumes, queues and commands of a shard, and the life of a command.
 //!
-//! A command waits for payload, for an operation, for the volume's home, or for the other half of
-//! its pair: for exactly one of them. Whatever brings it on ends in another wait or in its one
-//! ending step. An aborted command ends when what it waits for is back, because memory that is out
-//! cannot be taken back by force.
+//! A command waits for exactly one thing: payload, an operation, the volume's home, or the other half of its
+//! pair. Each event leads to another wait or to the one ending step. An aborted command ends when the memory
+//! that it has lent is back, because that cannot be forced.
 
 mod messages;
 

@@ -1,9 +1,9 @@
-//! Discovery (NVMe Base §3.1.2.3, §5.16.1.23): what there is to discover, and how it is shown to one
-//! host that came by one address.
+//! Discovery (NVMe Base §3.1.2.3, §5.16.1.23): the entries, and what one host that arrived at one address
+//! sees of them.
 //!
-//! Invariant: a log is of one [`DiscoveryEntries`]; its generation counter is theirs. Who reads it in pieces, header first
-//! and last, and sees the same counter twice, has the records of one state. Pieces are made as they are asked for: a log may
-//! have megabytes, and a thousand strangers may be reading one.
+//! Invariant: a log is made of one [`DiscoveryEntries`] and has its generation counter. A host that reads the
+//! log in pieces, header first and last, and sees the same counter twice, has the records of one state.
+//! Pieces are built on request: a log may have megabytes, and a thousand unauthenticated hosts may read one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Where commands, their payload, their ends and answers go: to the context that executes I/O commands, or to the
-//! admin commands.
+//! Routes commands, their payload, completions and answers: to the context that executes I/O commands, or to
+//! the admin commands.
 
 use buf::{Cx, Sg};
 use nvme::Sqe;

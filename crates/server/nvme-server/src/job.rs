@@ -1,4 +1,4 @@
-//! What is to follow in a command, and what it needs for that.
+//! The next step of a command, and the data that it needs.
 
 use buf::Sg;
 use nvme::Sqe;

@@ -1,4 +1,4 @@
-//! What names queues, commands and computations.
+//! Identifiers of queues, commands and computations.
 
 /// Names a queue, admin or I/O, of this shard's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

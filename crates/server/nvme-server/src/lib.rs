@@ -1,14 +1,13 @@
-//! NVMe subsystems, controllers and namespaces on volumes; knows no transport.
+//! NVMe subsystems, controllers and namespaces on volumes; independent of the transport.
 //!
-//! One server lives on each shard. A controller's own state lives on one shard, with its admin queue;
-//! its I/O queues are wherever they are placed, and hear of it by messages that the caller carries from
-//! shard to shard. Commands come by `start`, payload by `data`, ends of operations by `done`, answers
-//! of a volume's home by `answered`; what the server wants leaves as [`Step`]s, in order. Each command
-//! gets exactly one of [`Step::Respond`] and [`Step::Retire`].
+//! One server lives on each shard. A controller's own state lives on one shard, with its admin queue. Its I/O
+//! queues live where they are placed, and exchange messages with it that the caller carries from shard to
+//! shard. Commands arrive by `start`, payload by `data`, completed operations by `done`, answers of a
+//! volume's home by `answered`. The server's requests leave as [`Step`]s, in order. Each command gets exactly
+//! one of [`Step::Respond`] and [`Step::Retire`].
 //!
-//! A namespace *is* a volume: through whatever subsystem and protocol it is reached, its
-//! reservations, blocks and identity are the same. The translation of the volume's refusals and
-//! faults into status is in `status.rs`, and nowhere else.
+//! A namespace *is* a volume: through any subsystem and protocol its reservations, blocks and identity are
+//! the same. Only `status.rs` translates the volume's refusals and faults into status.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

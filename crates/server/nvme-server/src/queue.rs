@@ -1,4 +1,4 @@
-//! The queues of this shard: the commands of each by tag, and what it counts.
+//! The queues of this shard: the commands of each by tag, and its counters.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

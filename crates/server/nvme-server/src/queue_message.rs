@@ -1,5 +1,5 @@
-//! What a controller and its queues tell each other: plain data that the composition carries from
-//! shard to shard, in order per pair of shards. A message to the own shard goes the same way.
+//! Messages between a controller and its queues: plain data that the composition carries from shard to shard,
+//! in order per pair of shards. A message to the own shard goes the same way.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The server of a shard: its volumes and queues, and its controllers. Which command goes where is in
-//! `dispatch.rs`.
+//! The server of a shard: its volumes, queues and controllers. `dispatch.rs` routes commands.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
-//! What controllers and queues are made of when they open: plain data. The composition makes a
-//! controller's, from what a host's admin Connect says and what the configuration allows; a
-//! controller makes its queues', which travel to the shards where the queues live.
+//! Parameters of controllers and queues when they open: plain data. The composition makes a controller's,
+//! from the host's admin Connect and the configuration. A controller makes its queues', which travel to the
+//! shards where the queues live.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! The one place where the volume's words become NVMe's: refusals and faults to status.
+//! The one place where the volume's refusals and faults become NVMe status.
 //!
-//! Do Not Retry is set where the same command would fail again. What another path could serve, or
-//! what passes by itself, leaves it clear; so multipath hosts turn to another path, and others try again.
+//! Do Not Retry is set if the same command would fail again. It is clear if another path could succeed, or if
+//! the condition passes by itself; so multipath hosts use another path, and others retry.
 
 use nvme::{Completion, Status};
 use volume::{Access, Failure, Fault, Refusal, UnservableReason, VolumeId};

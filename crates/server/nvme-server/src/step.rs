@@ -1,4 +1,4 @@
-//! What the server wants done, as values.
+//! Requests of the server to its caller, as values.
 
 use buf::{Class, Sg};
 use nvme::auth::DhComputation;

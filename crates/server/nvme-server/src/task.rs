@@ -1,4 +1,4 @@
-//! The commands that are being executed, from their arrival to their one ending step.
+//! The commands in execution, from their arrival to their one ending step.
 
 use nvme::Status;
 use volume::{IoId, Issuer, VolumeId};

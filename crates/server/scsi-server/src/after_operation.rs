@@ -1,5 +1,4 @@
-//! What a task has in work beside its command: what follows when its operation, or its ask, has ended. How it goes
-//! on is in `exec`.
+//! What follows when a task's operation or request has ended. The next steps are in `exec`.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,7 @@
-//! What executing a command may use: nexuses, logical units, tasks, memory, and the steps that are asked of the shard.
+//! Everything that the execution of a command may use: nexuses, logical units, tasks, memory, and the steps
+//! requested from the shard.
 //!
-//! Nothing here starts a task: those whose turn has come wait in `ready` for the server.
+//! Nothing here starts a task: tasks whose turn has come wait in `ready` for the server.
 
 use std::collections::VecDeque;
 

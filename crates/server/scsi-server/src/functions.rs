@@ -1,4 +1,4 @@
-//! Task management functions that wait for what they end.
+//! Task management functions that wait for the tasks they end.
 
 use std::collections::VecDeque;
 

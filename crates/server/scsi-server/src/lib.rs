@@ -1,16 +1,15 @@
 //! A SCSI device server on volumes: SAM's task router, and the execution of SPC and SBC commands.
 //!
-//! One [`Server`] lives on each shard and serves every I_T nexus of that shard. It knows no
-//! transport: tasks come by [`Server::start`], payload by [`Server::data`], ends of operations by
-//! [`Server::done`] and answers of the volume's home by [`Server::answered`]; what it wants leaves as
+//! One [`Server`] lives on each shard and serves every I_T nexus of that shard. It is independent of the
+//! transport: tasks arrive by [`Server::start`], payload by [`Server::data`], completed operations by
+//! [`Server::done`] and answers of the volume's home by [`Server::answered`]. Its requests leave as
 //! [`ServerStep`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
 //! gets exactly one of [`ServerStep::Respond`], [`ServerStep::Retire`] or [`ServerStep::Managed`] for it.
 //!
-//! A logical unit *is* a volume: through whatever target and LUN it is reached, its reservations,
-//! blocks and identity are the same. Unit attentions are kept per nexus and logical unit.
+//! A logical unit *is* a volume: through any target and LUN its reservations, blocks and identity are the
+//! same. Unit attentions are kept per nexus and logical unit.
 //!
-//! The translation of the volume's refusals and faults into status and sense is in `status.rs`, and
-//! nowhere else.
+//! Only `status.rs` translates the volume's refusals and faults into status and sense.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,9 +1,9 @@
 //! Task management (SAM-5 §7): a function is answered only when every task that it affects has ended.
 //!
-//! What concerns one nexus is done here, since a nexus lives on one shard. What concerns all nexuses
-//! of a logical unit goes through the volume's home: it is answered when every shard has ended its
-//! tasks. What a nexus ends of its own is not answered. What it ends of others' is answered with TASK
-//! ABORTED if TAS is 1 (SPC-4 §7.5.8); else it is not, and CLEAR TASK SET tells it by a unit attention.
+//! Functions for one nexus are executed here, because a nexus lives on one shard. Functions for all nexuses
+//! of a logical unit go through the volume's home, and are answered when every shard has ended its tasks. A
+//! nexus gets no response for its own tasks that it ends. For tasks of others, TASK ABORTED is returned if
+//! TAS is 1 (SPC-4 §7.5.8); otherwise there is no response, and CLEAR TASK SET establishes a unit attention.
 
 use buf::Cx;
 use scsi::lun::Address;

@@ -1,4 +1,4 @@
-//! An I_T nexus: who it is, and which logical units it reaches under which numbers.
+//! An I_T nexus: its identity, and the logical units that it reaches by number.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! The order in which a task set executes (SAM-5 §8): what task attributes mean.
+//! The order in which a task set executes (SAM-5 §8): the effect of task attributes.
 //!
-//! A task set is kept per I_T nexus and logical unit, and a nexus lives on one shard: so an ORDERED
-//! task waits for the older tasks of its own nexus, and newer ones of that nexus wait for it. Between
-//! nexuses, on one shard or on several, no order is kept: hosts that share a volume order what they do
-//! by reservations or by COMPARE AND WRITE, and QUEUE ALGORITHM MODIFIER of the control mode page says
-//! that simple tasks are reordered at will.
+//! A task set is kept per I_T nexus and logical unit, and a nexus lives on one shard. So an ORDERED task
+//! waits for the older tasks of its own nexus, and newer ones of that nexus wait for it. No order is kept
+//! between nexuses. Hosts that share a volume order their commands by reservations or COMPARE AND WRITE.
+//! QUEUE ALGORITHM MODIFIER of the control mode page says that simple tasks are reordered without
+//! restriction.
 //!
-//! Invariant: a task is counted as active, or stands in `waiting`, never both.
+//! Invariant: a task is counted as active, or is in `waiting`, never both.
 
 use std::collections::VecDeque;
 

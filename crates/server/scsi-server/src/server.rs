@@ -1,8 +1,8 @@
 //! The task router and the life of a task.
 //!
-//! A task is in exactly one phase: it waits for its turn, for payload, for an operation, or for the
-//! volume's home. Whatever brings it on ends in another wait or in its one ending step. An aborted
-//! task ends when what it waits for is back, because memory that is out cannot be taken back by force.
+//! A task is in exactly one phase: it waits for its turn, for payload, for an operation, or for the volume's
+//! home. Each event leads to another wait or to the one ending step. An aborted task ends when the memory
+//! that it has lent is back, because that cannot be forced.
 
 use buf::{Cx, Sg};
 use scsi::sense::Sense;

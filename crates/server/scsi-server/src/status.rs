@@ -1,4 +1,4 @@
-//! The one place where the volume's words become SCSI's: refusals and faults to status and sense.
+//! The one place where the volume's refusals and faults become SCSI status and sense.
 
 use scsi::alua::AccessState;
 use scsi::copy::Segment;

@@ -1,4 +1,4 @@
-//! What the device server wants done, as values.
+//! Requests of the device server to its caller, as values.
 
 use buf::Sg;
 use scsi::sense::Sense;

@@ -1,4 +1,4 @@
-//! The tasks that are in a task set, from their command to their one ending step.
+//! The tasks in a task set, from their command to their one ending step.
 
 use scsi::cdb::Command;
 use scsi::sense::Sense;

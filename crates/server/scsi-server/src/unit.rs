@@ -1,4 +1,4 @@
-//! A logical unit: a volume as SCSI shows it.
+//! A logical unit: a volume as SCSI reports it.
 
 use scsi::CommandSet;
 use scsi::mode;

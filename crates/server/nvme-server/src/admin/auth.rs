@@ -1,9 +1,9 @@
-//! In-band authentication of a queue (NVMe Base §8.3.5): its commands, its deadline, and what is
-//! served meanwhile.
+//! In-band authentication of a queue (NVMe Base §8.3.5): its commands, its deadline, and what is served
+//! meanwhile.
 //!
-//! Invariant: a queue whose host has not authenticated serves Authentication Send and Receive, one
-//! at a time, and nothing else. What takes long leaves by [`Step::Compute`] and comes back by
-//! [`Server::computed`], under a number that no other work of this shard has.
+//! Invariant: a queue whose host has not authenticated serves Authentication Send and Receive, one at a time,
+//! and nothing else. Long computations leave by [`Step::Compute`] and come back by [`Server::computed`],
+//! under a number that no other computation of this shard has.
 
 use buf::{Cx, Sg};
 use nvme::auth::{

@@ -1,8 +1,9 @@
-//! Lists of controllers (Identify, CNS 12h and 13h; NVMe Base §5.17.2.15, §5.17.2.16). A shard knows the
-//! controllers that live on it, so every shard is asked, and the command waits for all answers.
+//! Lists of controllers (Identify, CNS 12h and 13h; NVMe Base §5.17.2.15, §5.17.2.16). A shard knows only its
+//! own controllers, so every shard is asked, and the command waits for all answers.
 //!
-//! Invariant: a list has those that live while the shards are asked, each once: a controller's number is
-//! unique, and it never moves. Who is still to prove who it is, or is about to end, is on none.
+//! Invariant: a list has the controllers that live while the shards are asked, each once: a controller's
+//! number is unique, and it never moves. Controllers that have not authenticated, or are about to end, are on
+//! no list.
 
 use buf::Cx;
 use nvme::Status;

@@ -1,5 +1,5 @@
-//! Fabrics commands behind the Connect: properties on the admin queue, Disconnect on I/O queues
-//! (NVMe Base §6.4 to §6.6).
+//! Fabrics commands after the Connect: properties on the admin queue, Disconnect on I/O queues (NVMe Base
+//! §6.4 to §6.6).
 
 use nvme::fabrics::{Property, PropertyAccess};
 use nvme::property::{Capabilities, Configuration, VERSION};

@@ -1,7 +1,7 @@
 //! Get Features and Set Features (NVMe Base §5.15, §5.27).
 //!
-//! [`TABLE`] says which features there are and what can be done with them. Nothing can be saved:
-//! what must last is configured.
+//! [`TABLE`] lists the features and their capabilities. None can be saved: persistent settings are
+//! configured.
 
 use buf::{Sg, Time};
 use nvme::feature::{Capabilities, Fid, GetFeatures, Select, SetFeatures};

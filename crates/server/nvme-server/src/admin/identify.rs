@@ -1,5 +1,5 @@
-//! Identify (NVMe Base §5.17): what the subsystem, the controller and its namespaces say of
-//! themselves. A host sees its own namespaces. Lists of controllers are in `controller_list.rs`.
+//! Identify (NVMe Base §5.17): the subsystem, the controller and its namespaces. A host sees its own
+//! namespaces. Lists of controllers are in `controller_list.rs`.
 
 use nvme::Status;
 use nvme::identify::controller::NvmController;

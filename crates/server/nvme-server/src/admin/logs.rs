@@ -1,7 +1,7 @@
 //! Get Log Page (NVMe Base §5.16).
 //!
-//! Health and errors are gathered from all queues first; all other pages are made at once. A page is
-//! made whole, then a piece of it is cut; what is wanted beyond its end is zero.
+//! Health and errors are gathered from all queues first; all other pages are built at once. A page is built
+//! completely, then the requested part is cut out; bytes beyond its end are zero.
 
 use buf::{Cx, Time};
 use nvme::log::effects::{self, Effects};

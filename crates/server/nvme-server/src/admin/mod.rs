@@ -1,8 +1,8 @@
 //! Commands of the admin queue (NVMe Base §5), and fabrics commands of any queue (§6).
 //!
-//! A command is answered at once, or stands among its controller's waiting ones until what it waits
-//! for is there. One whose answer has data looks for memory before it does anything, so that what it
-//! would change (a notice that is read, an event that is cleared) stays as it is while it waits.
+//! A command is answered at once, or waits in its controller's list until its condition is met. A command
+//! whose answer has data allocates memory before it does anything, so that its side effects (a notice is
+//! read, an event is cleared) do not happen while it waits.
 
 pub(crate) mod auth;
 pub(crate) mod controller_list;

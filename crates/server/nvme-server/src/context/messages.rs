@@ -1,4 +1,4 @@
-//! The end of the messages with a controller that a queue has.
+//! The queue's end of its messages with a controller.
 
 use super::ExecContext;
 use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};

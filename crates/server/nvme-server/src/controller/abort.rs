@@ -1,6 +1,6 @@
-//! Abort (NVMe Base §5.1): a command of any queue of the controller ends with Command Abort
-//! Requested, and Abort is answered once it has; or with bit 0 of dword 0 set if there is no such
-//! command any more.
+//! Abort (NVMe Base §5.1): a command of any queue of the controller ends with Command Abort Requested, and
+//! Abort is answered after that. If the command no longer exists, Abort is answered with bit 0 of dword 0
+//! set.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! ANA groups as a controller shows them (NVMe Base §8.1): the volume's path states by its port.
+//! ANA groups as a controller reports them (NVMe Base §8.1): the volume's path states by its port.
 //!
-//! A volume is in one access group, and one command changes a group, volume by volume. While its
-//! volumes differ, a group is shown as serving only if all of them serve.
+//! A volume is in one access group. One command changes a group, volume by volume. While its volumes differ,
+//! a group is reported as usable only if all of them are.
 
 use nvme::log::ana::{Group, State};
 use volume::{Access, PortId, VolumeId};

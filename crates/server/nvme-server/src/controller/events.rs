@@ -1,7 +1,7 @@
 //! Asynchronous events of a controller (NVMe Base §5.2).
 //!
-//! Invariant: once an event was told, no other of its kind is until its log was read without Retain
-//! (RAE). One that happens meanwhile is not lost: the log tells of it when it is read.
+//! Invariant: after an event was sent, no other of its kind is sent until its log was read without Retain
+//! (RAE). A change that happens meanwhile is not lost: it is in the log when that is read.
 
 use nvme::event::Event;
 use nvme::log::Lid;

@@ -1,4 +1,5 @@
-//! The values of a controller's features (NVMe Base §5.27.1). What may be read and set is in `admin/features.rs`.
+//! The values of a controller's features (NVMe Base §5.27.1). `admin/features.rs` decides which may be read
+//! and set.
 
 use buf::Time;
 use nvme::log::ReservationNotice;

@@ -1,14 +1,15 @@
-//! The life of a controller: enabling, reset, shutdown (NVMe Base §3.5, §3.6, §3.7), keep alive
-//! (§3.9), and the end of its association.
+//! The life of a controller: enabling, reset, shutdown (NVMe Base §3.5, §3.6, §3.7), keep alive (§3.9), and
+//! the end of its association.
 //!
-//! - EN 0 → 1 checks the configuration: RDY, or CFS if it cannot be.
-//! - EN 1 → 0 ends all I/O queues and what waits on the admin queue; RDY falls when they are gone.
-//! - SHN ends the I/O queues too; SHST says complete when they are gone.
+//! - EN 0 → 1 checks the configuration: RDY, or CFS if it is invalid.
+//! - EN 1 → 0 ends all I/O queues and the waiting commands of the admin queue; RDY is cleared when they are
+//!   gone.
+//! - SHN ends the I/O queues too; SHST reports complete when they are gone.
 //! - Silence beyond the keep-alive timeout, or a lost connection, ends the association.
 //!
-//! A host that takes its queues down closes the I/O connections first and then writes CC by the
-//! admin queue. So an I/O connection that is lost without Disconnect ends the association only if
-//! neither reset nor shutdown follows within [`LOST_GRACE`].
+//! A host that shuts down closes the I/O connections first and then writes CC on the admin queue. So an I/O
+//! connection that is lost without Disconnect ends the association only if no reset or shutdown follows
+//! within [`LOST_GRACE`].
 
 use std::collections::VecDeque;
 use std::time::Duration;

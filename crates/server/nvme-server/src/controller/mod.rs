@@ -1,10 +1,10 @@
 //! Controllers (NVMe Base §3.1): each lives on the shard of its admin queue.
 //!
-//! A controller knows its I/O queues by number and shard, and talks to them by messages, even to those
+//! A controller knows its I/O queues by number and shard, and exchanges messages with them, even with those
 //! of its own shard. It is gone when its admin queue and all its I/O queues are.
 //!
-//! Invariant: a queue is a member from the moment that its Connect was let in until the message that it
-//! is gone; so no reset, shutdown or end is complete while a command of it may still run.
+//! Invariant: a queue is a member from the moment its Connect was admitted until the message that it is gone.
+//! So no reset, shutdown or end is complete while one of its commands may still run.
 
 pub(crate) mod abort;
 pub(crate) mod ana;

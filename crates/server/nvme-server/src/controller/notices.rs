@@ -1,4 +1,4 @@
-//! What controllers tell their hosts of changes that others made: events, and the logs behind them.
+//! Tells hosts of changes that others made: events, and the logs behind them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

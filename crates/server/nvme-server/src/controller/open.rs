@@ -1,4 +1,4 @@
-//! How controllers open and I/O queues join them (NVMe Base §6.3), and what the composition asks of them.
+//! Opening of controllers, Connects of I/O queues (NVMe Base §6.3), and requests of the composition to both.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Messages between a controller and its queues, on both ends.
+//! Messages between a controller and its queues, at both ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

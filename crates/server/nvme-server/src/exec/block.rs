@@ -1,8 +1,8 @@
-//! Commands on a run of blocks (NVM Command Set §3.2): Read, Write, Compare, Verify, Write Zeroes,
-//! Write Uncorrectable.
+//! Commands on a run of blocks (NVM Command Set §3.2): Read, Write, Compare, Verify, Write Zeroes, Write
+//! Uncorrectable.
 //!
-//! What sends data is admitted before its data is asked for; what does not is admitted by the gate
-//! alone, in the same turn.
+//! A command with data from the host is admitted before the data is requested. Others are admitted by the
+//! gate alone, in the same turn.
 
 use buf::Payload;
 use nvme::failpoint::{Failpoint, is_on};

@@ -1,5 +1,5 @@
-//! Copy within a namespace (NVM Command Set §3.2.2), source ranges of format 0h: read and written
-//! piece by piece, so that one copy holds little memory and can be aborted between two pieces.
+//! Copy within a namespace (NVM Command Set §3.2.2), source ranges of format 0h. It is read and written in
+//! pieces, so that a copy holds little memory and can be aborted between two pieces.
 
 use buf::{Payload, Sg};
 use nvme::failpoint::{Failpoint, is_on};

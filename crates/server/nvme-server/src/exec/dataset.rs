@@ -1,5 +1,4 @@
-//! Dataset Management (NVM Command Set §3.2.3): deallocation. The other attributes are hints, and
-//! nothing here heeds them.
+//! Dataset Management (NVM Command Set §3.2.3): deallocation. The other attributes are hints and are ignored.
 
 use buf::{Payload, Sg};
 use nvme::io::{DatasetManagement, DatasetRange};

@@ -1,4 +1,4 @@
-//! Fabrics commands of an I/O queue behind its Connect (NVMe Base §6.4).
+//! Fabrics commands of an I/O queue after its Connect (NVMe Base §6.4).
 
 use nvme::fabrics::disconnect_is_valid;
 use nvme::{Completion, FabricsType, Sqe, Status};

@@ -1,7 +1,7 @@
-//! Reads and writes that need not become tasks: whose end is known before anything else can happen.
+//! The fast path: reads and writes that complete within the call that starts them, and so need no task.
 //!
-//! Invariant: what is not plain in every respect is left to `Server::start`, which judges it again and
-//! says what is wrong.
+//! Invariant: a command that does not qualify is left to `Server::start`, which checks it again and reports
+//! any error.
 
 use nvme::io::Transfer;
 use nvme::{Opcode, Sqe};

@@ -1,12 +1,12 @@
-//! Fused Compare and Write (NVMe Base §3.4.2, NVM Command Set §2.1): two commands, next to each other
-//! on one queue, that become one operation.
+//! Fused Compare and Write (NVMe Base §3.4.2, NVM Command Set §2.1): two commands, next to each other on one
+//! queue, that become one operation.
 //!
-//! The first half waits for the second, which must be the very next command of the queue; anything
-//! else ends it. The pair is admitted as a pair, and only then is data asked for, the first half's
-//! and the second's in one go, so that of two pairs neither waits for memory that the other has. Data
-//! in the first half's capsule is taken at once, since the second capsule stands behind it.
+//! The first half waits for the second, which must be the very next command of the queue; any other command
+//! ends it. The pair is admitted as a pair. Only then is data requested, for both halves at once, so that no
+//! two pairs wait for memory that the other has. Data in the first half's capsule is taken at once, because
+//! the second capsule follows it in the stream.
 //!
-//! Invariant: halves of a pair name each other, until one of them ends.
+//! Invariant: halves of a pair refer to each other until one of them ends.
 
 use buf::{Payload, Sg};
 use nvme::failpoint::{Failpoint, is_on};

@@ -1,4 +1,4 @@
-//! Lists that commands bring: small, bounded, in one piece while they are looked at.
+//! Parameter lists of commands: small, bounded, contiguous while they are parsed.
 
 use buf::Sg;
 use nvme::{Sqe, Status};

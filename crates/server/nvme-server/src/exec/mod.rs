@@ -1,7 +1,7 @@
-//! What each command of an I/O queue does; the files of this folder execute, one family each.
+//! Execution of the commands of an I/O queue; each file of this folder executes one family.
 //!
-//! [`start`] judges what the command says and either refuses it or makes it a task. What comes back
-//! (payload, the end of an operation) goes through [`data`] and [`done`].
+//! [`start`] checks a command, and refuses it or makes it a task. Payload and completed operations arrive at
+//! [`data`] and [`done`].
 
 mod block;
 pub(crate) mod copy;

@@ -1,10 +1,10 @@
-//! Reservation Register, Acquire, Release and Report (NVMe Base §7.2 to §7.5): words only, the rules
-//! are the volume's.
+//! Reservation Register, Acquire, Release and Report (NVMe Base §7.2 to §7.5): parsing and formatting only.
+//! The volume has the rules.
 //!
-//! The report shows the registrants of both protocols. All have the controller identifier FFFFh, as
-//! the dynamic controller model has it. An iSCSI initiator port, which has no host identifier, is
-//! shown with one that is made of its ISID (bytes 0 to 5), its target port (bytes 6 and 7) and a hash
-//! of its name (bytes 8 to 15); it is the same as long as these are.
+//! The report shows the registrants of both protocols. All have the controller identifier FFFFh, as the
+//! dynamic controller model requires. An iSCSI initiator port has no host identifier; it is shown with one
+//! made of its ISID (bytes 0 to 5), its target port (bytes 6 and 7) and a hash of its name (bytes 8 to 15).
+//! It stays the same as long as these do.
 
 use buf::{Class, Sg};
 use nvme::reservation::{

@@ -1,4 +1,4 @@
-//! Read, Write, Flush and their kin, and what is wrong with them.
+//! Read, Write, Flush and related commands, and their errors.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! How commands end that must end: aborts, queues that close, namespaces that go.
+//! Commands that end early: aborts, closed queues, removed namespaces.
 
 use super::*;
 

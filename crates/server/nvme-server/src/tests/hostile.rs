@@ -1,4 +1,4 @@
-//! Commands that lie about lengths, and commands of random bytes.
+//! Commands with false lengths, and commands of random bytes.
 
 use proptest::prelude::*;
 use zerocopy::IntoBytes;

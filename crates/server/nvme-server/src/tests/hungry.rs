@@ -1,4 +1,4 @@
-//! Answers that find no memory: they wait for it, and nothing is done before.
+//! Answers that find no memory: they wait for it, without side effects.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The server in a world of its own: gates on RAM disks, homes, and several shards whose messages go
-//! in order. Commands go in as submission queue entries, and what comes out is bytes and status.
+//! The server in a test world: gates on RAM disks, homes, and several shards whose messages are delivered in
+//! order. Commands are submission queue entries; results are bytes and status.
 
 mod blocks;
 mod controllers;

@@ -1,5 +1,4 @@
-//! Reservations through NVMe's words, from queues of two shards: the whole table, and what each
-//! command does.
+//! Reservation commands from queues of two shards: the whole table, and the effect of each command.
 
 use nvme::io::{Copy, CopyRange, DatasetManagement, DatasetRange};
 use nvme::reservation::{

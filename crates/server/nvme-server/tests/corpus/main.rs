@@ -1,5 +1,5 @@
-//! Hostile commands against a controller and its queues: the fuzzer's body on stable Rust, with every
-//! stored seed and arbitrary bytes.
+//! Hostile commands against a controller and its queues: the fuzzer's code on stable Rust, with every stored
+//! seed and arbitrary bytes.
 
 use proptest::prelude::*;
 use testkit::fuzz::nvme_server as bodies;

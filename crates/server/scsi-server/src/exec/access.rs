@@ -1,5 +1,5 @@
-//! Asymmetric access: REPORT and SET TARGET PORT GROUPS (SPC-4 §6.37, §6.45). Each target port is a
-//! group of its own, of the same number.
+//! Asymmetric access: REPORT and SET TARGET PORT GROUPS (SPC-4 §6.37, §6.45). Each target port is its own
+//! group, with the same number.
 
 use std::collections::VecDeque;
 

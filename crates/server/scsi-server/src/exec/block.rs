@@ -1,7 +1,7 @@
 //! Reading and writing blocks (SBC-3 §5).
 //!
-//! A command moves the shorter of what its CDB says and of what the initiator expects, and the
-//! residual tells the difference; a write that would end within a block is refused instead.
+//! A command moves the smaller of the length in its CDB and the length that the initiator expects; the
+//! residual reports the difference. A write that would end within a block is refused.
 
 use buf::{Payload, Sg};
 use scsi::cdb::{ByteCheck, Transfer, Verify, WriteAtomic};

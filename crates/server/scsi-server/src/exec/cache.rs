@@ -1,12 +1,12 @@
-//! The caching commands, SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 §5.35, §5.8), and what goes on behind commands that
-//! were answered: theirs, and the flush of a stop (START STOP UNIT).
+//! The caching commands SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 §5.35, §5.8), and operations that continue
+//! after their command was answered: theirs, and the flush of a stop (START STOP UNIT).
 //!
-//! With IMMED the command is answered when it is known that it may be executed, and the operation goes on
-//! as a task of the server's own: no abort, reset or lost nexus ends it. At most [`BACKGROUND_MAX`] go
-//! on per nexus and logical unit; a command beyond them is answered when its operation has ended, as if
-//! IMMED were 0. A PRE-FETCH promises nothing, so its failure is told to nobody. A flush that fails in the background
-//! is told to the nexus that asked, as a deferred error of its next command to the logical unit (SPC-4 §4.5.5); that
-//! the volume could not make stable what was written is sticky besides, and every next write or flush is refused for it.
+//! With IMMED the command is answered as soon as it may be executed, and the operation continues as the
+//! server's own task: no abort, reset or lost nexus ends it. At most [`BACKGROUND_MAX`] run per nexus and
+//! logical unit; a further command is answered when its operation has ended, as if IMMED were 0. A PRE-FETCH
+//! promises nothing, so its failure is not reported. If a background flush fails, the next command of that
+//! nexus to the logical unit reports a deferred error (SPC-4 §4.5.5). The volume also remembers the failure
+//! and refuses every later write or flush.
 
 use buf::Payload;
 use scsi::cdb::Extent;

@@ -1,4 +1,4 @@
-//! Looking at blocks and comparing them: VERIFY, COMPARE AND WRITE (SBC-3 §5.2, §5.29).
+//! Reading and comparing blocks: VERIFY, COMPARE AND WRITE (SBC-3 §5.2, §5.29).
 
 use buf::{Class, Payload, Sg};
 use scsi::Status;

@@ -1,10 +1,10 @@
 //! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 §5.17, §6.4, §6.17).
 //!
-//! A copy reaches only logical units that the asking nexus reaches, with this nexus' rights, and both
-//! are looked at again before each chunk: a read of the source and a write of the destination, in
-//! turn, so an abort is prompt and little memory is held. The gates judge each operation as any other.
-//! Segments in bytes may begin and end within blocks; such a block of the destination is read and
-//! swapped for what it becomes, so no write of another to its other bytes is lost.
+//! A copy reaches only logical units that the requesting nexus reaches, with this nexus' rights. Both are
+//! checked again before each chunk: a read of the source and a write of the destination, in turn, so that an
+//! abort is fast and little memory is held. The gates admit each operation like any other. Segments in bytes
+//! may begin and end within blocks. Such a block of the destination is read and written back with a
+//! compare-and-write, so that no concurrent write to its other bytes is lost.
 
 use buf::{Class, Payload, Sg};
 use scsi::Status;

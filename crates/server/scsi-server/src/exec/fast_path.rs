@@ -1,9 +1,8 @@
-//! Reads and writes that need not become tasks: whose turn it is, and whose end is known before anything
-//! else can happen. They skip the task set, and nobody can tell, since they would enter and leave it
-//! within one call.
+//! The fast path: reads and writes that complete within the call that starts them, and so need no task. They
+//! skip the task set, which they would enter and leave within one call, so the result is the same.
 //!
-//! Invariant: what is not plain in every respect is left to [`Server::start`](crate::Server::start), which judges it again and
-//! says what is wrong.
+//! Invariant: a command that does not qualify is left to [`Server::start`](crate::Server::start), which
+//! checks it again and reports any error.
 
 use scsi::lun::Address;
 use scsi::{Command, CommandSet};

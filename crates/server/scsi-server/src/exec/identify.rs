@@ -1,4 +1,5 @@
-//! What a logical unit is: INQUIRY, READ CAPACITY, REPORT LUNS; and what is told where none is.
+//! Identity of a logical unit: INQUIRY, READ CAPACITY, REPORT LUNS; and the answers where there is no logical
+//! unit.
 
 use scsi::capacity::Capacity;
 use scsi::cdb::Inquiry;

@@ -1,5 +1,5 @@
-//! Whether a command may be executed now: the path's state, then reservations, then the medium.
-//! What depends on blocks is judged with the operation, by the volume's view.
+//! Whether a command may be executed now: the path's state, then reservations, then the medium. Checks that
+//! depend on blocks are made with the operation, by the volume's view.
 
 use scsi::Command;
 use scsi::cdb::Conflicts;

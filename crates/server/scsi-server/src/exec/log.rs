@@ -1,8 +1,8 @@
-//! LOG SENSE (SPC-4 §6.9), and how much of a thin volume is mapped, for the logical block provisioning page (SBC-3
-//! §6.3.3).
+//! LOG SENSE (SPC-4 §6.9), and the mapped size of a thin volume, for the logical block provisioning page
+//! (SBC-3 §6.3.3).
 //!
-//! The extents are counted again for each request, one operation after the other, since backends keep
-//! no count: so it can be aborted, and others' work goes on between two operations.
+//! The extents are counted again for each request, one operation after the other, because backends keep no
+//! count. So the command can be aborted, and other commands run between two operations.
 
 use buf::Payload;
 use scsi::Command;

@@ -1,9 +1,9 @@
-//! What each command does. [`route`] finds the logical unit and judges the command; the files of
-//! this folder execute, one family each.
+//! Execution of commands. [`route`] finds the logical unit and checks the command; each file of this folder
+//! executes one family.
 //!
-//! A command is executed when its turn in the task set has come: [`start`] judges path, reservation
-//! and medium, in this order, and gives it to its family. What comes back (payload, the end of an
-//! operation, an answer from the volume's home) goes through [`data`], [`done`] and [`answered`].
+//! A command is executed when its turn in the task set has come: [`start`] checks path, reservation and
+//! medium, in this order, and calls its family. Payload, completed operations and answers from the volume's
+//! home arrive at [`data`], [`done`] and [`answered`].
 
 mod access;
 mod block;

@@ -1,5 +1,5 @@
-//! MODE SENSE and MODE SELECT (SPC-4 §6.9 to §6.12). What can be changed (SWP, D_SENSE and TAS) is kept by
-//! the volume's home, so that all nexuses of all shards see the same.
+//! MODE SENSE and MODE SELECT (SPC-4 §6.9 to §6.12). The changeable parameters (SWP, D_SENSE and TAS) are
+//! kept by the volume's home, so that all nexuses of all shards see the same.
 
 use std::collections::VecDeque;
 

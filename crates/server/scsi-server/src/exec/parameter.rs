@@ -1,4 +1,4 @@
-//! Parameter data and parameter lists: small, bounded, and contiguous while they are looked at.
+//! Parameter data and parameter lists: small, bounded, and contiguous while they are parsed.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
 //! START STOP UNIT and PREVENT ALLOW MEDIUM REMOVAL (SBC-3 §5.25, SPC-4 §6.14).
 //!
-//! There are no power conditions: those that are asked for are taken and change nothing, and a stop
-//! without eject only makes stable what was written: behind the answer, with IMMED. All else ends at once or
-//! by an answer of the volume's home, which is worth waiting for: it says whether removal is prevented.
+//! There are no power conditions: requests for them succeed without effect. A stop without eject only flushes
+//! earlier writes, after the answer with IMMED. Everything else ends at once or with an answer of the
+//! volume's home, for which it waits even with IMMED, because the answer says whether removal is prevented.
 
 use buf::Payload;
 use scsi::cdb::StartStop;

@@ -1,5 +1,5 @@
-//! Reports and small services: REQUEST SENSE, what commands and functions there are, READ
-//! DEFECT DATA, the echo buffer (SPC-4 §6).
+//! Reports and small services: REQUEST SENSE, supported commands and functions, READ DEFECT DATA, the echo
+//! buffer (SPC-4 §6).
 
 use buf::Sg;
 use scsi::buffer::{EchoAccess, echo_descriptor};

@@ -1,5 +1,5 @@
-//! PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE (SPC-4 §5.13, SPC-2 §5.5): the words; what they
-//! mean is the volume's affair.
+//! PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE (SPC-4 §5.13, SPC-2 §5.5): parsing and formatting only.
+//! The volume has the rules.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! SANITIZE (SBC-3 §4.11, §5.24).
 //!
-//! A sanitize goes on whatever becomes of the command, the nexus or the reservation that began it: so
-//! it is a task of the server's own, in the name of a nexus of its own. First the volume's home closes
-//! the volume for everything else and waits until that has ended on every core; then the operation
-//! runs; then the home opens the volume again, or keeps it closed if it failed.
+//! A sanitize continues whatever happens to the command, the nexus or the reservation that began it. So it is
+//! the server's own task, with its own nexus. First the volume's home closes the volume for everything else
+//! and waits until that has ended on every core. Then the operation runs. Then the home opens the volume
+//! again, or keeps it closed if the sanitize failed.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Vital product data (SPC-4 §7.8, SBC-3 §6.6): made of the volume's geometry, so what is claimed is
-//! what is done.
+//! Vital product data (SPC-4 §7.8, SBC-3 §6.6), derived from the volume's geometry, so that it matches the
+//! behaviour.
 
 use scsi::Writer;
 use scsi::inquiry::Peripheral;

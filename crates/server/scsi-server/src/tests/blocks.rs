@@ -1,4 +1,4 @@
-//! Reads, writes and what belongs to them.
+//! Reads, writes and related commands.
 
 use scsi::Status;
 

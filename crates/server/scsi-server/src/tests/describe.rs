@@ -1,4 +1,4 @@
-//! What logical units, and places without one, tell of themselves.
+//! What logical units, and LUNs without one, report about themselves.
 
 use scsi::Status;
 use scsi::inquiry::StandardInquiry;

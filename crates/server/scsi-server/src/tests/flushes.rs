@@ -1,4 +1,4 @@
-//! SYNCHRONIZE CACHE, and flushes that go on behind it.
+//! SYNCHRONIZE CACHE, and flushes that continue after its answer.
 
 use scsi::Status;
 use volume::Op;

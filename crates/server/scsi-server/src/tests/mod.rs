@@ -1,5 +1,5 @@
-//! The device server in a world of its own: gates on RAM disks, homes, and several shards whose
-//! messages go in order. Commands go in as CDBs, and what comes out is bytes, status and sense data.
+//! The device server in a test world: gates on RAM disks, homes, and several shards whose messages are
+//! delivered in order. Commands are CDBs; results are bytes, status and sense data.
 
 mod blocks;
 mod compare;

@@ -1,4 +1,4 @@
-//! Mode pages: what can be changed, and who hears of it.
+//! Mode pages: what can be changed, and which nexuses are told.
 
 use super::*;
 

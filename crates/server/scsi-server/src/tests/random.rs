@@ -1,4 +1,4 @@
-//! Commands that nobody would send.
+//! Random commands.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! SANITIZE: it closes the volume for everyone, and survives everything but the volume's end.
+//! SANITIZE: it closes the volume for all hosts, and only the volume's end stops it.
 
 use scsi::Status;
 

@@ -1,4 +1,4 @@
-//! Abort: of commands on other shards, of admin commands, of nothing.
+//! Abort of commands on other shards, of admin commands, of unknown commands.
 
 use nvme::{Opcode, Status};
 

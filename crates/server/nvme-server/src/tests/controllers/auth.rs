@@ -1,4 +1,4 @@
-//! Queues whose hosts must authenticate: what is served before, how it goes, how it fails.
+//! Queues whose hosts must authenticate: what is served before, success, failure.
 
 use nvme::auth::{Credentials, Group, Hash, HostProgress, Key, MESSAGE_LEN_MAX, Policy, Secret, command};
 use nvme::fabrics::Property;

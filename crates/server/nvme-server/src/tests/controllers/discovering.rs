@@ -1,4 +1,4 @@
-//! Discovery controllers: the log, its pieces, changes, and what else there is.
+//! Discovery controllers: the log, its pieces, changes, and other commands.
 
 use nvme::Status;
 use nvme::fabrics::Property;

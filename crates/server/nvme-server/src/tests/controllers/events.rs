@@ -1,4 +1,4 @@
-//! Asynchronous events: which, when, how often; and the logs behind them.
+//! Asynchronous events: which, when, how often; and their logs.
 
 use nvme::Status;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};

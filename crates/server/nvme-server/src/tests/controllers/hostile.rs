@@ -1,4 +1,4 @@
-//! Whatever a host sends by its admin queue: nobody panics, everything is answered, nothing stays.
+//! Hostile commands on an admin queue: no panic, every command answered, nothing leaked.
 
 use nvme::{Opcode, Status};
 use proptest::prelude::*;

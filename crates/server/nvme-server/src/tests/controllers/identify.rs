@@ -1,4 +1,4 @@
-//! Identify: what is said, and to whom.
+//! Identify: its contents, and which host sees them.
 
 use nvme::Status;
 use volume::VolumeRequest;

@@ -1,4 +1,4 @@
-//! Get Log Page: health that is true, errors, effects, and pieces of pages.
+//! Get Log Page: correct health, errors, effects, and pieces of pages.
 
 use nvme::{Opcode, Status};
 

@@ -1,4 +1,4 @@
-//! Controllers, driven as a transport and a composition drive them.
+//! Controllers, with the calls that a transport and a composition make.
 
 mod aborts;
 mod auth;

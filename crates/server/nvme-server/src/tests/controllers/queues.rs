@@ -1,4 +1,4 @@
-//! I/O queues: who is let in, what happens on the way, what happens when namespaces change.
+//! I/O queues: admission, races during a Connect, changes of namespaces.
 
 use nvme::fabrics::Property;
 use nvme::{Opcode, Status};
