@@ -1,12 +1,11 @@
-//! What one 4 KiB command costs in a shard: bytes in, answer out, without any socket.
+//! The cost of one 4 KiB command in a shard: bytes in, answer out, without a socket.
 //!
 //!     cargo run --release -p blockwire-shard --example shard_cost
 //!
-//! prints nanoseconds per command, and under `valgrind --tool=callgrind --toggle-collect='*shard_turn*'`
-//! the instructions are those of the shard alone, without its set-up: divide by the number of commands that is
-//! printed. `tests/cost.sh` does.
-//! Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over NVMe/TCP; depth (over iSCSI at most
-//! 16, as far as the window opens in the warm-up); rounds.
+//! prints nanoseconds per command. Under `valgrind --tool=callgrind --toggle-collect='*shard_turn*'` the
+//! instructions are those of the shard alone, without its set-up: divide by the number of commands that is
+//! printed. `tests/cost.sh` does this. Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write`
+//! over NVMe/TCP; depth (over iSCSI at most 16, as far as the window opens in the warm-up); rounds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

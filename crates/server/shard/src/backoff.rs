@@ -1,12 +1,12 @@
-//! What a source of wrong passwords must wait.
+//! Delays for sources of wrong passwords.
 //!
-//! A source is an IPv4 address or an IPv6 /64, which is what one host can choose from. Its first few
-//! failures cost nothing, so that a mistyped secret and a host that logs in to many targets at once
-//! go unpunished; then each doubles the time in which a login that has to prove something is put off
-//! with "service unavailable" (0301h, which initiators try again) before anything is computed for it.
-//! The answer depends on the source only, never on the account. Every shard keeps the same count:
-//! whichever accepted the connection, all are told. Invariant: the table holds at most
-//! [`SOURCES_MAX`] sources; with more, the one that was quiet for longest is forgotten.
+//! A source is an IPv4 address or an IPv6 /64, which one host can choose from. The first few failures have no
+//! effect, so that a mistyped secret, or a host that logs in to many targets at once, is not delayed. After
+//! that each failure doubles the time during which logins that need authentication are refused with "service
+//! unavailable" (0301h, which initiators retry) before anything is computed for them. The answer depends on
+//! the source only, never on the account. Every shard keeps the same count: the shard that accepted the
+//! connection tells all others. Invariant: the table holds at most [`SOURCES_MAX`] sources; beyond that, the
+//! source that was quiet for longest is forgotten.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,11 +1,12 @@
-//! Which NVMe controllers exist, on which shard each lives, and which host bears which identifier.
+//! The directory of NVMe controllers: which exist, on which shard each lives, and which host uses which
+//! identifier.
 //!
-//! One shard keeps this directory, with that of the iSCSI sessions. A Connect of an admin queue asks it
-//! by message. Invariants: a controller's number is unique in the daemon, and its remainder by the
-//! number of shards is the controller's shard, so an I/O queue's Connect finds it without asking here;
-//! a number is not given again before all others were; and while a host is connected to a
-//! subsystem, or registered with one of its volumes, nobody else's name is taken with its identifier:
-//! cloned machines share identifiers, and a preempt could not tell them apart.
+//! One shard keeps this directory, together with that of the iSCSI sessions. A Connect of an admin queue asks
+//! it by message. Invariants: a controller's number is unique in the daemon, and modulo the number of shards
+//! it is the controller's shard, so an I/O queue's Connect finds it without asking here. A number is not used
+//! again before all others were. While a host is connected to a subsystem, or registered with one of its
+//! volumes, no other Host NQN is accepted with its identifier: cloned machines share identifiers, and a
+//! preempt could not tell them apart.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,12 +1,12 @@
-//! Which iSCSI sessions exist, and on which shard each lives.
+//! The directory of iSCSI sessions: which exist, and on which shard each lives.
 //!
-//! One shard keeps the directory; the others ask it by message when a login is about to end, because
-//! a login may meet a session that lives elsewhere: to join it (several connections per session), to
-//! reinstate it, or to be refused (RFC 7143 §6.3.1). Invariant: at most one live session has a given
-//! name (initiator, ISID, target, portal group), and a new one of that name is granted only after
-//! the old one has said that it is gone. What a session is, only its like may join or replace: a name
-//! is a claim, and who may log in by another rule or as another user must not profit from it. Which
-//! rule lets a connection in is asked when it matters, for both at once, since rules come and go.
+//! One shard keeps the directory; the others ask it by message at the end of a login, because a login may
+//! refer to a session on another shard: to join it (several connections per session), to reinstate it, or to
+//! be refused (RFC 7143 §6.3.1). Invariant: at most one live session has a given name (initiator, ISID,
+//! target, portal group), and a new one of that name is granted only after the old one has reported that it
+//! is gone. A session is joined or replaced only by a connection that was admitted by the same rule as the
+//! same user: a name is only a claim, and a login under another rule or user must not gain from it. The rule
+//! that admits a connection is looked up for both at the moment of the decision, because rules change.
 
 use std::collections::HashMap;
 use std::sync::Arc;

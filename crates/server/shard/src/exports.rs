@@ -1,6 +1,6 @@
-//! What a daemon offers to whom: plain data, made by the control plane, the same on every shard.
+//! What a daemon offers, and to which hosts: plain data, made by the control plane, the same on every shard.
 //!
-//! Names and addresses here have been checked; nothing refers to something that is not there.
+//! Names and addresses here have been validated; all references resolve.
 
 mod condition;
 mod iscsi_access;

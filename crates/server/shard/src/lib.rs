@@ -1,15 +1,14 @@
-//! The target: connections, device servers and volumes composed into an endpoint; still no I/O.
+//! The target of one core: connections, servers and volumes composed into an endpoint; no I/O.
 //!
-//! - [`Exports`]: what is offered to whom, as plain data.
-//! - [`Shard`]: everything that lives on one core. It implements [`endpoint::Endpoint`], so the
-//!   real and the simulated world run it alike.
-//! - [`Message`]: what shards tell each other: logins ask the directory which session they become,
-//!   volumes' changes go from their home to every shard and are acknowledged, the control plane adds,
-//!   lists and stops.
+//! - [`Exports`]: what is offered to which hosts, as plain data.
+//! - [`Shard`]: everything that lives on one core. It implements [`endpoint::Endpoint`], so the real and the
+//!   simulated world run it alike.
+//! - [`Message`]: messages between shards. Logins ask the directory which session they become. Changes of
+//!   volumes go from their home to every shard and are acknowledged. The control plane adds, lists and stops.
 //!
-//! How a login goes: any shard accepts the socket and carries the login to its end; the directory (on
-//! shard 0) says which session it becomes, new or old, and on which shard; the link moves there
-//! before the first PDU of the full feature phase.
+//! A login: any shard accepts the socket and completes the login. The directory (on shard 0) decides which
+//! session it becomes, new or old, and on which shard. The link moves there before the first PDU of the full
+//! feature phase.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,7 +1,7 @@
-//! Which connection each socket of the shard belongs to, and what is out on it.
+//! Which connection each socket of the shard belongs to, and its operations in flight.
 //!
-//! Invariant: a departed socket keeps its entry until everything that was out has come back, so that
-//! it reaches the connection that owns it.
+//! Invariant: a closed socket keeps its entry until all its operations have come back, so that they reach the
+//! connection that owns them.
 
 use endpoint::LinkId;
 use stream::{Link, Tag};

@@ -1,4 +1,4 @@
-//! What an operator may want to know.
+//! Events for the operator's log.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! One TCP connection while it logs in: framing around the login's state machine, and its deadline.
 //!
-//! Invariant: no receive is out while a question is open or after the login has ended, so a link
-//! that has logged in can be moved to another shard, or become part of a session, as it stands.
+//! Invariant: no receive is in flight while a question is open or after the login has ended. So a link that
+//! has logged in can move to another shard, or become part of a session, without further preparation.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What shards tell each other, and what the control plane tells them.
+//! Messages between shards, and from the control plane.
 
 mod nvme;
 

@@ -1,7 +1,7 @@
-//! Conditions over the two ends of a connection, in any combination: what a filter of an offload policy says.
+//! Conditions on the two ends of a connection, in any combination: the filters of an offload policy.
 //!
-//! A condition is a tree that its maker has kept shallow (the parser of policies bounds its depth), so
-//! looking at it costs what is written in it.
+//! A condition is a tree. The parser of policies bounds its depth, so its evaluation costs no more than its
+//! text.
 
 use std::net::{IpAddr, SocketAddr};
 

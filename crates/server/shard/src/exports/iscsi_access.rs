@@ -1,4 +1,4 @@
-//! What an initiator reaches by the exports of now, and what it is told.
+//! What an initiator can reach with the current exports, and what it is told.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! What is offered over NVMe/TCP: subsystems, namespaces, hosts, addresses.
+//! Exports over NVMe/TCP: subsystems, namespaces, hosts, addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What an NVMe host reaches by the exports of now, and what it must prove.
+//! What an NVMe host can reach with the current exports, and how it must authenticate.
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
-//! Where connections are served: rules of the operator that narrow down which shards a session or controller may
-//! live on, and the shard on whose processor the network card hands a connection's bytes over. To be served
-//! there spares the bytes a way from cache to cache; to be served by a core that others crowd costs more than
-//! that, so balance goes first.
+//! Where connections are served: the operator's rules that limit the shards on which a session or controller
+//! may live, and the shard on whose processor the network card delivers a connection's data. Serving it there
+//! avoids moving the data from cache to cache. A crowded core costs more than that, so balance comes first.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What shards tell each other about NVMe controllers and their queues.
+//! Messages between shards about NVMe controllers and their queues.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Who is let in: how many may be strangers at a time, and which sources have to wait.
+//! Admission of connections: how many may be unauthenticated at a time, and which sources are delayed.
 //!
-//! Connections that log in, or have yet to connect a queue or to prove who they are, are strangers. One more than may be
-//! costs the oldest that owes a request its place.
+//! Connections that log in, or have not yet connected a queue or authenticated, are unauthenticated
+//! ("strangers"). If there are too many, a new one evicts the oldest one from which a request is due.
 
 use std::collections::VecDeque;
 

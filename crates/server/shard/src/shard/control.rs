@@ -1,4 +1,4 @@
-//! What the control plane asks: volumes that come and go, exports that change, listings, and the stop.
+//! Requests of the control plane: volumes added and removed, changed exports, listings, and the stop.
 
 use std::collections::HashMap;
 use std::sync::Arc;

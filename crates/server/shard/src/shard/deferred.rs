@@ -1,10 +1,10 @@
-//! What gives way: a command that consists of many operations takes its next one only so often before the
+//! Long commands yield: a command that consists of many operations starts a limited number of them before the
 //! world has looked at its sockets and disks again.
 //!
-//! Where a volume is memory, each operation has ended when it is submitted, and a copy, or a comparison with
-//! one block over and over, would run to its end within one turn. Invariant: between two calls of
-//! `handle_timeout` at most [`FOLLOWING_MAX`] operations begin that follow another of their command; the
-//! others wait here, in order, and [`Shard`]'s timeout has come as long as any does.
+//! On a RAM volume each operation has ended when it is submitted, and a copy, or a comparison with one
+//! repeated block, would run to its end within one turn. Invariant: between two calls of `handle_timeout` at
+//! most [`FOLLOWING_MAX`] operations begin that follow another of their command. The others wait here, in
+//! order, and [`Shard`]'s timeout has come as long as any does.
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,12 @@
-//! What a front is: a command server, with the connections of those whom it serves. What moves payload is the same for
+//! A front is a command server with the connections that it serves. Code that moves payload is the same for
 //! both protocols, and is here, once.
 //!
-//! A step that moves payload waits for up to three things before it is carried out: for the world's turn
-//! ([`deferred`](super::deferred)), for its connection's leave to move so much more ([`Parked`]), and for memory
-//! ([`memory`](super::memory)).
+//! A step that moves payload may wait for three things before it is executed: for the world's turn
+//! ([`deferred`](super::deferred)), for its connection's permission to move so much more ([`Parked`]), and
+//! for memory ([`memory`](super::memory)).
 //!
-//! *Inline* is what waits for nothing: a plain read or write that is carried out within the call that brings its
-//! command ([`carry_out_inline`]). It becomes no task, and nobody can tell.
+//! *Inline* means without waiting: a plain read or write is executed within the call that delivers its
+//! command ([`carry_out_inline`]). It needs no task, and has the same result.
 
 use buf::{Class, Cx, Payload, SgMut};
 use endpoint::{Departure, LinkId};

@@ -1,16 +1,17 @@
-//! Memory of volumes in the hands of hosts that may read no more.
+//! Memory of RAM volumes that is still being sent to hosts that may no longer read.
 //!
-//! A volume in memory lends its blocks to reads, and they are read when they are sent. While hosts are registered with
-//! it, or one has reserved it, it lends nothing; but what was lent before a reservation would be sent to a host that the
-//! reservation shuts out, with what others have written since. So before this shard acknowledges such a change, what
-//! waits to be sent to that host is copied. What its socket has already is awaited for [`GRACE`], and then the link is
-//! reset: no fence waits for a host that reads slowly. The same goes for hosts from which a change of the exports takes a
-//! volume: the change is reported when nothing of it is sent to them any more. A session or queue that has ended and still sends what was queued
-//! has no nexus any more, and is treated like one that is shut out. A link that is closed with lent memory in its socket
-//! is reset at once, so that none of it is read when its connection is forgotten.
+//! A RAM volume lends its blocks to reads, and they are read when they are sent. While hosts are registered,
+//! or one holds a reservation, it lends nothing. But memory lent before a reservation would be sent to an
+//! excluded host with data that others have written since. So before this shard acknowledges such a change,
+//! data queued for that host is copied. Data in its socket gets [`GRACE`] to leave, and then the link is
+//! reset: no fence waits for a host that reads slowly. The same holds for hosts from which a change of the
+//! exports takes a volume: the change is reported when none of it is sent to them any more. A session or
+//! queue that has ended and still sends queued data has no nexus, and is treated as excluded. A link that is
+//! closed with lent memory in its socket is reset at once, so that none of it is read after its connection is
+//! forgotten.
 //!
-//! Invariant: of open links only those are reset whose hosts reach the volume, are shut out of it, and have lent memory
-//! in the socket, or had some that there was no memory to copy.
+//! Invariant: of open links, only those are reset whose hosts reach the volume, are excluded from it, and
+//! have lent memory in the socket, or had some for whose copy there was no memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;

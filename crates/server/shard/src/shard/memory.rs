@@ -1,8 +1,8 @@
 //! Steps that wait for memory: one queue per shard, first come first served.
 //!
-//! Invariant: what waits here holds nothing that another one waits for. A write waits before its data is
-//! asked for, so no byte stream stands still because of it. Data of NVMe that stands in a stream already
-//! has memory of its own, set aside for it, and goes before all that waits.
+//! Invariant: a waiting step holds nothing that another one waits for. A write waits before its data is
+//! requested, so no byte stream stalls because of it. NVMe data that is already in a stream uses memory
+//! reserved for it, and goes before all waiting steps.
 
 use std::collections::VecDeque;
 

@@ -1,10 +1,9 @@
-//! One shard of the target: connections, device server and volumes composed into an endpoint.
+//! One shard of the target: connections, servers and volumes composed into an endpoint.
 //!
-//! The parts know nothing of each other; here their events and steps are carried from one to the
-//! other. One turn: connections that were touched tell what happened; the server takes it and says
-//! what it wants; gates and connections do it; until nobody has anything to say. Invariant: who is
-//! touched is in a queue once (`touched`, `scheduled`, `ready`), so a turn costs what happened, not what
-//! exists.
+//! The parts do not know each other; this module carries events and steps between them. One turn: connections
+//! with activity report events; the server takes them and emits steps; gates and connections execute the
+//! steps; this repeats until there are none. Invariant: each active connection or volume is in a queue once
+//! (`touched`, `scheduled`, `ready`), so the cost of a turn depends on activity, not on what exists.
 
 mod admission;
 mod conns;

@@ -1,8 +1,8 @@
 //! Which nexuses reach the volumes whose home is here, over all shards.
 //!
-//! An initiator may log in to several targets that lead to one volume, by the same port and with the same
-//! ISID. To the volume these sessions are one nexus: what lasts as long as it, such as a reservation by
-//! RESERVE(6), ends with the last of them and not with the first.
+//! An initiator may log in to several targets that lead to one volume, through the same port and with the
+//! same ISID. For the volume these sessions are one nexus: state with its lifetime, such as a reservation by
+//! RESERVE(6), ends with the last of them, not with the first.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Messages that leave a shard, and those to itself. Invariant: what goes to one shard stays in order.
+//! Messages that leave a shard, and those to itself. Invariant: messages to one shard stay in order.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Steps that move the payload of commands, whichever server they belong to, and those that are parked at a connection.
+//! Steps that move the payload of commands, for either server, and those that are parked at a connection.
 
 use std::collections::VecDeque;
 

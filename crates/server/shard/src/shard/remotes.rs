@@ -1,9 +1,9 @@
-//! Volumes of a shard that are elsewhere: their sockets, and whose each is.
+//! Remote volumes of a shard, and their sockets.
 //!
-//! A remote is a backend to its gate and has sockets for the shard to carry, so both share it. It is looked
-//! at when a socket of its has moved, its time has come, or its gate was run; what its operations came to
-//! goes to the gate from there. Invariant: what is out on a link of a remote comes back to it, or is dropped
-//! with it; a shard that has none pays one look at an empty list per turn.
+//! A remote is a backend of its gate and has sockets for the shard to serve, so both share it. It is polled
+//! when one of its sockets was active, its time has come, or its gate was run; its completed operations then
+//! go to the gate. Invariant: operations in flight on a link of a remote come back to it, or are dropped with
+//! it. A shard without remotes only checks an empty list per turn.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

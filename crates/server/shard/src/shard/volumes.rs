@@ -1,4 +1,4 @@
-//! The volumes of a shard: for each a gate, and at its home the authority.
+//! The volumes of a shard: a gate for each, and the owner of those whose home is here.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

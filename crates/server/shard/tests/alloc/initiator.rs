@@ -1,4 +1,4 @@
-//! The other side of the same law: a warm `InitiatorSession` allocates nothing per command, either.
+//! The same for the initiator: a warm `InitiatorSession` allocates nothing per command.
 
 use buf::{Class, Cx, Entropy, Payload};
 use iscsi::initiator::{InitiatorLimits, InitiatorSession, Request, Response, ScsiCommand};

@@ -1,5 +1,5 @@
-//! The smallest world: one shard, any number of sockets, everything at once. What the shard does is
-//! counted; what the world does is not.
+//! The smallest world: one shard and any number of sockets, without delays. Only the shard's allocations are
+//! counted.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

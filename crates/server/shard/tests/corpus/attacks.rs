@@ -1,5 +1,5 @@
-//! Known attacks against the whole target, beside a host that must not notice anything. The session's
-//! own tests hold the rules of each; here it is the neighbours that count.
+//! Known attacks against the whole target, beside a host that must not be affected. The session's own tests
+//! check the rules of each attack; these check the other host.
 
 use std::time::Duration;
 

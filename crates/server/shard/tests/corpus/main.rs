@@ -1,5 +1,5 @@
-//! Hostile bytes: known attacks, and the fuzzers' bodies on stable Rust with every stored seed and
-//! arbitrary bytes.
+//! Hostile bytes: known attacks, and the fuzzers' code on stable Rust with every stored seed and arbitrary
+//! bytes.
 
 mod attacks;
 

@@ -1,4 +1,4 @@
-//! What hostile hosts may do to connections, Connects and queues: rows of `docs/attacks.md`.
+//! Attacks by hostile hosts on connections, Connects and queues: rows of `docs/attacks.md`.
 
 use std::time::Duration;
 

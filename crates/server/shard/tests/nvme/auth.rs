@@ -1,5 +1,5 @@
-//! Hosts that must authenticate: on every queue, whatever shard it lives on, with the powers computed
-//! outside of the shards.
+//! Hosts that must authenticate: on every queue, on any shard, with the powers computed outside of the
+//! shards.
 
 use std::sync::Arc;
 use std::time::Duration;

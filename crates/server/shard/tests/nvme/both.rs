@@ -1,4 +1,4 @@
-//! Both protocols on one volume: one truth.
+//! Both protocols on one volume.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How associations end: by the host, by a lost link, by silence, by the operator.
+//! Ends of associations: by the host, a lost link, silence, the operator.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a volume says of itself is one thing in two protocols' words, and no host changes it.
+//! Both protocols report the same properties of a volume, and no host changes them.
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
-//! One rule for one peer: a connection that joins what another has set up, a session or a controller, comes
-//! under the same rule of the configuration as that one, judged by its own address, or is refused. Both
-//! protocols are asked the same.
+//! A connection that joins a session or controller must be admitted, by its own address, under the same rule
+//! of the configuration as that one, or it is refused. Tested over both protocols.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One shard of two, alone: the test is the other one, and says in which order things come to it.
+//! One shard of two: the test is the other one, and decides in which order messages arrive.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Volumes that go while hosts use them: whatever was asked has an end, and who gets the place of a volume that
-//! went never meets what was on its way for that one.
+//! Volumes that are removed while hosts use them: every request is answered, and a volume that reuses the
+//! slot never receives a message for the old one.
 
 use std::sync::Arc;
 use std::time::Duration;

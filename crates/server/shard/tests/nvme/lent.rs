@@ -1,5 +1,5 @@
-//! Memory of a volume that is lent to a read is read when it is sent: what that means for those who shut others out, and
-//! for those who are shut out.
+//! A RAM volume's memory lent to a read is read when it is sent: the effect on hosts that exclude others, and
+//! on hosts that are excluded.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hosts that must prove who they are (DH-HMAC-CHAP), from end to end.
+//! Hosts that must authenticate (DH-HMAC-CHAP), from end to end.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Queues: how they come, what they carry, how often, and over which shards.
+//! Queues: how they are created, what they carry, how often, and over which shards.
 
 use std::sync::Arc;
 use std::time::Duration;

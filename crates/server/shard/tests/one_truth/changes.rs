@@ -1,6 +1,6 @@
-//! Changes under load: the volume is resized, protected, taken away and brought back, its paths change,
-//! and hosts of both protocols are told, and behave. Events, their logs, and aborts of their requests race
-//! with all of it, and hosts fall silent.
+//! Changes under load: the volume is resized, write protected, removed and added again, and its path states
+//! change. Hosts of both protocols are notified. Events, their logs, and aborts of their requests race with
+//! the changes, and hosts fall silent.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What hosts do in a history, as commands of either protocol.
+//! Commands of the hosts in a history, in either protocol.
 
 use nvme::io::{Copy, CopyRange, DatasetManagement, DatasetRange, Transfer};
 use nvme::{Opcode, Sqe};

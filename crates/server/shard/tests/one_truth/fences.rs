@@ -1,6 +1,6 @@
-//! Fences over both protocols: once PREEMPT, or PREEMPT AND ABORT, is answered to a host of either
-//! protocol, no write reaches the disk that the preempted had sent, whatever protocol, queue, connection
-//! or shard it came by; and what they write from then on meets a reservation conflict.
+//! Fences over both protocols. Once PREEMPT, or PREEMPT AND ABORT, is answered, over either protocol, no
+//! write that the preempted hosts sent before reaches the disk, over any protocol, queue, connection or
+//! shard. Their later writes get a reservation conflict.
 
 use std::panic::catch_unwind;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Random histories of hosts of both protocols on one volume: they read, write, compare and write,
-//! deallocate and spoil the same blocks over several connections and queues, while links are lost, tasks
-//! aborted, controllers and units reset, sessions reinstated, and the disk fails.
+//! Random histories of hosts of both protocols on one volume. They read, write, compare and write, deallocate
+//! and mark bad the same blocks over several connections and queues. Meanwhile links are lost, tasks aborted,
+//! controllers and units reset, sessions reinstated, and the disk fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How commands end, and what each end says about the blocks.
+//! How commands end, and what each result means for the blocks.
 
 use nvme::Status;
 

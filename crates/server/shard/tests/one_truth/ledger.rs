@@ -1,8 +1,8 @@
-//! What hosts of both protocols did to each block, and whether it can have happened on one volume.
+//! Records what hosts of both protocols did to each block, and checks that it is possible on one volume.
 //!
-//! Two checks. As a read ends: what it found may stand there, given which writes are known to be over
-//! (so a write that was given up does not land later). At the end: each block's operations can be put in
-//! one order (see [`sim::linear`]).
+//! There are two checks. When a read ends: its data may be there, given which writes are known to be over (so
+//! a write that was given up does not land later). At the end: each block's operations are linearizable (see
+//! [`sim::linear`]).
 
 use sim::linear::{History, Operation, Stamp, Verdict, What};
 

@@ -1,4 +1,4 @@
-//! One truth: hosts of both protocols on one volume, in the simulated world.
+//! Histories of hosts of both protocols on one volume, in the simulated world.
 
 mod changes;
 mod command;

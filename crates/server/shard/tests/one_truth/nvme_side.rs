@@ -1,4 +1,4 @@
-//! Controllers of NVMe/TCP in a history: their queues, resets, aborts and losses.
+//! NVMe/TCP controllers in a history: their queues, resets, aborts and losses.
 
 use std::time::Duration;
 

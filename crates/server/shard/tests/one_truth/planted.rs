@@ -1,6 +1,6 @@
-//! Bugs planted inside the NVMe server and the NVMe/TCP transport: each is noticed within a few histories.
+//! Bugs planted in the NVMe server and the NVMe/TCP transport: each is noticed within a few histories.
 //!
-//! A bug is planted in a whole process, so each is looked for in one of its own: this test calls itself.
+//! A bug is planted in a whole process, so each one is tested in a separate process: this test calls itself.
 
 use std::panic::catch_unwind;
 use std::process::Command;

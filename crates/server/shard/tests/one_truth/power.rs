@@ -1,5 +1,5 @@
-//! The power fails amid a history: all shards stop, of what disks had in their caches some is lost, and
-//! daemons and hosts start again on what is left and on the records of the volumes.
+//! The power fails during a history: all shards stop, disks lose part of their caches, and daemons and hosts
+//! start again with the remaining data and the records of the volumes.
 
 use nvme::Status;
 use sim::DiskFaults;

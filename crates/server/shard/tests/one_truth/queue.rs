@@ -1,5 +1,5 @@
-//! One NVMe/TCP queue of a host in the simulated world: the host's side that ships, on a wire that
-//! splits as chance has it. It breaks off the test if the controller breaks a rule.
+//! One NVMe/TCP queue of a host in the simulated world: the host code that ships, on a connection that splits
+//! data at random. The test fails if the controller violates the protocol.
 
 use std::collections::VecDeque;
 

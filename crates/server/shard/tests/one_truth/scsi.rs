@@ -1,4 +1,4 @@
-//! Sessions of iSCSI in a history: logins, tasks and their ends.
+//! iSCSI sessions in a history: logins, tasks and their ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What hosts do in a history, as commands of SCSI.
+//! SCSI commands of the hosts in a history.
 
 use crate::model::{COPIED, Moment, Value, fill};
 use crate::plan::SPAN;

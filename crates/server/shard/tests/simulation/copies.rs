@@ -1,5 +1,5 @@
-//! Copies that are ended while their blocks are on their way: by an abort, by a reset of the unit, by a new login of
-//! the initiator port that asked for them.
+//! Copies that are ended while their data is in flight: by an abort, a reset of the unit, or a new login of
+//! the initiator port that requested them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Changes of a volume under load: what a change forbids does not happen after its answer, on any shard.
+//! Changes of a volume under load: after the answer to a change, no forbidden operation takes effect, on any
+//! shard.
 
 use std::sync::Arc;
 use std::time::Duration;

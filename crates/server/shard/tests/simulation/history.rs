@@ -1,6 +1,6 @@
 //! Random histories: several hosts over several connections read, write and flush the same blocks while
-//! connections die, sessions are reinstated, tasks aborted, units reset, the disk fails and the power goes.
-//! Every seed is a history of its own, and every history must agree with a disk.
+//! connections die, sessions are reinstated, tasks aborted, units reset, the disk fails and the power fails.
+//! Every seed is a separate history, and each must be consistent with a disk.
 
 mod power;
 

@@ -1,5 +1,5 @@
-//! What lasts as long as a nexus is gone when its session says so: a reservation by RESERVE(6) holds nobody up
-//! behind the answer to a logout, and its late end takes nothing from the session that comes next.
+//! State with the lifetime of a nexus is gone when its session reports that: after the answer to a logout, a
+//! reservation by RESERVE(6) blocks no host, and its late end takes nothing from the next session.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Many logins at once where memory is short: what a login's last response announces was set aside before, so
-//! who is let in stays in, and who cannot be kept is refused (0302h). Nothing of it leaks, wherever a
+//! Many logins at once with little memory: the memory that a login's last response announces was reserved
+//! before. So an admitted initiator stays, and others are refused (0302h). Nothing is leaked, wherever a
 //! login ends.
 
 use std::time::Duration;

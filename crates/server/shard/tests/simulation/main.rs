@@ -1,5 +1,5 @@
-//! The target in the simulated world: the shard that ships, on a network, clock and backend that one
-//! seed decides, driven by an initiator that checks the rules of the protocol.
+//! The target in the simulated world: the shard that ships, on a network, clock and backend controlled by one
+//! seed, driven by an initiator that checks the rules of the protocol.
 
 mod command;
 mod copies;

@@ -1,9 +1,9 @@
-//! What may stand in each block, given which writes began and ended when.
+//! What each block may contain, given which writes began and ended when.
 //!
-//! A write is *sure* once it was answered GOOD: from then on everything that had ended before it
-//! began is overwritten. A write that failed, was aborted, or whose session died may have happened or not,
-//! but not later than its end. A write is *durable* once it was answered with FUA, or a flush that
-//! began after its end was answered: a power failure cannot bring back what a durable write replaced.
+//! A write is *sure* once it was answered GOOD: from then on everything that had ended before it began is
+//! overwritten. A write that failed, was aborted, or whose session died may have happened or not, but not
+//! later than its end. A write is *durable* once it was answered with FUA, or a flush that began after its
+//! end was answered: a power failure cannot restore what a durable write replaced.
 
 /// Moments are numbered in the order in which the initiators saw them.
 pub type Moment = u64;

@@ -1,5 +1,5 @@
-//! Which shard serves whom: that on whose processor the network card hands a connection's bytes over, while
-//! balance is kept.
+//! Which shard serves a connection: the one on whose processor the network card delivers its data, as long as
+//! the load is balanced.
 
 use std::net::IpAddr;
 use std::time::Duration;

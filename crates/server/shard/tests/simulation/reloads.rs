@@ -1,4 +1,4 @@
-//! Exports that change while initiators log in and sessions live: what holds is what the exports say now.
+//! Exports that change while initiators log in and sessions live: the current exports decide.
 
 use std::net::IpAddr;
 use std::sync::Arc;

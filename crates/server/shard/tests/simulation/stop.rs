@@ -1,4 +1,4 @@
-//! How shards, and all sessions of a target, end; and what is said of what is not safe.
+//! Stops of shards, and of all sessions of a target; and the report on data that is not safe.
 
 use std::sync::Arc;
 use std::time::Duration;

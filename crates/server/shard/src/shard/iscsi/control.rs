@@ -1,4 +1,4 @@
-//! Exports that change, and listings: what of it is iSCSI's.
+//! The iSCSI part of changed exports and listings.
 
 use std::time::Duration;
 

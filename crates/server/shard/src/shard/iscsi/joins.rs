@@ -1,4 +1,4 @@
-//! Further connections that join a session, from the request of their login to their link.
+//! Further connections that join a session, from their login request to their link.
 
 use buf::{Cx, Time};
 use iscsi::session::AttachError;

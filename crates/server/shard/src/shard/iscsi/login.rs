@@ -1,5 +1,5 @@
-//! From an accepted socket to a link of a session: who may come is asked of the exports, which session
-//! it becomes of the directory; then the link goes to the session's shard.
+//! From an accepted socket to a link of a session. The exports decide whether the initiator is admitted, the
+//! directory which session the login becomes; then the link goes to the session's shard.
 
 use std::sync::Arc;
 

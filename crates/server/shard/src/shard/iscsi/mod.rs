@@ -1,7 +1,8 @@
-//! iSCSI on a shard: logins that become sessions, and what the SCSI server wants done.
+//! iSCSI on a shard: logins that become sessions, and the steps of the SCSI server.
 //!
-//! A login says who it is (`login`), the directory says which session it becomes, and its link goes to that session's
-//! shard (`pending_sessions`, `joins`); then commands go to the server (`sessions`) and its steps come back (`steps`).
+//! A login identifies the initiator (`login`), the directory decides which session it becomes, and its link
+//! goes to that session's shard (`pending_sessions`, `joins`). Then commands go to the server (`sessions`)
+//! and its steps come back (`steps`).
 
 pub(super) mod control;
 mod joins;

@@ -1,4 +1,4 @@
-//! The nexuses of sessions: which volumes each reaches, as their homes are told, and how it ends.
+//! The nexuses of sessions: which volumes each reaches, as reported to their homes, and how it ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;

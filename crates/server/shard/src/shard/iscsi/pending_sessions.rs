@@ -1,11 +1,11 @@
-//! Messages that overtake the link which founds their session.
+//! Messages that arrive before the link that founds their session.
 //!
-//! A login ends on the shard that accepted it; then its link moves to the shard of its session. What its last
-//! response announces is set aside on that shard before the response goes out, and is kept here for the
-//! link. Meanwhile a second connection may ask for that session, or a reinstatement for its end. Both wait
-//! here too, as long as a link can take; if it never comes, the session never was.
+//! A login ends on the shard that accepted it; then its link moves to the shard of its session. The memory
+//! that its last response announces is reserved on that shard before the response is sent, and is kept here
+//! for the link. Meanwhile a second connection may ask to join that session, or a reinstatement to end it.
+//! Both wait here too, as long as the link may take; if it never arrives, the session never existed.
 //!
-//! Invariant: a session is founded with memory that was set aside here, or not at all.
+//! Invariant: a session is founded with memory that was reserved here, or not at all.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Sessions: links that join them, events that come from them, and their end.
+//! Sessions: links that join them, their events, and their end.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the device server wants is done here, step by step.
+//! Executes the steps of the SCSI server.
 
 use buf::Cx;
 use iscsi::session::{Response, ScsiResult, SenseBytes};

@@ -1,8 +1,8 @@
-//! Hosts that must prove who they are (DH-HMAC-CHAP), as the composition sees them.
+//! Hosts that must authenticate (DH-HMAC-CHAP), as the composition sees them.
 //!
-//! Until it has, a connection counts among the strangers, is the first to go when there are too many,
-//! and its host's identifier binds nobody. A source whose hosts fail is put off like one of wrong
-//! passwords: every shard hears of it, whichever accepted the connection.
+//! Until a host has authenticated, its connection counts as unauthenticated, is evicted first when there are
+//! too many, and does not bind its host identifier. A source of failed attempts is delayed like one of wrong
+//! passwords: every shard is told, whichever accepted the connection.
 
 use buf::Cx;
 use nvme::auth::DhComputation;

@@ -1,4 +1,4 @@
-//! Who grants a Connect: the directory a new controller, a controller its queues. Then the link goes to
+//! Granting a Connect: the directory grants new controllers, a controller its queues. Then the link goes to
 //! its shard.
 
 use std::sync::Arc;

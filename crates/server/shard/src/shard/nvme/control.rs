@@ -1,4 +1,4 @@
-//! Exports that change, the stop, and listings: what of it is NVMe's.
+//! The NVMe part of changed exports, the stop, and listings.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! NVMe/TCP on a shard: connections that become queues, and what the NVMe server wants done.
+//! NVMe/TCP on a shard: connections that become queues, and the steps of the NVMe server.
 //!
-//! A connection says who it is by its Connect (`accept`), the directory or its controller grants it
-//! (`connect`), it goes to the shard where the queue shall live and is opened there (`open`); then
-//! commands go to the server and its steps come back (`steps`). Invariant: whatever was granted and
-//! does not become a queue is given back to who granted it, once.
+//! A connection identifies its host by its Connect (`accept`). The directory or its controller grants it
+//! (`connect`). It goes to the shard where the queue will live and is opened there (`open`). Then commands go
+//! to the server and its steps come back (`steps`). Invariant: a grant that does not become a queue is
+//! returned to its grantor, once.
 
 mod accept;
 mod authentication;

@@ -1,4 +1,4 @@
-//! What a new controller is offered with the memory that is left to promise (law 3).
+//! What a new controller is offered, given the memory that can still be promised (law 3).
 
 use buf::{Account, Cx};
 use nvme_server::ControllerLimits;

@@ -1,8 +1,8 @@
-//! Queues whose number another still has. A host may close a queue's connection and connect the queue again
-//! at once (SPDK does), and the new connection may be served before the end of the old one is heard of: so a
-//! Connect for a number that is held waits for a moment.
+//! Connects for a queue number that is still in use. A host may close a queue's connection and connect the
+//! queue again at once (SPDK does), and the new connection may be served before the end of the old one is
+//! seen. So a Connect for such a number waits for a moment.
 //!
-//! Invariant: who waits is answered once, when the number is free or the moment has passed.
+//! Invariant: a waiting Connect is answered once, when the number is free or the moment has passed.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A connection of an NVMe host, and how far it is.
+//! A connection of an NVMe host, and its progress.
 
 use buf::{Class, Cx, SgMut};
 use endpoint::{Accepted, LinkId, ShardId};

@@ -1,4 +1,4 @@
-//! What the NVMe server wants is done here, step by step.
+//! Executes the steps of the NVMe server.
 
 use buf::Cx;
 use endpoint::ShardId;

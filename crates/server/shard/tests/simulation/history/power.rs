@@ -1,5 +1,5 @@
-//! The daemon is killed, or the power fails, amid a history; hosts come again to a daemon that starts on what is
-//! left.
+//! The daemon is killed, or the power fails, during a history; hosts connect again to a daemon that starts
+//! with the remaining data.
 
 use sim::linear::{self, Operation, What};
 
