@@ -1,7 +1,8 @@
 //! CHAP, one-way and mutual (RFC 7143 §9.2.1 and §12.1.3, RFC 1994).
 //!
-//! A response is H(identifier ‖ secret ‖ challenge). Lengths are checked before anything is compared, the
-//! comparison takes constant time, and a user that does not exist costs and looks the same as a wrong secret.
+//! A response is H(identifier ‖ secret ‖ challenge). Lengths are checked before anything is compared. The
+//! comparison takes constant time, and an unknown user takes the same time and gets the same answer as a
+//! wrong secret.
 
 use crate::text::{self, KeyValue, TextBuf};
 use core::fmt;

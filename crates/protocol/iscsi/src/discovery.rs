@@ -1,4 +1,4 @@
-//! SendTargets: the question and the text that answers it (RFC 7143 Appendix C).
+//! SendTargets: the request and the text of its answer (RFC 7143 Appendix C).
 
 use crate::name::{IscsiName, TargetAddress};
 use crate::negotiate::SessionType;

@@ -1,5 +1,5 @@
-//! PDUs in the byte stream of a link, alike for both roles (RFC 7143 §11.1): a header with its digest, a data
-//! segment, its padding and its digest.
+//! PDUs in the byte stream of a link, the same for both roles (RFC 7143 §11.1): a header with its digest, a
+//! data segment, its padding and its digest.
 
 use crate::params::{Digest, Params};
 use crate::wire::{self, BHS_LEN, Bhs, Pdu, pad_len};

@@ -1,5 +1,5 @@
 //! The table of all text keys (RFC 7143 §13 and §12, RFC 7144): who may send each, when, and how it is
-//! negotiated. [`negotiate`](crate::negotiate) acts on this table and names no key itself.
+//! negotiated. [`negotiate`](crate::negotiate) applies this table and names no key itself.
 
 use crate::params::{Digest, Limits, Params, TaskReporting};
 

@@ -1,7 +1,7 @@
-//! RFC 7143 and RFC 7144: wire, text keys, login, CHAP, sessions.
+//! RFC 7143 and RFC 7144: wire format, text keys, login, CHAP, sessions.
 //!
-//! The crate knows PDUs, negotiation, tags, digests, R2T and sequence numbers. It never knows what a CDB
-//! means beyond its data length and direction, and it owns neither sockets, clocks nor entropy.
+//! The crate implements PDUs, negotiation, tags, digests, R2T and sequence numbers. Of a CDB it only needs
+//! the data length and direction. It has no sockets, clocks or entropy.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

@@ -1,7 +1,7 @@
-//! The links of a session, of either role, by their places.
+//! The links of a session, in either role, by slot.
 //!
-//! A place lasts as long as its session: a link that is gone stays in it until another takes it. So an index that
-//! was made here always finds a link, and a number from outside becomes an index only if it names a place.
+//! A slot lasts as long as its session: a closed link stays in it until another takes it. So an index created
+//! here always finds a link, and a number from outside becomes an index only if it names a slot.
 
 use std::ops::{Index, IndexMut};
 use stream::Link;

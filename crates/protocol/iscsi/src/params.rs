@@ -1,5 +1,5 @@
-//! What is negotiated (RFC 7143 §13): the parameters of a session and its connections, and what an end accepts of
-//! them. How it is negotiated is in [`negotiate`](crate::negotiate), by the rules of [`keys`](crate::keys).
+//! Negotiated parameters of a session and its connections (RFC 7143 §13), and the limits of one side. The
+//! negotiation is in [`negotiate`](crate::negotiate), by the rules of [`keys`](crate::keys).
 
 /// What protects a header or a data segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! What a queue costs per command, without a world: run it under callgrind, and divide.
+//! The cost of a queue per command, without a world: run it under callgrind, and divide.
 //!
-//! `valgrind --tool=callgrind --toggle-collect='*measured*' queue_cost [read|write] ROUNDS`: each
-//! round is 32 commands of 4 KiB that come in one receive and are answered in one batch. A read's
-//! data is of a region, as a RAM volume's is; a write's comes in its capsule.
+//! `valgrind --tool=callgrind --toggle-collect='*measured*' queue_cost [read|write] ROUNDS`: each round is 32
+//! commands of 4 KiB that arrive in one receive and are answered in one batch. Read data comes from a region,
+//! as with a RAM volume; write data is in the capsule.
 
 use std::hint::black_box;
 use std::sync::Arc;

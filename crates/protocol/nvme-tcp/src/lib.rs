@@ -1,6 +1,6 @@
-//! The NVMe/TCP transport: PDUs as bytes and as values, and connections of either side without I/O.
-//! One connection carries one queue. What a command means is not known here: only the length and the
-//! direction of its data.
+//! The NVMe/TCP transport: PDUs as bytes and as values, and connections of either role without I/O. One
+//! connection carries one queue. Commands are not interpreted here, except for the length and the direction
+//! of their data.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

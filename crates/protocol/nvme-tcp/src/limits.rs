@@ -1,4 +1,4 @@
-//! What the operator allows a queue, what a Connect settles for it, and what moves with it to another
+//! The operator's limits for a queue, the results of its Connect, and the state that moves with it to another
 //! shard: plain data.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What ends a connection, as a value for the log and the counters.
+//! The reason why a connection ended, as a value for the log and the counters.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! PDUs on their way into a batch, as both roles put them there: header, digests, padding and data.
+//! Writes PDUs into a batch, for both roles: header, digests, padding and data.
 
 use crate::receiver::Term;
 use crate::wire::{CommonHeader, DIGEST_LEN, Flags, PduType, TermReq, Terms};

@@ -1,5 +1,5 @@
-//! A queue's connection as both roles have it, without I/O: it receives and parses, sends what waits, keeps the
-//! clocks, and ends. What a PDU means, and what is in work, is the [`Role`]'s.
+//! A queue's connection, for both roles, without I/O: it receives and parses, sends its queue, keeps the
+//! timers, and ends. The [`Role`] interprets PDUs and holds the commands in flight.
 
 use crate::LinkFault;
 use crate::limits::QueueSize;

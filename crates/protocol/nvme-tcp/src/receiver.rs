@@ -1,5 +1,5 @@
-//! The receiving half of a connection, as both roles have it: where within a PDU the stream stands, and the rules
-//! for headers and digests.
+//! The receiving half of a connection, for both roles: the position within a PDU, and the rules for headers
+//! and digests.
 
 use crate::LinkFault;
 use crate::wire::{

@@ -1,4 +1,4 @@
-//! PDUs that wait to be sent, and what the kernel still holds of them.
+//! PDUs that wait to be sent, and those that the kernel still holds.
 
 use crate::pdu_writer::PduWriter;
 use crate::wire::Terms;

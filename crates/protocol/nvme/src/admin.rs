@@ -1,5 +1,5 @@
-//! The commands of an admin queue, as a host makes them (NVMe Base §5). Their identifiers and data
-//! pointers are the transport's.
+//! Commands of an admin queue, as a host builds them (NVMe Base §5). The transport fills in identifiers and
+//! data pointers.
 
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;

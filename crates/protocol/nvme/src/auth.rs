@@ -1,13 +1,13 @@
 //! In-band authentication: DH-HMAC-CHAP (NVMe Base §8.3.5, RFC 7919), one-way and two-way.
 //!
-//! [`Controller`] and [`Host`] are the two ends of it for one queue: plain data, told what came and
-//! asked what is to go. They know no clock, so deadlines are their owner's. What takes long (powers
-//! modulo a large prime) leaves them as [`DhComputation`] and comes back as [`DhResult`], so that it is done
-//! where no data waits for it.
+//! [`Controller`] and [`Host`] are its two ends for one queue: plain data that takes received messages and
+//! returns those to send. They have no clock; their owner keeps deadlines. Long computations (powers modulo a
+//! large prime) leave them as [`DhComputation`] and come back as [`DhResult`], so that they run where they
+//! delay no data.
 //!
-//! Invariant: [`Controller::is_authenticated`] turns true only after a response that was computed
-//! with the host's secret, for a challenge of this transaction; any message that is out of order, of
-//! another transaction or of a wrong length ends the association instead.
+//! Invariant: [`Controller::is_authenticated`] becomes true only after a response that was computed with the
+//! host's secret, for a challenge of this transaction. Any message that is out of order, of another
+//! transaction or of a wrong length ends the association.
 
 mod computation;
 mod controller;

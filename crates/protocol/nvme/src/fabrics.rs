@@ -1,7 +1,7 @@
 //! Fabrics commands: Connect, Property Get and Set, Disconnect (NVMe Base §6).
 //!
-//! Invariant: a [`Connect`] is sane in itself: record format 0, at least two entries, at least 32
-//! on the admin queue. Whether its names and numbers are right, only the target knows.
+//! Invariant: a [`Connect`] is consistent in itself: record format 0, at least two entries, at least 32 on
+//! the admin queue. Only the target can check its names and numbers.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,7 +1,7 @@
-//! Failpoints: bugs that tests turn on in what ships, to see that they are noticed.
+//! Failpoints: bugs that tests plant in the production code, to check that they are noticed.
 //!
-//! Invariant: without the feature `rig`, which only tests turn on, [`is_on`] is `false` before anything is
-//! compiled, and nothing of a bug is in the program.
+//! Invariant: without the feature `rig`, which only tests enable, [`is_on`] is a constant `false`, and no
+//! planted bug is in the program.
 
 #[cfg(feature = "rig")]
 use std::sync::atomic::{AtomicU8, Ordering};

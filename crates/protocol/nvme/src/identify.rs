@@ -1,4 +1,4 @@
-//! Identify (NVMe Base §5.17): the command, and the structures that it answers with.
+//! Identify (NVMe Base §5.17): the command, and the structures of its answers.
 
 pub mod controller;
 pub mod namespace;

@@ -1,5 +1,4 @@
-//! The commands of an I/O queue that name blocks (NVM Command Set §3.2): their dwords, and the lists
-//! that some of them bring.
+//! The I/O commands that address blocks (NVM Command Set §3.2): their dwords and parameter lists.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,8 +1,8 @@
-//! The words of NVMe: Base, NVMe over Fabrics and the NVM command set, as bytes and as values. Both
-//! sides use them; nothing here knows a transport, a volume or a clock.
+//! NVMe Base, NVMe over Fabrics and the NVM command set, as bytes and as values, for both roles. Independent
+//! of transport, volumes and clock.
 //!
-//! Invariant: what a peer sent becomes a typed value or a named refusal once, here; unknown values
-//! survive in open types (`struct Opcode(pub u8)`).
+//! Invariant: received bytes become a typed value or a named refusal once, here; unknown values are preserved
+//! in open types (`struct Opcode(pub u8)`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,6 +1,6 @@
 //! Log pages (NVMe Base §5.16): the command, and the pages as bytes.
 //!
-//! Invariant: a page is made whole before a piece of it is cut out, so that its pieces agree.
+//! Invariant: a page is built completely before a part is cut out, so that its parts agree.
 
 pub mod ana;
 pub mod discovery;

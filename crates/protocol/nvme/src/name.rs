@@ -1,7 +1,7 @@
 //! Names: NVMe Qualified Names (NVMe Base §4.5) and host identifiers.
 //!
-//! Invariant: a [`Nqn`] is what it says: at most 223 bytes of UTF-8 that begin with `nqn.` and hold
-//! no control character, so that it may stand in a log line. Names are compared bytewise.
+//! Invariant: a [`Nqn`] is valid: at most 223 bytes of UTF-8 that begin with `nqn.` and contain no control
+//! character, so that it can be logged. Names are compared bytewise.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What stands in a controller's properties (NVMe Base §3.1.3).
+//! The values of a controller's properties (NVMe Base §3.1.3).
 
 /// Controller Capabilities, of a controller on fabrics: contiguous queues, pages of 4 KiB, round
 /// robin, ready only when its media are (CRWMS).

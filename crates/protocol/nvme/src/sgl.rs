@@ -1,4 +1,4 @@
-//! The scatter-gather list descriptor (NVMe Base §4.1.2), in the two forms that NVMe/TCP knows.
+//! The scatter-gather list descriptor (NVMe Base §4.1.2), in the two forms used by NVMe/TCP.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

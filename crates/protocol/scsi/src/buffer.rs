@@ -1,6 +1,6 @@
-//! READ BUFFER and WRITE BUFFER (SPC-4 §6.18, §6.49): the echo buffer, which is all there is of it.
+//! READ BUFFER and WRITE BUFFER (SPC-4 §6.18, §6.49): only the echo buffer.
 //!
-//! [`EchoAccess`] is judged by mode, offset and length against the size of the buffer, so what it says lies
+//! [`EchoAccess`] is checked by mode, offset and length against the size of the buffer, so the range lies
 //! inside.
 
 use crate::cdb::BufferAccess;

@@ -1,7 +1,7 @@
 //! iSCSI TransportID (SPC-4 §7.6.4.6): the name of an initiator port in reservation parameter data.
 //!
-//! The lengths inside are checked against the bytes that are there, and the name is a text that ends where
-//! its NUL is, so nothing later looks at raw bytes.
+//! The lengths inside are checked against the received bytes, and the name is text up to its NUL, so no later
+//! code looks at raw bytes.
 
 use crate::wire::{Writer, be16, bits, hex, place};
 

@@ -1,7 +1,7 @@
 //! Big-endian fields and bit fields of SCSI structures (SPC-4 §4.3), and the writer of parameter data.
 //!
-//! All shifting and masking of this crate is here. Readers are given bytes that the caller has already
-//! proved to be there; a [`Writer`] never writes past the slice that it was given.
+//! All shifting and masking of this crate is here. Readers get bytes whose presence the caller has checked; a
+//! [`Writer`] never writes past its slice.
 
 /// The bytes at `at`, which are there; zeros, if the caller is wrong.
 #[inline]

@@ -1,8 +1,8 @@
 //! Text Requests of the full feature phase, target side (RFC 7143 §11.10, §11.11, §6.2).
 //!
-//! One exchange is open per connection. The session hands in requests with a fresh transfer tag for each, fills
-//! the counters of what comes back, and sends it. A long answer goes out in pieces, each fetched by the
-//! initiator with the Target Transfer Tag of the last, so that a stale tag names nothing. What is negotiated
+//! One exchange is open per connection. The session passes in requests with a fresh transfer tag for each,
+//! fills in the counters of the result, and sends it. A long answer is sent in pieces, each requested by the
+//! initiator with the Target Transfer Tag of the last, so that a stale tag matches nothing. A negotiation
 //! takes effect with the final response, or not at all.
 
 use crate::chap::value_of;

@@ -1,9 +1,9 @@
 //! The initiator's side (RFC 7143): the login of one connection (§6.3), without I/O and without time, and the
-//! [session](InitiatorSession) that is made of such connections.
+//! [session](InitiatorSession) made of such connections.
 //!
-//! The login is the other end of [`login`](crate::login). It trusts the target as little as the target trusts
-//! it: no transition that was not asked for, no value outside an offer, no weaker authentication than was
-//! wanted.
+//! The login is the counterpart of [`login`](crate::login). It trusts the target as little as the target
+//! trusts it: it accepts no transition that it did not request, no value outside an offer, and no weaker
+//! authentication than required.
 
 mod failure;
 mod security;

@@ -1,4 +1,4 @@
-//! The initiator's security stage: what was wanted is what must come (RFC 7143 §12.1).
+//! The initiator's security stage: the target must authenticate as required (RFC 7143 §12.1).
 
 use super::{Credentials, Failure};
 use crate::chap::{Algorithm, Challenge, Denied, answer_text, value_of};

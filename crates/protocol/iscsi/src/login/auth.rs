@@ -1,6 +1,6 @@
-//! The security stage (RFC 7143 §12.1): which method, which algorithm, which response.
+//! The security stage (RFC 7143 §12.1): method, algorithm, response.
 //!
-//! A step that does not bring the key that is due is a failure: there is no way around a method once chosen.
+//! A step without the required key is a failure: once a method is chosen, it cannot be skipped.
 
 use super::{AuthPolicy, Cause, Chap};
 use crate::chap::{Algorithm, Challenge, Denied, value_of};

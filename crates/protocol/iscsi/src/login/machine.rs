@@ -1,4 +1,4 @@
-//! The states of a login and what leads from one to the next.
+//! The states of a login and the transitions between them.
 
 use super::auth::AuthState;
 use super::{

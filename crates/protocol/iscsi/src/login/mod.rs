@@ -1,12 +1,12 @@
 //! Login of one connection, target side (RFC 7143 §6.3, §11.12, §11.13), without I/O and without time.
 //!
-//! The caller hands in whole Login Requests and sends what comes back. Two questions go up, since their answers
-//! may live on another shard: who may log in to what ([`LoginAction::Authorize`]), and which session this becomes
-//! ([`LoginAction::Complete`]). The caller keeps the deadline.
+//! The caller passes in whole Login Requests and sends the results. Two questions go to the caller, because
+//! another shard may have the answers: which targets the initiator may use ([`LoginAction::Authorize`]), and
+//! which session the login becomes ([`LoginAction::Complete`]). The caller keeps the deadline.
 //!
-//! Invariants: nothing is allocated by a length before the length is checked; no path leads to full feature
-//! phase but through a finished authentication that the policy allows; what one stranger can make us hold is
-//! bounded by [`LOGIN_MEMORY_MAX`].
+//! Invariants: nothing is allocated by a length before the length is checked. Full feature phase is reached
+//! only after an authentication that the policy allows. One unauthenticated peer holds at most
+//! [`LOGIN_MEMORY_MAX`].
 
 mod auth;
 mod machine;

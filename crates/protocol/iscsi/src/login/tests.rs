@@ -1,4 +1,4 @@
-//! Logins by fixed bytes: the good ones here, every attack that can be made at this layer beside them.
+//! Logins by fixed bytes: valid ones here, attacks on this layer in `attacks.rs`.
 
 mod attacks;
 

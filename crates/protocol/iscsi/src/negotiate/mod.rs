@@ -1,8 +1,8 @@
 //! Negotiation of operational keys by the rules of [`keys`](crate::keys) (RFC 7143 §6.2, §13).
 //!
-//! One [`Negotiation`] serves either end: it answers what the peer offers, it proposes, and it takes the peer's
-//! answers. No outcome lies outside our [`Limits`]: where a default would exceed them, we propose a value,
-//! and if the peer does not agree, the login fails.
+//! One [`Negotiation`] serves either role: it answers the peer's offers, makes proposals, and handles the
+//! peer's answers. No outcome lies outside our [`Limits`]: where a default would exceed them, we propose a
+//! value, and if the peer does not agree, the login fails.
 
 use crate::keys::{Key, KeyForm, KeyRule, KeySet, RULES, ResultFunction, Role, TextPhase, rule_of};
 pub use crate::params::{Digest, Limits, Params, SessionType, TaskReporting};

@@ -1,9 +1,9 @@
-//! Write tasks that ended while the peer still owed them data: what comes for them is skipped, not refused
-//! (RFC 7143 §4.2.3.3; without FastAbort an initiator sends on until the sequence is whole).
+//! Write tasks that ended before the peer had sent all their data: further data for them is skipped, not
+//! refused (RFC 7143 §4.2.3.3; without FastAbort an initiator sends on until the sequence is complete).
 //!
-//! Every task in work may end so at once, by one LOGICAL UNIT RESET, so there are as many places as tasks.
-//! A tag that is used again, or whose last sequence has come, is taken out; of those whose data never comes
-//! the oldest goes when there is no place.
+//! One LOGICAL UNIT RESET may end every task in flight this way, so there are as many slots as tasks. A tag
+//! that is used again, or whose last sequence has arrived, is removed. If no slot is free, the oldest one is
+//! reused.
 
 use crate::links::LinkIndex;
 use crate::wire::Itt;

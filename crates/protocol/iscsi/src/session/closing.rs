@@ -1,10 +1,10 @@
-//! How links and the session end, and the clocks that end them.
+//! How links and the session end, and the timers that end them.
 //!
-//! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its place is free again when the
-//! world has given every operation back and the server has let go of every task.
+//! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its slot is free again when the world
+//! has given every operation back and the server has released every task.
 //!
-//! What ends with a session, such as a reservation of its nexus, ends before its logout is answered, and
-//! before it is told as closed: anyone who hears of either finds nothing of it left.
+//! State that ends with a session, such as a reservation of its nexus, ends before its logout is answered and
+//! before the session is reported as closed. So no observer of either finds any of it left.
 
 use super::TargetSession;
 use super::control::Logout;

@@ -1,4 +1,4 @@
-//! The requests that are not commands or data: pings, task management, logout (RFC 7143 §11.5, §11.14, §11.18).
+//! Requests other than commands and data: pings, task management, logout (RFC 7143 §11.5, §11.14, §11.18).
 
 use super::TargetSession;
 use super::link::{LinkPhase, LinkState};

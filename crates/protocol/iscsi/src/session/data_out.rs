@@ -1,4 +1,4 @@
-//! Write data: Data-Out PDUs (RFC 7143 §11.7), the places for it, and R2Ts (§11.8).
+//! Write data: Data-Out PDUs (RFC 7143 §11.7), their buffers, and R2Ts (§11.8).
 
 use super::link::Segment;
 use super::outgoing::OutgoingPdu;

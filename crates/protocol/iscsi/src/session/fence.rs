@@ -1,16 +1,16 @@
-//! The response fence (RFC 7143 §4.2.2.3) orders responses across the connections of a session where SCSI needs
-//! it: after a function that ends many tasks (§4.2.3.3), and where the server sets
+//! The response fence (RFC 7143 §4.2.2.3) orders responses across the connections of a session where SCSI
+//! needs it: after a function that ends many tasks (§4.2.3.3), and where the server sets
 //! [`ScsiResult::fence`](super::ScsiResult::fence).
 //!
-//! A session of one link needs none: TCP keeps the order. Over several links a fenced response waits until the
-//! initiator has acknowledged (ExpStatSN) all earlier responses on every link. Later responses for the same
-//! logical unit wait until it is acknowledged itself. Acknowledgments are asked for by NOP-In, since an
-//! initiator that has nothing to send sends none.
+//! A session of one link needs none: TCP keeps the order. Over several links a fenced response waits until
+//! the initiator has acknowledged (ExpStatSN) all earlier responses on every link. Later responses for the
+//! same logical unit wait until the fenced response is acknowledged. The target requests acknowledgements by
+//! NOP-In, because an idle initiator sends none.
 //!
-//! Other sessions whose tasks a function ended learn it by a unit attention, which is fenced there
-//! (§4.2.3.3 e): no session waits for the initiator of another. Open R2Ts of aborted tasks are not waited for,
-//! against §4.2.3.3 a: Linux sends no Data-Out for them by default (`FastAbort = Yes` of open-iscsi), so each
-//! reset would time out. Such data is recognized by its tags and skipped.
+//! Other sessions whose tasks a function ended learn it by a unit attention, which is fenced there (§4.2.3.3
+//! e): no session waits for the initiator of another. The target does not wait for open R2Ts of aborted
+//! tasks, against §4.2.3.3 a: Linux sends no Data-Out for them by default (`FastAbort = Yes` of open-iscsi),
+//! so each reset would time out. Such data is recognized by its tags and skipped.
 //!
 //! Invariant: every wait is bounded. It names open links, each with a deadline, and a link that misses it is
 //! dropped.

@@ -1,4 +1,4 @@
-//! One TCP connection of the session: what it is receiving, what it has to send, its clocks.
+//! One TCP connection of the session: its receive state, its send queue, its timers.
 
 use super::outgoing::{CommandNumbers, LinkSender, OutgoingPdu};
 use super::params::{LinkParams, SessionLimits};

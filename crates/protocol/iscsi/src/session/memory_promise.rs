@@ -1,15 +1,14 @@
-//! Memory set aside for unsolicited data (the third law in `ARCHITECTURE.md`).
+//! Memory reserved for unsolicited data (the third law in `ARCHITECTURE.md`).
 //!
-//! One unit is one whole unsolicited burst, rounded as the pool rounds. A session holds one unit for
-//! each command that its window admits and one for immediate commands. It begins with
-//! [`WINDOW_START`] commands and takes more as they are used; what it does not use it gives back as
-//! its window closes behind it ([`CommandWindow`](super::window::CommandWindow)). Growing leaves room for sessions to come, so that none
-//! takes the last.
+//! One unit is one whole unsolicited burst, rounded as the pool rounds. A session holds one unit for each
+//! command that its window admits and one for immediate commands. It begins with [`WINDOW_START`] commands
+//! and takes more as they are used. It returns unused units as its window closes
+//! ([`CommandWindow`](super::window::CommandWindow)). Growth leaves room for future sessions.
 //!
-//! Why a window and not a command that waits in the stream until a unit is free, as capsules of NVMe/TCP
-//! do: who holds a unit here may need more of a stream. Its burst may go on in Data-Outs behind other
-//! commands, the rest of its data is solicited and comes by the same link, and over several links its
-//! turn waits for a command that may stand behind the one that waits. So no link may stop.
+//! NVMe/TCP lets a capsule wait in the stream until a unit is free. iSCSI cannot: a command that holds a unit
+//! may need more of the stream. Its burst may continue in Data-Outs behind other commands, the rest of its
+//! data is solicited and arrives on the same link, and over several links its turn may wait for a command
+//! behind the waiting one. So no link may stop.
 
 use buf::{Account, Pool};
 

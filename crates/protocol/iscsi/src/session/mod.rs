@@ -1,16 +1,16 @@
 //! The full feature phase of a session, on the target's side (RFC 7143), without I/O.
 //!
-//! A [`TargetSession`] is one iSCSI session over one or several links: it turns bytes into
-//! [`Request`]s and what the server answers into bytes. It knows PDUs, order, windows, digests and
-//! transfers; what a CDB means it does not know. It starts where login ends, from plain data.
+//! A [`TargetSession`] is one iSCSI session over one or several links. It turns bytes into [`Request`]s, and
+//! the server's answers into bytes. It implements PDUs, order, windows, digests and transfers, but does not
+//! interpret CDBs. It starts where login ends, from plain data.
 //!
 //! Invariants:
-//! - A command is announced before its data is received; it does not wait for the server: what that
-//!   has not placed goes to memory that was set aside before. For each command that the window admits
-//!   one whole unsolicited burst is set aside, and one more for immediate commands.
-//!   So parsing never waits for memory whose holder waits for parsing.
-//! - Every task ends exactly once: answered, or let go by the server after
-//!   [`TargetEvent::Aborted`]. Until then it keeps its place in the window.
+//! - A command is announced before its data is received, and does not wait for the server: data without a
+//!   buffer of the server goes to memory that was reserved before. One whole unsolicited burst is reserved
+//!   for each command that the window admits, and one more for immediate commands. So parsing never waits for
+//!   memory whose holder waits for parsing.
+//! - Every task ends exactly once: answered, or released by the server after [`TargetEvent::Aborted`]. Until
+//!   then it keeps its place in the window.
 //! - Numbers of the peer are looked up or compared, never used as an index.
 
 mod abandoned_writes;

@@ -1,7 +1,7 @@
-//! What waits to be sent on a link, and how it is put on the wire.
+//! PDUs that wait to be sent on a link, and how they are sent.
 //!
-//! StatSN, ExpCmdSN and MaxCmdSN are stamped when a PDU enters a batch: what waits long still carries
-//! fresh numbers, and StatSN follows the order of the wire.
+//! StatSN, ExpCmdSN and MaxCmdSN are stamped when a PDU enters a batch: a PDU that waited long still carries
+//! current numbers, and StatSN follows the order of sending.
 
 use super::request::{Residual, ScsiResult};
 use super::task::Answer;

@@ -1,4 +1,4 @@
-//! What a session is made from: the outcome of its logins and the operator's limits, as plain data.
+//! The parameters of a session: the outcome of its logins and the operator's limits, as plain data.
 
 use crate::framing::Framing;
 use crate::negotiate::{Digest, Params, SessionType};

@@ -1,7 +1,7 @@
-//! Our NOP-Ins that want an answer, and which NOP-Out answers one (RFC 7143 §11.18.2, §11.19).
+//! Our NOP-Ins that request an answer, and the NOP-Outs that answer them (RFC 7143 §11.18.2, §11.19).
 //!
-//! The clock runs for the last of them, since an answer to it shows that the link lives. The tags of those
-//! before it are kept too: their answers may still come, and are no violation.
+//! The timer runs for the last of them, because an answer to it shows that the link lives. The tags of
+//! earlier ones are kept too: their answers may still arrive, and are no violation.
 
 use crate::wire::Ttt;
 use buf::Time;

@@ -1,4 +1,4 @@
-//! Where the data of writes goes: to the server's buffers, to memory that was set aside, or nowhere.
+//! Where write data goes: to the server's buffers, to reserved memory, or nowhere.
 
 use super::task::{Destination, Task};
 use super::tasks::Tasks;

@@ -1,8 +1,7 @@
 //! From received bytes to PDUs: headers, data segments, digests.
 //!
-//! A header is acted on as soon as it is whole, before its data: a write's data then goes straight to
-//! where the server wants it. Data that the server has not placed by then goes to memory
-//! that was set aside for it.
+//! A header is handled as soon as it is complete, before its data, so that a write's data goes directly to
+//! the server's buffer. Data for which the server has given no buffer by then goes to memory reserved for it.
 
 use super::TargetSession;
 use super::link::{LinkPhase, Segment};

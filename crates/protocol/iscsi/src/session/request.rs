@@ -1,4 +1,4 @@
-//! What a session tells the server above it, and what it is answered.
+//! Requests of a session to the server above it, and the server's answers.
 
 use crate::discovery::SendTargets;
 use crate::wire::{ScsiStatus, TaskAttribute, TmfFunction, TmfResponseCode};

@@ -1,9 +1,9 @@
-//! One task: what is known of a command between its header and its answer.
+//! The state of one task between its header and its answer.
 //!
-//! Write data comes strictly in order of its offsets (DataPDUInOrder and DataSequenceInOrder are
-//! Yes): immediate, then unsolicited, then one R2T's sequence after the other. So one number, `got`,
-//! says how far it has come, and every byte has exactly one place: a buffer that the server gave, the
-//! hold (memory set aside for unsolicited data), or nowhere, when it is not wanted any more.
+//! Write data arrives strictly in order of its offsets (DataPDUInOrder and DataSequenceInOrder are Yes):
+//! immediate, then unsolicited, then one R2T's sequence after the other. So one number, `got`, says how far
+//! it has come, and every byte has exactly one destination: a buffer of the server, the hold (memory reserved
+//! for unsolicited data), or nowhere, if it is no longer needed.
 
 use super::request::{Response, ScsiResult};
 use crate::links::LinkIndex;

@@ -1,9 +1,9 @@
-//! The tasks of a session from their first PDU to their answer, and what they share: the links that carry them,
-//! the window that counts them, the fences that order their answers.
+//! The tasks of a session from their first PDU to their answer, and their shared state: the links that carry
+//! them, the window that counts them, the fences that order their answers.
 //!
 //! It begins and ends tasks, moves their data and sends their answers; see also `data_out.rs`, `placing.rs`,
-//! `respond.rs`, `functions.rs`. In which order requests are delivered, and when links and the
-//! session end, is the business of [`TargetSession`](super::TargetSession).
+//! `respond.rs`, `functions.rs`. [`TargetSession`](super::TargetSession) decides in which order requests are
+//! delivered, and when links and the session end.
 
 use super::abandoned_writes::AbandonedWrites;
 use super::fence::Fences;

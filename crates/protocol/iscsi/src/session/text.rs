@@ -1,5 +1,5 @@
-//! Text exchanges of the session's links: [`exchange`](crate::exchange) knows their rules, here they get
-//! their place in the order of commands, and the list of targets from above.
+//! Text exchanges of the session's links: [`exchange`](crate::exchange) has their rules. This module places
+//! them in the order of commands, and gets the list of targets from above.
 
 use super::TargetSession;
 use super::link::LinkState;

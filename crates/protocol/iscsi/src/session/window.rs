@@ -1,11 +1,11 @@
-//! What counts: the order of commands over all links, the window that is open for them (RFC 7143 §4.2.2.1),
-//! and the memory that is set aside for their unsolicited data.
+//! The order of commands over all links, the command window (RFC 7143 §4.2.2.1), and the memory reserved for
+//! their unsolicited data.
 //!
-//! Invariant: commands delivered and not yet ended, and those that the open window may still bring,
-//! are never more than `limit`, and each of them has its unit of memory; and MaxCmdSN never moves backwards.
+//! Invariant: commands delivered and not yet ended, and those that the open window still admits, are never
+//! more than `limit`, and each of them has its unit of memory. MaxCmdSN never moves backwards.
 //!
-//! The window follows what is used of it. What was offered cannot be taken back: a smaller window comes about
-//! as commands use up the greater one, and each unit is given back when no command that was offered needs it.
+//! The window follows its use. An offer cannot be taken back: a window shrinks as commands use up the larger
+//! one, and each unit is returned when no offered command needs it.
 
 use super::memory_promise::{MemoryPromise, WINDOW_START};
 use super::outgoing::CommandNumbers;

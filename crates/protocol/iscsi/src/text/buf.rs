@@ -1,4 +1,4 @@
-//! Text that we compose: bounded, and cut into pieces that the peer takes (RFC 7143 §6.2).
+//! Text that we send: bounded, and cut into pieces that the peer accepts (RFC 7143 §6.2).
 
 use super::{TEXT_LEN_MAX, TextError};
 

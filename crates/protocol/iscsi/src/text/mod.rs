@@ -1,7 +1,7 @@
 //! `key=value` text of Login and Text PDUs (RFC 7143 §6.1).
 //!
-//! Everything about a text is bounded before it is looked at: its whole length, the number of pairs, the
-//! length of keys and values. What passes [`parse`] is UTF-8 with well-formed keys.
+//! Everything about a text is bounded before it is parsed: its length, the number of pairs, the length of
+//! keys and values. The result of [`parse`] is UTF-8 with well-formed keys.
 
 mod buf;
 mod reassembly;

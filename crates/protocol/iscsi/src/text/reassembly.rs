@@ -1,4 +1,4 @@
-//! Joins a text that came over several PDUs with the C bit (RFC 7143 §6.2), within a bound.
+//! Joins a text that was sent in several PDUs with the C bit (RFC 7143 §6.2), within a bound.
 
 use super::{TEXT_LEN_MAX, TextError};
 

@@ -1,4 +1,4 @@
-//! Enumerated codes of RFC 7143 §11 and RFC 7144. Values that no document names survive as they came.
+//! Enumerated codes of RFC 7143 §11 and RFC 7144. Unknown values are preserved.
 
 /// A one-byte code with named values; `Debug` prints the name, or the number of an unnamed one.
 macro_rules! codes {

@@ -1,10 +1,10 @@
-//! Memory set aside for in-capsule data (the third law in `ARCHITECTURE.md`).
+//! Memory reserved for in-capsule data (the third law in `ARCHITECTURE.md`).
 //!
-//! One unit is one capsule's data, rounded as the pool rounds. A queue holds a few units as long as it
-//! lives; each further command with in-capsule data borrows one while it is in work, if the pool has
-//! it to promise. Else the command waits in the stream, its header unread, until one before it has
-//! ended. Who takes up a unit has all its data in the stream right behind its header, so it needs
-//! nothing more from any stream.
+//! One unit is one capsule's data, rounded as the pool rounds. A queue holds a few units as long as it lives.
+//! Each further command with in-capsule data borrows one while it is in flight, if the pool can promise it.
+//! Otherwise the command waits in the stream, its header unread, until one before it has ended. A command
+//! with a unit has all its data in the stream right behind its header, so it needs nothing more from any
+//! stream.
 
 use buf::{Account, Pool};
 

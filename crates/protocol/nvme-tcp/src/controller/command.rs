@@ -1,4 +1,5 @@
-//! ICReq and CapsuleCmd: the terms, and which commands come to the server (NVMe-TCP §3.6.2, §3.3.2).
+//! ICReq and CapsuleCmd: the agreed parameters, and which commands reach the server (NVMe-TCP §3.6.2,
+//! §3.3.2).
 
 use super::outgoing::OutgoingPdu;
 use super::receive::{DataPurpose, PduData};

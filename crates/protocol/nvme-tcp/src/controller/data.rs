@@ -1,4 +1,4 @@
-//! Write data: places for it, R2Ts, and H2CData (NVMe-TCP §3.6.2.8, §3.6.2.10).
+//! Write data: its buffers, R2Ts, and H2CData (NVMe-TCP §3.6.2.8, §3.6.2.10).
 
 use super::ControllerQueue;
 use super::outgoing::OutgoingPdu;

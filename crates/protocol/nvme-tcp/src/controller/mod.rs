@@ -1,18 +1,18 @@
 //! A queue on the controller's side (NVMe-TCP §3), without I/O.
 //!
-//! A [`ControllerQueue`] is one TCP connection from its first byte on: it agrees on the terms
-//! (ICReq, ICResp), gives the Connect up, and, once [`ControllerQueue::open`] says what Connect
-//! settled, turns capsules into commands and answers into bytes. It knows lengths and directions of
-//! data; what a command means it does not know.
+//! A [`ControllerQueue`] is one TCP connection from its first byte on. It negotiates (ICReq, ICResp) and
+//! reports the Connect. After [`ControllerQueue::open`] has passed it the results of the Connect, it turns
+//! capsules into commands and answers into bytes. It uses lengths and directions of data, but does not
+//! interpret commands.
 //!
-//! Until it is opened it takes one command at a time and reads no further meanwhile, so that it can be
-//! handed off, the Connect unanswered, and go on where another shard has its memory.
+//! Until it is opened it takes one command at a time and does not read on meanwhile. So it can be handed off
+//! with the Connect unanswered, and continue on the shard that has its memory.
 //!
 //! Invariants:
-//! - A command is announced before its data is received. Data that has no place yet stays in the
-//!   stream; in-capsule data is only let in while memory is set aside for it (`capsules`).
-//! - Every task ends exactly once: answered, or let go by the server after
-//!   [`TargetEvent::Aborted`]. It keeps its entry while the host still sends data for it.
+//! - A command is announced before its data is received. Data without a buffer stays in the stream;
+//!   in-capsule data is only received while memory is reserved for it (`capsules`).
+//! - Every task ends exactly once: answered, or released by the server after [`TargetEvent::Aborted`]. It
+//!   keeps its entry while the host still sends data for it.
 //! - Numbers of the host are looked up or compared, never used as an index.
 
 mod capsules;

@@ -1,7 +1,7 @@
-//! What waits to be sent, and how it is put on the wire.
+//! PDUs that wait to be sent, and how they are sent.
 //!
-//! SQHD is stamped when a completion enters a batch. A read's answer rides with its data: as SUCCESS
-//! on the last C2HData where it may, else as a CapsuleResp right behind it in the same batch.
+//! SQHD is stamped when a completion enters a batch. A read's answer goes with its data: as SUCCESS on the
+//! last C2HData if that is allowed, otherwise as a CapsuleResp right behind it in the same batch.
 
 use super::ControllerQueue;
 use crate::limits::QueueSize;

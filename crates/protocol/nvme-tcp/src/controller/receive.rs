@@ -1,7 +1,7 @@
 //! From received bytes to PDUs: headers, padding, data, digests.
 //!
-//! A header is acted on as soon as it is whole, before its data: the data then goes straight to where
-//! the server wants it, and stays in the stream until the server has said where that is.
+//! A header is handled as soon as it is complete, before its data, so that the data goes directly to the
+//! server's buffer. It stays in the stream until the server has given one.
 
 use super::outgoing::{Context, OutgoingPdu};
 use super::{ControllerQueue, ControllerRole};

@@ -1,7 +1,7 @@
-//! One task: what is known of a command between its header and its answer.
+//! The state of one task between its header and its answer.
 //!
-//! Write data comes in the capsule, or as R2Ts ask for it, never both. Every byte has exactly one
-//! place: a buffer that the server gave, or nowhere, when nobody wants it any more.
+//! Write data is in the capsule, or is requested by R2Ts, never both. Every byte has exactly one destination:
+//! a buffer of the server, or nowhere, if it is no longer needed.
 
 use buf::SgMut;
 use nvme::failpoint::{Failpoint, is_on};

@@ -1,4 +1,4 @@
-//! The tasks of a queue by tag and by CID, and what all of them together take up.
+//! The tasks of a queue by tag and by CID, and their total memory.
 
 use super::capsules::Capsules;
 use super::task::Task;

@@ -1,14 +1,14 @@
 //! A queue on the host's side (NVMe-TCP §3), without I/O.
 //!
-//! A [`HostQueue`] is one TCP connection from its first byte on: ICReq, then whatever commands its
-//! owner submits, the first of which is Connect. Data of reads goes straight into the caller's buffer;
-//! data of writes goes in the capsule where it may, else as the controller asks for it.
+//! A [`HostQueue`] is one TCP connection from its first byte on: ICReq, then the commands of its owner, the
+//! first of which is Connect. Data of reads is received directly into the caller's buffer. Data of writes is
+//! sent in the capsule if that is allowed, otherwise when the controller requests it.
 //!
-//! Everything that the controller says is checked: lengths and offsets against the command, in order
-//! and without gaps, R2Ts against what was offered, tags by look-up. What does not fit ends the
-//! connection with an H2CTermReq. Invariants:
+//! Everything that the controller sends is checked: lengths and offsets against the command, in order and
+//! without gaps, R2Ts against what was offered, tags by look-up. A violation ends the connection with an
+//! H2CTermReq. Invariants:
 //! - Every command ends exactly once, by [`HostEvent::Completed`] with its memory.
-//! - A read that succeeds is whole; of one that is not, no byte is shown that did not come.
+//! - A read that succeeds is complete. A read that fails returns no byte that was not received.
 
 mod command;
 mod outgoing;

@@ -1,4 +1,4 @@
-//! What waits to be sent to the controller, and how it is put on the wire.
+//! PDUs that wait to be sent to the controller, and how they are sent.
 
 use super::OutgoingPdu;
 use super::command::{Command, CommandData};

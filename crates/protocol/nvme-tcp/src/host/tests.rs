@@ -1,4 +1,4 @@
-//! Both sides against each other, over a wire that splits as it likes.
+//! Both roles against each other, over a connection that splits data at random.
 
 use super::*;
 use crate::LinkFault;

@@ -1,7 +1,7 @@
-//! What a common header says of its PDU, judged before anything else of it is looked at.
+//! Validates a PDU's common header before anything else of it is parsed.
 //!
-//! Invariant: of a [`Frame`] every length is what its type and the agreed terms allow, and they sum
-//! to PLEN. A wrong HLEN is found before it could say where a digest stands.
+//! Invariant: every length in a [`Frame`] is allowed by its type and the agreed parameters, and they sum to
+//! PLEN. A wrong HLEN is found before it could determine the position of a digest.
 
 use super::{CommonHeader, DIGEST_LEN, Fatal, Flags, PduType, TERM_DATA_MAX};
 

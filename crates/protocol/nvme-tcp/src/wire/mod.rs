@@ -1,7 +1,7 @@
 //! PDUs as bytes and as values (NVMe-TCP §3.6).
 //!
-//! A PDU is `header | header digest | padding | data | data digest`. [`Frame`] is what its common
-//! header says, checked once; the structures here are the headers. All numbers are little-endian.
+//! A PDU is `header | header digest | padding | data | data digest`. [`Frame`] is its common header, checked
+//! once; the structures here are the headers. All numbers are little-endian.
 
 mod frame;
 mod init;

@@ -1,8 +1,7 @@
-//! What takes long: powers modulo a large prime, some milliseconds each. As a value, so that it can
-//! be done on another thread than the one that moves data.
+//! Long computations: powers modulo a large prime, some milliseconds each. They are values, so that they can
+//! run on another thread than the one that moves data.
 //!
-//! Invariant: private exponents and what is computed with them are wiped when a value goes, and no
-//! `Debug` shows them.
+//! Invariant: private exponents and results are wiped when a value is dropped, and no `Debug` shows them.
 
 use core::fmt;
 

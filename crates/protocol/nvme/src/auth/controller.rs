@@ -1,8 +1,8 @@
 //! The controller's side for one queue (NVMe Base §8.3.5.2).
 //!
-//! Invariant: a transaction goes Negotiate, Challenge, Reply, Success1 (and Success2 where the host
-//! asked who the controller is), and nowhere else. Whatever does not fit ends in Failure1, which is
-//! given to the next Authentication Receive, and the association ends with that.
+//! Invariant: a transaction goes Negotiate, Challenge, Reply, Success1 (and Success2 if the host requested
+//! authentication of the controller), and nowhere else. Anything else ends in Failure1, which answers the
+//! next Authentication Receive and ends the association.
 
 use core::fmt;
 

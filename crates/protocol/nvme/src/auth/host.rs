@@ -1,7 +1,7 @@
-//! The host's side for one queue (NVMe Base §8.3.5.2), as an initiator and tests use it.
+//! The host's side for one queue (NVMe Base §8.3.5.2), for the initiator and tests.
 //!
-//! Invariant: where the host has a key of the controller, it is content only with a Success1 that
-//! holds the right response to its own challenge.
+//! Invariant: if the host has a key of the controller, it accepts only a Success1 with the right response to
+//! its own challenge.
 
 use core::fmt;
 

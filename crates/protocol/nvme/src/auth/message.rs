@@ -1,7 +1,7 @@
-//! The messages (NVMe Base §8.3.5.3 to §8.3.5.5), read and written.
+//! Parsing and encoding of the messages (NVMe Base §8.3.5.3 to §8.3.5.5).
 //!
-//! Invariant: what was parsed lies within what came, every length in it has been compared with the
-//! message's own, and a hash, a group or a value is one that can be computed with.
+//! Invariant: parsed values lie within the received bytes, every length in them has been compared with the
+//! message's own, and every hash, group or value can be used in a computation.
 
 use super::group::{Group, PUBLIC_LEN_MAX};
 use super::response::{HASH_LEN_MAX, Hash, HashBytes};

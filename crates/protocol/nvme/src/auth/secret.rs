@@ -1,8 +1,7 @@
-//! Secrets as text, and the keys that they become (NVMe Base §8.3.5.5.8):
-//! `DHHC-1:hh:base64(secret ‖ CRC-32 of it, little-endian):`.
+//! Secrets as text, and the keys derived from them (NVMe Base §8.3.5.5.8): `DHHC-1:hh:base64(secret ‖ CRC-32
+//! of it, little-endian):`.
 //!
-//! Invariant: no error and no `Debug` shows a secret or a part of it, and memory that held one is
-//! wiped.
+//! Invariant: no error and no `Debug` shows a secret or a part of it, and memory that held one is wiped.
 
 use super::Fill;
 use super::response::{Hash, hmac};

@@ -1,4 +1,4 @@
-//! Both ends together, golden bytes, and what hostile hosts and controllers may send.
+//! Both ends together, golden bytes, and messages of hostile hosts and controllers.
 
 use super::*;
 use crate::sqe::Direction;

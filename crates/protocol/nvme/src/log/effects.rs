@@ -1,4 +1,4 @@
-//! What commands (LID 05h; NVMe Base §5.16.1.6) and features (12h, §5.16.1.19) do.
+//! Effects of commands (LID 05h; NVMe Base §5.16.1.6) and features (12h, §5.16.1.19).
 
 /// The effects of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

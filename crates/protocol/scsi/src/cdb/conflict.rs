@@ -1,8 +1,8 @@
-//! How reservations look at a command: the tables of commands allowed in the presence of reservations
-//! (SPC-4 §5.13.1, SBC-3 §4.17, SPC-2 §5.5.1 for RESERVE), as one class per command.
+//! Which commands reservations allow: the tables of SPC-4 §5.13.1, SBC-3 §4.17 and, for RESERVE, SPC-2
+//! §5.5.1, as one class per command.
 //!
-//! The classes fit ALLOW COMMANDS 001b of REPORT CAPABILITIES: TEST UNIT READY passes, nothing is promised about
-//! the other reports.
+//! The classes match ALLOW COMMANDS 001b of REPORT CAPABILITIES: TEST UNIT READY is allowed, nothing is
+//! promised about the other reports.
 
 use super::{Command, StartStop};
 

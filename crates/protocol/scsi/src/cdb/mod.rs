@@ -1,9 +1,9 @@
 //! Command descriptor blocks (SPC-4 §4.2.5, SBC-3 §5) as typed commands.
 //!
-//! [`Command::parse`] is the one place where CDB bytes are judged: what it gives has no reserved bit set and
-//! no protection information asked for, and later code re-checks nothing but what depends on the logical unit
-//! (capacity, limits, which pages exist). The [`table`] of usage bitmaps drives both the refusal of
-//! reserved bits and REPORT SUPPORTED OPERATION CODES, so the two cannot disagree.
+//! [`Command::parse`] is the one place that validates CDB bytes: its result has no reserved bit set and
+//! requests no protection information. Later code checks only what depends on the logical unit (capacity,
+//! limits, which pages exist). The [`table`] of usage bitmaps drives both the refusal of reserved bits and
+//! REPORT SUPPORTED OPERATION CODES, so the two cannot disagree.
 //!
 //! The form of a command (6, 10, 12, 16 bytes) is kept only where the answer depends on it.
 

@@ -1,8 +1,8 @@
 //! The commands, one row each: operation code, service action, usage bitmap, parser.
 //!
-//! A usage bitmap (SPC-4 §6.35.3) has a one for each bit of the CDB that the device server looks at. A CDB
-//! with any other bit set is refused with a pointer to it. CONTROL is all zero: NACA is not supported
-//! (NORMACA = 0) and LINK is gone.
+//! A usage bitmap (SPC-4 §6.35.3) has a one for each bit of the CDB that the device server uses. A CDB with
+//! any other bit set is refused with a pointer to it. CONTROL is all zero: NACA is not supported (NORMACA =
+//! 0), and LINK no longer exists.
 
 use super::{CDB_LEN_MAX, Cdb, CdbError, Command, parse};
 use crate::wire::{bits, copy};

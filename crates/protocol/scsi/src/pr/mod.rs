@@ -1,5 +1,5 @@
 //! Persistent reservations (SPC-4 §5.13): parameter lists of PERSISTENT RESERVE OUT, parameter data of
-//! PERSISTENT RESERVE IN. Who holds what is not known here.
+//! PERSISTENT RESERVE IN. The reservation state is elsewhere.
 
 mod report;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Parameter data of PERSISTENT RESERVE IN (SPC-4 §6.15).
 //!
-//! Registrants come as iterators: their number is bounded by who keeps them, and nothing is gathered here.
+//! Registrants are passed as iterators: their owner bounds their number, and nothing is collected here.
 
 use super::ReservationType;
 use crate::transport_id::TransportId;

@@ -1,8 +1,8 @@
-//! Sense data (SPC-4 §4.5): why a command ended with CHECK CONDITION, or what a logical unit has to say.
+//! Sense data (SPC-4 §4.5): why a command ended with CHECK CONDITION, or what a logical unit reports.
 //!
-//! [`Sense`] is small and `Copy`; it is built from its named constants plus what a case adds
-//! (a field pointer, a block address, progress) and encoded in fixed (70h) or descriptor (72h) format only
-//! where it leaves. The decoder never trusts the lengths inside.
+//! [`Sense`] is small and `Copy`. It is built from its named constants plus details of the case (a field
+//! pointer, a block address, progress), and encoded in fixed (70h) or descriptor (72h) format when it is
+//! sent. The decoder never trusts the lengths inside.
 
 mod codes;
 #[cfg(test)]

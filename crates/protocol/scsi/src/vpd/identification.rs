@@ -1,8 +1,8 @@
-//! Page 83h, device identification (SPC-4 §7.8.6), and the designators that stand in it.
+//! Page 83h, device identification (SPC-4 §7.8.6), and its designators.
 //!
 //! One UUID per volume gives all names of the logical unit: the UUID designator, an NAA 3h (locally assigned)
-//! designator folded from it, and a T10 vendor designator with its text. So tools, and EXTENDED COPY, can tell
-//! that it is one disk.
+//! designator folded from it, and a T10 vendor designator with its text. So tools, and EXTENDED COPY, can
+//! tell that it is one disk.
 
 use super::{IDENTIFICATION, page};
 use crate::inquiry::Peripheral;

@@ -1,4 +1,4 @@
-//! The answers of the target, and what it sends unprompted (RFC 7143 §11.4, §11.6, §11.9, §11.11, §11.15, §11.17,
+//! The target's answers and unsolicited messages (RFC 7143 §11.4, §11.6, §11.9, §11.11, §11.15, §11.17,
 //! §11.19).
 
 use super::command::{RequestKind, residual};

@@ -1,4 +1,4 @@
-//! How the session ends, and the clocks that end it.
+//! How the session ends, and the timers that end it.
 
 use super::link::{LinkPhase, LinkState, OutgoingPdu};
 use super::request::{Fault, LinkFault};

@@ -1,4 +1,4 @@
-//! One request: what is known of it between its submission and its end.
+//! The state of one request between its submission and its end.
 
 use super::request::{Fault, NoAnswer, ScsiCommand};
 use super::targets::TargetsReader;

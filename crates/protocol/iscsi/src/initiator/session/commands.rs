@@ -1,5 +1,5 @@
-//! The requests of a session from their submission to their end, and what they share: the links that carry them
-//! and the window that the target opens for them.
+//! The requests of a session from their submission to their end, and their shared state: the links that carry
+//! them and the target's command window.
 
 use super::IMMEDIATE_MAX;
 use super::command::{Command, CommandData, RequestKind, data_in_flags, residual};

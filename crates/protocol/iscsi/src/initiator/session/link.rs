@@ -1,4 +1,4 @@
-//! One TCP connection of the session: its login, what it receives, what it has to send, its clocks.
+//! One TCP connection of the session: its login, its receive state, its send queue, its timers.
 
 use super::{Failure, InitiatorLimits};
 use crate::framing::{Framing, PduReceiver};

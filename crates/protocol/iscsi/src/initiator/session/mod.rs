@@ -1,17 +1,18 @@
 //! An iSCSI session on the initiator's side (RFC 7143), without I/O.
 //!
-//! An [`InitiatorSession`] is one session over one or several links, each from its first byte on: login,
-//! then whatever its owner submits. Data of reads goes straight into the caller's buffer; data of writes
-//! goes with the command and behind it as far as was agreed, else as the target asks for it.
+//! An [`InitiatorSession`] is one session over one or several links, from their first byte on: the login,
+//! then the requests of its owner. Data of reads is received directly into the caller's buffer. Data of
+//! writes is sent with the command and after it as far as was agreed, and the rest when the target requests
+//! it.
 //!
-//! Everything that the target says is checked: data against the command, in order and without gaps, R2Ts
-//! against what was agreed, tags by look-up. What does not fit ends the session, as ErrorRecoveryLevel 0 has
-//! it (RFC 7143 §7.1.5); so does the loss of a link that has logged in. Invariants:
+//! Everything that the target sends is checked: data against the command, in order and without gaps, R2Ts
+//! against what was agreed, tags by look-up. A violation ends the session, as ErrorRecoveryLevel 0 requires
+//! (RFC 7143 §7.1.5); so does the loss of a link that has logged in. Invariants:
 //! - Every command ends exactly once, by [`HostEvent::Completed`] with its memory.
-//! - A read that succeeds is as long as its answer says; of one that is not, no byte is shown that did not
-//!   come.
+//! - A read that succeeds is as long as its answer says. A read that fails returns no byte that was not
+//!   received.
 //! - A write that succeeds was sent as far as its answer says.
-//! - Of a command that the session lost it is said whether the target can have seen it.
+//! - For a command that the session lost, the result says whether the target may have seen it.
 
 mod answers;
 mod closing;

@@ -1,7 +1,7 @@
-//! What waits to be sent to the target, and how it is put on the wire.
+//! PDUs that wait to be sent to the target, and how they are sent.
 //!
-//! CmdSN and ExpStatSN are stamped when a PDU enters a batch: CmdSN follows the order of the wire, and what
-//! ended before it was sent leaves no gap.
+//! CmdSN and ExpStatSN are stamped when a PDU enters a batch: CmdSN follows the order of sending, and a
+//! command that ended before it was sent leaves no gap.
 
 use super::InitiatorSession;
 use super::command::{Command, CommandData, RequestKind};

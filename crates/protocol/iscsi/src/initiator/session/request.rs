@@ -1,4 +1,4 @@
-//! What an owner submits to its session, and what it is told.
+//! Requests of an owner to its session, and the session's events.
 
 use super::targets::Targets;
 use crate::discovery::SendTargets;

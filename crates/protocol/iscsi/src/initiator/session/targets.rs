@@ -1,6 +1,6 @@
-//! The answer to SendTargets (RFC 7143 Appendix C), taken in as it comes.
+//! The answer to SendTargets (RFC 7143 Appendix C), parsed as it is received.
 //!
-//! A text is read pair by pair, however it is cut, and never kept whole. What it may hold is bounded:
+//! A text is read pair by pair, however it is cut, and never kept whole. Its contents are bounded:
 //! [`TARGETS_MAX`] records of [`ADDRESSES_MAX`] addresses.
 
 use crate::name::{IscsiName, TargetAddress};

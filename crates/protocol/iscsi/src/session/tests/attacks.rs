@@ -1,5 +1,5 @@
-//! What a hostile initiator may try in full feature phase, each with fixed bytes. "Survives" always
-//! means: the session goes on, or ends as the protocol says, and every byte of memory comes back.
+//! Attacks by a hostile initiator in full feature phase, each with fixed bytes. "Survives" always means: the
+//! session continues, or ends as the protocol says, and every byte of memory comes back.
 
 use super::super::*;
 use super::scripted_initiator::*;

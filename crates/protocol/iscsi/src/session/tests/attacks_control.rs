@@ -1,4 +1,4 @@
-//! What a hostile initiator may try with task management, texts, pings and by not reading.
+//! Attacks by a hostile initiator with task management, texts, pings and by not reading.
 
 use super::super::*;
 use super::attacks::{rejected, still_serves};

@@ -1,4 +1,4 @@
-//! Reads, writes, pings, texts, logout: the plain course of a session.
+//! Reads, writes, pings, texts, logout: the normal course of a session.
 
 use super::super::*;
 use super::scripted_initiator::*;

@@ -1,4 +1,4 @@
-//! However the stream is cut, the same happens; and nothing that may come makes the session panic.
+//! The result does not depend on how the stream is cut, and no input makes the session panic.
 
 use super::super::*;
 use super::scripted_initiator::*;

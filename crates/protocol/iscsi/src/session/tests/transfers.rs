@@ -1,4 +1,4 @@
-//! Where data goes and when answers leave, in the less usual courses.
+//! Where data goes and when answers are sent, in less common cases.
 
 use super::super::*;
 use super::scripted_initiator::*;

@@ -1,4 +1,4 @@
-//! What a well-behaved host sees.
+//! A well-behaved host.
 
 use super::super::*;
 use super::pair::*;

@@ -1,5 +1,5 @@
-//! Rows 76 and 77 of the list of attacks: what is malformed ends in a failure and never in an
-//! authenticated queue.
+//! Rows 76 and 77 of the list of attacks: malformed messages end in a failure and never in an authenticated
+//! queue.
 
 use super::*;
 

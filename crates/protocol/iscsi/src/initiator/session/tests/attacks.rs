@@ -1,5 +1,5 @@
-//! What a hostile target may do in full feature phase, each with fixed bytes. Always: the session ends or
-//! answers in a defined way, every command comes back once with its memory, and no old byte is shown.
+//! Attacks by a hostile target in full feature phase, each with fixed bytes. In every case the session ends
+//! or answers in a defined way, every command comes back once with its memory, and no old byte is returned.
 
 use super::super::*;
 use super::scripted_target::*;

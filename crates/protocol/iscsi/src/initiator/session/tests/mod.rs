@@ -1,5 +1,5 @@
-//! The session against our own target, over a wire that splits as it likes; against fixed bytes; and against
-//! a target whose bytes a test writes.
+//! The session against our own target, over a connection that splits data at random; against fixed bytes; and
+//! against a target whose bytes a test writes.
 
 mod attacks;
 mod golden;

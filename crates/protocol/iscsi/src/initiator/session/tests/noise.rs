@@ -1,4 +1,4 @@
-//! Whatever comes, the session neither panics nor keeps a command or its memory.
+//! With any input, the session neither panics nor keeps a command or its memory.
 
 use super::super::*;
 use super::scripted_target::*;
