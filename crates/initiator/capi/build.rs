@@ -1,4 +1,5 @@
-//! Names the shared library by the version of its interface, so that a program finds the one it was built for.
+//! Puts the interface's version into the name of the shared library, so that a program finds the version for
+//! which it was built.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Which way of attaching a volume is best on this machine.
+//! Chooses the best method of attaching a volume on this machine.
 
 use std::fmt;
 use std::io;

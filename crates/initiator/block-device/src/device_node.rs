@@ -1,4 +1,4 @@
-//! Device nodes, and what it means if one is missing.
+//! Device nodes, and the reasons why one may be missing.
 
 use std::fs::File;
 use std::io;

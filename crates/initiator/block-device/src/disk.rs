@@ -1,4 +1,4 @@
-//! What a server needs of a volume.
+//! What a server needs from a volume.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! A disk that is gone: every operation fails, so that clients who would wait for ever get errors.
+//! A lost disk: every operation fails, so that clients get errors instead of waiting for ever.
 //!
 //! Invariant: an operation ends in the call that submits it, and touches nothing.
 

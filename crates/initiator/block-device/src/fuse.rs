@@ -1,24 +1,24 @@
-//! One file, `volume`, as large as the volume, through /dev/fuse; and a loop device over it where that
-//! is allowed, so that file systems and partitions have their block device.
+//! One file, `volume`, as large as the volume, through /dev/fuse; and a loop device over it where that is
+//! allowed, so that file systems and partitions have a block device.
 //!
-//! The kernel's messages are spoken directly. The file is not cached by the kernel (FOPEN_DIRECT_IO):
-//! what other hosts write is seen, and a loop device's own cache is the only one. Truncating it changes
-//! nothing, as with a block device.
+//! The kernel's messages are handled directly, without a library. The kernel does not cache the file
+//! (FOPEN_DIRECT_IO): writes of other hosts are visible, and a loop device's own cache is the only one.
+//! Truncating the file has no effect, as with a block device.
 //!
 //! # The end
-//! [`Stop`] takes the mount away from sight and ends when the last user of file and device is gone; asked
-//! a second time it ends at once, and users get errors (EIO, ENOTCONN).
+//! [`Stop`] hides the mount and ends when the last user of file and device is gone. A second request ends it
+//! at once, and users get errors (EIO, ENOTCONN).
 //!
 //! # Recovery
-//! If the process is killed and nobody else holds the kernel's end, the kernel answers everything with
-//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`Server::new`] calls for its own
-//! place) takes it away; the loop device goes with its last user. But if another process holds the
-//! descriptors of [`MountedFile::kept`], users wait, and [`Server::recover`] serves them again from [`InheritedMount`]: what
-//! was in flight is asked again (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes them, the
-//! waiting ends with errors.
+//! If the process is killed and no other process holds the FUSE descriptor, the kernel answers everything
+//! with ENOTCONN. The dead mount stays until [`clean`] removes it ([`Server::new`] calls it for its own mount
+//! point); the loop device goes with its last user. But if another process holds the descriptors of
+//! [`MountedFile::kept`], users wait, and [`Server::recover`] serves them again from [`InheritedMount`]:
+//! requests in flight are sent again (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes the
+//! descriptors, waiting users get errors.
 //!
 //! # Sizes
-//! When the volume's size changes, the file has it at once, and the loop device soon after.
+//! A new size of the volume appears at the file at once, and at the loop device soon after.
 
 mod handler;
 mod mount;

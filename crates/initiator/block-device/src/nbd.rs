@@ -1,20 +1,20 @@
 //! NBD over a Unix socket: fixed newstyle, structured replies, block status.
 //!
-//! Any number of connections of any client that speaks NBD (qemu, libnbd, nbdcopy, fio's nbd engine,
-//! nbdkit, `nbd-client -unix`) are served at the same time, and are coherent: what was answered on one
-//! is seen on all, and a flush on one covers writes of all (NBD_FLAG_CAN_MULTI_CONN). There is no TCP
-//! port and no TLS: who may open the socket (mode 0600) may use the volume.
+//! Any number of connections of any NBD client (qemu, libnbd, nbdcopy, fio's nbd engine, nbdkit, `nbd-client
+//! -unix`) are served at the same time, and are coherent: a write answered on one is visible on all, and a
+//! flush on one covers writes of all (NBD_FLAG_CAN_MULTI_CONN). There is no TCP port and no TLS: any process
+//! that may open the socket (mode 0600) may use the volume.
 //!
 //! # Sizes
-//! NBD tells a client the size of an export once, when it connects. A volume that grows is seen by
-//! clients that connect later; connections that are there go on with the size that they know (with the
-//! kernel's client, `nbd-client -d` and again). Requests behind the end of a volume that shrank are
-//! refused: EINVAL, and ENOSPC for writes.
+//! NBD tells a client the size of an export once, when it connects. A volume that grows is seen by clients
+//! that connect later; existing connections keep the size that they know (with the kernel's client,
+//! `nbd-client -d` and connect again). Requests beyond the end of a volume that shrank are refused: EINVAL,
+//! and ENOSPC for writes.
 //!
 //! # Protection
-//! A client is told once, too, whether it may write: what holds when it negotiates. Each request is judged by
-//! what holds then: writes to a volume that has been protected meanwhile are refused with EPERM, and when
-//! protection is lifted, clients that connect again may write.
+//! A client is also told once, when it negotiates, whether it may write. Each request is checked against the
+//! current state: writes to a volume that has been protected meanwhile fail with EPERM. When protection is
+//! lifted, clients that connect again may write.
 
 mod client;
 mod replies;

@@ -1,4 +1,4 @@
-//! Why a request of the local system was not carried out, in the words that all servers share.
+//! Why a request of the local system failed, in terms that all servers share.
 
 use volume::{Failure, Fault, Refusal};
 

@@ -1,4 +1,4 @@
-//! What a server has done: counters that any thread may read while the server runs.
+//! Counters of a server that any thread may read while the server runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

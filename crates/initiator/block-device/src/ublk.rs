@@ -1,26 +1,26 @@
-//! A block device `/dev/ublkbN` by the kernel's ublk driver (Linux 6.5 and later): no copy between
+//! A block device `/dev/ublkbN` through the kernel's ublk driver (Linux 6.5 and later): no copy between
 //! processes, no network, and a device that outlives its server.
 //!
-//! Requests come by io_uring, and data is copied once between the request's pages and memory that the
+//! Requests arrive through io_uring. Data is copied once, between the request's pages and memory that the
 //! volume takes (UBLK_F_USER_COPY).
 //!
 //! # Recovery
-//! When the server is killed the device stays. Its users wait: what was in flight is issued again once
-//! [`Server::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
-//! that or [`delete`]; who wants a time limit calls `delete` when it is over.
+//! When the server is killed the device stays. Its users wait until [`Server::recover`] serves the device, by
+//! its number, in another process; operations in flight are then issued again. Only that or [`delete`] ends
+//! their wait; a caller that wants a time limit calls `delete` when it has passed.
 //!
 //! # The end
-//! [`Stop`] ends when nobody has the device mounted or open exclusively any more; asked a second time it
-//! takes the device away at once, and users get errors.
+//! [`Stop`] ends when the device is no longer mounted or open exclusively. A second request removes the
+//! device at once, and users get errors.
 //!
 //! # Protection
-//! The kernel is told once whether the device may be written. What it then writes is judged by what holds then:
+//! The kernel is told once whether the device is writable. Its writes are checked against the current state:
 //! writes to a volume that has been protected meanwhile fail (EROFS). A device that was protected when it was
-//! made stays so until it is attached again.
+//! created stays so until it is attached again.
 //!
 //! # Sizes
-//! A new size is told to the driver where it can learn it (UBLK_F_UPDATE_SIZE, Linux 6.16); before, the
-//! device keeps its size until it is attached again.
+//! The driver is told of a new size if it supports that (UBLK_F_UPDATE_SIZE, Linux 6.16). On older kernels
+//! the device keeps its size until it is attached again.
 
 mod control;
 mod driver;

@@ -1,23 +1,24 @@
-//! A virtio disk for a virtual machine on this host, by vhost-user: the machine's requests are read from
-//! its memory and answered there, without TCP and without a kernel between.
+//! A virtio disk for a virtual machine on this host, over vhost-user: the machine's requests are read from
+//! its memory and answered there, without TCP and without the kernel.
 //!
-//! QEMU takes it with
-//! `-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem
-//! -chardev socket,id=disk,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=disk`.
-//! What the machine writes goes to the volume from the machine's own memory; what it reads is copied
-//! there once.
+//! QEMU uses it with `-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem
+//! -chardev socket,id=disk,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=disk`. Data that the
+//! machine writes goes to the volume directly from the machine's memory; data that it reads is copied there
+//! once.
 //!
 //! # What is trusted
 //! Nothing that the guest writes: every address, length and index is checked, and a ring whose driver
-//! breaks the rules stops alone. The front end (QEMU) can end this process: by cutting off a file whose
+//! violates the rules stops alone. The front end (QEMU) can crash this process by truncating a file whose
 //! pages are mapped (SIGBUS). So a server serves one machine, whose owner may open its socket (mode 0600).
 //!
 //! # Recovery
-//! Requests in flight are noted in memory that the front end keeps: when this process is killed and
-//! another serves the same path, a machine that reconnects has them carried out again, and sees no error.
+//! Requests in flight are recorded in memory that the front end keeps. When this process is killed and
+//! another serves the same path, it executes them again after the machine has reconnected, and the guest sees
+//! no error.
 //!
-//! # Not there
-//! No dirty log, so QEMU refuses to migrate the machine away. A new size is told to the machine at once.
+//! # Not supported
+//! There is no dirty log, so QEMU refuses to migrate the machine. A new size is reported to the machine at
+//! once.
 
 mod block;
 mod handler;

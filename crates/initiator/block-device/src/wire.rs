@@ -1,4 +1,4 @@
-//! Structures as the kernel lays them out.
+//! Structures in the kernel's layout.
 
 /// Declares a structure of the kernel's, with its size asserted.
 macro_rules! wire {

@@ -1,5 +1,5 @@
 //! The FUSE server with this machine's kernel: the file, the loop device over it, a file system on that.
-//! Where there is no /dev/fuse, or no leave to mount, the tests say so and do nothing.
+//! Without /dev/fuse, or without permission to mount, the tests print that and do nothing.
 
 mod support;
 

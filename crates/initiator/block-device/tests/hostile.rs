@@ -1,6 +1,7 @@
-//! Clients of NBD that mean harm, from seeds: what they say is what an honest one would say, changed, cut and sent in
-//! pieces. `SIM_SEEDS=n` plays n of them, `SIM_SEED=n` that one. Nobody is handed anything but what is on the volume
-//! where he asked, no memory stays behind, and honest clients are served beside and after them.
+//! Hostile NBD clients, from seeds: they send what a correct client would send, changed, cut and in pieces.
+//! `SIM_SEEDS=n` runs n of them, `SIM_SEED=n` that one. A client receives only the data of the volume at the
+//! offset that it requested, no memory is leaked, and correct clients are served at the same time and
+//! afterwards.
 
 mod support;
 

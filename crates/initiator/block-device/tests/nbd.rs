@@ -1,4 +1,4 @@
-//! The NBD server against clients that others wrote, and against one that means harm.
+//! The NBD server against third-party clients, and against a hostile one.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! What crosses the border: the numbers and layouts of `include/blockwire.h`.
+//! The numbers and layouts of `include/blockwire.h`.
 //!
-//! Invariant: every number and every layout here is the header's; a test compiles the header and compares.
+//! Invariant: every number and layout here equals the header's; a test compiles the header and compares.
 
 #![allow(missing_docs, reason = "the header says what each is")]
 

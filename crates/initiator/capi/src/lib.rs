@@ -1,8 +1,8 @@
-//! libblockwire: remote volumes for programs in C. What each call does stands in `include/blockwire.h`.
+//! libblockwire: remote volumes for programs in C. `include/blockwire.h` documents each call.
 //!
-//! Every function here turns pointers into values once, refuses what makes no sense, and leaves the rest to
-//! [`state`]. Invariants: no call touches a handle of another thread; no panic crosses the border (`extern
-//! "C"` makes one end the process, and it must: memory of the caller's may be out).
+//! Every function here turns pointers into values once, refuses invalid arguments, and leaves the rest to
+//! [`state`]. Invariants: no call touches a handle of another thread; no panic reaches the caller (with
+//! `extern "C"` a panic ends the process, which is necessary: the caller's memory may be in use).
 
 #![cfg_attr(
     not(test),

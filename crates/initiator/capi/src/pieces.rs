@@ -1,6 +1,6 @@
-//! Memory of one operation in several places.
+//! Memory of one operation in several pieces.
 //!
-//! Invariant: what is given out for a command lies within the pieces, and together is as long as the command.
+//! Invariant: memory handed out for a command lies within the pieces, and is as long as the command.
 
 use std::ptr::NonNull;
 

@@ -1,11 +1,11 @@
-//! Volumes of one thread, and the operations that a program in C has in work on them.
+//! Volumes of one thread, and the operations in flight that a C program has on them.
 //!
-//! An operation is cut into commands of at most what the volume takes; each lends its part of the caller's
-//! buffer to the shard. Invariant: an operation is over, for the caller, when all of its commands have ended
-//! and nobody on the shard nor in the kernel can touch its buffer any more.
+//! An operation is cut into commands within the volume's limit; each lends its part of the caller's buffer to
+//! the shard. Invariant: for the caller an operation is over when all of its commands have ended and neither
+//! the shard nor the kernel can touch its buffer any more.
 //!
-//! Bounds: per volume as many commands as its terms say (1,024), so as many operations; what is kept per
-//! operation and per command is used again.
+//! Bounds: per volume as many commands as its terms allow (1,024), so as many operations; state per operation
+//! and per command is reused.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -1,6 +1,6 @@
-//! Results: codes, what they mean, and what the last failed call of a thread had to say.
+//! Results: codes, their meaning, and the message of a thread's last failed call.
 //!
-//! Invariant: a message never holds a secret, for it is one of the initiator's or of this crate's own.
+//! Invariant: a message never contains a secret: it is one of the initiator's or of this crate.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

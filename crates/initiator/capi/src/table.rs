@@ -1,5 +1,5 @@
-//! Things by their numbers. A number that is over is given again, so who keeps one for long keeps something beside it
-//! that tells which thing was meant.
+//! A table of values by number. Numbers are reused, so a long-lived user of a number also keeps something
+//! that identifies the value.
 
 pub(crate) struct Table<T> {
     places: Vec<Option<T>>,

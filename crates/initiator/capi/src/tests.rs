@@ -1,4 +1,4 @@
-//! The header against this crate: a C compiler says what each name is there.
+//! The header compared with this crate: a C compiler reports the value of each name.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;

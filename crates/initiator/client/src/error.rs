@@ -1,4 +1,4 @@
-//! What went wrong, whose fault it is, and what to do.
+//! Errors: what went wrong, which side is at fault, and what to do.
 
 use std::fmt;
 

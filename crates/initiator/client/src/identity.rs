@@ -1,9 +1,9 @@
-//! Who this machine is to targets.
+//! The names of this machine for targets.
 //!
-//! The names that the system's own initiators use are taken where there are any, so that access lists fit;
-//! else they follow from the machine's identity, the same at each start. Invariant: two machines do not get
-//! the same name, and one gets the same each time. So a machine that has no identity is given one by chance, which
-//! is kept; a host name alone is none, since many machines are called `localhost`.
+//! If the system's own initiators have names, they are used, so that access lists match. Otherwise names are
+//! derived from the machine's identity, the same at each start. Invariant: two machines do not get the same
+//! name, and one machine gets the same each time. A machine without an identity gets a random one, which is
+//! stored. A host name is not enough, because many machines are called `localhost`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! Volumes, opened and driven by one thread.
+//! Opens volumes and drives them on one thread.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! What is there, and what happens on the way to it: discovery, and a single path examined step by step.
+//! Discovery, and a single path examined step by step.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
-//! What a volume is called: the URLs of its paths, or a stripe of such volumes.
+//! The name of a volume: the URLs of its paths, or a stripe of such volumes.
 //!
-//! Invariant: nothing that is made of a name for showing holds a password.
+//! Invariant: no displayed form of a name contains a password.
 
 use backends::stripe::{self, CHUNK, CHUNK_MAX};
 use multipath::Url;

@@ -1,7 +1,7 @@
-//! Calls that wait: bytes at offsets, as a file has them.
+//! Blocking calls: bytes at offsets, as in a file.
 //!
-//! Invariant: a call either did all of it or says what failed; a write that failed may have been done in
-//! part, block by block.
+//! Invariant: a call either completes or says what failed; a write that failed may have been done in part,
+//! block by block.
 
 use buf::Payload;
 use multipath::Handle;

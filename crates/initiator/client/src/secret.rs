@@ -1,4 +1,4 @@
-//! Fetching secrets from where a URL says they are.
+//! Reads secrets from the place that a URL names.
 
 use std::fs::OpenOptions;
 use std::io::Read;

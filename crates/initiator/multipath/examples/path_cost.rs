@@ -1,13 +1,12 @@
-//! What one 4 KiB command costs on a path of the initiator: submission, bytes out, answer in, completion,
-//! without any socket. A shard of our own target answers in the same process.
+//! The cost of one 4 KiB command on a path of the initiator: submission, bytes out, answer in, completion,
+//! without a socket. A shard of our own target answers in the same process.
 //!
 //!     cargo run --release -p blockwire-multipath --example path_cost
 //!
-//! runs the commands; under `valgrind --tool=callgrind --toggle-collect='*path_turn*'` the instructions are
+//! runs the commands. Under `valgrind --tool=callgrind --toggle-collect='*path_turn*'` the instructions are
 //! those of the path alone, without its set-up: divide by the number of commands that is printed.
-//! `tests/cost.sh` does.
-//! Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over NVMe/TCP; depth (at most 16, what a
-//! new path may have in flight); rounds.
+//! `tests/cost.sh` does this. Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over
+//! NVMe/TCP; depth (at most 16, the limit of a new path); rounds.
 
 #[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
 #[path = "../tests/nvme/world.rs"]

@@ -1,7 +1,6 @@
-//! A path over either protocol, made of a URL: what clients, gateways and the command line use.
+//! A path over either protocol, created from a URL: for clients, gateways and the command line.
 //!
-//! Invariant: what a URL leaves open is filled in here and nowhere else, so that every way in agrees on the
-//! defaults.
+//! Invariant: defaults for omitted parts of a URL are applied here only, so that all users get the same.
 
 use std::fmt;
 use std::net::SocketAddr;

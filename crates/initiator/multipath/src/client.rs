@@ -1,13 +1,12 @@
-//! Remote volumes on one shard, driven by who submits: what a library, a command or a front stands on.
+//! Remote volumes on one shard, driven by its caller: the base of a library or a command.
 //!
-//! A [`Client`] is an [`Endpoint`] that dials and accepts nothing. Its shard tells no other anything.
-//! Volumes that are no remote ones (a file, a null volume) may stand beside them, so that both ends of a
-//! copy are alike.
+//! A [`Client`] is an [`Endpoint`] that opens connections and accepts none. Its shard sends no messages to
+//! others. Local volumes (a file, a null volume) may be opened too, so that both ends of a copy are alike.
 //!
-//! What takes long (powers for DH-HMAC-CHAP) is computed on the thread that drives the client, one piece per turn.
+//! Long computations (powers for DH-HMAC-CHAP) run on the thread that drives the client, one piece per turn.
 //!
-//! Invariants: a [`Handle`] never names another volume than the one it was given for; a turn looks at the volumes
-//! that something has happened to, and at no others.
+//! Invariants: a [`Handle`] never names another volume than the one it was given for; a turn looks only at
+//! volumes with activity.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

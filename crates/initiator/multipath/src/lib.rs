@@ -1,9 +1,9 @@
-//! Volumes of other machines, without I/O: paths over iSCSI and NVMe/TCP, which of them to use, and
-//! what to do when one fails.
+//! Volumes of other machines, without I/O: paths over iSCSI and NVMe/TCP, which of them to use, and what to
+//! do when one fails.
 //!
-//! A [`Path`] is one way to a volume. It connects, tells what it found, carries operations, and says of
-//! each that did not end well what became of it ([`IoError`]). Who has several paths to one volume
-//! never lets a retry overtake a write whose fate is unknown: the path that lost it is fenced first.
+//! A [`Path`] is one way to a volume. It connects, reports what it found, executes operations, and reports
+//! for each failed one whether it may have taken effect ([`IoError`]). With several paths, a retry never
+//! overtakes a write with an unknown outcome: the path that lost it is fenced first.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

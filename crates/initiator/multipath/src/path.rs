@@ -1,9 +1,9 @@
-//! What every way to a remote volume promises, whichever protocol it speaks.
+//! The contract of a path to a remote volume, over either protocol.
 //!
 //! Invariants:
-//! - Every operation that a path took on ends exactly once, by [`Event::Done`] with its memory.
-//! - [`Event::Down`] comes after the end of everything that was in work, and at most
-//!   [`Path::poll_timeout`]'s time later than the loss.
+//! - Every operation that a path accepted ends exactly once, by [`Event::Done`] with its memory.
+//! - [`Event::Down`] follows the end of all operations in flight, at most [`Path::poll_timeout`]'s time after
+//!   the loss.
 //! - After [`Event::Fenced`] nothing that was submitted before can reach the medium any more.
 
 use std::net::SocketAddr;

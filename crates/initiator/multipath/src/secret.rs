@@ -1,4 +1,4 @@
-//! Secrets, as who was given one holds it.
+//! Secrets in memory.
 
 use std::fmt;
 

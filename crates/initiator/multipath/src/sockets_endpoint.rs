@@ -1,4 +1,4 @@
-//! One thing with sockets as a shard of its own: a discovery, or a single path that is looked at.
+//! A single object with sockets as an endpoint: a discovery, or one path that is examined.
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, Sockets};

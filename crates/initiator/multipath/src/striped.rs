@@ -1,6 +1,6 @@
-//! A stripe of remote volumes, as a client keeps it: one volume, with the paths of all its legs.
+//! A stripe of remote volumes in a client: one volume, with the paths of all its legs.
 //!
-//! Invariant: it is open when every leg is, failed when one is, closed when all are.
+//! Invariant: it is open when every leg is open, failed when one has failed, closed when all are closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

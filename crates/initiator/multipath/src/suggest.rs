@@ -1,4 +1,4 @@
-//! "Did you mean": the nearest of a set of known words, for every place that refuses an unknown one.
+//! "Did you mean": the nearest known word, for every message that refuses an unknown one.
 
 /// The candidate nearest to `word`, if one is near enough to be a likely slip of the keyboard.
 ///

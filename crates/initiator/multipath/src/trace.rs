@@ -1,9 +1,9 @@
-//! What a connection says and hears while it comes up, step by step, for `doctor` and for logs: the
-//! same form for both protocols. Off unless turned on, and then it costs nothing but a look.
+//! A trace of what a connection sends and receives while it comes up, step by step, for `doctor` and logs,
+//! with the same form for both protocols. It is off by default, and then costs one check.
 //!
 //! Invariants:
-//! - No secret, challenge, response or key is ever put in.
-//! - At most [`LINES_MAX`] lines wait; what comes beyond is counted, not kept.
+//! - No secret, challenge, response or key is ever recorded.
+//! - At most [`LINES_MAX`] lines wait; further ones are counted, not kept.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

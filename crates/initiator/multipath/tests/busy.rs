@@ -1,4 +1,4 @@
-//! Who drives thousands of volumes looks only at those that ended something.
+//! A driver of thousands of volumes looks only at those with completed operations.
 
 use backends::Null;
 use blockwire_multipath::{AnyPath, Client};

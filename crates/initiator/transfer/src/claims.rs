@@ -1,4 +1,4 @@
-//! Reservations of others, in words.
+//! Reservations of other hosts, as text.
 
 use volume::Identity;
 use volume::reservation::Kind;

@@ -1,7 +1,7 @@
-//! The ends of a copy or a comparison: a remote volume, or a file or device of this machine.
+//! Source and destination of a copy or comparison: a remote volume, or a local file or device.
 //!
-//! Invariant: a destination begins as a [`Destination`], which cannot be written to. It becomes an [`End`] by
-//! [`Destination::begin`], which is called when nothing is left that could refuse.
+//! Invariant: a destination begins as a [`Destination`], which cannot be written to. [`Destination::begin`]
+//! makes it an [`End`], and is called after the last check that could refuse.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,8 +1,8 @@
-//! How far a copy is: the file of `copy --resume`.
+//! The progress of a copy: the file of `copy --resume`.
 //!
-//! Invariant: no file of the user's is ever written to. A journal is written beside its place, under a name
-//! that nobody has, made for it alone; it is stable before it takes its place, and its place is before the
-//! copy goes on.
+//! Invariant: no file of the user is ever overwritten. A journal is written beside its destination,
+//! exclusively, under an unused name. It is stable before it is renamed, and renamed before the copy
+//! continues.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
-//! The ends of a transfer: volumes of other machines, and files and devices of this one.
+//! Sources and destinations of a transfer: remote volumes, and local files and devices.
 //!
-//! Invariant: nothing is written to what somebody uses (a reservation, an attachment, a mount, another process's
-//! lock) unless it is forced, and nothing is changed before all that could refuse has been asked.
+//! Invariant: nothing that is in use (a reservation, an attachment, a mount, another process's lock) is
+//! written to without `--force`, and nothing is changed before all checks have passed.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

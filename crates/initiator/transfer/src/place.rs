@@ -1,8 +1,9 @@
-//! A file or device of this machine that is to be written to: looked at first, changed later.
+//! A local file or device as a destination: checked first, changed later.
 //!
-//! Invariant: [`LocalPath::look`] makes, empties and changes nothing. What it opened and locked is what is
-//! written to afterwards, whatever its name leads to by then. What another process has locked (a daemon that
-//! serves it) is refused always; what the system uses (a mount, swap, a loop device) unless it is forced.
+//! Invariant: [`LocalPath::look`] creates, truncates and changes nothing. The file that it opened and locked
+//! is the one written to afterwards, even if its name has changed by then. A file locked by another process
+//! (a daemon that serves it) is always refused; one that the system uses (a mount, swap, a loop device) is
+//! refused without `--force`.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;

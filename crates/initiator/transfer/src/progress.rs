@@ -1,4 +1,4 @@
-//! How far something is, for people who wait: a line that is drawn again on a terminal, nothing elsewhere.
+//! Progress for users: a line that is redrawn on a terminal, nothing elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! The file system of one file: what the kernel asks, and what it is told.
+//! The file system of one file: the kernel's requests and their answers.
 //!
-//! Invariants: one buffer for the largest write is at hand before a request is read, so a write's payload
-//! goes straight to memory that the disk takes; every request that wants an answer gets one; while one
-//! request finds no room or memory, no other is read.
+//! Invariants: a buffer for the largest write is available before a request is read, so a write's payload
+//! goes directly to memory that the disk takes; every request that needs an answer gets one; while one
+//! request waits for space or memory, no other is read.
 
 mod dispatch;
 

@@ -1,7 +1,8 @@
-//! Mounting /dev/fuse at a place, and taking it away again.
+//! Mounts /dev/fuse at a mount point, and unmounts it.
 //!
-//! Invariant: what is unmounted or removed was mounted or made here, or by the process before this one; it is told
-//! by a name that no other mount has had, and acted on by descriptor.
+//! Invariant: only mounts and directories that were created here, or by the process before this one, are
+//! unmounted or removed. They are identified by a name that no other mount has had, and handled by
+//! descriptor.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! FUSE as the kernel speaks it (linux/fuse.h, protocol 7; numbers in the machine's own order).
+//! FUSE as the kernel speaks it (linux/fuse.h, protocol 7; numbers in native byte order).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

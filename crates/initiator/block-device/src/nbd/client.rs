@@ -1,7 +1,7 @@
-//! One client of an NBD server: its socket, what was received and not yet understood, what is to be sent.
+//! One client of an NBD server: its socket, received bytes not yet parsed, replies to send.
 //!
-//! Invariant: a client holds at most [`HELD_MAX`] bytes of payload and [`DEPTH`] requests, taken, being
-//! carried out and not yet sent together; beyond, nothing more is read from it.
+//! Invariant: a client holds at most [`HELD_MAX`] bytes of payload and [`DEPTH`] requests, counting those
+//! taken, in flight and not yet sent; beyond that, nothing more is read from it.
 
 use std::collections::VecDeque;
 use std::io;

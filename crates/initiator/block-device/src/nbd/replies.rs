@@ -1,6 +1,7 @@
-//! The answers of an NBD server to requests, as they are sent.
+//! Replies of an NBD server.
 //!
-//! Invariant: what is said of extents covers the request from its begin without a gap, and nothing behind its end.
+//! Invariant: a reply on extents covers the request from its beginning without a gap, and nothing beyond its
+//! end.
 
 use buf::Sg;
 use smallvec::SmallVec;

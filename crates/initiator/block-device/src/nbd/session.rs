@@ -1,8 +1,8 @@
-//! What an NBD server says, without a socket: fixed newstyle negotiation, then requests.
+//! The protocol of an NBD server, without a socket: fixed newstyle negotiation, then requests.
 //!
-//! Invariants: whatever the client sends, a call consumes at most what it was given and answers with a
-//! bounded number of bytes; an option is looked at only when all of it is there, and is at most
-//! [`OPTION_MAX`] bytes; more than [`OPTIONS_MAX`] options end the connection.
+//! Invariants: for any input, a call consumes at most what it was given and answers with a bounded number of
+//! bytes; an option is parsed only when all of it has been received, and is at most [`OPTION_MAX`] bytes;
+//! more than [`OPTIONS_MAX`] options end the connection.
 
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -1,5 +1,5 @@
-//! NBD as it stands on the wire (the NBD protocol, doc/proto.md of the reference implementation; all
-//! numbers big-endian).
+//! NBD's wire format (the NBD protocol, doc/proto.md of the reference implementation; all numbers
+//! big-endian).
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

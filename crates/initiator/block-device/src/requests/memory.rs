@@ -1,6 +1,6 @@
-//! The memory of requests: what a write's bytes lie in, and the edges of blocks that it covers in part.
+//! Memory of requests: a write's data, and the partial blocks at its edges.
 //!
-//! Invariant: memory that is given for a write covers its blocks whole, in parts of at most an operation's
+//! Invariant: memory given for a write covers its blocks completely, in parts of at most an operation's
 //! length.
 
 use buf::{Payload, SgMut};

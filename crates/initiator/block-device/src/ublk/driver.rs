@@ -1,4 +1,4 @@
-//! The driver as a server needs it, and the kernel's.
+//! The interface of the driver to a server, and the kernel's driver.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! A ublk device at work.
+//! A running ublk device.
 
 use std::io;
 use std::time::Duration;

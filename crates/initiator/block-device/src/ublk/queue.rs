@@ -1,7 +1,8 @@
-//! The device's queue: slots that bring requests and take results, by io_uring on the character device.
+//! The device's queue: slots that deliver requests and take results, through io_uring on the character
+//! device.
 //!
-//! Invariant: each slot is with the driver (fetching) or with us (a request), and a slot that was
-//! aborted is with nobody any more.
+//! Invariant: each slot is with the driver (fetching) or with us (a request); an aborted slot is with
+//! neither.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! What the ublk driver and its servers say to each other (linux/ublk_cmd.h).
+//! The interface between the ublk driver and its servers (linux/ublk_cmd.h).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

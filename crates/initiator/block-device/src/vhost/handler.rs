@@ -1,8 +1,8 @@
 //! A front end's session: its messages, its rings, and the requests from them.
 //!
-//! Invariants: one front end at a time, and no new one before every operation of the last has ended, so
-//! that nothing old lands after something new; a ring is answered as stopped only when nothing of it is
-//! in flight; a broken ring harms no other.
+//! Invariants: one front end at a time, and no new one before every operation of the last has ended, so that
+//! nothing old lands after something new; a ring is answered as stopped only when nothing of it is in flight;
+//! a broken ring does not affect others.
 
 mod messages;
 mod rings;

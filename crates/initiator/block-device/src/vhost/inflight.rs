@@ -1,9 +1,8 @@
 //! The record of requests in flight, in memory that the front end keeps (vhost-user, "Inflight I/O
-//! tracking"): who serves the machine after us, or we after it reconnects, carries out again what was
-//! taken and not answered, and nothing else.
+//! tracking"). The next server of the machine, or this one after a reconnect, executes requests that were
+//! taken and not answered, and no others.
 //!
-//! Each answer is a batch of its own: at most one entry can be in doubt, and the ring's own index says
-//! which way.
+//! Each answer is a separate batch: at most one entry can be in doubt, and the ring's own index decides it.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

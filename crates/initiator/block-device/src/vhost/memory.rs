@@ -1,8 +1,8 @@
-//! A virtual machine's memory, as the front end has shared it.
+//! A virtual machine's memory, as shared by the front end.
 //!
-//! Addresses come from the guest: each is looked up with its length, and what is not all in the memory
-//! that was shared is refused. What is found is a [`Region`](buf::Region), which the guest may change at
-//! any time; nothing here is read twice.
+//! Addresses come from the guest: each is looked up with its length, and a range outside the shared memory is
+//! refused. The result is a [`Region`](buf::Region), which the guest may change at any time; nothing here is
+//! read twice.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

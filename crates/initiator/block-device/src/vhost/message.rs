@@ -1,5 +1,5 @@
-//! The words of vhost-user (QEMU's docs/interop/vhost-user.rst; numbers in the machine's own order):
-//! bytes and descriptors of a socket become typed messages, or a refusal.
+//! Messages of vhost-user (QEMU's docs/interop/vhost-user.rst; numbers in native byte order): bytes and
+//! descriptors of a socket become typed messages, or a refusal.
 
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

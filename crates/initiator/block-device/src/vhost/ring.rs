@@ -1,9 +1,9 @@
 //! A split virtqueue (virtio 1.2 §2.7) in memory that the guest may change at any time.
 //!
-//! Invariants: a number from the ring is an index only after it was found less than the queue's size; a
-//! chain has at most [`CHAIN_MAX`] descriptors, so a circle ends; a head that is out is not taken again; while
-//! chains are out, the ring keeps its size, its place and its count, so that each of them ends where it came
-//! from.
+//! Invariants: a number from the ring is used as an index only after it was found smaller than the queue's
+//! size. A chain has at most [`CHAIN_MAX`] descriptors, so a cycle ends. A head in use is not taken again.
+//! While chains are in use, the ring keeps its size, its address and its count, so that each of them is
+//! returned to where it came from.
 
 use buf::RegionHandle;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};

@@ -1,5 +1,5 @@
-//! Hostile bytes against the servers' protocols: the fuzzers' bodies on stable Rust, with every stored
-//! seed and arbitrary bytes.
+//! Hostile bytes against the servers' protocols: the fuzzers' code on stable Rust, with every stored seed and
+//! arbitrary bytes.
 
 use proptest::prelude::*;
 use testkit::corpus::Body;

@@ -1,4 +1,4 @@
-//! A volume in a file that is left as it is when the process ends; everything is done at once.
+//! A volume in a file that stays unchanged when the process ends; every operation completes at once.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Foreign programs, and a volume in memory as a disk of this thread, with moods: it may answer late and in another order,
+//! Third-party programs, and a RAM volume as a disk of this thread that may answer late and out of order,
 //! have little memory, or fail.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
-//! Backend ends and drivers that mean harm, from seeds: what they say is what an honest one would say, changed, out of
-//! order, without its descriptors, and with rings that change while requests are in flight. `SIM_SEEDS=n` plays n of
-//! them, `SIM_SEED=n` that one. The process goes on, and serves the machine that comes next.
+//! Hostile front ends and drivers, from seeds: they send what a correct one would send, changed, out of
+//! order, without its descriptors, and with rings that change while requests are in flight. `SIM_SEEDS=n`
+//! runs n of them, `SIM_SEED=n` that one. The process survives, and serves the next machine.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

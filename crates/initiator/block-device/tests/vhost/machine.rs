@@ -1,4 +1,4 @@
-//! A back end in a thread, and a machine with one queue before it.
+//! A back end in a thread, and a machine with one queue that uses it.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

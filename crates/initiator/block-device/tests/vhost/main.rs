@@ -1,5 +1,5 @@
-//! The vhost-user back end against a front end of our own: an honest one, and one that means harm. A
-//! machine with a real kernel is in `tests/guest/vhost.sh`.
+//! The vhost-user back end against our own front end: a correct one, and a hostile one. A machine with a real
+//! kernel is in `tests/guest/vhost.sh`.
 
 mod hostile;
 mod machine;

@@ -1,4 +1,4 @@
-//! What a program's loop is told, and that each piece of its memory goes once, at targets and disks of the test's.
+//! Events for a program's loop, and single use of each piece of its memory, with test targets and disks.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};

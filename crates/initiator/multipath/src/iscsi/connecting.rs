@@ -1,4 +1,4 @@
-//! From nothing to a session, and from a session to nothing: dialling, login, redirection, loss, fences.
+//! Setting up and ending a session: dialling, login, redirection, loss, fences.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

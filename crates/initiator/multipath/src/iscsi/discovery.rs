@@ -1,4 +1,4 @@
-//! Which targets there are, and where: a discovery session from its dial to its logout (RFC 7143 §4.3,
+//! Finding targets and their addresses: a discovery session from its dial to its logout (RFC 7143 §4.3,
 //! Appendix C).
 
 use std::net::SocketAddr;

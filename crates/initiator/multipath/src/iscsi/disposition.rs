@@ -1,7 +1,7 @@
-//! The one table from a target's statuses and sense data to what follows from them.
+//! The table that maps a target's status and sense data to the next action.
 //!
-//! It is the other end of the table with which the device server speaks; every status and every sense key
-//! has an answer, also those that no standard names.
+//! It is the counterpart of the device server's table. Every status and every sense key has an entry,
+//! including values that no standard defines.
 
 use std::time::Duration;
 

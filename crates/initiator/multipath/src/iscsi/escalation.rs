@@ -1,5 +1,5 @@
-//! Commands that take too long, and what is done about them: ABORT TASK, then LOGICAL UNIT RESET, then the
-//! end of the session. Each step has its time ([`Timeouts`](super::Timeouts)).
+//! Commands that take too long: ABORT TASK, then LOGICAL UNIT RESET, then the end of the session. Each step
+//! has its time ([`Timeouts`](super::Timeouts)).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What paths and discoveries make of a login that failed, and of a target that is elsewhere.
+//! How paths and discoveries handle a failed login and a redirection.
 
 use std::net::{IpAddr, SocketAddr};
 

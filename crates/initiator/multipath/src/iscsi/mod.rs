@@ -1,15 +1,14 @@
-//! A path over iSCSI: one session with a target, and what it takes to read and write one of its logical
-//! units.
+//! A path over iSCSI: one session with a target, through which one of its logical units is read and written.
 //!
-//! The path dials, logs in, follows redirections, asks the logical unit what it is, and then carries
-//! operations as commands, straight from and into the caller's memory. What the target says is hostile
-//! until it is checked; every wait has an end ([`Timeouts`]).
+//! The path dials, logs in, follows redirections, identifies the logical unit, and then sends operations as
+//! commands, directly from and into the caller's memory. The target's data is not trusted until it is
+//! checked; every wait is bounded ([`Timeouts`]).
 //!
-//! Every login is a reinstatement: with the same ISID and a TSIH of 0 it ends the session before it, and the
-//! Login Response comes after that session's tasks have ended (RFC 7143 §6.3.5). So a login to the same
-//! target portal group is also a fence, by whichever portal of the group: where the path's own are out of reach,
-//! it goes by those of other paths to the same target ([`Path::fence_by`]), and logs out again. If none helps,
-//! time must ([`Timeouts::fence`]).
+//! Every login is a reinstatement: with the same ISID and a TSIH of 0 it ends the previous session, and the
+//! Login Response is sent after that session's tasks have ended (RFC 7143 §6.3.5). So a login to the same
+//! target portal group is also a fence, through any portal of the group. If the path's own portals are out of
+//! reach, it uses those of other paths to the same target ([`Path::fence_by`]), and logs out again. If none
+//! works, it waits ([`Timeouts::fence`]).
 
 mod connecting;
 mod discovery;

@@ -1,4 +1,4 @@
-//! The operations in work: each from its submission to its one end.
+//! The operations in flight: each from its submission to its one end.
 
 use std::collections::VecDeque;
 use std::time::Duration;

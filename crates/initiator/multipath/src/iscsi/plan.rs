@@ -1,7 +1,7 @@
-//! From operations to commands: which CDB comes next, and how much of an operation it does.
+//! From operations to commands: the next CDB, and how much of the operation it covers.
 //!
-//! Nothing longer than the target's limits is asked for. What can be cut without changing its meaning is cut
-//! here; reads, writes and whatever must be one step are as long as the caller made them.
+//! No command exceeds the target's limits. Operations that can be divided without changing their meaning are
+//! divided here. Reads, writes and atomic operations keep the length that the caller gave them.
 
 use scsi::Command;
 use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic, WriteSame};

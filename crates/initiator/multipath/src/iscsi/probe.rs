@@ -1,8 +1,8 @@
-//! The commands by which a path learns what is at its other end: all of them before it is up, some of them
-//! again when the target says that something changed.
+//! The commands by which a path identifies its logical unit: all of them before the path is up, some of them
+//! again when the target reports a change.
 //!
-//! One command is in work at a time. A probe ends: every step is repeated a bounded number of times, and
-//! its owner watches the clock.
+//! One command is in flight at a time. A probe ends: every step is repeated a bounded number of times, and
+//! its owner keeps the deadline.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The path's side of its probes: asking, and acting on what was found.
+//! The path's side of its probes: starting them, and acting on the results.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Persistent reservations by this path (SPC-4 §5.13): each request from its submission to its one end.
+//! Persistent reservations through this path (SPC-4 §5.13): each request from its submission to its one end.
 
 use std::sync::Arc;
 use std::time::Duration;

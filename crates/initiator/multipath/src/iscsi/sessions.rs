@@ -1,6 +1,6 @@
-//! Sessions and their sockets: which link of which session a socket is, and what is wanted of the world.
+//! Sessions and their sockets: which link of which session a socket is, and what it requests from the world.
 //!
-//! Invariant: a session is kept until the world has given back everything that it had out.
+//! Invariant: a session is kept until the world has given back everything in flight.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

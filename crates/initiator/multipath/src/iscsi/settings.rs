@@ -1,4 +1,4 @@
-//! What a path over iSCSI is told: where to connect, as whom, with what, and how long it waits.
+//! Settings of a path over iSCSI: addresses, names, secrets, parameters, time-outs.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What a path tells while it comes up, in the [`Trace`]'s lines: dials, the keys of logins, the commands
-//! after them. Challenges and responses are left out.
+//! The lines of a path's [`Trace`] while it comes up: dials, the keys of logins, the commands after them.
+//! Challenges and responses are left out.
 
 use std::net::SocketAddr;
 

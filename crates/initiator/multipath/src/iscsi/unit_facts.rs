@@ -1,7 +1,8 @@
-//! What a logical unit says of itself, checked, and the portrait that is made of it.
+//! What a logical unit reports about itself, validated, and the description made of it.
 //!
-//! Whatever the target answers is hostile until it has passed here: lengths are those of what came, numbers
-//! that cannot be are refused or bounded, text is printable. After it, sizes can be multiplied and divided.
+//! The target's data is not trusted before it is checked here: lengths are limited to the received data,
+//! impossible numbers are refused or bounded, text is made printable. Afterwards sizes can be multiplied and
+//! divided safely.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Commands of an admin queue that are in work, what each is for, and when it must have been answered.
+//! Commands of an admin queue in flight, their purpose, and their deadlines.
 
 use buf::{Class, Cx, Payload, Time};
 use nvme::Sqe;

@@ -1,5 +1,4 @@
-//! What is found out while an association comes up, step by step: the commands of the steps, and what their answers
-//! say.
+//! Bringing up an association, step by step: the commands of the steps, and their answers.
 
 use std::net::SocketAddr;
 use std::time::Duration;

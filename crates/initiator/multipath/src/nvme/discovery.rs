@@ -1,12 +1,12 @@
-//! Discovery (NVMe Base §3.1.2.3): which subsystems there are, by the logs of discovery controllers and
-//! of those that they refer to.
+//! Discovery (NVMe Base §3.1.2.3): finds subsystems in the logs of discovery controllers, and of those to
+//! which they refer.
 //!
 //! A log is read in pieces, and again from its start if its generation counter (GENCTR) has changed
-//! meanwhile. A controller that is referred to and fails costs nothing but itself.
+//! meanwhile. If a referred controller fails, the other results stay.
 //!
 //! Invariants:
-//! - Records per log, readings per log, referrals, their depth, and the time of all are bounded.
-//! - Each controller is asked once, so referrals may go round as they like.
+//! - Records per log, readings per log, referrals, their depth, and the total time are bounded.
+//! - Each controller is asked once, so circular referrals end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

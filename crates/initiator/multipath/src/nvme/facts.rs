@@ -1,5 +1,4 @@
-//! What a controller claims of itself and of a namespace, checked once: who looks at it later looks
-//! at values that can be believed, or at least be lived with.
+//! What a controller reports about itself and a namespace, validated once: later code can rely on the values.
 //!
 //! Invariant: nothing here is allocated by a number that the controller chose.
 

@@ -1,5 +1,4 @@
-//! When nothing of an association that is over can reach the medium any more; see the module above for
-//! the rule.
+//! When no command of an ended association can reach the medium any more; see the module above for the rule.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! The I/O queues of an association, and which operation each of their commands belongs to.
+//! The I/O queues of an association, and the operation of each of their commands.
 //!
-//! The transport may give the place of a command to the next one before the end of the first was heard
-//! here, so a command stands at its place, or at the next that is free.
+//! The transport may give the slot of a command to the next one before this module has seen the end of the
+//! first. So a command uses its slot here, or the next free one.
 //!
 //! Invariant: nothing is allocated once a queue is open; a number of the controller is never an index.
 

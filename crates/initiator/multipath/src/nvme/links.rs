@@ -1,12 +1,12 @@
-//! The connections of a host: each is dialled, then carries one queue, and leaves when that has ended.
+//! The connections of a host: each is dialled, then carries one queue, and is removed when that has ended.
 //!
-//! Connections of an association that is over may still be on their way out while those of the next
-//! come in, so a queue is named by its association and its number.
+//! Connections of an ended association may still be closing while those of the next are opened, so a queue is
+//! identified by its association and its number.
 //!
 //! Invariants:
-//! - A connection stays in the list until everything that is out has come back.
-//! - Each break is told once, before the ends of the commands that it took with it, and behind those that
-//!   the controller had answered.
+//! - A connection stays in the list until everything in flight has come back.
+//! - Each loss is reported once: before the ends of the commands lost with it, and after those that the
+//!   controller had answered.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

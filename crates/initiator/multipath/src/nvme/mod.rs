@@ -1,21 +1,20 @@
 //! A path to a namespace over NVMe/TCP (NVMe Base 2.0, NVMe-TCP 1.0), without I/O; and discovery.
 //!
-//! A path is an association with one controller: an admin queue, on which it is set up, watched and kept
-//! alive, and I/O queues, over which operations go to the one that has the fewest in work. Payload goes
-//! straight from and to the caller's memory; once a path is up, reads and writes allocate nothing.
+//! A path is an association with one controller: an admin queue for set-up, events and keep-alive, and I/O
+//! queues. An operation goes to the I/O queue with the fewest in flight. Payload goes directly from and to
+//! the caller's memory; once a path is up, reads and writes allocate nothing.
 //!
-//! Everything a controller says is checked (`requests`, and the transport below), and every wait ends
+//! Everything a controller sends is checked (`requests`, and the transport below), and every wait ends
 //! ([`Times`]).
 //!
-//! **Loss.** When a connection is lost, or a command is not answered even after Abort, the path is down:
-//! all its queues are closed with a reset, so that nothing that stands in our socket reaches the
-//! controller later. If the admin queue lives, the controller is reset by it (CC.EN = 0, then RDY = 0);
-//! after that no command of the association can run any more. If it does not live, the time is waited
-//! after which the controller must have given up: twice the KATO, thrice if any traffic keeps it alive,
-//! and its Command Quiesce Time (NVMe Base 2.1 §9.6). If the admin queue was closed in good order, the
-//! association is over for the controller, too, and one KATO is waited instead. Not less: who closed may
-//! have been something between the two, and a processor of the controller that is busy elsewhere may
-//! come late to what stands in its sockets.
+//! **Loss.** When a connection is lost, or a command is not answered even after Abort, the path is down. All
+//! its queues are closed with a reset, so that nothing left in our socket reaches the controller later. If
+//! the admin queue still works, it resets the controller (CC.EN = 0, then RDY = 0); after that no command of
+//! the association can run. Otherwise the path waits until the controller must have given up: twice the KATO,
+//! or three times if any traffic keeps the association alive, plus its Command Quiesce Time (NVMe Base 2.1
+//! §9.6). If the admin queue was closed in good order, the association has ended for the controller too, and
+//! one KATO is enough. Less is not: a middlebox may have closed the connection, and a busy processor of the
+//! controller may be late in reading its sockets.
 //!
 //! Invariants:
 //! - Each operation ends once; [`Event::Down`] follows the last of them.

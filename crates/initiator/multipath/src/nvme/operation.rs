@@ -1,5 +1,4 @@
-//! An operation in work: the commands that it takes, one after another where one cannot carry it, and
-//! what has become of them.
+//! An operation in flight: its commands, one after another if one cannot carry it, and their results.
 
 use buf::{Class, Cx, Payload, Sg, Time};
 use nvme::identify::Controller;

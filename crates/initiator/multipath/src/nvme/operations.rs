@@ -1,7 +1,7 @@
-//! Operations from their submission to their end: one command for a read or a write, several, one after
-//! another, for what one cannot carry.
+//! Operations from their submission to their end: one command for a read or a write, several in sequence for
+//! operations that one cannot carry.
 //!
-//! Invariant: an operation ends once, after the last of its commands; its memory goes with it.
+//! Invariant: an operation ends once, after the last of its commands, with its memory.
 
 use buf::{Cx, Payload, Time};
 use nvme::{Cqe, Status, admin};

@@ -1,13 +1,13 @@
-//! How one queue comes up: TCP, ICReq, Connect, and where the controller asks for it (or we want it to
-//! prove itself) authentication; the same for admin queues, I/O queues and discovery.
+//! Setting up one queue: TCP, ICReq, Connect, and authentication if either side requires it; the same for
+//! admin queues, I/O queues and discovery.
 //!
 //! Powers modulo a large prime (one for our public value and one for the session key, tens of milliseconds
-//! each for ffdhe8192, and the controller chooses) are not computed here: they are given away as
-//! [`endpoint::Remaining`], so that no other path waits for them. A queue that is given up drops what it awaits,
-//! and then it is not computed.
+//! each for ffdhe8192, and the controller chooses) are not computed here. They are handed out as
+//! [`endpoint::Remaining`], so that no other path waits for them. A queue that is closed cancels its
+//! computation.
 //!
-//! Invariant: a queue is up only after its Connect succeeded, and after authentication where either
-//! side wants it; each step has a deadline.
+//! Invariant: a queue is up only after its Connect succeeded, and after authentication if either side
+//! requires it; each step has a deadline.
 
 use buf::{Class, Cx, Errno, Payload, Time};
 use endpoint::{Awaited, NotDone};

@@ -1,7 +1,7 @@
-//! What a path tells people: why a controller refused us, whose fault it is, and what to change. The
-//! text is what went wrong, then a semicolon, then the advice.
+//! Messages of a path: why a controller refused, which side is at fault, and what to change. A message is the
+//! problem, a semicolon, then the advice.
 //!
-//! Invariant: nothing here shows a secret, nor a text of the controller that was not checked.
+//! Invariant: nothing here shows a secret, or unchecked text of the controller.
 
 use nvme::auth::{Explanation, Group, Hash, HostFault, Policy};
 use nvme::{Completion, Status};

@@ -1,5 +1,5 @@
-//! Reservations over NVMe (NVMe Base §7.2 to §7.5, NVM Command Set §8.19): the volume's words as
-//! commands, and the report back in them.
+//! Reservations over NVMe (NVMe Base §7.2 to §7.5, NVM Command Set §8.19): the volume's actions as commands,
+//! and the report in the volume's terms.
 
 use buf::{Class, Cx, Payload, SgMut};
 use nvme::reservation::{

@@ -1,4 +1,4 @@
-//! What a path over NVMe/TCP is told: where to connect, as whom, and how long everything may take.
+//! Settings of a path over NVMe/TCP: addresses, names, secrets, time-outs.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! How an association comes up: the addresses in turn, the admin queue, the controller enabled and asked
-//! what it is, the namespace likewise, then the I/O queues.
+//! How an association comes up: the addresses in turn, the admin queue, enabling and identifying the
+//! controller, identifying the namespace, then the I/O queues.
 //!
-//! Invariant: a step begins when the one before has been answered and judged; what is optional and
-//! refused is done without.
+//! Invariant: a step begins when the previous one has been answered and checked; a refused optional step is
+//! skipped.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! The one place where NVMe's status codes become what became of an operation (NVMe Base §3.3.3.2.1,
-//! NVM Command Set §1).
+//! The one place where NVMe status codes become results of operations (NVMe Base §3.3.3.2.1, NVM Command Set
+//! §1).
 //!
-//! A command that was answered has ended: nothing of it can land later, so whatever may be tried again
-//! is [`IoError::NotDone`]. Only what was lost with its connection is [`IoError::InDoubt`], and of that only
-//! what may change blocks: a read can be done again anywhere.
+//! A command that was answered has ended: nothing of it can land later, so anything that may be retried is
+//! [`IoError::NotDone`]. Only commands lost with their connection are [`IoError::InDoubt`], and of these only
+//! those that may change blocks: a read can be repeated anywhere.
 
 use std::time::Duration;
 

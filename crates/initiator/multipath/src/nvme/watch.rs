@@ -1,13 +1,12 @@
-//! What goes on while a path is up: keep alive, and events, upon which what may have changed is looked at
-//! again.
+//! While a path is up: keep alive, and events, after which everything that may have changed is checked again.
 //!
 //! Invariants:
-//! - At most one look is in work; what comes meanwhile is remembered as one bit each, so a flood of events costs
-//!   no more than one look after another.
-//! - From the event that another namespace may stand here until it is told who does, nothing is written or
-//!   flushed, and no reservation asked about. What is not told within the time of a command of the admin queue ends
-//!   the path, but for a namespace that is not ready: as long as the controller says so, the path waits.
-//! - A look that is refused for now keeps no other from being taken.
+//! - At most one check is in flight; further events are remembered as one bit each, so a flood of events
+//!   costs only one check after another.
+//! - After the event that another namespace may be attached, no writes, flushes or reservation commands are
+//!   sent until it is identified. If identification exceeds the time of an admin command, the path ends,
+//!   except for a namespace that is not ready: as long as the controller reports that, the path waits.
+//! - A check that is refused for now does not block others.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Operations: which path they take, how they end, and what is done again.
+//! Operations: which path they take, how they end, and which are retried.
 
 use buf::{Cx, Payload};
 use smallvec::SmallVec;

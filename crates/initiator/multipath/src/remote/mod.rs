@@ -1,21 +1,20 @@
 //! One remote volume over one or several paths.
 //!
-//! A [`RemoteVolume`] is a backend. What is submitted goes by one of the best paths; what a path gives
-//! back undone goes by another; what nobody can serve waits, for a stated time and no longer. Paths are of
-//! one volume if their UUIDs agree, and by nothing else.
+//! A [`RemoteVolume`] is a backend. An operation goes to one of the best paths. If a path returns it undone,
+//! it goes to another. If no path can serve it, it waits for a limited time. Paths belong to one volume if
+//! their UUIDs agree, and only then.
 //!
 //! Invariants:
-//! - Every operation that was taken on ends exactly once, by [`Backend::poll_done`].
-//! - Of two writes that overlap, the second is given to a path when the first has ended, and not before.
-//! - A write that may have been done is repeated only after its path has said that it can land no more;
-//!   nothing that overlaps it goes anywhere before. A compare-and-write is not repeated at all: it fails.
-//! - What is longer than a path carries at once is carried out in pieces, one after the other, and ends as one.
-//! - A flush ends well only if each path that was up and had carried writes since its last flush has
-//!   flushed (NVMe Base: a flush covers what its own controller completed), and one at least.
+//! - Every accepted operation ends exactly once, by [`Backend::poll_done`].
+//! - Of two overlapping writes, the second is given to a path only after the first has ended.
+//! - A write that may have been executed is repeated only after its path has reported that it can no longer
+//!   land; no overlapping operation is sent before. A compare-and-write is never repeated: it fails.
+//! - An operation longer than a path's limit is executed in pieces, one after the other, and ends as one.
+//! - A flush succeeds only if each path that was up and had carried writes since its last flush has flushed
+//!   (NVMe Base: a flush covers what its own controller completed), and at least one path has.
 //!
-//! Bounds: at most [`Terms::in_work`] operations are held, in all queues together, and as many ends that
-//! were not taken; at most [`REQUESTS_MAX`] requests; [`PATHS_MAX`] paths. On the plain path nothing is
-//! allocated.
+//! Bounds: at most [`Terms::in_work`] operations are held, in all queues together, and as many results not
+//! yet taken; at most [`REQUESTS_MAX`] requests; [`PATHS_MAX`] paths. On the fast path nothing is allocated.
 //!
 //! [`Backend::poll_done`]: volume::Backend::poll_done
 

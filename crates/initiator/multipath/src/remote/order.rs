@@ -1,12 +1,11 @@
-//! Which writes are in work: those that overlap go one after the other.
+//! Which writes are in flight: overlapping ones are executed one after the other.
 //!
-//! A write whose fate is unknown is repeated. Were a later write to the same blocks let through before,
-//! the repetition would bring the old contents back. So a write waits for each that overlaps it and was
-//! submitted earlier, from its submission until it has ended; if it ended in doubt, until its path is
-//! fenced.
+//! A write with an unknown outcome is repeated. If a later write to the same blocks were sent before, the
+//! repetition would restore the old contents. So a write waits for each overlapping one that was submitted
+//! earlier, until that has ended; if it ended in doubt, until its path is fenced.
 //!
-//! Counters per stripe of blocks tell cheaply that nothing can overlap; only where stripes meet are the
-//! operations themselves compared. Invariant: a counter is the number of entered operations that touch a
+//! Counters per stripe of blocks show cheaply that nothing can overlap; operations themselves are compared
+//! only if their stripes overlap. Invariant: a counter is the number of entered operations that touch a
 //! stripe of its bucket, so zero means none.
 
 use volume::{Op, Span};

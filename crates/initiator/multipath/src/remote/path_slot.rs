@@ -1,4 +1,4 @@
-//! One of a volume's paths, as the volume keeps it.
+//! The volume's state of one of its paths.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Paths: how they come up, what they are found to be, how they are lost, fenced and tried again.
+//! Paths: how they come up and are identified, lost, fenced and tried again.
 
 use std::sync::Arc;
 use std::time::Duration;

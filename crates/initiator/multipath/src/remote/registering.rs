@@ -1,25 +1,25 @@
 //! Paths that come up while this host is registered.
 //!
-//! Who registered this host did so by the paths that were up. One that comes up later is a nexus of its own
-//! over iSCSI, or the first of our Host Identifier over NVMe: used as it is, it would meet our own reservation.
-//! So it is looked whether our registration still stands; then the path is registered with the same key before
-//! it is used, unless the target knows it already. If our key has gone, others have taken it away: the path is
-//! not registered, and nothing is registered any more.
+//! The host was registered through the paths that were up then. A path that comes up later is a new nexus
+//! over iSCSI, or the first of our Host Identifier over NVMe: used without registration, it would conflict
+//! with our own reservation. So the volume checks that our registration still exists. Then it registers the
+//! path with the same key before it is used, unless the target knows it already. If our key is gone, other
+//! hosts have removed it: no path is registered any more.
 //!
-//! Between the look and the registration another host may preempt us, and neither protocol can tie the one to the
-//! other. So the path is registered with the key that it is known to have (REGISTER with the old key, SPC-4
-//! §6.16.2; RREGA 0 or 2 without IEKEY, NVMe Base §7.3), and it is looked again: if none of our registrations
-//! stands but those that were made since, this one is taken back.
+//! Between the check and the registration another host may preempt us, and neither protocol can combine the
+//! two. So the path is registered with the key that it is known to have (REGISTER with the old key, SPC-4
+//! §6.16.2; RREGA 0 or 2 without IEKEY, NVMe Base §7.3), and the check is repeated. If only registrations
+//! made since then exist, this one is removed.
 //!
-//! A path that does not serve is not asked: it joins when it begins to serve, also if this host was registered
-//! while it was up already. So does a path that was up and not asked when this host was registered, since it was being
-//! fenced or was joining still: what was found of it, and what is under way, is of the key before.
+//! A path that does not serve is not asked: it joins when it begins to serve, also if this host was
+//! registered while the path was up. So does a path that was up but not asked when this host was registered,
+//! because it was being fenced or was still joining: its checks and requests refer to the previous key.
 //!
 //! Invariants:
-//! - No path carries operations before that is settled, or the target has refused it, or `queue_timeout` is over;
-//!   what the target was asked then has its time for an answer ([`ANSWER_LEAST`]).
-//! - A path whose registration was asked for and not confirmed carries nothing at all: it may undo a preemption.
-//!   That is remembered while the path is down.
+//! - A path carries no operations before that is settled, or the target has refused it, or `queue_timeout`
+//!   has passed; a request to the target then still has its time for an answer ([`ANSWER_LEAST`]).
+//! - A path whose registration was requested and not confirmed carries nothing at all: it may undo a
+//!   preemption. This is remembered while the path is down.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The registration of one path that has come up: what is asked next, and what is known.
+//! The registration of one path that has come up: the next request, and the known state.
 
 use volume::reservation::Key;
 use volume::{IoId, Time};

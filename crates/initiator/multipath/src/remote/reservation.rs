@@ -1,11 +1,12 @@
 //! Reservations, over all paths.
 //!
-//! SCSI knows a registrant by initiator port and target port: each path is registered for itself. NVMe knows
-//! the host, whatever path it uses. So a registration goes to every iSCSI path that is up and to one NVMe
-//! path; everything else to one path of the best. Paths that come up later are registered by `registering`.
+//! A SCSI registrant is an initiator port and a target port: each path is registered separately. An NVMe
+//! registrant is the host, on any path. So a registration goes to every iSCSI path that is up and to one NVMe
+//! path; everything else goes to one of the best paths. `registering` registers paths that come up later.
 //!
-//! A reservation is held by the nexus that took it, and a RELEASE by any other succeeds and does nothing
-//! (SPC-4 §5.9.11.2): so it goes by the path that holds, and waits for that one if it is down.
+//! A reservation belongs to the nexus that took it, and a RELEASE by any other succeeds without effect (SPC-4
+//! §5.9.11.2). So a release goes to the path that holds the reservation, and waits for that path if it is
+//! down.
 
 use std::time::Duration;
 

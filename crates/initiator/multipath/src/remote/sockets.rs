@@ -1,4 +1,4 @@
-//! The volume as a backend with sockets: its paths' calls, with their names made its own.
+//! The volume as a backend with sockets: calls of its paths, under the volume's own identifiers.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Operations that no path carries at once: one piece after the other.
+//! Operations too long for a path: one piece after the other.
 //!
 //! A read, a write or a comparison longer than [`Geometry::max_io`](volume::Geometry::max_io) is cut for the
-//! path that takes it, as far as it is done; so a path that carries less than another may take over in the
-//! middle. To everything else it is one operation: what overlaps it waits for its end. Invariant: between two
+//! path that takes it, from where it is done. So a path with a smaller limit may take over in the middle. For
+//! everything else it is one operation: overlapping operations wait for its end. Invariant: between two
 //! pieces its memory is whole.
 
 use std::mem;

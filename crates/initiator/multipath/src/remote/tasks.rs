@@ -1,7 +1,7 @@
 //! The operations of a volume: where each is, which wait, and for what.
 //!
-//! Invariants: an operation that is in a queue is in one, once; the name of one that has ended may stand in a queue for
-//! a while, and means nothing there.
+//! Invariants: an operation is in at most one queue, once; the identifier of an ended one may stay in a queue
+//! for a while, and is ignored there.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

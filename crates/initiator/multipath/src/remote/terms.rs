@@ -1,4 +1,4 @@
-//! How long a remote volume waits for what, and what it tells of its paths.
+//! Time-outs of a remote volume, and its reports about paths.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the volume itself waits for, beside its paths.
+//! Timers of the volume itself, besides those of its paths.
 
 use buf::Cx;
 use std::cmp::Reverse;

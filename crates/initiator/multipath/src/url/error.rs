@@ -1,4 +1,4 @@
-//! What is wrong with a URL, and how a right one looks.
+//! Errors of URLs, and the right form.
 
 use std::fmt;
 

@@ -1,17 +1,16 @@
-//! Where a remote volume is, as users write it:
+//! The address of a remote volume, as users write it:
 //!
 //! ```text
 //! iscsi://[user[%password]@]host[:port][/iqn[/lun]][?key=value&...]
 //! nvme+tcp://host[:port][/nqn[/nsid]][?key=value&...]
 //! ```
 //!
-//! An IPv6 address stands in brackets. Within a part, `%` and two hexadecimal digits stand for a byte;
-//! in front of the `@` the first `%` ends the user's name, and the others are such escapes. Several URLs
-//! of one volume are joined by commas. Without a name the URL is of a discovery service, without a unit
-//! of a whole target or subsystem.
+//! An IPv6 address is written in brackets. Within a part, `%` and two hexadecimal digits encode a byte;
+//! before the `@` the first `%` ends the user's name, and further ones are such escapes. Several URLs of one
+//! volume are joined by commas. Without the last part a URL names a target or subsystem; without the last
+//! two, a discovery service.
 //!
-//! Names of hosts are resolved by who does I/O. Invariant: neither an error nor `Debug` nor
-//! `Display` shows a password.
+//! The code that does I/O resolves host names. Invariant: no error, `Debug` or `Display` shows a password.
 
 mod error;
 mod option;

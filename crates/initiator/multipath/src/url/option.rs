@@ -1,7 +1,7 @@
-//! What may stand behind the `?` of a URL: a typed list.
+//! The options after the `?` of a URL: a typed list.
 //!
-//! Times are numbers with `ms`, `s`, `m` or `h` behind them (without: seconds), `never` where that makes
-//! sense. Sizes are bytes, with `K` or `M` behind them in binary units.
+//! Times are numbers followed by `ms`, `s`, `m` or `h` (without: seconds), or `never` where that makes sense.
+//! Sizes are bytes, with `K` or `M` for binary units.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is a URL, what is none, and what is said of it.
+//! Valid URLs, invalid ones, and their messages.
 
 use super::*;
 use iscsi::chap::Algorithm;

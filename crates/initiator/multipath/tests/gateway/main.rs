@@ -1,4 +1,4 @@
-//! A gateway in the simulated world: a daemon with the volume, a daemon whose volume is that one, and a
+//! A gateway in the simulated world: a daemon with the volume, a second daemon that exports it again, and a
 //! host of the second; over either protocol on either side.
 
 // As the target's own tests name it.

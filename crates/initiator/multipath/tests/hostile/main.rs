@@ -1,4 +1,5 @@
-//! Hostile targets: what a good one says, changed PDU by PDU, in a world of one thread that a seed determines.
+//! Hostile targets: the messages of a correct one, changed PDU by PDU, in a world of one thread that a seed
+//! determines.
 
 mod mangle;
 mod world;

@@ -1,5 +1,5 @@
-//! What a good target says, made bad: bits, lengths, opcodes, tags, cuts, repetitions, other orders, insertions and
-//! bursts, PDU by PDU.
+//! Corrupts the messages of a correct target, PDU by PDU: bits, lengths, opcodes, tags, cuts, repetitions,
+//! reordering, insertions and bursts.
 
 use std::collections::VecDeque;
 

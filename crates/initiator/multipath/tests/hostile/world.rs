@@ -1,8 +1,8 @@
-//! A host and a good target, both driven by [`pump`], with somebody between them who changes what the target says.
+//! A host and a correct target, both driven by [`pump`], with a middleman that changes what the target sends.
 //!
-//! What is asked of the host: it does not panic, every operation and claim ends exactly once, all its memory comes
-//! back, its clock never stands still, and no byte leaves that was not put there to be sent: all memory holds a
-//! mark that is looked for in what goes out, and in what was read well.
+//! Requirements for the host: no panic; every operation and request ends exactly once; all its memory comes
+//! back; its clock never stops; and it sends no byte that was not put there to be sent. All memory holds a
+//! pattern, which is searched in outgoing data and in data of successful reads.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Another unit may stand behind the number while the session stays: nothing goes to it as if it were the one before.
+//! Another unit may be mapped to the LUN while the session stays: no command goes to it as if it were the old
+//! one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

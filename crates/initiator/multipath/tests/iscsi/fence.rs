@@ -1,4 +1,4 @@
-//! A path that goes silent with a write in doubt: nothing of it may land once the fence has been told.
+//! A path that goes silent with a write in doubt: the write must not land after the fence was reported.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Targets whose frames are right and whose words are not: every one has an answer, in bounded time.
+//! Targets with valid frames and invalid contents: every case has a defined result in bounded time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! What is negotiated: each option of a URL reaches the session, and a target that wants more than we can do
-//! gets what we can.
+//! Negotiation: each option of a URL reaches the session, and a target that supports more than we do agrees
+//! on what we support.
 
 use blockwire_multipath::{AnyPath, HostIdentity, Secrets, Url};
 use iscsi::negotiate::{Digest, Limits, TaskReporting};

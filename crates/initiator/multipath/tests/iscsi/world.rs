@@ -1,4 +1,4 @@
-//! A world for one path and one shard of our own target: sockets are queues, the clock moves when nothing
+//! A world for one path and one shard of our own target: sockets are queues, and the clock moves when nothing
 //! else does.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Another namespace may stand behind the number while the association stays: nothing is written before it is told
-//! who does, and who does not tell is given up.
+//! Another namespace may be attached while the association stays: nothing is written before it is identified,
+//! and a controller that does not identify it is given up.
 
 use std::cell::Cell;
 use std::rc::Rc;

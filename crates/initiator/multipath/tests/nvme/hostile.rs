@@ -1,5 +1,5 @@
-//! Controllers that are silent, never ready, or whose discovery logs have no end, in fixed bytes: the
-//! handshake and Connect are right, what comes after is not.
+//! Controllers that are silent, never ready, or whose discovery logs have no end, in fixed bytes: handshake
+//! and Connect are valid, later messages are not.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

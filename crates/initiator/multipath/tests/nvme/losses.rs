@@ -1,4 +1,4 @@
-//! What a path does when connections are lost, commands are not answered, or nobody is there.
+//! Lost connections, unanswered commands, and addresses where nothing listens.
 
 use std::time::Duration;
 

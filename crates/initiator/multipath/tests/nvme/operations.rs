@@ -1,4 +1,4 @@
-//! What a path carries.
+//! Operations over a path.
 
 use std::time::Duration;
 

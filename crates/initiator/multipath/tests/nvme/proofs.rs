@@ -1,4 +1,4 @@
-//! Proving who we are, and what a trace tells of it.
+//! Authentication of the host, and its trace.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Reservations by the volume's words.
+//! Reservations in the volume's terms.
 
 use blockwire_multipath::nvme::Settings;
 use blockwire_multipath::{Event, IoError, ReservationOp};

@@ -1,4 +1,4 @@
-//! Controllers whose path does not serve, and which tell no size of the namespace by it (NVMe Base 2.1 §8.1.1).
+//! Controllers whose path is inaccessible and reports no size of the namespace (NVMe Base 2.1 §8.1.1).
 
 use std::cell::Cell;
 use std::rc::Rc;

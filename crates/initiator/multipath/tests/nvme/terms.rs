@@ -1,4 +1,4 @@
-//! Each option of a URL reaches the connect, and data is the same under all of them.
+//! Each option of a URL reaches the Connect, and data is the same under all of them.
 
 use blockwire_multipath::{AnyPath, HostIdentity, Secrets, Url};
 use nvme::{HostId, Nqn};

@@ -1,5 +1,5 @@
 //! The smallest world with both sides: one shard of the target and one path to it, in one process, with
-//! a wire per connection that can be cut, and a clock that jumps to what is due.
+//! connections that can be cut, and a clock that jumps to the next deadline.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

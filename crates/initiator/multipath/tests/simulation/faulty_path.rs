@@ -1,4 +1,4 @@
-//! Paths with a defect: a simulation that does not notice it proves nothing.
+//! Paths with a planted defect, which the simulation must notice.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Random histories: a host reads and writes by several paths over both protocols, perhaps another reads,
-//! while connections are lost, fall silent or are refused, path states change, and the target is killed and
-//! started again. What hosts saw must be explained by one order of everything.
+//! Random histories: a host reads and writes over several paths of both protocols, and another may read.
+//! Meanwhile connections are lost, fall silent or are refused, path states change, and the target is killed
+//! and started again. The results of all hosts must be linearizable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What makes one history unlike the next, and the world that it is played in: everything follows from
-//! the seed.
+//! The parameters of a history, and its world: everything follows from the seed.
 
 use std::net::SocketAddr;
 use std::ops::Range;

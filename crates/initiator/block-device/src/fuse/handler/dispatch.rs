@@ -1,6 +1,6 @@
-//! What the kernel asks of the file system of one file, and how each question is answered.
+//! The kernel's requests to the file system of one file, and how each is answered.
 //!
-//! Invariant: every request that wants an answer is answered, started, or parked.
+//! Invariant: every request that needs an answer is answered, started, or parked.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The server against a driver that is played.
+//! The server against a simulated driver.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

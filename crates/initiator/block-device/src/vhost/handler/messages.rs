@@ -1,7 +1,7 @@
-//! What a front end says, and what it is told: the messages of one session.
+//! Messages of a front end in one session, and their replies.
 //!
-//! Invariants: descriptors belong to the message that they came with; a ring is answered as stopped only
-//! when nothing of it is in flight, and what is said behind that is heard behind the answer.
+//! Invariants: descriptors belong to the message with which they arrived; a ring is answered as stopped only
+//! when nothing of it is in flight, and later messages are handled after that answer.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
-//! The rings of one session: requests are taken from them, and given back with their status.
+//! The rings of one session: requests are taken from them, and returned with their status.
 //!
-//! Invariant: a chain that was taken is given back once, or released with its ring; a broken ring harms
-//! no other.
+//! Invariant: a chain that was taken is returned once, or released with its ring; a broken ring does not
+//! affect others.
 
 use std::io;
 use std::os::fd::AsFd;

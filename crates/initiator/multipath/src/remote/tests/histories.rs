@@ -1,9 +1,8 @@
-//! Random histories over paths that lose operations, let them land late, come and go: what callers saw must
-//! be explained by one order of everything (linearizability per block), what was flushed must be durable,
-//! and every operation must end once and in time.
+//! Random histories over paths that lose operations, let them land late, come and go. The results must be
+//! linearizable per block, flushed data must be durable, and every operation must end once and in time.
 //!
-//! The paths tell the truth about fates: of what they lost, some was done, some never will be, and some
-//! lands at any time until the path says that it is fenced.
+//! The paths report outcomes truthfully: of the operations they lost, some were done, some never will be, and
+//! some land at any time until the path reports that it is fenced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::catch_unwind;

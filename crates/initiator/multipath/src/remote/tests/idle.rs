@@ -1,5 +1,5 @@
-//! Paths that take nothing although they have nothing in work: their memory was short, or the target's window
-//! was closed.
+//! Paths that accept nothing although they have nothing in flight: their memory was short, or the target's
+//! window was closed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The volume over paths that do what a test says.
+//! The volume over scripted paths.
 
 mod histories;
 mod idle;

@@ -1,4 +1,4 @@
-//! Reservations over several paths: what is told of them is what was done.
+//! Reservations over several paths: the reported result matches what was done.
 
 use std::sync::Arc;
 use std::time::Duration;

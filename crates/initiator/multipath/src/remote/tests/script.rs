@@ -1,4 +1,4 @@
-//! Paths that do what a test says.
+//! Paths that a test controls.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

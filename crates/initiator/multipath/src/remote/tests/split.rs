@@ -1,4 +1,4 @@
-//! Operations that are longer than a path carries at once, and those that end only when their fate is certain.
+//! Operations longer than a path's limit, and those that end only when their outcome is certain.
 
 use std::sync::Arc;
 use std::time::Duration;

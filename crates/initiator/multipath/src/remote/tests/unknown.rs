@@ -1,4 +1,4 @@
-//! Paths that do not tell what the volume is like, or tell what is older than what another path has told.
+//! Paths that do not report the volume's geometry, or report an older one than another path.
 
 use std::sync::Arc;
 
