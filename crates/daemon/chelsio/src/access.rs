@@ -1,8 +1,8 @@
 //! `ACL=[iname=NAME[,NAME]...][;sip=IP[,IP]...][;dip=IP[,IP]...][;lun=LIST:R|RW]`
 //!
-//! All that a line names must hold; it must name one of the first three. LIST is `ALL`, or numbers and
+//! All conditions of a line must match; it must have one of the first three. LIST is `ALL`, or numbers and
 //! ranges such as `0,2~4`. A list may be followed by another with its own permission, so that one line can
-//! let some logical units be written and others only be read.
+//! make some logical units writable and others read-only.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What is wrong with a value of a `chiscsi.conf`, in the words that follow the key.
+//! Errors in a value of a `chiscsi.conf`; the text follows the key.
 
 use std::fmt;
 

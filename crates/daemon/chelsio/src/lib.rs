@@ -1,13 +1,13 @@
-//! Files of Chelsio's iSCSI target: `chiscsi.conf`, and offload policies as `cop` compiles them.
+//! Files of Chelsio's iSCSI target: `chiscsi.conf`, and offload policies in the source form of `cop`.
 //!
-//! They are read into the same [`Draft`] as a configuration in TOML, so every check after that is the
-//! same one. Invariant: each setting of a file ends as a [`LineReport`] (done, done in another way, or
-//! without meaning in software), or as an error that names file and line; none is passed over in silence.
+//! They are read into the same [`Draft`] as a TOML configuration, so all later checks are the same.
+//! Invariant: each setting of a file ends as a [`LineReport`] (done, done in another way, or without meaning
+//! in software), or as an error that names file and line; none is ignored silently.
 //!
-//! What the formats mean is taken from the vendor's published documents: the "iSCSI Software User Guide
+//! The meaning of the formats is taken from the vendor's published documents: the "iSCSI Software User Guide
 //! for Linux" (release 5.4: keys, values, defaults, ACLs, CHAP, redirection, reload), the manual page
 //! iscsictl(8) of July 2013, the sample `chiscsi.conf` of the Unified Wire package, and the manual page
-//! cop(8) of August 2009. Where they leave something open, `docs/chiscsi.md` says what is done here.
+//! cop(8) of August 2009. Where they are ambiguous, `docs/chiscsi.md` says what is done here.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! CHAP in this format: `"id":"secret"`, who must prove what, and which methods may be used.
+//! CHAP in this format: `"id":"secret"`, which side must authenticate, and which methods are allowed.
 
 use config::{
     diagnostic::{Located, Sink},

@@ -1,4 +1,4 @@
-//! The blocks of a `chiscsi.conf` as typed values, with the format's own defaults where it says nothing.
+//! The blocks of a `chiscsi.conf` as typed values, with the format's own defaults for omitted keys.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whole files: the paper's and the vendor's samples as printed, and files with mistakes.
+//! Complete files: the paper's and the vendor's samples as printed, and files with errors.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! From typed blocks to the draft of a configuration, and what became of each line.
+//! From typed blocks to the draft of a configuration, and the report on each line.
 
 use std::{collections::HashSet, net::SocketAddr, path::Path, time::Duration};
 

@@ -1,5 +1,4 @@
-//! Values that several keys share: numbers, words, lists. Words are compared as written, case included, as
-//! the format has it.
+//! Values that several keys share: numbers, words, lists. Words are case-sensitive, as the format requires.
 
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,5 @@
-//! Makes the [`Plan`]: everything that was said is checked against everything else, and nothing is
-//! opened or applied before all of it holds.
+//! Makes the [`Plan`]: all settings are checked against each other, and nothing is opened or applied before
+//! every check has passed.
 
 mod nvme;
 mod placement;

@@ -1,5 +1,5 @@
-//! Secrets of NVMe in-band authentication (`DHHC-1:hh:BASE64:`), from files that nobody else can read.
-//! No message shows a part of one.
+//! Secrets of NVMe in-band authentication (`DHHC-1:hh:BASE64:`), from files that no other user can read. No
+//! message shows a part of one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Where something was written, and what is wrong there.
+//! Errors, with the place of the value.
 
 use std::{cell::RefCell, fmt, ops::Range, sync::Arc};
 

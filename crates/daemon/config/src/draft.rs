@@ -1,5 +1,5 @@
-//! What the files and the command line say, each value typed and in its range, before anything is
-//! checked against anything else.
+//! The settings of the files and the command line, each typed and in its range, before they are checked
+//! against each other.
 
 pub mod nvme;
 pub mod placement;

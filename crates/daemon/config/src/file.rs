@@ -1,8 +1,6 @@
-//! Files that an operator names, as text: opened once, judged as they are open, and read no further than they may be
-//! long.
+//! Files that an operator names, as text: opened once, checked after opening, and read only up to a limit.
 //!
-//! Invariant: whatever stands at the name, nothing waits for somebody at its other end, and nothing is read without a
-//! bound.
+//! Invariant: reading never blocks on another process (a FIFO, for example), and never exceeds the limit.
 
 use std::{
     fs::{File, Metadata},

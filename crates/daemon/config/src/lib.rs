@@ -1,8 +1,8 @@
-//! The configuration: TOML files, read with the place of every value, merged with the command line
-//! and checked as a whole before anything is opened; and the words of which both consist: names, addresses,
-//! sizes, specifications of volumes.
+//! The configuration: TOML files, read with the place of every value, merged with the command line and
+//! checked as a whole before anything is opened; and the value types of both: names, addresses, sizes,
+//! specifications of volumes.
 //!
-//! Invariant: what is served is a [`plan::Plan`], and a plan exists only when all that it came from was right.
+//! Invariant: the daemon serves a [`plan::Plan`], and a plan exists only if its whole input was valid.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

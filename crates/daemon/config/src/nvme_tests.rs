@@ -1,4 +1,4 @@
-//! What the configuration says of NVMe/TCP: what is refused, and what becomes of the rest.
+//! The NVMe/TCP part of the configuration: what is refused, and the plan made of the rest.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,4 +1,4 @@
-//! `[[placement]]`: what is taken, and what is refused where.
+//! `[[placement]]`: what is accepted, and what is refused where.
 
 use super::{
     check::Options,

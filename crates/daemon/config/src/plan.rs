@@ -1,8 +1,8 @@
-//! The plan: what the daemon is to serve, as plain data that has passed every check.
+//! The plan: what the daemon will serve, as plain data that has passed every check.
 //!
-//! Made once from the command line, the configuration files and the state directory; the engine
-//! takes it as it is. Invariant: names are unique, every reference resolves, every number is in
-//! its range, and no listener beyond loopback is open to strangers unless the operator said so.
+//! It is made once from the command line, the configuration files and the state directory; the engine uses it
+//! unchanged. Invariant: names are unique, every reference resolves, every number is in its range, and no
+//! listener beyond loopback admits unauthenticated hosts unless the operator allowed it.
 
 mod placement;
 mod subsystem;

@@ -1,7 +1,7 @@
 //! Reads typed values out of one TOML table, with the place of each.
 //!
-//! Invariant: a key that the section's schema does not name is refused when the reader is made, and
-//! a key that is asked for stands in the schema.
+//! Invariant: a key that the section's schema does not name is refused when the reader is made, and only keys
+//! of the schema can be read.
 
 use std::{ops::RangeInclusive, path::Path};
 

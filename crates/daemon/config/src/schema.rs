@@ -1,5 +1,5 @@
-//! Every section and key of the configuration file, once: the reader refuses what is not here, and
-//! the reference in `docs/configuration.md` is generated from it.
+//! Every section and key of the configuration file, once: the reader refuses all others, and the reference in
+//! `docs/configuration.md` is generated from it.
 
 /// Keys, a line each: name, what it takes, default, what it does.
 macro_rules! keys {

@@ -1,7 +1,7 @@
-//! CHAP secrets: inline or from files that nobody else can read.
+//! CHAP secrets: inline or from files that no other user can read.
 //!
-//! RFC 7143 §9.2.1: at least 96 bits unless the network is encrypted, and different ones for the
-//! two directions. No message shows a secret or its length.
+//! RFC 7143 §9.2.1: at least 96 bits unless the network is encrypted, and different ones for the two
+//! directions. No message shows a secret or its length.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 

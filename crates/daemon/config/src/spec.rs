@@ -1,12 +1,11 @@
 //! The volume SPEC of the command line, `KIND:ARG[,key=value]...`, and the volume it describes.
 //!
-//! The same keys stand in a `[[volume]]` table of the configuration. A comma inside an argument is
-//! written `\,`, a plus sign `\+`. Every refusal names the key that it is about. A stripe's argument is other
-//! SPECs, with a plus sign between them.
+//! A `[[volume]]` table of the configuration has the same keys. A comma inside an argument is written `\,`, a
+//! plus sign `\+`. Every error names its key. A stripe's argument is other SPECs, joined by plus signs.
 //!
-//! A volume of another machine is written as its URL, or as several that commas join. Everything belongs to
-//! the URL but what stands at the very end and is `,` and one of [`KEYS`]; such a comma that the URL itself
-//! needs is written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
+//! A volume of another machine is written as its URL, or as several joined by commas. Everything belongs to
+//! the URL, except a `,` and one of [`KEYS`] at the very end; a comma that the URL itself needs there is
+//! written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
 
 mod stripe;
 

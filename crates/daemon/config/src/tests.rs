@@ -1,4 +1,4 @@
-//! What is refused, where, and what is suggested; and what is accepted.
+//! What is refused, where, and with which suggestion; and what is accepted.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,4 +1,4 @@
-//! The command line's end of the control socket.
+//! The client end of the control socket, for the command line.
 
 use std::{
     io::{self, BufReader, Read, Write},

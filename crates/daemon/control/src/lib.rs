@@ -1,10 +1,11 @@
-//! The control socket: one JSON value per line, request and reply, over a Unix socket that only the
-//! daemon's user can open.
+//! The control socket: one JSON value per line, request and reply, over a Unix socket that only the daemon's
+//! user can open.
 //!
-//! Each request carries the version of the protocol. A line has a bound, so neither side can be
-//! made to hold more. The daemon answers requests of one connection in order.
+//! Each request carries the version of the protocol. A line has a maximum length, so memory is bounded on
+//! both sides. The daemon answers requests of one connection in order.
 //!
-//! Invariant: only its own user, or root, asks a daemon, and only a daemon of that user is believed.
+//! Invariant: only a daemon's own user, or root, may send it requests, and a client trusts only a daemon of
+//! its own user or root.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

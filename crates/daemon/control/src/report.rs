@@ -1,6 +1,6 @@
-//! What the daemon says about itself: the JSON of `--json` and the rows of the tables.
+//! The daemon's reports: the JSON of `--json` and the rows of the tables.
 //!
-//! Field names are a contract: units are in the name, nothing here is a secret.
+//! Field names are a contract: they contain the unit. No field is a secret.
 
 mod access;
 pub mod line;

@@ -1,4 +1,4 @@
-//! Volumes as who uses them named them: URLs that may hold passwords.
+//! URLs of volumes as users gave them; they may contain passwords.
 
 use std::fmt;
 use std::ops::Deref;

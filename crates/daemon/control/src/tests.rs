@@ -1,4 +1,4 @@
-//! Requests and replies over a real socket, and what a client must not be able to do.
+//! Requests and replies over a real socket, and forbidden actions of a client.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -1,4 +1,4 @@
-//! How many files the process may have open: every connection is one.
+//! The limit of open files of the process: every connection is one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shard::LOGINS_MAX;

@@ -1,4 +1,4 @@
-//! Ready-to-paste commands for the people who connect, printed once the listeners are open.
+//! Commands for users to paste, printed once the listeners are open.
 
 use std::{fmt::Write, net::SocketAddr};
 

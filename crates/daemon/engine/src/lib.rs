@@ -1,9 +1,9 @@
-//! What runs volumes: the daemon, its data path, where volumes keep their blocks, what is kept over restarts.
+//! Runs volumes: the daemon, its data path, stores of blocks, and state that survives restarts.
 //!
-//! `serve` is: arguments and files → one checked [`config::plan::Plan`] → an [`Engine`] → the shards. The trait
-//! [`Engine`] is the seam between the control plane and the data path: plain values in, plain values out. The
-//! control plane ([`daemon`]) decides and remembers; the engine ([`dataplane`]) moves bytes. Every method may be
-//! called from any thread and waits until the shards have done what was asked.
+//! `serve` is: arguments and files → one checked [`config::plan::Plan`] → an [`Engine`] → the shards. The
+//! trait [`Engine`] separates the control plane from the data path: plain values in, plain values out. The
+//! control plane ([`daemon`]) decides and records; the engine ([`dataplane`]) moves data. Every method may be
+//! called from any thread and waits until the shards have done what was requested.
 //!
 //! Invariant: a change is recorded in the state directory before it is reported as done.
 

@@ -1,8 +1,8 @@
 //! `blockwire serve`: from arguments to a running engine, and to its end.
 //!
-//! Order: read and check everything; take the state directory; open the volumes; take the control
-//! socket; start the engine; say so. If one of these fails, files of volumes that this start made are removed again,
-//! unless they hold data by now. Directories, and records of volumes that were found, stay.
+//! Order: read and check everything; lock the state directory; open the volumes; bind the control socket;
+//! start the engine; print `ready`. If one of these fails, files of volumes that this start created are
+//! removed again, unless they hold data by now. Directories, and records of volumes that were found, stay.
 
 pub mod args;
 

@@ -1,4 +1,4 @@
-//! The whole way from arguments to `ready` and back, with an engine that serves nothing.
+//! From arguments to `ready` and back, with an engine that serves nothing.
 
 use std::{
     fs, io,

@@ -1,9 +1,8 @@
 //! Opens the backing of a volume: the file or device, its size, alignment and identity.
 //!
-//! Invariant: one file or device is open in one volume only. It is locked (flock) against other
-//! processes, and compared by device and inode against the volumes of this one, whatever names lead
-//! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
-//! data of a killed daemon may still be in the page cache.
+//! Invariant: one file or device is open in one volume only. It is locked (flock) against other processes.
+//! Within this process it is compared by device and inode with all other volumes and legs, under any name. It
+//! is synced before it is served: data of a killed daemon may still be in the page cache.
 
 mod device;
 mod file;

@@ -1,7 +1,7 @@
-//! A process of the binary: how it ends, where it logs, which files and directories are its own.
+//! Shared by all processes of the binary: exit codes, log, private files and directories.
 //!
-//! Invariants: an error that reaches a person has an exit code ([`exit::Failure`]); text that others chose is shown
-//! by [`shown`] only; a directory that others could change is never used ([`owned::Dir`]).
+//! Invariants: an error shown to a user has an exit code ([`exit::Failure`]). Text of foreign origin is shown
+//! only through [`shown`]. A directory that other users could change is never used ([`owned::Dir`]).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,10 +1,11 @@
 //! Log lines on stderr: `2026-11-21T00:00:00Z INFO message key=value`.
 //!
-//! One line per event; at most [`BURST`] lines of one kind (level and place in the source) in ten
-//! seconds, and then one line that says how many were left out. So a peer that misbehaves a
-//! thousand times a second cannot fill a disk. Spans are not used.
+//! One line per event; at most [`BURST`] lines of one kind (level and place in the source) in ten seconds,
+//! and then one line with the number of suppressed ones. So a peer that misbehaves a thousand times a second
+//! cannot fill a disk. Spans are not used.
 //!
-//! Nobody waits for stderr: lines go by a bounded queue, and those for which there is no room are dropped and counted.
+//! The program never waits for stderr: lines go through a bounded queue, and those that do not fit are
+//! dropped and counted.
 
 mod outlet;
 

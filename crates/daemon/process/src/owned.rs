@@ -1,8 +1,8 @@
-//! What is ours in the file system: directories that others cannot change, files in them, and the users at the
-//! other end of Unix sockets.
+//! Private files: directories that other users cannot change, files in them, and the users at the other end
+//! of Unix sockets.
 //!
-//! Invariant: a [`Dir`] is a directory whose owner alone can change what is in it. Who has one acts by its
-//! descriptor, so that nothing that is done to its path afterwards matters.
+//! Invariant: only its owner can change the contents of a [`Dir`]. It is used through its descriptor, so
+//! later changes to its path have no effect.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

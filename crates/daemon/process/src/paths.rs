@@ -1,4 +1,4 @@
-//! Where things are: for root the system's directories, for an ordinary user those of XDG.
+//! Default paths: for root the system's directories, for an ordinary user those of XDG.
 
 use std::{env, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! Random bytes of the system's generator.
+//! Random bytes from the system.
 
 use std::io;
 

@@ -1,12 +1,12 @@
-//! What others have named, as it may be shown: in the log, in tables, in JSON and in errors.
+//! Names of foreign origin, in a form that can be shown in the log, in tables, in JSON and in errors.
 //!
-//! A host chooses its NQN, an initiator its name and alias, a target what it discovers; any of them may hold
-//! characters that no terminal shows as they are: controls, line and paragraph separators (U+2028, U+2029),
-//! overrides of the direction of writing (U+202E), invisible ones. They would forge lines, hide what stands
-//! beside them, or drive the terminal. All text that leaves this program for eyes or for other programs goes
-//! through here, and through nothing else, so it has one form everywhere: `\uXXXX`, which is JSON's.
+//! A host chooses its NQN, an initiator its name and alias, a target its discovery records. Any of them may
+//! contain characters that a terminal does not show as they are: controls, line and paragraph separators
+//! (U+2028, U+2029), overrides of the writing direction (U+202E), invisible ones. They could forge lines,
+//! hide their neighbours, or control the terminal. All text that this program outputs goes through this
+//! module, so that it has one form everywhere: `\uXXXX`, as in JSON.
 //!
-//! Invariant: what is given has no such character but line ends and tabs where they were asked for.
+//! Invariant: the result contains no such character, except line ends and tabs where requested.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

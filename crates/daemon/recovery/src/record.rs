@@ -1,7 +1,8 @@
-//! The record of an attachment: a file that names its volume, its device, its holder and its guardian, so that
-//! every process finds it.
+//! The record of an attachment: a file that names its volume, its device, its holder and its guardian, so
+//! that every process finds it.
 //!
-//! Invariant: a record is written whole or not at all, and goes with its attachment unless it is left behind.
+//! Invariant: a record is written whole or not at all, and is removed with its attachment unless that is left
+//! behind.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,8 +1,9 @@
-//! What holder, guardian and who takes over say to each other: JSON in messages of a Unix socket, with
-//! descriptors beside it.
+//! Messages between a holder, its guardian and the process that takes over: JSON in messages of a Unix
+//! socket, with descriptors.
 //!
-//! Invariants: a message is taken whole or not at all, and descriptors belong to the message that they came with.
-//! A guardian may be of an earlier version than the process that takes over: what stands in a message is never renamed.
+//! Invariants: a message is received whole or not at all, and descriptors belong to the message with which
+//! they arrived. A guardian may be of an earlier version than the process that takes over: fields of a
+//! message are never renamed.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,8 +1,8 @@
-//! Filters: primitives joined by `not`, `and`, `or` and `?:`, in this order of strength. `and` may be left
-//! out, and behind `and` and `or` a value may stand alone: it is about what the primitive before was about.
+//! Filters: primitives joined by `not`, `and`, `or` and `?:`, in this order of precedence. `and` may be
+//! omitted. After `and` and `or` a value may stand alone: it refers to the previous primitive.
 //!
-//! For a connection that is served here the source is the peer and the destination are we; it is a passive
-//! open, and no listening socket.
+//! For a connection that is served here, the source is the peer and the destination is this machine. It is a
+//! passive open, and not a listening socket.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,9 @@
-//! Offload policies: rules `filter => settings`, one a line, the first that fits a connection decides
-//! (cop(8)). Each becomes a rule of placement; what is about offloading is said to be without meaning.
+//! Offload policies: rules `filter => settings`, one a line; the first that matches a connection decides
+//! (cop(8)). Each becomes a placement rule; settings about offloading are reported as meaningless.
 //!
-//! A rule whose filter asks for what a daemon cannot see of a connection (TOS, DSCP, VLAN, mark) is left out,
-//! and one about listening sockets or active opens fits no connection that is served here: both are
-//! reported, and neither changes what gets in.
+//! A rule whose filter uses properties that a daemon cannot see (TOS, DSCP, VLAN, mark) is left out, and a
+//! rule about listening sockets or active opens matches no connection here. Both are reported, and neither
+//! changes which connections are admitted.
 
 mod filter;
 mod setting;

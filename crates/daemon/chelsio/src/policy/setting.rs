@@ -1,4 +1,4 @@
-//! The settings of a rule, and what each comes to where nothing is offloaded.
+//! The settings of a rule, and their effect without offloading.
 
 use super::Token;
 use control::report::line::Treatment;

@@ -1,4 +1,4 @@
-//! Policies: the examples of cop(8), what each comes to, and rules with mistakes.
+//! Policies: the examples of cop(8), their effects, and rules with errors.
 
 use endpoint::{Accepted, ListenerId};
 use shard::Condition;

@@ -1,4 +1,5 @@
-//! Subsystems against volumes, portals and hosts; and which hosts meet one volume over two protocols.
+//! Checks subsystems against volumes, portals and hosts, and finds hosts that reach one volume over both
+//! protocols.
 
 use crate::{
     diagnostic::{Located, Sink},

@@ -1,4 +1,4 @@
-//! Rules of placement against portals, hosts, volumes and cores.
+//! Checks placement rules against portals, hosts, volumes and cores.
 
 use crate::{
     diagnostic::{Located, Sink},

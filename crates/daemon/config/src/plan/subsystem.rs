@@ -1,4 +1,4 @@
-//! What is served over NVMe/TCP: subsystems, their namespaces, keys of hosts, referrals.
+//! The NVMe/TCP part of the plan: subsystems, their namespaces, keys of hosts, referrals.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
 //! Stripes in a SPEC: `stripe:SPEC+SPEC...`.
 //!
-//! Invariant: no leg is a stripe itself, and what is said of the whole volume (who may write, its identity) is
-//! said of the stripe and of no leg.
+//! Invariant: no leg is a stripe itself; options of the whole volume (read-only, identity) are given for the
+//! stripe, not for a leg.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What is true of volumes over both protocols: reservations, paths, protection; and who may come.
+//! Reports on volumes over both protocols: reservations, paths, protection, access.
 
 use std::net::SocketAddr;
 

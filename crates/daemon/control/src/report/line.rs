@@ -1,4 +1,4 @@
-//! What became of each line of a foreign file that the daemon was started with.
+//! The report on each line of a Chelsio file with which the daemon was started.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Requests about subsystems, hosts, reservations and paths, and what an operator changes of a volume.
+//! Requests about subsystems, hosts, reservations and paths, and changes of a volume by the operator.
 
 use super::{Daemon, Served, refused, unknown};
 use crate::dataplane::volume_state::ACCESS_STATES;

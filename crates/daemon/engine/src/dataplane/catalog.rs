@@ -1,7 +1,7 @@
-//! What is served now: volumes by number, and what leads to them.
+//! What is served now: volumes by number, and the targets and subsystems that lead to them.
 //!
-//! Invariant: a number names one volume for as long as the daemon runs, and its place in the shards' tables is given
-//! again only when every shard has let the volume go that had it.
+//! Invariant: a number names one volume for as long as the daemon runs. Its slot in the shards' tables is
+//! reused only when every shard has released the volume that had it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,13 +1,13 @@
-//! Who is computed for next: powers for DH-HMAC-CHAP take tens of milliseconds each, and anybody who can
-//! connect may ask for them before anything is proved; so may every far controller that a remote volume is on.
+//! Schedules long computations. Powers for DH-HMAC-CHAP take tens of milliseconds each, and any
+//! unauthenticated peer can request them; so can every remote controller that a volume uses.
 //!
-//! One thread takes them, one after another. Sources (an IPv4 address, an IPv6 /64) take turns, so that one
-//! that asks for much delays itself; what belongs to a queue that has closed is taken out; and no source, nor
-//! all of them, may have more waiting than a bound. What is beyond it is refused at once: the queue ends, and
-//! its host may come again.
+//! One thread computes them, one after another. Sources (an IPv4 address, an IPv6 /64) take turns, so that
+//! one with many requests delays only itself. Work of a closed queue is removed. Neither one source nor all
+//! together may have more work waiting than a limit. Work beyond it is refused at once: the queue ends, and
+//! its host may reconnect.
 //!
-//! Invariant: each piece of work that is put in comes out once: taken, refused, or forgotten. What nobody
-//! wants any more has no place that another could have.
+//! Invariant: each piece of work that is put in comes out once: taken, refused, or forgotten. Work that is no
+//! longer needed does not take a place.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Who may reach what, as every shard knows it.
+//! Access of hosts to volumes, in the form for the shards.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,4 @@
-//! What the shards say to the control plane: answers to its requests, and state to be made durable.
+//! Messages of the shards to the control plane: answers to its requests, and state to be made durable.
 
 use std::{
     collections::{HashMap, VecDeque},

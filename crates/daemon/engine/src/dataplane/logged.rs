@@ -1,5 +1,5 @@
-//! A shard whose log lines leave by a bounded channel, so that a slow stderr never slows the data
-//! path: what finds no room is dropped. Of the lines that strangers can cause at will only a few per
+//! A shard whose log lines go through a bounded channel, so that a slow stderr never slows the data path:
+//! lines that do not fit are dropped. Of lines that unauthenticated peers can cause at will only a few per
 //! second are written; the others are counted.
 
 use std::{

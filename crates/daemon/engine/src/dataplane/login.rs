@@ -1,4 +1,4 @@
-//! The plan's negotiation limits and credentials, as the iSCSI login takes them.
+//! The plan's negotiation limits and credentials, in the form for the iSCSI login.
 
 use iscsi::{
     chap::{Account, Algorithm, Secret},

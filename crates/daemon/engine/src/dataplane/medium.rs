@@ -1,4 +1,4 @@
-//! What a volume stands on, made of an open [`Store`], and what each shard is told of it.
+//! The backing of a volume, made of an open [`Store`], and what each shard is told of it.
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Turns the plan into what the data path's crates take, and runs it.
+//! Turns the plan into the types of the data path's crates, and runs it.
 
 mod catalog;
 mod compute;

@@ -1,9 +1,9 @@
-//! Notes of failed syncs in the state directory: what may be lost stays so when the daemon has been killed, until the
-//! operator acknowledges it.
+//! Records of failed syncs in the state directory: data that may be lost stays marked after the daemon was
+//! killed, until the operator acknowledges it.
 //!
-//! Invariants: hosts are told of a failed sync when its note is durable. If it is not within `PATIENCE` from when that
-//! was asked for they are told all the same, and the log says that the next start will know nothing of it. No file waits
-//! for another's note, and of each one note at most is being written.
+//! Invariants: hosts are told of a failed sync when its record is durable. If that takes longer than
+//! `PATIENCE`, they are told anyway, and the log says that the next start will not know of it. No file waits
+//! for another's record, and at most one record per file is being written.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Failed syncs over restarts, on files that are synced when a test says so.
+//! Failed syncs over restarts, on files whose syncs the test controls.
 
 use buf::{Cx, Entropy, Errno, Payload, Pool, Time};
 use shard::{BackendFactory, MakeBackend};

@@ -1,4 +1,4 @@
-//! What a volume refuses, in words for the operator: why, and what to do.
+//! Messages for the operator when a volume refuses a request: why, and what to do.
 
 use volume::{Access, Refusal, UnservableReason};
 

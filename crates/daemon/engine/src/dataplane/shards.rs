@@ -1,4 +1,4 @@
-//! The engine: the shards of the target, run by the reactor. How they come to run: [`super::start()`].
+//! The engine: the shards of the target, run by the reactor. [`super::start()`] starts them.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

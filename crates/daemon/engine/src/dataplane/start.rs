@@ -1,7 +1,7 @@
-//! The way from a plan and open volumes to running shards.
+//! From a plan and open volumes to running shards.
 //!
-//! Invariant: a shard knows every volume and its file before it takes its first connection, so an initiator that is
-//! waiting for the daemon to come back finds all or nobody.
+//! Invariant: a shard knows every volume and its file before it takes its first connection, so a reconnecting
+//! initiator finds either all volumes or no listener.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -1,4 +1,4 @@
-//! Subsystems, namespaces and hosts of NVMe/TCP, as every shard knows them.
+//! Subsystems, namespaces and hosts of NVMe/TCP, in the form for the shards.
 
 use std::sync::Arc;
 

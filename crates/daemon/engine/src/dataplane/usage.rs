@@ -1,4 +1,4 @@
-//! How much of thin files is allocated: looked up once a second, off the data cores, while there are any.
+//! Allocated space of thin files: checked once a second, outside of the data cores, while there are any.
 
 use std::{
     fs::File,

@@ -1,4 +1,4 @@
-//! What is true of a volume, from the view that a shard has of it.
+//! The state of a volume, from a shard's view of it.
 
 use std::net::SocketAddr;
 

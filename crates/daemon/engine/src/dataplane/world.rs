@@ -1,4 +1,4 @@
-//! The plan's cores, listeners and memory, as the reactor takes them.
+//! The plan's cores, listeners and memory, in the form for the reactor.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a start is told on the command line.
+//! Command-line arguments of a start.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,11 @@
-//! Which UUID a file or device has: kept by device and inode, never by name alone. And which volume of another
-//! machine a volume's name has stood for.
+//! The UUIDs of files and devices: kept by device and inode, never by name alone. And the remote volume that
+//! a volume's name has stood for.
 //!
-//! A file that replaces another under the same name is another disk; a file that was renamed is
-//! the same one. The time of birth tells a reused inode number from the file that had it before; where a file system
-//! does not tell it, and of a device that has nothing but a number, the name must be the same, too.
+//! A file that replaces another under the same name is another disk; a renamed file is the same one. The time
+//! of birth distinguishes a reused inode number from the earlier file. If a file system does not report it,
+//! and for a device that has only a number, the name must match too.
 //!
-//! Invariant: no identity is taken from a file because another one bears its numbers now.
+//! Invariant: an identity is never transferred to another file that reuses its numbers.
 
 use std::{
     collections::HashSet,

@@ -1,11 +1,12 @@
-//! The state directory: what must outlive the process.
+//! The state directory: data that must outlive the process.
 //!
-//! Records are written whole: to a new file, synced, renamed over the old one, the directory
-//! synced. Each carries its length and a CRC32C, so a damaged one is refused with its name and
-//! never taken for an absent one: a daemon that forgot an identity or a reservation would corrupt
-//! the hosts that rely on it. One daemon holds the directory at a time.
+//! Records are written whole: to a new file, synced, renamed over the old one, the directory synced. Each
+//! carries its length and a CRC32C. A damaged record is refused with its name and never taken for an absent
+//! one: a daemon that forgot an identity or a reservation would corrupt the hosts that rely on it. One daemon
+//! holds the directory at a time.
 //!
-//! Invariant: the directory is this user's, nobody else can change what is in it, and no link in it is followed.
+//! Invariant: the directory belongs to this user, no other user can change its contents, and no symbolic link
+//! in it is followed.
 
 pub mod identity;
 pub mod nexuses;

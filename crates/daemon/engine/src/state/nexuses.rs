@@ -1,9 +1,9 @@
-//! By which number of ours an iSCSI target knows the sessions of each volume of another machine: the random part of
-//! their ISIDs.
+//! The numbers that identify the iSCSI sessions of each remote volume to its target: the random part of their
+//! ISIDs.
 //!
-//! A login with the ISID of another session to the same target ends that one (RFC 7143 §6.3.5), so no two volumes have
-//! one number. And each keeps its own over restarts, so that a session that logs in again ends what a killed daemon has
-//! left there by that ISID: a number is given once, and to no other volume when its volume is forgotten.
+//! A login with the ISID of another session to the same target ends that session (RFC 7143 §6.3.5), so no two
+//! volumes have one number. Each volume keeps its number over restarts, so that a new login ends the session
+//! that a killed daemon left. A number is given once, and to no other volume when its volume is forgotten.
 
 use std::io;
 

@@ -1,8 +1,8 @@
-//! Which number the port of each portal group has: relative target port (SPC-6 §4.6.6) or PORTID (NVMe Base §5.1.12.2).
-//! Targets that the configuration names have ports of their own ([`super::target_ports`]).
+//! The number of each portal group's port: relative target port (SPC-6 §4.6.6) or PORTID (NVMe Base
+//! §5.1.12.2). Targets that the configuration names have ports of their own ([`super::target_ports`]).
 //!
-//! Reservations and path states that were saved name ports by number. So a number is given once and belongs to its
-//! portal group from then on, also while the configuration does not name that group: another one never gets it.
+//! Saved reservations and path states name ports by number. So a number is given once and stays with its
+//! portal group, even while the configuration does not name that group: another group never gets it.
 
 use serde::{Deserialize, Serialize};
 

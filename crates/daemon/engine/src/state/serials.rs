@@ -1,8 +1,8 @@
-//! Which serial number a subsystem of several volumes was given, where the configuration gives none.
+//! The serial number of a subsystem of several volumes, if the configuration gives none.
 //!
-//! Hosts know a subsystem by it, so it does not depend on which of its volumes can be served: it is made once, of the
-//! identity of the first volume that the configuration names, or drawn where that is not known, and stays the
-//! subsystem's from then on.
+//! Hosts recognize a subsystem by it, so it does not depend on which of its volumes can be served. It is made
+//! once, from the identity of the first volume that the configuration names, or at random if that is not
+//! known, and is then kept.
 
 use std::collections::BTreeMap;
 

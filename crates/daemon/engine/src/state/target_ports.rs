@@ -1,12 +1,12 @@
-//! Which numbers the ports of targets have that the configuration names.
+//! The port numbers of targets that the configuration names.
 //!
-//! An iSCSI target port is a target's name and a portal group's tag (RFC 7143 §3.4.1). Its number is kept with
-//! registrations and path states, so it is given once. Invariant: no two ports that lead to one volume have one number.
-//! The default target of a volume is the only one that leads there, so all of these have the numbers of the portal
-//! groups ([`super::ports`]), and creating volumes uses no numbers up.
+//! An iSCSI target port is a target's name and a portal group's tag (RFC 7143 §3.4.1). Its number is kept
+//! with registrations and path states, so it is given once. Invariant: no two ports that lead to one volume
+//! have one number. The default target of a volume is the only one that leads there, so all default targets
+//! use the numbers of the portal groups ([`super::ports`]), and creating volumes uses no numbers up.
 //!
-//! Earlier builds gave all targets the groups' numbers. What they saved for a group's number is said of the ports of all
-//! targets that lead to the volume ([`TargetPorts::split`]).
+//! Earlier builds gave all targets the groups' numbers. State saved under a group's number applies to the
+//! ports of all targets that lead to the volume ([`TargetPorts::split`]).
 
 use serde::{Deserialize, Serialize};
 use volume::{PortId, PortRenumbering};

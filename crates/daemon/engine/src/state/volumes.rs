@@ -1,4 +1,4 @@
-//! Volumes that were created at run time, so that they come back at the next start.
+//! Volumes created at run time, so that they exist again after the next start.
 
 use serde::{Deserialize, Serialize};
 

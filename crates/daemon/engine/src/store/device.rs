@@ -1,4 +1,4 @@
-//! Opens a block device, and finds out by what the system tells it from others.
+//! Opens a block device, and finds the system's identifiers for it.
 
 use std::{
     io::{Seek, SeekFrom},

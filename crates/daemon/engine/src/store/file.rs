@@ -1,4 +1,4 @@
-//! Opens a file, or makes it, and locks what was opened against everybody else.
+//! Opens or creates a file, and locks it against other processes.
 
 use std::{
     fs::{File, TryLockError},

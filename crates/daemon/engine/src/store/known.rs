@@ -1,4 +1,4 @@
-//! What is known of a volume that is not open.
+//! The known properties of a volume that is not open.
 
 use client::stripe_uuid;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
-//! What is asked of other machines before a volume can be opened.
+//! Requests to other machines before a volume can be opened.
 //!
-//! Invariant: asking takes as long as the other machine takes, so it needs nothing of the daemon, and no lock is
-//! held meanwhile. What was found is used only if what is known of the volume is still what was known then.
+//! Invariant: a request may take long, so it uses nothing of the daemon, and no lock is held meanwhile. The
+//! result is used only if the volume's recorded properties are unchanged.
 
 use std::collections::BTreeSet;
 

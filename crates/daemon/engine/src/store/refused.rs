@@ -1,4 +1,4 @@
-//! Why a volume cannot be opened, in words for the operator.
+//! Why a volume cannot be opened, as a message for the operator.
 
 use std::{fmt, io, path::PathBuf};
 

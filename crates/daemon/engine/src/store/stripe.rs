@@ -1,4 +1,4 @@
-//! Opens the legs of a stripe, and finds what they are together.
+//! Opens the legs of a stripe, and computes their common properties.
 
 use client::stripe_uuid;
 use sha2::{Digest, Sha256};

@@ -1,4 +1,4 @@
-//! Files as volumes: what is made of them, who else has them, and what is left when they are given up.
+//! Files as volumes: creation, use by other processes, and what remains when they are released.
 
 use std::{
     fs::TryLockError,

@@ -1,7 +1,7 @@
-//! The way of log lines to stderr, which nobody may be reading: a bounded queue and one thread that writes.
+//! Writes log lines to stderr, which may have no reader: a bounded queue and one writing thread.
 //!
-//! Invariant: who has a line to say never waits for who reads it. Lines that find no room are counted and dropped,
-//! and the count is written as soon as lines flow again.
+//! Invariant: a thread that logs never waits for the reader. Lines that do not fit are counted and dropped,
+//! and the count is written as soon as lines can be written again.
 
 use std::{
     io::{self, Write},

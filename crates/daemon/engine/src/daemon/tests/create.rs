@@ -1,4 +1,4 @@
-//! Volumes that are made, resized and deleted.
+//! Volumes that are created, resized and deleted.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Changes at run time against an engine that only remembers what it was told.
+//! Changes at run time, with an engine that only records its calls.
 
 mod create;
 mod disks;

@@ -1,4 +1,4 @@
-//! Targets, paths and what is shown of volumes.
+//! Targets, paths and reports on volumes.
 
 use super::*;
 
