@@ -1,8 +1,8 @@
-//! What the reactor itself costs: requests of 48 bytes, answered by 48 bytes and 4 KiB from memory,
-//! with no protocol. The client runs in the same process on another core and spins for nothing; the
-//! shard's processor time is read from its thread.
+//! The cost of the reactor itself: requests of 48 bytes, answered by 48 bytes and 4 KiB from memory, without
+//! a protocol. The client runs in the same process on another core and polls; the shard's processor time is
+//! read from its thread.
 //!
-//! `bare` is no reactor, but a plain loop of receives and gathering sends, to compare with.
+//! `bare` is a plain loop of receives and gathering sends without the reactor, for comparison.
 //!
 //! `respond [uring|epoll|bare] [connections] [depth] [seconds] [gap between answer and request, µs]
 //! [congestion control] [longest poll, µs]`

@@ -1,4 +1,4 @@
-//! What both worlds have in common: the shard's mail, its disks, its listeners, its events.
+//! Shared by both worlds: the shard's mail, its disks, its listeners, its events.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::TcpListener;

@@ -1,10 +1,10 @@
-//! Threads for system calls that can only block: all disk operations of the epoll world, and those
-//! that io_uring has no form for or would only give to a thread of the kernel's own.
+//! Threads for system calls that block: all disk operations of the epoll world, and those that io_uring does
+//! not support or would only pass to a kernel thread.
 //!
-//! The pool is shared by all shards. Calls wait in a queue per disk, each as long as the backends' queue
-//! depths allow, and disks take turns. Invariant: disks that never answer keep no other disk from a thread.
-//! While as many calls are out as there are shared threads, only a disk without one may start another, and the
-//! thread that would be the last to start starts a further thread first.
+//! The pool is shared by all shards. Calls wait in a queue per disk, bounded by the backends' queue depths,
+//! and disks take turns. Invariant: disks that never answer keep no other disk from a thread. While as many
+//! calls are running as there are shared threads, only a disk without a running call may start another, and
+//! the thread that would be the last to start starts a further thread first.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! What the reactor is told at its start.
+//! Start parameters of the reactor.
 
 use std::fmt;
 use std::io;

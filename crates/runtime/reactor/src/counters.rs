@@ -1,5 +1,5 @@
-//! What a shard counts. Each counter has one writer, its shard, and is read by anyone: plain adds,
-//! no read-modify-write, nothing that I/O waits for.
+//! Counters of a shard. Each has one writer, its shard, and any thread may read it: plain adds, no
+//! read-modify-write, no waiting.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! What has happened in a world, for the shard's endpoint.
+//! Events of a world, for the shard's endpoint.
 
 use buf::Errno;
 use endpoint::{Arrival, DialId, Dialled, LinkId};

@@ -1,6 +1,6 @@
-//! Slots for what is out: an operation and the address lists that the kernel reads, from the start
-//! of an operation until it has come back. Slots and their lists are reused last-in-first-out, so
-//! nothing is allocated per operation and the hot ones stay in cache.
+//! Slots for operations in flight: an operation and the address lists that the kernel reads, from the start
+//! of an operation until it has come back. Slots and their lists are reused last-in-first-out, so nothing is
+//! allocated per operation and the hot ones stay in cache.
 
 /// A growing table of reusable slots. It is as long as the most that was ever out at once, which the
 /// limits of the shard bound (two per link; the backends' queue depths for disks).

@@ -1,9 +1,8 @@
-//! A shard that its caller's thread drives, for programs with a loop of their own.
+//! A shard that its caller's thread drives, for programs with their own loop.
 //!
-//! Invariant: between two turns, either the descriptor is readable or [`InlineReactor::poll_timeout`] names a time
-//! that has come, whenever a turn would move something. What the caller's last turn or [`InlineReactor::with`]
-//! left to be handed to the kernel counts as such: it leaves with the next turn, many operations in one
-//! call.
+//! Invariant: between two turns, if a turn would make progress, either the descriptor is readable or
+//! [`InlineReactor::poll_timeout`] names a time that has passed. This includes operations not yet passed to
+//! the kernel from the last turn or [`InlineReactor::with`]: the next turn submits them, many in one call.
 
 use std::fmt;
 use std::io;

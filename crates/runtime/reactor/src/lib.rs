@@ -1,20 +1,19 @@
-//! The real world: a thread per granted core, each with a pool, an endpoint and a driver that moves
-//! bytes by io_uring, or by epoll where the kernel forbids io_uring. Both behave alike.
+//! The real world: a thread per core, each with a pool, an endpoint and a driver that moves data with
+//! io_uring, or with epoll where the kernel forbids io_uring. Both behave alike.
 //!
 //! One turn of a shard: take completions, read the clock, hand each completion to the endpoint, let
-//! [`endpoint::pump`] start what the endpoint wants, wait for more. A shard that runs out of work
-//! looks at its memory for a short, adapted time before it sleeps in the kernel (`spin`), and uses no
-//! processor time afterwards until a completion, a message or a timer wakes it.
+//! [`endpoint::pump`] start what the endpoint wants, wait for more. A shard without work polls memory for a
+//! short, adapted time before it sleeps in the kernel (`spin`). Then it uses no processor time until a
+//! completion, a message or a timer wakes it.
 //!
-//! Balance: listener *k* is served by shard *k mod n*, which hands each accepted socket to the shard
-//! with the fewest links, itself included. So a core that happens to be awake takes no more than its
-//! share, and placement is the same in both worlds.
+//! Balance: listener *k* is served by shard *k mod n*, which hands each accepted socket to the shard with the
+//! fewest links, possibly itself. So a core that happens to be awake takes no more than its share, and
+//! placement is the same in both worlds.
 //!
-//! [`Reactor`] starts such shards on threads of their own; an [`InlineReactor`] is one that its caller's thread
-//! drives.
+//! [`Reactor`] starts such shards on their own threads; the caller's thread drives an [`InlineReactor`].
 //!
-//! Invariant: what the kernel (or a thread that stands in for it) holds lies in a flight slot of its
-//! shard and comes back to the endpoint exactly once; a shard ends only when nothing is out.
+//! Invariant: operations held by the kernel (or by a blocking thread) are in a flight slot of their shard and
+//! come back to the endpoint exactly once; a shard ends only when nothing is in flight.
 
 #![cfg_attr(
     not(test),

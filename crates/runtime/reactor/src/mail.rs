@@ -1,9 +1,9 @@
-//! Letters between shards and from the control plane: a bounded queue per shard and a bell.
+//! Messages between shards and from the control plane: a bounded queue per shard and a bell.
 //!
-//! A letter wakes a shard that sleeps, and costs no system call if it does not. The two flags of a
-//! [`Bell`] are a Dekker pair: the poster raises `rung` and then looks at `asleep`, the sleeper raises
-//! `asleep` and then looks at `rung`, all in one sequentially consistent order, so at least one of
-//! them sees the other and no letter is slept over.
+//! A message wakes a sleeping shard, and costs no system call otherwise. The two flags of a [`Bell`] are a
+//! Dekker pair: the sender raises `rung` and then reads `asleep`, the sleeper raises `asleep` and then reads
+//! `rung`, all in one sequentially consistent order. So at least one of them sees the other, and no message
+//! is missed.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! What both worlds do before and after a receive.
+//! Steps of both worlds before and after a receive.
 
 use buf::BufMut;
 use stream::{Received, RecvOp, Tag};

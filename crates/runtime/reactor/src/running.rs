@@ -1,4 +1,4 @@
-//! Starting the shards, and talking to them from outside.
+//! Starting the shards, and requests to them from outside.
 
 use std::fmt;
 use std::io;

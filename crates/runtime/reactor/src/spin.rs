@@ -1,11 +1,10 @@
 //! How long to poll before sleeping.
 //!
-//! A sleep costs a wake-up: some 5 to 25 µs of processor time and 35 µs of latency on a virtual
-//! machine, against nanoseconds per look at the ring's memory. So polling pays when the next event is
-//! likely near, and is pure loss when it is not. A shard polls while that has lately been found to be
-//! so, and stops as soon as it is not: hits earn credit, misses spend more of it. Without credit it
-//! only watches how long its sleeps are; a run of short ones buys a trial, and each trial that fails
-//! makes the next one dearer.
+//! A sleep costs a wake-up: some 5 to 25 µs of processor time and 35 µs of latency on a virtual machine,
+//! against nanoseconds per poll of the ring's memory. So polling pays when the next event is near, and is
+//! pure loss otherwise. A shard polls while that has recently succeeded: hits earn credit, misses cost more
+//! of it. Without credit it only measures its sleeps. A run of short sleeps starts a trial, and each failed
+//! trial makes the next one more expensive.
 
 /// The shortest useful poll, in nanoseconds.
 const BUDGET_MIN: u64 = 10_000;

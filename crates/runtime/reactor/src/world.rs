@@ -1,4 +1,4 @@
-//! What a shard needs of io_uring or of epoll.
+//! What a shard needs from io_uring or epoll.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

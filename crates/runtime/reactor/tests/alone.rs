@@ -1,5 +1,5 @@
-//! What concerns a whole process, so each is measured in a process of its own: the test starts itself
-//! again with a name of what to do.
+//! Measurements of a whole process, each in a separate process: the test starts itself again with the name of
+//! the measurement.
 
 #[path = "worlds/endpoint.rs"]
 #[expect(dead_code, reason = "messages that only the other tests send")]

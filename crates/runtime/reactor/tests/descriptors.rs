@@ -1,5 +1,5 @@
-//! What the worlds do when the process has no descriptor left. It lowers the limit of this process, so it is
-//! one test in a program of its own.
+//! The worlds in a process without free descriptors. The test lowers the limit of its process, so it is a
+//! separate program.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! How a world is made, and what goes wrong in it.
+//! Parameters and faults of a world.
 
 use std::time::Duration;
 

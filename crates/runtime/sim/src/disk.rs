@@ -1,4 +1,4 @@
-//! Disks that delay, reorder, cut short, fail, and forget what was not synced.
+//! Disks that delay, reorder, shorten and fail operations, and lose data that was not synced.
 
 use std::collections::BTreeMap;
 

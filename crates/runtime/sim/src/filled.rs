@@ -1,5 +1,5 @@
-//! Looks for memory that nobody has filled, where bytes leave a shard: before any of them is cut, since a
-//! short piece of it could not be told from data.
+//! Searches for unfilled memory where bytes leave a shard: before any of them is cut, because a short piece
+//! could not be told from data.
 
 use stream::SendOp;
 use volume::{DiskKind, DiskOp};

@@ -1,13 +1,13 @@
-//! Whether a history of reads, writes and compare-and-writes of many clients can have happened on one
-//! volume: for each block there must be an order of its operations, each at some moment between its
-//! begin and its end, in which every read gives what was written last (linearizability, Herlihy and
-//! Wing 1990; the search is Wing and Gong's, with Lowe's memory of what was tried).
+//! Whether a history of reads, writes and compare-and-writes of many clients is possible on one volume: for
+//! each block there must be an order of its operations, each at some moment between its start and its end, in
+//! which every read returns what was written last (linearizability, Herlihy and Wing 1990; the search is Wing
+//! and Gong's, with Lowe's memory of visited states).
 //!
-//! Blocks are checked one by one: a register is linearizable if each block is, and an operation on
-//! several blocks promises no more than each of them. Who finds a stamp that one write alone can have put
-//! there must do so before anything else is written (Gibbons and Korach 1997), which leaves the search
-//! little choice where stamps are used once. Invariant: `Ok` means that such an order exists for every
-//! block; an error names a block for which there is none.
+//! Blocks are checked one by one: a register is linearizable if each block is, and an operation on several
+//! blocks promises no more than each of them. A read of a stamp that only one write can have stored must
+//! happen before anything else is written (Gibbons and Korach 1997), which leaves the search little choice if
+//! stamps are used once. Invariant: `Ok` means that such an order exists for every block; an error names a
+//! block for which there is none.
 
 #![expect(
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! Connections: two byte streams between a shard's link and a peer in the hands of the test.
+//! Connections: two byte streams between a shard's link and a peer controlled by the test.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

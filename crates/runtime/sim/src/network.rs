@@ -1,7 +1,8 @@
-//! All connections, and who listens where.
+//! All connections and listeners.
 //!
-//! A connection between shards is two wires. What one shard sends has reached its own wire's peer first; from there
-//! it is carried to the twin, in order, after a delay, and no faster than the twin's shard reads.
+//! A connection between shards is two wires. Data that one shard sends goes to the peer of its own wire
+//! first. From there it is carried to the other wire, in order, after a delay, and no faster than the other
+//! shard reads.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
-//! What happens when: one clock, one chance, and the events that are to come.
+//! The schedule: one clock, one random generator, and the future events.
 //!
-//! Invariant: everything that chance decides is drawn here from one generator, in the order of the run; so a run is
-//! its seed.
+//! Invariant: all random decisions are drawn here from one generator, in the order of the run, so a run
+//! depends only on its seed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

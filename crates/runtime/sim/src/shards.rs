@@ -1,4 +1,4 @@
-//! The shards of a world, and what goes wrong with them: their threads stand still, and their timers are late.
+//! The shards of a world, and their faults: their threads stop, and their timers are late.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};

@@ -1,5 +1,5 @@
-//! Connections between shards of one simulated world: bytes arrive once and in order, whatever is
-//! refused, late or lost; and every dial is answered exactly once.
+//! Connections between shards of one simulated world: bytes arrive once and in order, whatever is refused,
+//! late or lost; and every dial is answered exactly once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

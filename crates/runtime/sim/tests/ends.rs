@@ -1,4 +1,4 @@
-//! What a disk is found to be after its world has ended before its time, or was started again.
+//! The contents of a disk after its world has ended early, or was started again.
 
 use std::collections::VecDeque;
 use std::time::Duration;

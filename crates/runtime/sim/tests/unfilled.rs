@@ -1,4 +1,4 @@
-//! A shard that lets memory go out which it has not filled is found out, by the wire and by the disk.
+//! A shard that sends or stores memory that it has not filled is detected, by the wire and by the disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

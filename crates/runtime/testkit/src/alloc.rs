@@ -1,6 +1,6 @@
-//! An allocator that counts what a thread asks of it while it is told to.
+//! An allocator that counts a thread's allocations while enabled.
 //!
-//! Test harness threads run beside each other, so everything is counted per thread.
+//! Test threads run at the same time, so counts are per thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;

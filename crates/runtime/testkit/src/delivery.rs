@@ -1,5 +1,5 @@
-//! How bytes that have come get into a receive that waits for them: all at once or in pieces, into its
-//! memory, its stage or pages of the transport's.
+//! Delivers received bytes to a pending receive: all at once or in pieces, into its memory, its stage or
+//! pages of the transport.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Backends with a defect: a simulation that does not notice it proves nothing.
+//! Backends with a planted defect, which a simulation must notice.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What a fuzzer, the stored seeds and the property tests do with bytes. Each function takes arbitrary
-//! bytes and panics if an invariant does not hold; `fuzz/fuzz_targets` has a target for each.
+//! The common code of fuzzers, stored seeds and property tests. Each function takes arbitrary bytes and
+//! panics if an invariant does not hold; `fuzz/fuzz_targets` has a target for each.
 
 #[cfg(feature = "shard")]
 pub mod iscsi;

@@ -1,5 +1,5 @@
-//! A small initiator for the simulated world: it logs in over one or more connections, keeps the
-//! rules, and checks those that a target must keep.
+//! A small initiator for the simulated world: it logs in over one or more connections, follows the protocol,
+//! and checks that the target does.
 
 use std::collections::{BTreeMap, VecDeque};
 

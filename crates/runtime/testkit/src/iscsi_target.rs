@@ -1,4 +1,4 @@
-//! A target that says what a test wants it to say: its logins and its frames are right, its words are not.
+//! A scripted target: its logins and its frames are valid, the contents are those of the test.
 
 use std::collections::VecDeque;
 

@@ -1,20 +1,20 @@
-//! What the tests of several crates share. A development dependency only: `xtask layers` refuses it
+//! Code shared by the tests of several crates. A development dependency only: `xtask layers` refuses it
 //! anywhere else.
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`alloc`] | an allocator that counts what a thread asks of it |
+//! | [`alloc`] | an allocator that counts a thread's allocations |
 //! | [`corpus`] | the stored seeds of the fuzzers |
-//! | [`delivery`] | how bytes that have come get into a receive |
-//! | [`FakeBackend`] | a disk in memory that does as a test says: holds operations up, fails them |
-//! | [`faulty`] | `FaultyBackend`: a backend that is good but for one thing |
-//! | `fuzz` | what the fuzzers, the stored seeds and the property tests do with bytes |
-//! | `target` | what a target serves: one volume, as a logical unit and as a namespace |
-//! | `iscsi_host`, `nvme_host` | scripted hosts: they keep the rules, and check those that a target must keep |
-//! | `iscsi_target` | a scripted target: it says what a test wants |
-//! | `watch` | a limit for tests that use file systems of the kernel |
+//! | [`delivery`] | delivers received bytes to a pending receive |
+//! | [`FakeBackend`] | a disk in memory that a test controls: it delays operations, or makes them fail |
+//! | [`faulty`] | `FaultyBackend`: a backend with one planted defect |
+//! | `fuzz` | common code of fuzzers, stored seeds and property tests |
+//! | `target` | a target with one volume, as a logical unit and as a namespace |
+//! | `iscsi_host`, `nvme_host` | scripted hosts: they follow the protocol, and check that the target does |
+//! | `iscsi_target` | a scripted target: it sends what a test wants |
+//! | `watch` | a time limit for tests that use file systems of the kernel |
 //!
-//! Parts that need a crate above `volume` stand behind the feature of that name.
+//! Parts that need a crate above `volume` are behind the feature of that name.
 
 #![allow(missing_docs, reason = "fields and methods whose names say all")]
 

@@ -1,5 +1,5 @@
-//! One connection of a small NVMe/TCP host for tests: it keeps the rules, and checks those that a
-//! controller must keep.
+//! One connection of a small NVMe/TCP host for tests: it follows the protocol, and checks that the controller
+//! does.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! What the tests serve: one volume, as a target's logical unit and as a subsystem's namespace, open to
-//! everybody.
+//! The volume that tests serve: a target's logical unit and a subsystem's namespace, open to all hosts.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A limit for tests that use file systems of the kernel: what waits for one of those whose server does not answer
-//! cannot be killed, and would hold a test run up for ever.
+//! A time limit for tests that use file systems of the kernel: a process that waits for a file system whose
+//! server does not answer cannot be killed, and would block the test run for ever.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! The epoll world: for kernels and containers that forbid io_uring.
 //!
-//! Sockets are watched edge-triggered, both ways, from arrival to close, so a link costs no further
-//! calls to watch. What an edge said is remembered (`readable`, `writable`) until a call finds the
-//! opposite; so a receive that is asked for while bytes wait is done without waiting, and an idle
-//! link holds neither stage nor list. Disk operations go to blocking threads.
+//! Sockets are watched edge-triggered, in both directions, from arrival to close, so a link needs no further
+//! calls for that. The state from an edge is remembered (`readable`, `writable`) until a call finds the
+//! opposite. So a receive requested while data is available runs without waiting, and an idle link holds
+//! neither stage nor list. Disk operations go to blocking threads.
 
 mod poll;
 

@@ -1,12 +1,12 @@
 //! How many disk calls the ring has at a time.
 //!
-//! What the kernel cannot do at once it gives to workers, of which a ring has four for each processor unless it is told
-//! a number. Disks that never answer would soon have them all, and no other disk's sync would begin. Invariant: a disk
-//! has [`DEPTH_MAX`] calls in the ring at most, the rest waits here, in order; and there may be as many workers as the
-//! disks may have calls there, up to [`WORKERS_MAX`].
+//! Calls that the kernel cannot complete at once go to its workers, of which a ring has four per processor by
+//! default. Disks that never answer would soon occupy all of them, and no other disk's sync would begin.
+//! Invariant: a disk has at most [`DEPTH_MAX`] calls in the ring; the rest waits here, in order. There may be
+//! as many workers as the disks may have calls in the ring, up to [`WORKERS_MAX`].
 //!
-//! What is left to the kernel: it carries out writes to files one after the other by 64 hashes of their inodes, so that a
-//! write that hangs holds up those to the other files of its hash.
+//! A limit remains in the kernel: it serializes writes to files by 64 hashes of their inodes, so a write that
+//! hangs delays those to other files with its hash.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! Connections outwards: the socket connects without blocking, and a watch says when that has ended.
+//! Outgoing connections: the socket connects without blocking, and a poll request reports the end of that.
 //!
-//! Invariant: a link that is being connected has its watch out, in a slot of the receives, and leaves
-//! this phase only when the watch has ended.
+//! Invariant: a connecting link has its poll request in flight, in a slot of the receives, and leaves this
+//! phase only when that has ended.
 
 use std::os::fd::AsRawFd;
 

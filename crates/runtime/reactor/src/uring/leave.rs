@@ -1,7 +1,7 @@
-//! How a link leaves: what is out is cancelled or waited for, then the socket is closed, reset or sent
+//! Removing a link: operations in flight are cancelled or awaited, then the socket is closed, reset or sent
 //! to another shard.
 //!
-//! Invariant: the socket goes only when neither a receive nor a send of it is out.
+//! Invariant: a socket is released only when neither a receive nor a send of it is in flight.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

@@ -1,13 +1,13 @@
 //! The io_uring world.
 //!
-//! One ring per shard, used by its thread only. A turn takes every completion first, then the
-//! endpoint's work is gathered, then one system call hands all of it over and waits. A receive
-//! without a payload of its own chooses a stage when bytes are there ([`stages`]); one with a payload
-//! is a single recvmsg into it and a stage behind it. Disk reads, writes and syncs go by the ring;
-//! what the kernel would only give to a thread of its own goes to ours.
+//! One ring per shard, used by its thread only. A turn takes every completion first, then gathers the
+//! endpoint's work, then submits all of it and waits with one system call. A receive without a payload of its
+//! own selects a stage when data arrives ([`stages`]); one with a payload is a single recvmsg into it and a
+//! stage behind it. Disk reads, writes and syncs use the ring; calls that the kernel would only pass to its
+//! own thread go to ours.
 //!
-//! Invariant: operations stand in flight slots until their completion has come. The world is dropped
-//! before its ring, and what is still out then is never freed.
+//! Invariant: operations are in flight slots until their completion has arrived. The world is dropped before
+//! its ring, and operations still in flight then are never freed.
 
 mod depth;
 mod dial;

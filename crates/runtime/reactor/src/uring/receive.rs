@@ -1,4 +1,4 @@
-//! Receives: with a payload's own place, or into a stage that is chosen when bytes are there.
+//! Receives: into a payload's memory, or into a stage that is selected when data arrives.
 
 use buf::Errno;
 use endpoint::Departure;

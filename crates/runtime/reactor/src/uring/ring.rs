@@ -1,4 +1,4 @@
-//! The ring itself: set up in the best form that the kernel has, filled, entered, emptied.
+//! The ring itself: setup in the best mode of the kernel, submission, completion.
 
 use std::cell::OnceCell;
 use std::io;

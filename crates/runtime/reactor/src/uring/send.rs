@@ -1,4 +1,4 @@
-//! Sends: one call per batch, which gathers its pieces, continued where the list is too long for one.
+//! Sends: one call per batch, which gathers its pieces, continued if the list is too long for one.
 
 use std::os::fd::AsRawFd;
 

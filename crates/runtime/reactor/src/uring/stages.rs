@@ -1,8 +1,8 @@
-//! Stages that the kernel chooses from when bytes are there: a ring of provided buffers. So a link
-//! that waits for bytes pins no memory.
+//! Stages that the kernel selects when data arrives: a ring of provided buffers. So a link that waits for
+//! data pins no memory.
 //!
-//! Buffers are used first-in-first-out, so the ring holds only as many as were lately needed at once:
-//! more would only walk through the processor's cache. What is too many by now leaves as receives use it.
+//! Buffers are used first-in-first-out, so the ring holds only as many as were recently needed at once: more
+//! would only displace the processor's cache. Surplus buffers leave as receives use them.
 //!
 //! Invariant: a buffer is either in the ring, where `lent` holds it for the kernel, or handed out.
 

@@ -1,7 +1,7 @@
-//! An endpoint for tests. On a socket it speaks frames: 4 bytes operation, 4 bytes argument (little
-//! endian), then, for an echo, as many bytes as the argument says.
+//! An endpoint for tests. On a socket it speaks frames: 4 bytes operation, 4 bytes argument (little endian),
+//! then, for an echo, as many bytes as the argument says.
 //!
-//! It keeps books on everything that it gives away, and asserts that each comes back exactly once.
+//! It records everything that it hands out, and asserts that each comes back exactly once.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

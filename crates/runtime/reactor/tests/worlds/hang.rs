@@ -1,4 +1,4 @@
-//! Disks that never answer: files of a FUSE server that takes reads and keeps them.
+//! Disks that never answer: files of a FUSE server that accepts reads and does not answer them.
 
 use std::fs::File;
 use std::io::{Error, Read, Write};

@@ -1,7 +1,7 @@
 //! The same tests on io_uring and on epoll, over loopback.
 //!
-//! Where the kernel forbids io_uring its half fails, unless BLOCKWIRE_NO_URING is set to say that
-//! this is known.
+//! If the kernel forbids io_uring its half fails, unless BLOCKWIRE_NO_URING is set to confirm that this is
+//! known.
 
 #[path = "../../src/denied.rs"]
 mod denied;

@@ -1,4 +1,4 @@
-//! Connections outwards.
+//! Outgoing connections.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};

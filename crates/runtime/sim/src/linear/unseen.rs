@@ -1,4 +1,4 @@
-//! Writes whose stamps nobody saw: what they leave to be checked.
+//! Writes whose stamps no read returned: what remains to be checked of them.
 
 use std::collections::HashSet;
 

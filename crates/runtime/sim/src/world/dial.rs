@@ -1,4 +1,4 @@
-//! Connections between shards are made: who is answered, and how.
+//! Connections between shards: which dials are answered, and how.
 //!
 //! Invariant: a dial is answered exactly once, at the latest when its time is over.
 

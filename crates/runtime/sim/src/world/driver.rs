@@ -1,4 +1,4 @@
-//! Starts what endpoints ask for: operations become events.
+//! Starts the operations of endpoints: they become events.
 
 use std::collections::BTreeMap;
 

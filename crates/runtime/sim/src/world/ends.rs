@@ -1,4 +1,4 @@
-//! How a world, or a process in it, ends before its time: it is killed, or the power fails.
+//! Early ends of a world, or of a process in it: it is killed, or the power fails.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,6 +1,5 @@
-//! What a fuzzer, the stored seeds and the property tests do with bytes: each function makes a target in the
-//! simulated world, gives it the bytes as a hostile host would, and looks whether everything still
-//! holds: nobody panics, another host is served, every command of a well-formed session is answered,
+//! Fuzz functions for iSCSI. Each makes a target in the simulated world, sends it the bytes as a hostile host
+//! would, and checks: no panic, another host is served, every command of a well-formed session is answered,
 //! all sockets close and all memory comes back.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! What the fuzzers run: each takes arbitrary bytes and panics if an invariant does not hold.
+//! Fuzz functions for local servers and parsers: each takes arbitrary bytes and panics if an invariant does
+//! not hold.
 
 use block_device::nbd::{CommandKind, Export, OPTION_MAX, Session, SessionEvent};
 use block_device::vhost;

@@ -1,7 +1,6 @@
-//! What a fuzzer, the stored seeds and the property tests do with bytes: commands of every kind on an
-//! admin queue and on I/O queues of two shards, with aborts, lost links, changes of the volumes and the
-//! passing of time between them. Nobody panics, every command ends once, the controller goes when its
-//! links do, and all memory comes back.
+//! Fuzz functions for the NVMe server: commands of every kind on an admin queue and on I/O queues of two
+//! shards, with aborts, lost links, changes of the volumes and passing time between them. Checks: no panic,
+//! every command ends once, the controller goes when its links do, and all memory comes back.
 
 use nvme::fabrics::{Property, PropertyAccess};
 use nvme::{Descriptor, FabricsType, Opcode, Sqe};

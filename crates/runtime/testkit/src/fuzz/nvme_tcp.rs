@@ -1,6 +1,5 @@
-//! What a fuzzer, the stored seeds and the property tests do with bytes: each function makes a queue
-//! with a server, gives it the bytes as a hostile host would, and looks whether everything still
-//! holds: nobody panics, every command ends once, the connection closes and all memory comes back.
+//! Fuzz functions for NVMe/TCP. Each makes a queue with a server, sends it the bytes as a hostile host would,
+//! and checks: no panic, every command ends once, the connection closes and all memory comes back.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Two shards with a server each, gates on RAM disks, homes, and one controller with its queues. Nothing
-//! moves but when it is told to, so that everything can overlap.
+//! moves without an explicit call, so that everything can overlap.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
