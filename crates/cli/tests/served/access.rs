@@ -3,29 +3,16 @@
 use std::{net::TcpStream, time::Duration};
 
 use iscsi::{
-    chap::{Account, Algorithm, Secret},
-    initiator::{Credentials, Failure},
+    initiator::Failure,
     wire::{Cid, LoginStatus},
 };
 
 use crate::{
     daemon::{Place, a_core, worlds},
-    initiator::{Data, HOST, Initiator, wanted},
+    initiator::{Data, HOST, Initiator, proof, wanted},
 };
 
 const DISK: &str = "iqn.2026-11.test:disk";
-
-fn account(name: &str, secret: &str) -> Account {
-    Account { name: name.to_owned(), secret: Secret::new(secret.as_bytes().to_vec()) }
-}
-
-fn proof(name: &str, secret: &str, target: Option<(&str, &str)>) -> Option<Credentials> {
-    Some(Credentials {
-        ours: account(name, secret),
-        target: target.map(|(name, secret)| account(name, secret)),
-        algorithms: Algorithm::ALL.to_vec(),
-    })
-}
 
 /// A target with one disk; `target` are more of its keys, `rest` what stands beside it.
 fn one_disk(target: &str, rest: &str) -> String {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, Place};
+use crate::daemon::{Daemon, Place, wait_until};
 use crate::verbs::{CONFIG, good, served, urls};
 use testkit::watch::{self, Watch, stage};
 
@@ -75,6 +75,12 @@ impl Attached {
 
     fn verb(&self, arguments: &[&str]) -> Output {
         verb(&self.home, arguments)
+    }
+
+    /// Goes away when it is told to.
+    fn detach(&mut self, at: &Path) {
+        assert!(self.verb(&["detach", text(at)]).status.success());
+        assert!(self.child.wait().unwrap().success());
     }
 
     /// Without warning.
@@ -195,6 +201,13 @@ impl Drop for Writer {
     }
 }
 
+/// What QEMU reads of one place is written to another.
+fn convert(arguments: &[&str]) {
+    let words = [&["convert", "-f", "raw", "-O", "raw"], arguments].concat();
+    let done = Command::new("qemu-img").args(words).status();
+    assert!(done.expect("qemu-img is installed by tests/setup.sh").success());
+}
+
 /// A process that reads one block.
 fn reader(file: &str) -> Child {
     let words = [&format!("if={file}"), "of=/dev/null", "bs=4k", "count=1", "iflag=direct"];
@@ -225,11 +238,7 @@ fn the_daemon_holds_attachments_and_says_so() {
     assert_eq!(of("state"), ["serving", "serving"]);
     assert_eq!(of("timeout_ms"), [120_000, 3000]);
     let (url, image) = (format!("nbd+unix:///?socket={}", text(&one)), here.path("image"));
-    let copied = Command::new("qemu-img")
-        .args(["convert", "-f", "raw", "-O", "raw", &url, text(&image)])
-        .status()
-        .expect("qemu-img is installed by tests/setup.sh");
-    assert!(copied.success());
+    convert(&[&url, text(&image)]);
     good(&["verify", text(&image), &nvme]);
     for by in [" --daemon", ""] {
         let taken = holder.run(&format!("attach {iscsi} --via nbd --at {}{by}", text(&one)));
@@ -290,14 +299,9 @@ fn a_remote_volume_is_an_nbd_export() {
     let socket = place.path("sock");
     let mut attached = Attached::new(&place, &[&iscsi, "--via", "nbd", "--at", socket.to_str().unwrap()]);
     let (url, image) = (attached.way("url").unwrap().to_owned(), place.path("image"));
-    let done = Command::new("qemu-img")
-        .args(["convert", "-f", "raw", "-O", "raw", &url, image.to_str().unwrap()])
-        .status()
-        .expect("qemu-img is installed by tests/setup.sh");
-    assert!(done.success());
+    convert(&[&url, text(&image)]);
     good(&["verify", image.to_str().unwrap(), &nvme]);
-    assert!(attached.verb(&["detach", socket.to_str().unwrap()]).status.success());
-    assert!(attached.child.wait().unwrap().success());
+    attached.detach(&socket);
 }
 
 /// The initiator itself stripes, over a leg of either protocol.
@@ -314,13 +318,8 @@ fn a_stripe_of_two_volumes_is_one_local_disk() {
     fs::write(&image, &data).unwrap();
     let mut attached = Attached::new(&place, &[&stripe, "--via", "nbd", "--at", text(&socket)]);
     let export = attached.way("url").unwrap().to_owned();
-    let done = Command::new("qemu-img")
-        .args(["convert", "-n", "-f", "raw", "-O", "raw", text(&image), &export])
-        .status()
-        .expect("qemu-img is installed by tests/setup.sh");
-    assert!(done.success());
-    assert!(attached.verb(&["detach", text(&socket)]).status.success());
-    assert!(attached.child.wait().unwrap().success());
+    convert(&["-n", text(&image), &export]);
+    attached.detach(&socket);
     for (leg, chunks) in [(0, [0, 2]), (1, [1, 3])] {
         let read = good(&["read", &legs[leg], "--offset", "0", "--length", "32K"]);
         let at = |chunk: usize| &data[chunk * CHUNK..][..CHUNK];
@@ -344,8 +343,7 @@ fn a_stripe_of_two_volumes_is_one_local_disk() {
             assert_eq!(attached.way("file"), Some(file.as_str()));
         }
         assert!(fs::read(&file).unwrap() == data, "the file is not what was written");
-        assert!(attached.verb(&["detach", text(&at)]).status.success());
-        assert!(attached.child.wait().unwrap().success());
+        attached.detach(&at);
         fs::write(&image, &data).unwrap();
     }
     good(&["verify", text(&image), &stripe]);
@@ -369,15 +367,7 @@ fn a_leg_that_shrinks_below_a_chunk_fails_requests_and_not_the_daemon() {
         String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
     };
     let becomes = |what: &str, word: &str| {
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            let said = does(what);
-            if said.contains(word) {
-                return;
-            }
-            assert!(Instant::now() < until, "{what}: {said}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait_until(20, || format!("{what}: {}", does(what)), || does(what).contains(word));
     };
     assert!(does("write -P 7 0 64k").contains("wrote 65536/65536"));
     second.ask("volume resize b 1M --shrink");

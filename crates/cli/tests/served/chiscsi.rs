@@ -3,7 +3,6 @@
 use std::{fs, net::SocketAddr, process::Output};
 
 use iscsi::{
-    chap::{Account, Algorithm, Secret},
     initiator::{Credentials, Failure},
     negotiate::{Digest, Limits},
     wire::LoginStatus,
@@ -11,7 +10,7 @@ use iscsi::{
 
 use crate::{
     daemon::{Daemon, Place},
-    initiator::{HOST, Initiator, wanted},
+    initiator::{HOST, Initiator, proof, wanted},
 };
 
 const PAPER: &str = include_str!("../../../daemon/chelsio/tests/papers/t5-chiscsi.conf");
@@ -105,18 +104,6 @@ fn a_session_may_have_2048_commands_in_work() {
     let listed = daemon.ask_json("connection list");
     assert_eq!(listed[0]["negotiated"]["commands"], 2048, "{listed}");
     assert_eq!(daemon.ask_json("session list")[0]["commands"], 2048);
-}
-
-fn account(name: &str, secret: &str) -> Account {
-    Account { name: name.to_owned(), secret: Secret::new(secret.as_bytes().to_vec()) }
-}
-
-fn proof(name: &str, secret: &str, target: Option<(&str, &str)>) -> Option<Credentials> {
-    Some(Credentials {
-        ours: account(name, secret),
-        target: target.map(|(name, secret)| account(name, secret)),
-        algorithms: Algorithm::ALL.to_vec(),
-    })
 }
 
 fn login(

@@ -13,6 +13,20 @@ use std::{
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
+/// A volume of a configuration.
+pub fn volume(name: &str, source: &str) -> String {
+    format!("[[volume]]\nname = \"{name}\"\nsource = \"{source}\"\n")
+}
+
+/// Waits until `done`, for a while at most; `seen` is what there is instead.
+pub fn wait_until(seconds: u64, seen: impl Fn() -> String, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    while !done() {
+        assert!(Instant::now() < until, "{}", seen());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// The directory of a daemon: it outlives a daemon that is started again.
 pub struct Place(TempDir);
 

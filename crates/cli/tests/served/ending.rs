@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 
 use crate::{
-    daemon::{Place, worlds},
+    daemon::{Place, volume, worlds},
     initiator::{Data, HOST, Initiator, wanted},
 };
 
@@ -23,9 +23,7 @@ fn sigterm_asks_for_logouts_and_keeps_what_was_written() {
     for world in worlds() {
         let place = Place::new();
         let file = place.path("disk.img");
-        let config =
-            format!("[[volume]]\nname = \"disk\"\nsource = \"file:{}\"\nsize = \"8M\"\n", file.display());
-        let mut daemon = place.serve(&config, &["--io", world]);
+        let mut daemon = place.serve(&volume("disk", "file:disk.img,size=8M"), &["--io", world]);
         let at = daemon.at;
         let mut idle = Initiator::connect(at, wanted("iqn.2026-11.test:idle", Some(DISK), None)).unwrap();
         let busy = thread::spawn(move || {
@@ -57,7 +55,7 @@ fn sigterm_asks_for_logouts_and_keeps_what_was_written() {
 #[test]
 fn a_hangup_ends_nothing_and_two_sigterms_at_once_end_it_cleanly() {
     let place = Place::new();
-    let mut daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let mut daemon = place.serve(&volume("disk", "ram:8M"), &[]);
     daemon.signal(Signal::HUP);
     thread::sleep(Duration::from_millis(100));
     let mut session = Initiator::ready(daemon.at, DISK);
@@ -124,7 +122,7 @@ fn a_write_beyond_the_limit_of_a_files_size_is_an_error_and_ends_nothing() {
 #[test]
 fn who_interrupts_again_does_not_wait() {
     let place = Place::new();
-    let mut daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let mut daemon = place.serve(&volume("disk", "ram:8M"), &[]);
     let mut deaf = Initiator::ready(daemon.at, DISK);
     daemon.signal(Signal::INT);
     assert_eq!(deaf.wait_told().unwrap(), LOGOUT_REQUESTED);
@@ -136,7 +134,7 @@ fn who_interrupts_again_does_not_wait() {
 #[test]
 fn those_who_do_not_go_are_sent() {
     let place = Place::new();
-    let mut daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let mut daemon = place.serve(&volume("disk", "ram:8M"), &[]);
     let mut deaf = Initiator::ready(daemon.at, DISK);
     daemon.signal(Signal::INT);
     assert_eq!(deaf.wait_told().unwrap(), LOGOUT_REQUESTED);
@@ -158,10 +156,7 @@ fn keys(session: &mut Initiator) -> Vec<u8> {
 fn a_kill_loses_nothing_that_was_promised() {
     for world in worlds() {
         let place = Place::new();
-        let config = format!(
-            "[[volume]]\nname = \"disk\"\nsource = \"file:{}\"\nsize = \"8M\"\n",
-            place.path("disk.img").display()
-        );
+        let config = volume("disk", "file:disk.img,size=8M");
         let daemon = place.serve(&config, &["--io", world]);
         let mut session = Initiator::ready(daemon.at, DISK);
         let who = identity(&mut session);
@@ -199,7 +194,7 @@ fn a_kill_loses_nothing_that_was_promised() {
 #[test]
 fn io_goes_on_while_volumes_come_and_go() {
     let place = Place::new();
-    let daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let daemon = place.serve(&volume("disk", "ram:8M"), &[]);
     let at = daemon.at;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -240,8 +235,8 @@ fn systemd_is_told() {
     let socket = place.path("notify");
     let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
     listener.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let config = "[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n";
-    let mut daemon = place.serve_on(config, &["--iscsi", "127.0.0.1:0"], &[("NOTIFY_SOCKET", &socket)]);
+    let config = volume("disk", "ram:8M");
+    let mut daemon = place.serve_on(&config, &["--iscsi", "127.0.0.1:0"], &[("NOTIFY_SOCKET", &socket)]);
     let said = || {
         let mut text = [0; 256];
         let len = listener.recv(&mut text).unwrap();

@@ -1,23 +1,16 @@
 //! A daemon that serves the volume of another: over either protocol from either.
 
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ::client::{Initiator, IoChoice, Settings};
 use rustix::process::Signal;
 
-use crate::daemon::{Daemon, Place, worlds};
+use crate::daemon::{Daemon, Place, volume, wait_until, worlds};
+use crate::verbs::{good, urls};
 
-pub fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
-    let (iscsi, nvme) = (daemon.at, daemon.nvme.unwrap());
-    [
-        format!("iscsi://{iscsi}/iqn.2026-11.io.blockwire:{volume}/0"),
-        format!("nvme+tcp://{nvme}/nqn.2026-11.io.blockwire:{volume}/1"),
-    ]
-}
-
-fn ours(world: &str) -> Initiator {
+pub fn ours(world: &str) -> Initiator {
     let io = if world == "uring" { IoChoice::Uring } else { IoChoice::Epoll };
     Initiator::new(Settings { io, ..Settings::default() }).unwrap()
 }
@@ -27,15 +20,13 @@ pub fn bytes(len: usize, seed: usize) -> Vec<u8> {
 }
 
 fn gateway(source: &str) -> String {
-    format!("[[volume]]\nname = \"near\"\nsource = \"{source}\"\n")
+    volume("near", source)
 }
 
-/// A daemon with a file of 32 MiB.
-fn far(world: &str) -> (Place, Daemon) {
+/// A daemon with a file of so many bytes.
+pub fn far(world: &str, size: &str) -> (Place, Daemon) {
     let place = Place::new();
-    let file = place.path("far.img");
-    let config =
-        format!("[[volume]]\nname = \"far\"\nsource = \"file:{}\"\nsize = \"32M\"\n", file.display());
+    let config = volume("far", &format!("file:far.img,size={size}"));
     let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0", "--io", world]);
     (place, daemon)
 }
@@ -43,7 +34,7 @@ fn far(world: &str) -> (Place, Daemon) {
 #[test]
 fn either_protocol_is_served_over_either() {
     for world in worlds() {
-        let (_there, far) = far(world);
+        let (_there, far) = far(world, "32M");
         for back in 0..2 {
             let place = Place::new();
             let source = urls(&far, "far")[back].clone();
@@ -68,19 +59,14 @@ fn either_protocol_is_served_over_either() {
                 initiator.close(through).unwrap();
                 initiator.close(direct).unwrap();
             }
-            let verify = Command::new(env!("CARGO_BIN_EXE_blockwire"))
-                .args(["verify", &urls(&near, "near")[1 - back], &source])
-                .stdin(Stdio::null())
-                .output()
-                .unwrap();
-            assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stderr));
+            good(&["verify", &urls(&near, "near")[1 - back], &source]);
         }
     }
 }
 
 #[test]
 fn the_far_ends_size_passes_through() {
-    let (_there, far) = far("epoll");
+    let (_there, far) = far("epoll", "32M");
     for back in 0..2 {
         let place = Place::new();
         let near = place.serve(&gateway(&urls(&far, "far")[back]), &["--nvme", "127.0.0.1:0"]);
@@ -108,7 +94,7 @@ fn the_far_ends_size_passes_through() {
 
 #[test]
 fn the_far_ends_protection_passes_through() {
-    let (_there, far) = far("epoll");
+    let (_there, far) = far("epoll", "32M");
     for back in 0..2 {
         let place = Place::new();
         let near = place.serve(&gateway(&urls(&far, "far")[back]), &["--nvme", "127.0.0.1:0"]);
@@ -132,14 +118,6 @@ fn the_far_ends_protection_passes_through() {
     }
 }
 
-fn private(place: &Place, name: &str, text: &str) -> String {
-    use std::os::unix::fs::PermissionsExt;
-    let path = place.path(name);
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    path.display().to_string()
-}
-
 #[test]
 fn a_gateway_proves_itself_and_asks_for_proof() {
     let (ours_at_far, theirs) = ("a secret of ours", "a secret of theirs");
@@ -153,7 +131,7 @@ fn a_gateway_proves_itself_and_asks_for_proof() {
     );
     let far = there.serve(&config, &["--nvme", "127.0.0.1:0"]);
     let place = Place::new();
-    let (ours_file, theirs_file) = (private(&place, "ours", ours_at_far), private(&place, "theirs", theirs));
+    let (ours_file, theirs_file) = (place.write("ours", ours_at_far), place.write("theirs", theirs));
     let [iscsi, nvme] = urls(&far, "far");
     let named = iscsi.replace("://", "://gate@");
     let mutual = format!("{named}?secret_file={ours_file}&mutual_user=rack&mutual_secret_file={theirs_file}");
@@ -168,21 +146,17 @@ fn a_gateway_proves_itself_and_asks_for_proof() {
         initiator.read_at(other, 4096, &mut read).unwrap();
         assert_eq!(read, [5; 4096]);
         // Each shard of the gateway comes by itself; some may still be on their way.
-        let begun = Instant::now();
-        loop {
+        let seen = || far.ask("connection list");
+        wait_until(20, seen, || {
             let seen = far.ask_json("connection list");
             let seen = seen.as_array().unwrap();
-            if !seen.is_empty() && seen.iter().all(|one| one["algorithm"].is_string()) {
-                break;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{seen:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            !seen.is_empty() && seen.iter().all(|one| one["algorithm"].is_string())
+        });
         for secret in [ours_at_far, theirs] {
             assert!(!near.log().contains(secret) && !near.ask("volume show near --json").contains(secret));
         }
     }
-    let wrong = private(&place, "wrong", "another secret than ours");
+    let wrong = place.write("wrong", "another secret than ours");
     let swapped = format!("{named}?secret_file={ours_file}&mutual_user=rack&mutual_secret_file={wrong}");
     for source in [format!("{named}?secret_file={wrong}"), swapped] {
         let said = absent(&format!("a={source}")).2;
@@ -212,11 +186,7 @@ fn absent(volume: &str) -> (Place, Daemon, String) {
 
 /// Once a daemon serves its volume `a`.
 fn arrives(near: &Daemon) {
-    let begun = Instant::now();
-    while !near.run("volume show a").status.success() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it does not come: {}", near.log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until(30, || near.log(), || near.run("volume show a").status.success());
     let mut initiator = ours("epoll");
     for url in urls(near, "a") {
         let disk = initiator.open(&url).unwrap();
@@ -253,7 +223,7 @@ fn a_far_machine_that_is_down_holds_up_no_other_volume_and_is_served_when_it_is_
 #[test]
 fn a_far_end_that_comes_back_is_served_again() {
     for back in 0..2 {
-        let (there, far) = far("epoll");
+        let (there, far) = far("epoll", "32M");
         let place = Place::new();
         let source = urls(&far, "far")[back].clone();
         let near = place.serve(&gateway(&source), &["--nvme", "127.0.0.1:0"]);
@@ -263,8 +233,7 @@ fn a_far_end_that_comes_back_is_served_again() {
         initiator.flush(volumes[0]).unwrap();
         let (iscsi, nvme) = (far.at.to_string(), far.nvme.unwrap().to_string());
         far.kill();
-        let file = there.path("far.img");
-        let config = format!("[[volume]]\nname = \"far\"\nsource = \"file:{}\"\n", file.display());
+        let config = volume("far", "file:far.img");
         let again = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(1));
             let far = there.serve_on(&config, &["--iscsi", &iscsi, "--nvme", &nvme], &[]);
@@ -289,7 +258,7 @@ fn a_far_end_that_comes_back_is_served_again() {
 #[test]
 fn a_far_end_that_is_gone_is_an_error_in_time() {
     for back in 0..2 {
-        let (_there, far) = far("epoll");
+        let (_there, far) = far("epoll", "32M");
         let place = Place::new();
         let source = format!("{}?queue_timeout=1s", urls(&far, "far")[back]);
         let near = place.serve(&gateway(&source), &["--nvme", "127.0.0.1:0"]);
@@ -311,7 +280,7 @@ fn a_far_end_that_is_gone_is_an_error_in_time() {
 fn a_stop_without_the_far_end_fails_only_for_what_may_be_lost() {
     for back in 0..2 {
         for (writes, flushes) in [(false, false), (true, true), (true, false)] {
-            let (_there, far) = far("epoll");
+            let (_there, far) = far("epoll", "32M");
             let place = Place::new();
             let source = format!("{}?queue_timeout=2s", urls(&far, "far")[back]);
             let mut near = place.serve(&gateway(&source), &["--nvme", "127.0.0.1:0"]);
@@ -339,41 +308,27 @@ fn a_stop_without_the_far_end_fails_only_for_what_may_be_lost() {
     }
 }
 
-/// What `serve` with this volume says, which must fail.
-fn refused(volume: &str) -> String {
-    let place = Place::new();
-    let begun = Instant::now();
-    let out = Command::new(env!("CARGO_BIN_EXE_blockwire"))
-        .args(["serve", "--iscsi", "127.0.0.1:0", "--volume", volume, "--state"])
-        .arg(place.path("state"))
-        .arg("--control")
-        .arg(place.path("control"))
-        .env("HOME", place.path(""))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(!out.status.success() && begun.elapsed() < Duration::from_secs(20), "{volume}");
-    String::from_utf8(out.stderr).unwrap()
-}
-
 #[test]
 fn what_cannot_be_opened_is_said_at_the_start() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (_, _, said) = absent(&format!("a=iscsi://{closed}/iqn.2026-11.io.blockwire:far/0"));
     assert!(said.contains(&closed.to_string()) && said.contains("is the target running"), "{said}");
-    let (_there, far) = far("epoll");
+    let (_there, far) = far("epoll", "32M");
     let [_, nvme] = urls(&far, "far");
     let (_, _, said) = absent(&format!("a={}", nvme.replace(":far/1", ":far/7")));
     assert!(said.contains(&far.nvme.unwrap().to_string()), "{said}");
     // What is wrong on this side ends the start.
-    let said = refused(&format!("a={nvme}?secret_file=/nowhere/at/all"));
+    let wrong = format!("a={nvme}?secret_file=/nowhere/at/all");
+    let begun = Instant::now();
+    let (code, said) = Place::new().refused(&["--iscsi", "127.0.0.1:0", "--volume", &wrong]);
+    assert!(code != Some(0) && begun.elapsed() < Duration::from_secs(20), "{code:?}: {said}");
     assert!(said.contains("/nowhere/at/all"), "{said}");
 }
 
 /// Volumes that are made while the daemon runs are there again after a restart.
 #[test]
 fn a_created_volume_is_recorded_without_secrets() {
-    let (_there, far) = far("epoll");
+    let (_there, far) = far("epoll", "32M");
     let [iscsi, _] = urls(&far, "far");
     let place = Place::new();
     let near = place.serve("", &["--nvme", "127.0.0.1:0"]);
@@ -397,11 +352,7 @@ fn a_created_volume_is_recorded_without_secrets() {
 fn a_far_volume_that_was_replaced_while_the_gateway_was_down_is_not_served_in_its_place() {
     let there = Place::new();
     let files = |which: &str| -> String {
-        let volume = |name: &str| {
-            let file = there.path(&format!("{which}-{name}.img"));
-            format!("[[volume]]\nname = \"{name}\"\nsource = \"file:{}\"\nsize = \"8M\"\n", file.display())
-        };
-        ["one", "two"].map(volume).concat()
+        ["one", "two"].map(|name| volume(name, &format!("file:{which}-{name}.img,size=8M"))).concat()
     };
     let far = there.serve(&files("old"), &["--nvme", "127.0.0.1:0"]);
     let uuids = |far: &Daemon| {
@@ -411,9 +362,7 @@ fn a_far_volume_that_was_replaced_while_the_gateway_was_down_is_not_served_in_it
     let (old, iscsi, nvme) = (uuids(&far), far.at.to_string(), far.nvme.unwrap().to_string());
     let (one, two) = (urls(&far, "one")[0].clone(), urls(&far, "two")[1].clone());
     let place = Place::new();
-    let config = format!(
-        "[[volume]]\nname = \"named\"\nsource = \"{one}\"\n[[volume]]\nname = \"other\"\nsource = \"ram:1M\"\n"
-    );
+    let config = volume("named", &one) + &volume("other", "ram:1M");
     let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
     near.ask(&format!("volume create made={two}"));
     near.kill();
@@ -452,9 +401,9 @@ fn a_far_volume_that_was_replaced_while_the_gateway_was_down_is_not_served_in_it
 /// What comes next by that name may be another, and it would be refused, or end sessions that are not its own.
 #[test]
 fn a_far_volume_whose_creation_failed_late_is_not_remembered_by_its_name() {
-    let (_there, far) = far("epoll");
+    let (_there, far) = far("epoll", "32M");
     let place = Place::new();
-    let near = place.serve("[[volume]]\nname = \"own\"\nsource = \"ram:1M\"\n", &["--nvme", "127.0.0.1:0"]);
+    let near = place.serve(&volume("own", "ram:1M"), &["--nvme", "127.0.0.1:0"]);
     let state = place.path("state");
     let known = |name: &str| {
         let text = |record| std::fs::read_to_string(state.join(record)).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Rules of placement: which core serves whom, and what is said of it.
 
 use crate::{
-    daemon::{Place, cores},
+    daemon::{Place, cores, volume},
     host::{Host, Names},
     initiator::{HOST, Initiator},
 };
@@ -59,8 +59,8 @@ fn sessions_follow_the_core_that_takes_their_bytes_in() {
     let cores = cores();
     let list: Vec<String> = cores.iter().map(ToString::to_string).collect();
     let place = Place::new();
-    let config = "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n[[placement]]\nbind = \"queue\"\n";
-    let daemon = place.serve(config, &["--cores", &list.join(",")]);
+    let config = volume("disk", "ram:1M") + "[[placement]]\nbind = \"queue\"\n";
+    let daemon = place.serve(&config, &["--cores", &list.join(",")]);
     for (shard, core) in cores.iter().enumerate().take(4) {
         let (at, core) = (daemon.at, *core);
         let peer = move || {
@@ -109,10 +109,8 @@ cores = [{core}]
         }
     }
     let place = Place::new();
-    let daemon = place.serve(
-        "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n",
-        &["--cores", &list.join(","), "--nvme", "127.0.0.1:0"],
-    );
+    let arguments = ["--cores", &list.join(","), "--nvme", "127.0.0.1:0"];
+    let daemon = place.serve(&volume("disk", "ram:1M"), &arguments);
     let mut host = Host::ready(daemon.nvme.expect("a listener"), &Names::of("disk"));
     host.read(0).good();
     let listed = daemon.connections(2);

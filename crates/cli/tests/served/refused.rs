@@ -600,10 +600,10 @@ pub fn identity(path: &Path) -> String {
 }
 
 /// A loop device over a file, as far as this machine has them; it goes away in the end.
-struct Loop(String);
+pub struct Loop(pub String);
 
 impl Loop {
-    fn over(file: &Path) -> Option<Loop> {
+    pub fn over(file: &Path) -> Option<Loop> {
         let out = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
         out.status.success().then(|| Loop(String::from_utf8_lossy(&out.stdout).trim().to_owned()))
     }

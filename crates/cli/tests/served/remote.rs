@@ -2,32 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ::client::{Initiator, IoChoice, Kind, PathState, ReservationOp, Settings};
+use ::client::{Kind, PathState, ReservationOp};
 use volume::reservation::{Action, Key, Kind as Type, Register, RegisterMode};
 
-use crate::daemon::{Daemon, Place, worlds};
-
-fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
-    let (iscsi, nvme) = (daemon.at, daemon.nvme.unwrap());
-    [
-        format!("iscsi://{iscsi}/iqn.2026-11.io.blockwire:{volume}/0"),
-        format!("nvme+tcp://{nvme}/nqn.2026-11.io.blockwire:{volume}/1"),
-    ]
-}
-
-fn ours(world: &str) -> Initiator {
-    let io = if world == "uring" { IoChoice::Uring } else { IoChoice::Epoll };
-    Initiator::new(Settings { io, ..Settings::default() }).unwrap()
-}
-
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
+use crate::daemon::{Place, volume, worlds};
+use crate::gateway::{bytes, ours};
+use crate::verbs::urls;
 
 const CONFIG: &str = "[[volume]]\nname = \"v\"\nsource = \"ram:64M\"\n";
 
@@ -43,7 +23,7 @@ fn what_is_written_over_one_protocol_is_read_over_the_other() {
         for (from, to, seed) in [(one, two, 1), (two, one, 2)] {
             assert_eq!(initiator.geometry(from).unwrap().bytes(), 64 << 20);
             // Longer than any command, and than all memory that is taken at once.
-            let bytes = pattern(9 << 20, seed);
+            let bytes = bytes(9 << 20, seed);
             initiator.write_at(from, 1 << 20, &bytes).unwrap();
             initiator.flush(from).unwrap();
             let mut read = vec![0; bytes.len()];
@@ -71,7 +51,7 @@ fn two_protocols_are_two_paths_of_one_volume() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", initiator.paths(volume));
         initiator.turn(Some(Duration::from_millis(100)));
     }
-    let bytes = pattern(4 << 20, 3);
+    let bytes = bytes(4 << 20, 3);
     initiator.write_at(volume, 0, &bytes).unwrap();
     let mut read = vec![0; bytes.len()];
     initiator.read_at(volume, 0, &mut read).unwrap();
@@ -140,15 +120,13 @@ fn what_cannot_be_opened_says_why() {
 fn a_target_that_is_started_again_is_waited_for() {
     for at in 0..2 {
         let place = Place::new();
-        let file = place.path("disk.img");
-        let config =
-            format!("[[volume]]\nname = \"v\"\nsource = \"file:{}\"\nsize = \"16M\"\n", file.display());
+        let config = volume("v", "file:disk.img,size=16M");
         let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
         let url = urls(&daemon, "v")[at].clone();
         let (iscsi, nvme) = (daemon.at.to_string(), daemon.nvme.unwrap().to_string());
         let mut initiator = ours("epoll");
         let volume = initiator.open(&url).unwrap();
-        let bytes = pattern(1 << 20, 5);
+        let bytes = bytes(1 << 20, 5);
         initiator.write_at(volume, 0, &bytes).unwrap();
         daemon.kill();
         let again = std::thread::spawn(move || {

@@ -1,35 +1,15 @@
 //! A daemon that serves several volumes as one: of other daemons, over either protocol, and its own.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ::client::{Initiator, IoChoice, Settings};
+use ::client::Initiator;
 
-use crate::daemon::{Daemon, Place, worlds};
-use crate::gateway::{bytes, urls};
+use crate::daemon::{Place, volume, worlds};
+use crate::gateway::{bytes, far, ours};
+use crate::verbs::{good, json, urls};
 
 const CHUNK: usize = 64 << 10;
-
-fn far(world: &str, size: &str) -> (Place, Daemon) {
-    let place = Place::new();
-    let file = place.path("far.img");
-    let config =
-        format!("[[volume]]\nname = \"far\"\nsource = \"file:{}\"\nsize = \"{size}\"\n", file.display());
-    let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0", "--io", world]);
-    (place, daemon)
-}
-
-fn ours(world: &str) -> Initiator {
-    let io = if world == "uring" { IoChoice::Uring } else { IoChoice::Epoll };
-    Initiator::new(Settings { io, ..Settings::default() }).unwrap()
-}
-
-fn good(arguments: &[&str]) -> String {
-    let out =
-        Command::new(env!("CARGO_BIN_EXE_blockwire")).args(arguments).stdin(Stdio::null()).output().unwrap();
-    assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
 
 /// What of a stretch of a stripe of two lies on a leg, and where there.
 fn part(whole: &[u8], at: usize, leg: usize) -> (usize, Vec<u8>) {
@@ -44,7 +24,7 @@ fn two_far_volumes_are_one_over_both_protocols() {
     for world in worlds() {
         let ((_one, first), (_other, second)) = (far(world, "24M"), far(world, "32M"));
         let legs = [urls(&first, "far")[0].clone(), urls(&second, "far")[1].clone()];
-        let config = format!("[[volume]]\nname = \"wide\"\nsource = 'stripe:{}+{}'\n", legs[0], legs[1]);
+        let config = volume("wide", &format!("stripe:{}+{}", legs[0], legs[1]));
         let place = Place::new();
         let near = place.serve(&config, &["--nvme", "127.0.0.1:0", "--io", world]);
         let shown = near.ask_json("volume show wide");
@@ -145,8 +125,7 @@ fn a_stripe_lives_and_dies_with_its_legs() {
     let ((_one, first), (other, second)) = (far("epoll", "8M"), far("epoll", "8M"));
     let legs = [urls(&first, "far")[1].clone(), urls(&second, "far")[0].clone()];
     let place = Place::new();
-    let config =
-        format!("[[volume]]\nname = \"wide\"\nsource = 'stripe:{}+{}?queue_timeout=1s'\n", legs[0], legs[1]);
+    let config = volume("wide", &format!("stripe:{}+{}?queue_timeout=1s", legs[0], legs[1]));
     let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
     let mut initiator = ours("epoll");
     let volumes = urls(&near, "wide").map(|url| initiator.open(&format!("{url}?queue_timeout=2s")).unwrap());
@@ -172,10 +151,8 @@ fn a_stripe_lives_and_dies_with_its_legs() {
     let begun = Instant::now();
     let why = initiator.read_at(volumes[1], CHUNK as u64, &mut [0; 4096]).unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}: {why}", begun.elapsed());
-    let file = other.path("far.img");
-    let config = format!("[[volume]]\nname = \"far\"\nsource = \"file:{}\"\n", file.display());
     let (iscsi, nvme) = (at.to_string(), control.to_string());
-    let _second = other.serve_on(&config, &["--iscsi", &iscsi, "--nvme", &nvme], &[]);
+    let _second = other.serve_on(&volume("far", "file:far.img"), &["--iscsi", &iscsi, "--nvme", &nvme], &[]);
     let begun = Instant::now();
     let mut read = [0; 4096];
     while let Err(why) = initiator.read_at(volumes[1], (24 << 20) - 4096, &mut read) {
@@ -191,8 +168,7 @@ fn the_initiators_verbs_take_stripes() {
     let legs = [urls(&first, "far")[0].clone(), urls(&second, "far")[1].clone()];
     let stripe = format!("stripe:{}+{}", legs[0], legs[1]);
     let place = Place::new();
-    let config = format!("[[volume]]\nname = \"wide\"\nsource = '{stripe}'\n");
-    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    let near = place.serve(&volume("wide", &stripe), &["--nvme", "127.0.0.1:0"]);
     let mut initiator = ours("epoll");
     let [striped, served] = [&stripe, &urls(&near, "wide")[1]].map(|url| initiator.open(url).unwrap());
     assert_eq!(initiator.geometry(striped).unwrap().bytes(), 16 << 20);
@@ -217,7 +193,7 @@ fn the_initiators_verbs_take_stripes() {
     good(&["verify", &stripe, image]);
     let load = ["--rw=randrw", "--bs=96k", "--size=8m", "--iodepth=8", "--verify=crc32c"];
     good(&[&["bench", &stripe][..], &load].concat());
-    let info: serde_json::Value = serde_json::from_str(&good(&["info", &stripe, "--json"])).unwrap();
+    let info = json(&["info", &stripe, "--json"]);
     assert_eq!((&info["bytes"], info["paths"].as_array().unwrap().len()), (&(16 << 20).into(), 2));
     let fails = |name: &str, said: &str| {
         let out = Command::new(env!("CARGO_BIN_EXE_blockwire")).args(["info", name]).output().unwrap();

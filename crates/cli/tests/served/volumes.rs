@@ -9,8 +9,9 @@ use std::{
 };
 
 use crate::{
-    daemon::{Place, worlds},
+    daemon::{Place, volume, worlds},
     initiator::{Data, HOST, Initiator, wanted},
+    refused::Loop,
 };
 
 fn target(volume: &str) -> String {
@@ -22,11 +23,7 @@ fn target(volume: &str) -> String {
 #[test]
 fn a_damaged_record_of_one_volume_keeps_no_other_from_being_served() {
     let place = Place::new();
-    let config = format!(
-        "[[volume]]\nname = \"fine\"\nsource = \"ram:8M\"\n\
-         [[volume]]\nname = \"hurt\"\nsource = \"file:{}\"\nsize = \"8M\"\n",
-        place.path("disk.img").display()
-    );
+    let config = volume("fine", "ram:8M") + &volume("hurt", "file:disk.img,size=8M");
     let mut daemon = place.serve(&config, &[]);
     let uuid = daemon.ask_json("volume show hurt")["uuid"].as_str().unwrap().to_owned();
     daemon.ask("stop");
@@ -60,14 +57,11 @@ fn a_damaged_record_of_one_volume_keeps_no_other_from_being_served() {
 fn a_volume_that_is_away_is_not_ready_for_now() {
     let place = Place::new();
     let (file, aside) = (place.path("disk.img"), place.path("aside.img"));
-    let config = format!(
-        "[[volume]]\nname = \"first\"\nsource = \"file:{}\"\nsize = \"8M\"\n\
-         [[volume]]\nname = \"second\"\nsource = \"ram:4M\"\n\
-         [[target]]\nname = \"iqn.2026-11.test:both\"\nluns = [{{ lun = 0, volume = \"first\" }}, {{ lun = 1, volume = \"second\" }}]\n\
-         [[target]]\nname = \"iqn.2026-11.test:one\"\nluns = [{{ lun = 3, volume = \"first\" }}]\n\
-         [[subsystem]]\nnqn = \"nqn.2026-11.test:one\"\nnamespaces = [{{ nsid = 2, volume = \"first\" }}]\n",
-        file.display()
-    );
+    let volumes = volume("first", "file:disk.img,size=8M") + &volume("second", "ram:4M");
+    let config = volumes
+        + "[[target]]\nname = \"iqn.2026-11.test:both\"\nluns = [{ lun = 0, volume = \"first\" }, { lun = 1, volume = \"second\" }]\n\
+         [[target]]\nname = \"iqn.2026-11.test:one\"\nluns = [{ lun = 3, volume = \"first\" }]\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.test:one\"\nnamespaces = [{ nsid = 2, volume = \"first\" }]\n";
     place.serve(&config, &["--nvme", "127.0.0.1:0"]).kill();
     fs::rename(&file, &aside).unwrap();
     let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
@@ -117,9 +111,7 @@ fn a_volume_that_is_away_is_not_ready_for_now() {
 #[test]
 fn a_failed_sync_outlives_the_daemon_until_it_is_acknowledged() {
     let place = Place::new();
-    let file = place.path("disk.img");
-    let config =
-        format!("[[volume]]\nname = \"disk\"\nsource = \"file:{}\"\nsize = \"8M\"\n", file.display());
+    let config = volume("disk", "file:disk.img,size=8M");
     let daemon = place.serve(&config, &[]);
     let uuid = daemon.ask_json("volume show disk")["uuid"].as_str().unwrap().to_owned();
     assert_eq!(daemon.run("volume retry disk").status.code(), Some(1), "it has not failed");
@@ -154,11 +146,7 @@ fn a_failed_sync_outlives_the_daemon_until_it_is_acknowledged() {
 fn a_resize_under_load_is_told_and_takes_effect() {
     for world in worlds() {
         let place = Place::new();
-        let config = format!(
-            "[[volume]]\nname = \"memory\"\nsource = \"ram:8M\"\n\
-             [[volume]]\nname = \"file\"\nsource = \"file:{}\"\nsize = \"8M\"\n",
-            place.path("disk.img").display()
-        );
+        let config = volume("memory", "ram:8M") + &volume("file", "file:disk.img,size=8M");
         let daemon = place.serve(&config, &["--io", world]);
         for volume in ["memory", "file"] {
             let (at, stop) = (daemon.at, AtomicBool::new(false));
@@ -200,7 +188,7 @@ fn a_resize_under_load_is_told_and_takes_effect() {
 #[test]
 fn what_cannot_be_is_refused_and_leaves_no_trace() {
     let place = Place::new();
-    let daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n", &[]);
+    let daemon = place.serve(&volume("disk", "ram:1M"), &[]);
     for line in [
         "volume create huge=ram:8388607T",
         "volume create huge=ram:200T",
@@ -226,7 +214,7 @@ fn what_cannot_be_is_refused_and_leaves_no_trace() {
 #[test]
 fn a_null_volume_resizes_or_says_why_not() {
     let place = Place::new();
-    let daemon = place.serve("[[volume]]\nname = \"void\"\nsource = \"null:1M\"\n", &[]);
+    let daemon = place.serve(&volume("void", "null:1M"), &[]);
     let out = daemon.run("volume resize void 2M");
     let blocks = Initiator::ready(daemon.at, &target("void")).blocks(0);
     if out.status.success() {
@@ -234,25 +222,6 @@ fn a_null_volume_resizes_or_says_why_not() {
     } else {
         assert!(String::from_utf8_lossy(&out.stderr).contains("null"), "{out:?}");
         assert_eq!(blocks, 2048);
-    }
-}
-
-/// A loop device over a file; detached when dropped.
-struct Loop(String);
-
-impl Loop {
-    fn over(file: &std::path::Path) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/loop-control").exists() {
-            return None;
-        }
-        let out = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        out.status.success().then(|| Loop(String::from_utf8_lossy(&out.stdout).trim().to_owned()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
 }
 
@@ -266,10 +235,7 @@ fn a_block_device_is_served() {
             eprintln!("skipped: there are no loop devices here");
             return;
         };
-        let config = format!(
-            "[[volume]]\nname = \"disk\"\nsource = \"{}\"\ndirect = {direct}\nthin = true\n",
-            device.0
-        );
+        let config = volume("disk", &device.0) + &format!("direct = {direct}\nthin = true\n");
         let mut daemon = place.serve(&config, &["--io", world]);
         let mut session = Initiator::ready(daemon.at, &target("disk"));
         assert_eq!(session.blocks(0), 32768);

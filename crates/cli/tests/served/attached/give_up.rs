@@ -24,11 +24,8 @@ fn io_fails_when_nobody_recovers_in_time_and_not_before() {
         thread::sleep(Duration::from_millis(10));
     };
     assert!(!read.success() && killed.elapsed() >= TIMEOUT, "{read} after {:?}", killed.elapsed());
-    let until = Instant::now() + Duration::from_secs(10);
-    while at.exists() || listed(&attached.home) != serde_json::json!([]) {
-        assert!(Instant::now() < until, "the dead mount is left");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let gone = || !at.exists() && listed(&attached.home) == serde_json::json!([]);
+    wait_until(10, || "the dead mount is left".to_owned(), gone);
     assert_eq!(fs::read_dir(attached.home.join("attached")).unwrap().count(), 0);
 }
 

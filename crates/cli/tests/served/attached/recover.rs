@@ -35,8 +35,7 @@ fn io_waits_for_a_killed_process_and_goes_on() {
         assert_eq!(again.way("device"), device.as_deref(), "the loop device is another one");
         writer.goes_on(50);
         writer.verify(&iscsi);
-        assert!(again.verb(&["detach", text(&at)]).status.success());
-        assert!(again.child.wait().unwrap().success());
+        again.detach(&at);
         assert_eq!(listed(&again.home), serde_json::json!([]));
         assert!(!at.exists());
     }
@@ -102,11 +101,8 @@ fn a_daemon_is_started_anew_under_the_users_of_what_it_holds() {
     writer.goes_on(50);
     writer.verify(&url);
     // It was asked to end when its users go.
-    let until = Instant::now() + Duration::from_secs(20);
-    while holder.ask_json("status")["attachments"] != 0 || at.exists() {
-        assert!(Instant::now() < until, "it does not end: {}", holder.ask("attach --list"));
-        thread::sleep(Duration::from_millis(50));
-    }
+    let gone = || holder.ask_json("status")["attachments"] == 0 && !at.exists();
+    wait_until(20, || holder.ask("attach --list"), gone);
 }
 
 /// A host that must prove itself, with a password that stands in the URL and in no file of ours; and the target
@@ -149,17 +145,10 @@ chap = { user = "alice", secret = "not-for-the-eyes" }
     target.signal(rustix::process::Signal::TERM);
     assert_eq!(target.ended(Duration::from_secs(20)), Some(0));
     let holder = here.serve(CONFIG, &[]);
-    let until = Instant::now() + Duration::from_secs(20);
-    while !holder.log().contains("--recover --at") {
-        assert!(Instant::now() < until, "it does not say what it waits for: {}", holder.log());
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until(20, || holder.log(), || holder.log().contains("--recover --at"));
     assert!(!holder.log().contains("eyes"), "{}", holder.log());
     let _target = there.serve_on(&guarded, &["--iscsi", &at.to_string()], &[]);
-    while holder.ask_json("status")["attachments"] != 1 {
-        assert!(Instant::now() < until, "it does not go on: {}", holder.log());
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until(20, || holder.log(), || holder.ask_json("status")["attachments"] == 1);
     assert_eq!(holder.ask_json("attach --list")[0]["state"], "serving");
     assert!(holder.run(&format!("detach {}", text(&socket))).status.success());
 }
@@ -183,11 +172,8 @@ fn a_socket_whose_holder_and_guardian_are_killed_is_not_served_before_their_writ
     assert!(Command::new("kill").args(["-STOP", &guardian]).status().unwrap().success());
     attached.kill();
     assert!(Command::new("kill").args(["-KILL", &guardian]).status().unwrap().success());
-    let until = Instant::now() + Duration::from_secs(20);
-    while listed(&attached.home)[0]["state"] != "stranded" {
-        assert!(Instant::now() < until, "it is forgotten: {}", listed(&attached.home));
-        thread::sleep(Duration::from_millis(20));
-    }
+    let seen = || listed(&attached.home).to_string();
+    wait_until(20, seen, || listed(&attached.home)[0]["state"] == "stranded");
     let attach = |url, recover: bool| {
         let mut all = vec!["attach".to_owned()];
         all.extend(words(url));
