@@ -1,5 +1,5 @@
-//! Clients under comparison: each drives the same targets under the same loads, and its own processor
-//! time is what counts.
+//! Clients under comparison: each drives the same targets with the same loads, and its own processor time is
+//! measured.
 
 use std::io;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Sessions that do nothing: what they cost a target in memory and in processor time.
+//! Idle sessions: their cost for a target in memory and in processor time.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -1,10 +1,9 @@
-//! Measuring block storage over TCP: a load generator, the bare responder that is its yardstick, and
-//! the comparison of targets under the same load.
+//! Measures block storage over TCP: a load generator, the bare responder for reference, and the comparison of
+//! targets under the same load.
 //!
-//! The bare responder answers requests of the same sizes as a storage protocol's, from memory, with
-//! no protocol at all: it is the limit of anything that runs on kernel TCP. Generator and responder
-//! wait in the same way ([`spin`]), and a target is driven by the very loop that drives the
-//! responder ([`load`]); only the bytes on the wire differ ([`form`]).
+//! The bare responder answers requests of a storage protocol's sizes from memory, without a protocol: it is
+//! the limit of anything on kernel TCP. Generator and responder wait in the same way ([`spin`]), and the same
+//! loop drives the responder and the targets ([`load`]); only the bytes on the wire differ ([`form`]).
 
 #![cfg_attr(
     not(test),

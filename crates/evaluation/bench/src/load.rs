@@ -1,4 +1,4 @@
-//! The load: so many requests in flight on each of so many connections, one issued for each that
+//! The load: a number of requests in flight on each of a number of connections, one issued for each that
 //! ends, all in one thread.
 
 use std::collections::VecDeque;

@@ -1,10 +1,10 @@
 //! The bare responder: one thread, one ring, no protocol.
 //!
-//! All requests that a receive brought are answered by one send, from slots that lie behind each
-//! other; at most one send per connection is under way, and what gets ready meanwhile goes with the
-//! next one. By default the data of replies is whatever stands in the slots, so the responder's
-//! memory stays in the processor's cache: the limit. With a memory of a volume's size the data comes
-//! from the asked offset, and written data goes there: what a RAM disk without a protocol costs.
+//! All requests of one receive are answered by one send, from consecutive slots. At most one send per
+//! connection is in flight, and replies that become ready meanwhile go with the next one. By default the data
+//! of replies is the slots' own contents, so the responder's memory stays in the processor's cache: the
+//! limit. With a memory of a volume's size, data comes from the requested offset, and written data goes
+//! there: the cost of a RAM disk without a protocol.
 
 use std::collections::VecDeque;
 use std::io;

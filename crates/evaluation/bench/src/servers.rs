@@ -1,4 +1,4 @@
-//! Servers under comparison: how each is started, and how a client reaches it.
+//! Servers under comparison: how each is started and reached.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};

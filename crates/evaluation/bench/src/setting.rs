@@ -1,4 +1,4 @@
-//! What a comparison runs in: its network, and what has to be known to repeat it.
+//! The environment of a comparison: its network, and what is needed to repeat it.
 
 use std::fs;
 use std::io::{self, Read};

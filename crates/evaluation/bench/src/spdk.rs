@@ -1,4 +1,4 @@
-//! SPDK beside this project: its programs, and its target's configuration.
+//! SPDK for comparison: its programs, and its target's configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

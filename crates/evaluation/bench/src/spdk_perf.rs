@@ -1,4 +1,4 @@
-//! SPDK's own client for NVMe/TCP, `spdk_nvme_perf`: how it is run, and what it prints.
+//! SPDK's client for NVMe/TCP, `spdk_nvme_perf`: its command line, and its output.
 
 use std::io;
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
 //! How long to poll before sleeping.
 //!
-//! A sleep costs a wake-up at both ends, 35 µs of latency each on a virtual machine, so polling pays
-//! where the next event is near and is pure loss where it is not. Each gap that was seen says which:
-//! near ones raise a score, far ones lower it twice as fast, and only with a positive score is there
-//! any polling. While asleep, a gap is judged less what the wake-ups themselves cost.
+//! A sleep costs a wake-up at both ends, 35 µs of latency each on a virtual machine, so polling pays if the
+//! next event is near and is pure loss otherwise. Each observed gap is evidence: short ones raise a score,
+//! long ones lower it twice as fast, and polling requires a positive score. For gaps during sleep, the cost
+//! of the wake-ups themselves is subtracted.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the standard library has no word for: cores, congestion control, descriptors, name spaces.
+//! System calls that the standard library lacks: cores, congestion control, descriptors, namespaces.
 
 use std::ffi::OsStr;
 use std::io;

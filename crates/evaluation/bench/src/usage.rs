@@ -1,4 +1,4 @@
-//! What a process has used: processor time and memory, as `/proc` tells.
+//! Resource use of a process: processor time and memory, from `/proc`.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! The verbs `blockwire eval` and `blockwire bench`: arguments, files and exit codes.
 //!
-//! Invariant: what is judged, drawn and computed comes from the crate `eval`, what is started and watched from `lab`.
+//! Invariant: all judging, drawing and computing is in the crate `eval`, all starting and measuring in `lab`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

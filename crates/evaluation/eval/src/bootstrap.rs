@@ -1,7 +1,7 @@
-//! How sure a ratio is: 95 % intervals by resampling rounds (bootstrap, expanded percentile method: resamples of few
-//! rounds lie closer together than further rounds would, so the tails that are cut off are smaller).
+//! The uncertainty of a ratio: 95 % intervals by resampling rounds (bootstrap, expanded percentile method:
+//! resamples of few rounds vary less than further rounds would, so smaller tails are cut off).
 //!
-//! Invariant: the same figures give the same interval, since the resamples follow from a fixed seed.
+//! Invariant: the same figures give the same interval, because the resamples follow from a fixed seed.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,10 @@
-//! How many cores, links and connections a load needs, from what I/Os were measured to cost.
+//! How many cores, links and connections a load needs, from measured costs of I/Os.
 //!
-//! The model: an I/O costs a fixed time and a time per byte, and a write whose data the target has to ask for
-//! (R2T) a fixed time more. They are fitted by least squares to measured costs, none below zero, each point
-//! weighted by the inverse of its cost, so that small I/Os count as much as large ones. The error is what the fit leaves unexplained plus how noisy the points were themselves.
-//! Invariant: no figure is given beyond a fit of at least two sizes.
+//! The model: an I/O costs a fixed time and a time per byte, and a write whose data the target has to request
+//! (R2T) an additional fixed time. They are fitted by least squares to measured costs, none below zero, each
+//! point weighted by the inverse of its cost, so that small I/Os count as much as large ones. The error is
+//! the residual of the fit plus the noise of the points. Invariant: no figure is given without a fit of at
+//! least two sizes.
 
 mod measured;
 mod solve;

@@ -1,7 +1,7 @@
-//! How runs compare: medians with their spread, and whether a difference is more than noise.
+//! Comparison of runs: medians with their spread, and whether a difference is more than noise.
 //!
-//! Invariant: the test makes no assumption about how figures are distributed (Mann-Whitney, exact for
-//! few runs), since those of shared machines are not normal.
+//! Invariant: the test makes no assumption about the distribution of figures (Mann-Whitney, exact for few
+//! runs), because those of shared machines are not normal.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
-//! Where processor time went, per core and per process, from the kernel's own counters.
+//! Processor time per core and per process, from the kernel's own counters.
 //!
-//! Texts come from outside (`/proc` of this machine or of another, read over ssh) and are parsed here.
-//! Invariant: a difference is taken only of two readings of the same cores; a counter that went back
-//! (a core that was offline) counts as nothing.
+//! The text is read elsewhere (`/proc` of this machine, or of another over ssh) and parsed here. Invariant:
+//! differences are computed only between two readings of the same cores; a counter that went back (a core
+//! that was offline) counts as nothing.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
-//! What follows from raw figures, as the papers derive it, and whether raw figures agree with each other.
+//! Figures derived from raw figures, as in the papers, and checks whether raw figures agree with each other.
 //!
-//! Invariant: every function is arithmetic and nothing else; a figure that its inputs do not allow is
-//! `None`, never zero.
+//! Invariant: every function is pure arithmetic; a figure that cannot be computed from its inputs is `None`,
+//! never zero.
 
 use serde::{Deserialize, Serialize};
 

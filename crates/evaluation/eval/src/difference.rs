@@ -1,8 +1,8 @@
-//! Two records held against each other: which figures of the same load got better or worse, and whether
-//! the two can be held against each other at all.
+//! Comparison of two records: which figures of the same load got better or worse, and whether the two are
+//! comparable at all.
 //!
-//! Invariant: only points of the same load are compared, figure by figure over their runs; what one record
-//! has and the other has not is named, never skipped in silence.
+//! Invariant: only points of the same load are compared, figure by figure over their runs; a point that only
+//! one record has is named, never skipped silently.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
-//! Latencies as they came, in few bytes: a histogram whose buckets grow with their values.
+//! Latencies in few bytes: a histogram whose buckets grow with their values.
 //!
-//! Invariant: a value lies in a bucket that is at most a 64th of it wide (or 1 ns), so any percentile is
-//! right within 1.6 %; count, sum, minimum and maximum are exact.
+//! Invariant: the width of a bucket is at most a 64th of its values (or 1 ns), so any percentile is right
+//! within 1.6 %; count, sum, minimum and maximum are exact.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,10 @@
-//! Does the time of processes hold what interrupts took? That depends on how a kernel was built.
+//! Whether the time of processes includes interrupts, which depends on the kernel's configuration.
 //!
-//! With `CONFIG_IRQ_TIME_ACCOUNTING` a kernel takes the time of hard and soft interrupts from the process that they
-//! interrupted; without, the process is charged with it. `/proc/stat` has that time apart in both cases. A process
-//! cannot have more than its cores' user and system time unless interrupts are in it, so a record tells which it is.
-//! Invariant: interrupts are added to a cost only where they are known to be apart.
+//! With `CONFIG_IRQ_TIME_ACCOUNTING` a kernel subtracts the time of hard and soft interrupts from the
+//! interrupted process; without it, the process is charged. `/proc/stat` shows that time separately in both
+//! cases. A process cannot have more than its cores' user and system time unless interrupts are included, so
+//! a record shows which case it is. Invariant: interrupts are added to a cost only if they are known to be
+//! separate.
 
 use crate::record::{End, EndUsage, Record, Run};
 

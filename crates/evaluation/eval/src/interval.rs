@@ -1,6 +1,6 @@
-//! A figure with what its last digit leaves open.
+//! A printed figure with the range that its last digit leaves open.
 //!
-//! Invariant: `low <= high`, neither is NaN; arithmetic on intervals holds every value that the same
+//! Invariant: `low <= high`, neither is NaN; arithmetic on intervals contains every value that the same
 //! arithmetic on members would give.
 
 use std::fmt;

@@ -1,10 +1,10 @@
-//! Evaluation of block storage over Ethernet: which target and which initiator give how many I/Os for
-//! how much processor, and how steady the latency is.
+//! Evaluation of block storage over Ethernet: how many I/Os each target and initiator performs for how much
+//! processor time, and how steady the latency is.
 //!
-//! Here is what needs no load to be run: distributions ([`Histogram`]), when a system is steady
-//! ([`steady`]), how runs compare ([`compare`]), where processor time went ([`cpu`]), what follows
-//! from raw figures ([`derived`]), and what the papers printed ([`published`]). Invariant: a figure that
-//! follows from others is computed from them each time, and checked against them; none is kept.
+//! This crate has everything that needs no running load: distributions ([`Histogram`]), steady state
+//! ([`steady`]), comparison of runs ([`compare`]), processor time ([`cpu`]), derived figures ([`derived`]),
+//! and the papers' figures ([`published`]). Invariant: a derived figure is computed each time, and checked
+//! against its inputs; none is stored.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,7 +1,7 @@
-//! What a run is written down as: raw figures, and all that is needed to judge and to repeat them.
+//! The record of a run: raw figures, and everything needed to judge and repeat them.
 //!
-//! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only
-//! raw figures are kept; all that follows from them ([`Point`]'s methods) is computed when it is shown.
+//! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only raw
+//! figures are stored; derived ones ([`Point`]'s methods) are computed for display.
 
 mod checked;
 mod figures;

@@ -1,7 +1,6 @@
-//! When a system is steady: SNIA Solid State Storage Performance Test Specification, 2.1.24 "Steady
-//! State": over a window of five rounds the tracked figure's range is at most 20 % of its average, and
-//! the straight line fitted to it by least squares rises or falls within the window by at most 10 % of
-//! the average.
+//! Steady state, by the SNIA Solid State Storage Performance Test Specification, 2.1.24: over a window of
+//! five rounds the tracked figure's range is at most 20 % of its average, and the straight line fitted to it
+//! by least squares changes within the window by at most 10 % of the average.
 
 /// Rounds that are looked at together.
 pub const WINDOW: usize = 5;

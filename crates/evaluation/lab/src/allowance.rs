@@ -1,7 +1,7 @@
-//! The time that an experiment was given, and what of it is left.
+//! The time given to an experiment, and what is left of it.
 //!
-//! Estimates are wrong on some machine: an experiment may take a quarter more, and then it ends. Invariant:
-//! without a given time nothing is ever left out.
+//! Estimates may be wrong: an experiment may take a quarter longer, and then it ends. Invariant: without a
+//! given time nothing is ever left out.
 
 use std::time::{Duration, Instant};
 

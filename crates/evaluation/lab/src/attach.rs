@@ -1,7 +1,7 @@
-//! `blockwire attach`: a volume made local, for programs that know no URLs.
+//! `blockwire attach`: a volume as a local disk, for programs that do not support URLs.
 //!
-//! Invariant: what it made is gone when its owner is dropped; if this process is killed, by the attachment's
-//! own guardian, who is told that nothing will be recovered.
+//! Invariant: an attachment ends when its owner is dropped. If this process is killed, the attachment's
+//! guardian ends it: its time-out for a recovery is zero.
 
 use std::cell::RefCell;
 use std::path::Path;

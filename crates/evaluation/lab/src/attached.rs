@@ -1,7 +1,7 @@
-//! A volume as a block device of this machine, and a file system on it.
+//! A volume as a local block device, with a file system.
 //!
-//! Invariant: devices, mounts and directories that were made here are gone when their owner is dropped,
-//! in the order in which they stand on each other.
+//! Invariant: devices, mounts and directories that were created here are removed when their owner is dropped,
+//! in the order of their dependencies.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! One load on volumes: the experiments that need nothing else.
 //!
-//! Invariant: every initiator machine has its share of threads, volumes and connections, and none is lost.
+//! Invariant: threads, volumes and connections are divided over all initiator machines, and none is lost.
 
 use eval::fio::{Amount, Direction, Job};
 use eval::preset::{Step, Wire};

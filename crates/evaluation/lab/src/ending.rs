@@ -1,7 +1,7 @@
-//! An end that was asked for from outside, as by a signal.
+//! An early end that was requested from outside, as by a signal.
 //!
-//! Whatever waits gives up, so that all owners are dropped and undo what they did. Invariant: once an end
-//! was asked for nothing is started any more, and nothing that undoes is refused.
+//! All waits give up, so that all owners are dropped and clean up. Invariant: after the request nothing is
+//! started any more, except clean-up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! What a machine is, as far as it bears on figures.
+//! Properties of a machine that affect figures.
 //!
-//! Invariant: what cannot be found out is left out; nothing is guessed.
+//! Invariant: unknown properties are left out; nothing is guessed.
 
 use eval::record::Machine;
 

@@ -1,4 +1,5 @@
-//! Exports of Linux's own targets, by the names that a run made them with: are they there, and how are they taken away.
+//! Exports of Linux's own targets, by the names that a run gave them: whether they exist, and how they are
+//! removed.
 
 use std::io;
 use std::path::Path;

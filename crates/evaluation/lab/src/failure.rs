@@ -1,4 +1,4 @@
-//! Why something could not be done, in words for the person who asked for it.
+//! Why something could not be done, as a message for the user.
 
 use std::fmt;
 

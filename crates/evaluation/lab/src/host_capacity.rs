@@ -1,4 +1,4 @@
-//! What this machine has to give to an evaluation.
+//! The resources of this machine for an evaluation.
 
 use std::time::Duration;
 

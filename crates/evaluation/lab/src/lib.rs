@@ -1,8 +1,8 @@
-//! Where evaluations run: systems under test, the places and links they run on, and what is seen of them.
+//! Runs evaluations: systems under test, the machines and links on which they run, and measurements.
 //!
-//! [`eval`] says what is measured and how it is judged; this crate does it: [`Link`] makes hosts and what
-//! lies between, [`target`] and [`initiator`] start systems, [`Watch`] looks at processors, and
-//! [`Runner`] takes a plan's steps in turn and gives a record. Invariant: all that was started, made or
+//! [`eval`] defines what is measured and how it is judged; this crate does it. [`Link`] makes hosts and the
+//! network between them, [`target`] and [`initiator`] start systems, [`Watch`] measures processors, and
+//! [`Runner`] takes a plan's steps in turn and returns a record. Invariant: everything started, made or
 //! changed for a step is ended, removed or undone when its owner is dropped.
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
-//! What lies between target and initiators: loopback, or virtual interfaces between namespaces.
+//! The network between target and initiators: loopback, or virtual interfaces between namespaces.
 //!
-//! Each initiator machine is a namespace with an interface of its own to the target's. Invariant: what a
-//! [`Link`] made is gone when it is dropped, and it touches nothing that it did not make.
+//! Each initiator machine is a namespace with its own interface to the target's. Invariant: everything that a
+//! [`Link`] made is removed when it is dropped, and it touches nothing else.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What a person sees while an evaluation runs.
+//! Progress shown while an evaluation runs.
 //!
-//! On a terminal, one line that is drawn again; elsewhere, a line for each step. Invariant: nothing goes
-//! to standard output, which is the results'.
+//! On a terminal, one line that is redrawn; elsewhere, a line per step. Invariant: standard output is for
+//! results only.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! What a run makes outside of its directory, as the list in that directory has it.
+//! What a run creates outside of its directory, as listed in that directory.
 //!
-//! Invariant: what a list names is ours only if its name carries the run's token.
+//! Invariant: an entry of a list is ours only if its name contains the run's token.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! One load while it runs: all initiator machines at once, both ends looked at while figures count.
+//! Runs one load: all initiator machines at once, and measures both ends while figures count.
 //!
-//! Invariant: processors are looked at when every machine's figures count and until the first machine's
-//! cease to, and are scaled to the time of the figures; a look that came late is said to have.
+//! Invariant: processors are measured from when every machine's figures count until the first machine's stop
+//! counting, and are scaled to the time of the figures; a late measurement is marked as late.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -1,7 +1,7 @@
 //! Several kinds of traffic over one link at once: iSCSI, NVMe/TCP and a plain stream.
 //!
-//! Each kind is measured alone and with the others, over the same link and for the same time. Invariant:
-//! all kinds begin within the ramp of the first, so that figures are of the time in which all run.
+//! Each kind is measured alone and with the others, over the same link and for the same time. Invariant: all
+//! kinds begin within the ramp of the first, so that figures cover the time in which all run.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
-//! Where a command runs: on this machine, in a network namespace of it, or on another machine over ssh.
+//! Where a command runs: on this machine, in one of its network namespaces, or on another machine over ssh.
 //!
-//! Invariant: a word of a command reaches the program as it stands, wherever it runs; nothing is
-//! expanded by a shell on the way.
+//! Invariant: arguments of a command reach the program unchanged, wherever it runs; no shell expands them.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;

@@ -1,6 +1,6 @@
 //! A process that the harness started: its output as lines, its id, its end.
 //!
-//! Invariant: a process does not outlive its [`Process`]; nothing else is ever ended.
+//! Invariant: a process does not outlive its [`Process`]; no other process is ever ended.
 
 use std::collections::VecDeque;
 use std::fmt;

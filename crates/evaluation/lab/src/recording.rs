@@ -1,4 +1,4 @@
-//! A record while it is made: how it begins, what is added, and what can be said only at its end.
+//! A record while it is being made: its beginning, its points, and values known only at its end.
 
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};

@@ -1,8 +1,8 @@
-//! What an evaluation that was killed could not undo, and its removal by a later one.
+//! What a killed evaluation left behind, and its removal by a later one.
 //!
-//! Invariant: only that is touched which a run of ours made: it is on the list in the run's own directory,
-//! which belongs to this user, lets no other user in to write, and holds a marker that the run had locked
-//! until it died. A name alone proves nothing.
+//! Invariant: only things that a run of ours created are touched: they are on the list in the run's own
+//! directory, which belongs to this user, is not writable by others, and holds a marker that the run had
+//! locked until it died. A name alone is no proof.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! Who runs experiments: the systems that are known, their processors and machines, and where files go.
+//! Runs experiments: the known systems, their processors and machines, and the directory for files.
 
 use std::path::PathBuf;
 

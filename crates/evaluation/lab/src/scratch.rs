@@ -1,9 +1,9 @@
-//! The one directory of a run for temporary files, and the list of what the run makes elsewhere.
+//! The one directory of a run for temporary files, and the list of what the run creates elsewhere.
 //!
-//! Invariant: the directory is ours alone (mode 0700) under a name that nobody can foretell, made exclusively;
-//! a marker in it is locked (flock(2)) for as long as the run lives, so that a later run knows a dead one by
-//! the lock, not by a process id. Whatever lies elsewhere carries the directory's token in its name and is
-//! written into the list before it is made.
+//! Invariant: the directory is private (mode 0700) under an unpredictable name, created exclusively. A marker
+//! in it is locked (flock(2)) for as long as the run lives, so that a later run recognizes a dead one by the
+//! lock, not by a process id. Anything created elsewhere carries the directory's token in its name and is
+//! listed before it is created.
 
 use std::fs::File;
 use std::io::{Read, Write};

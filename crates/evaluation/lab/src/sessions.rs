@@ -1,7 +1,7 @@
-//! Whose a session or a controller of Linux's initiators is: the run's own carry a name that nobody else has.
+//! Which sessions and controllers of Linux's initiators belong to a run: they carry a unique name.
 //!
-//! Sessions of open-iscsi are over an interface of the run's, controllers of NVMe are a host's of the run's
-//! (its host identifier). Invariant: nothing else is ended or forgotten.
+//! Sessions of open-iscsi use an interface of the run, NVMe controllers its host identifier. Invariant: no
+//! other session is ended or removed.
 
 use crate::Failure;
 use crate::place::Place;

@@ -1,6 +1,6 @@
-//! SPDK's programs, wherever it was built: `$SPDK_DIR`.
+//! SPDK's programs, in `$SPDK_DIR`.
 //!
-//! Nothing of it is part of this project; `tests/bench/spdk.sh` fetches and builds it.
+//! SPDK is not part of this project; `tests/bench/spdk.sh` fetches and builds it.
 
 use crate::Failure;
 use crate::place::Place;

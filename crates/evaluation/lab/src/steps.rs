@@ -1,7 +1,7 @@
-//! A plan's steps in turn, and the record that comes of them.
+//! Runs a plan's steps in turn, and makes the record.
 //!
 //! Invariant: systems that are compared get the same volumes, filled with the same bytes, and the same
-//! offsets; what went wrong is in the record's notes, never a point without runs.
+//! offsets; failures are in the record's notes, never a point without runs.
 
 use std::time::{Duration, Instant};
 

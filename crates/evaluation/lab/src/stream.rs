@@ -1,8 +1,8 @@
-//! A plain TCP stream, as much as goes: the traffic that block I/O shares a link with.
+//! A plain TCP stream at full speed: traffic that shares a link with block I/O.
 //!
-//! A sender writes what it has again and again; a receiver reads and forgets. Both say on standard error
-//! what [`crate::initiator`] hears. Invariant: bytes are counted where they arrive, and the receiver tells
-//! the sender at the end, so that what sits in queues is not counted as sent.
+//! A sender repeats the same data; a receiver discards it. Both report events on standard error for
+//! [`crate::initiator`]. Invariant: bytes are counted where they arrive, and the receiver tells the sender at
+//! the end, so that data in queues is not counted as sent.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

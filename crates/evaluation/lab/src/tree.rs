@@ -1,7 +1,7 @@
-//! Removal of a directory of ours with all that is in it, and of nothing else.
+//! Removes one of our directories with everything in it, and nothing else.
 //!
-//! Invariant: no symbolic link is followed and no mount is entered, a bind mount included: each directory is
-//! opened below the one that holds it by openat2(2), which refuses both.
+//! Invariant: no symbolic link is followed and no mount is entered, including bind mounts: each directory is
+//! opened relative to its parent by openat2(2), which refuses both.
 
 use std::ffi::CStr;
 use std::fs::File;

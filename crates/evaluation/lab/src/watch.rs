@@ -1,7 +1,7 @@
-//! What processors, processes and the network stack did between two moments, on one machine.
+//! Activity of processors, processes and the network stack between two moments, on one machine.
 //!
-//! Texts of `/proc` are read where the processes run and parsed by [`eval::cpu`]. Invariant: a
-//! [`CpuSample`] is one moment: what it gives is only used as a difference to another of the same watch.
+//! Text of `/proc` is read where the processes run and parsed by [`eval::cpu`]. Invariant: a [`CpuSample`] is
+//! one moment: it is only used as a difference to another of the same watch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Other people's targets and initiators, started and driven where they are installed.
+//! Third-party targets and initiators, started and driven if they are installed.
 //!
-//! What is not installed is said and passed over: `tests/setup.sh eval` installs what Debian has, and
-//! `SPDK_DIR` says where SPDK was built.
+//! Missing ones are reported and skipped: `tests/setup.sh eval` installs what Debian has, and `SPDK_DIR` says
+//! where SPDK was built.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Answers requests of a storage protocol's sizes from memory, with no protocol at all.
+//! Answers requests of a storage protocol's sizes from memory, without a protocol.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

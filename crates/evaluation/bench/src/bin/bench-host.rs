@@ -1,5 +1,5 @@
-//! Compares this project's initiator with libiscsi's and, where it was built, SPDK's client on the same
-//! target, and with the bare requester.
+//! Compares our initiator with libiscsi's, with SPDK's client if it is built, and with the bare requester, on
+//! the same target.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,5 +1,5 @@
-//! Compares Blockwire over NVMe/TCP with the bare responder and, where it was built, with SPDK, under
-//! one load generator, and under SPDK's own client.
+//! Compares Blockwire over NVMe/TCP with the bare responder, and with SPDK if it is built, under one load
+//! generator and under SPDK's own client.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,5 +1,5 @@
-//! An association with an NVMe/TCP controller, without authentication, on blocking sockets: the
-//! admin queue that is set up and kept, and the I/O queues that join it.
+//! An association with an NVMe/TCP controller, without authentication, on blocking sockets: the admin queue
+//! that is set up and kept, and the I/O queues that join it.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! iSCSI (RFC 7143), as little of it as a load needs: READ (10) and WRITE (10) with immediate data,
-//! R2T, Data-In with the status on it or behind it, and an answer to the target's pings.
+//! The minimum of iSCSI (RFC 7143) for a load: READ (10) and WRITE (10) with immediate data, R2T, Data-In
+//! with the status on it or after it, and an answer to the target's pings.
 
 use std::collections::HashMap;
 use std::io;

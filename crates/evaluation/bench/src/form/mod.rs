@@ -1,4 +1,4 @@
-//! What stands on the wire: the bare form, iSCSI, or NVMe/TCP.
+//! The bytes on the wire: the bare form, iSCSI, or NVMe/TCP.
 
 pub mod association;
 pub mod bare;

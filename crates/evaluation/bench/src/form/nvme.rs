@@ -1,5 +1,5 @@
-//! NVMe/TCP, as little of it as a load needs: Read and Write, data in capsules and behind R2Ts,
-//! C2HData with the command's end on it or behind it. No digests, no SQ flow control.
+//! The minimum of NVMe/TCP for a load: Read and Write, data in capsules and after R2Ts, C2HData with the
+//! completion on it or after it. No digests, no SQ flow control.
 
 use std::io;
 

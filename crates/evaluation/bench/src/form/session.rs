@@ -1,4 +1,4 @@
-//! An iSCSI session as a load needs it: one connection, its numbers, and the commands that it carries.
+//! A minimal iSCSI session for a load: one connection, its numbers, and the commands that it carries.
 
 use iscsi::wire::{CommandFlags, Itt, Lun, Pdu, ScsiCommand, Sn};
 

@@ -1,7 +1,7 @@
-//! fio's words on the command line, among the verb's own options.
+//! fio's options on the command line, among the verb's own.
 //!
-//! Invariant: what is no option of `bench` and looks like one is handed to fio's parser, which refuses
-//! what it does not know; nothing is dropped.
+//! Invariant: an unknown option is passed to fio's parser, which refuses what it does not know; nothing is
+//! dropped.
 
 /// The words that stand between the verb and its own options: clap would not know them. Everything that is
 /// no option of `bench` and looks like one is fio's.

@@ -1,8 +1,8 @@
-//! Files and block devices of this machine, as the load generator drives them: past the page cache.
+//! Local files and block devices as volumes of the load generator, bypassing the page cache.
 //!
-//! They are driven by the code that serves them as volumes ([`backends::File`]), on a world of their own.
-//! Invariant: nothing is written to what this machine itself, or another process of ours, is using; also not to what
-//! another only reads. So each is opened and locked once, and all threads drive that one.
+//! The code that serves them as volumes ([`backends::File`]) drives them, on a separate world. Invariant:
+//! nothing is written to a file or device that this machine, or another of our processes, uses, even if the
+//! other only reads it. So each is opened and locked once, and all threads use that one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};

@@ -1,8 +1,8 @@
-//! `blockwire bench`: load on remote volumes, in fio's words.
+//! `blockwire bench`: load on remote volumes, with fio's options.
 //!
-//! Workers ([`eval::load`]) decide what starts when; each thread (`share`) drives its share of them over
-//! sessions or queues of its own, and `status` watches them. Invariant: processor time is that of the
-//! span in which figures count.
+//! Workers ([`eval::load`]) decide what starts when. Each thread (`share`) drives its share of them over its
+//! own sessions or queues, and `status` reports them. Invariant: processor time is that of the span in which
+//! figures count.
 
 mod arguments;
 mod disk;

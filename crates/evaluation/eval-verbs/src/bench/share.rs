@@ -1,6 +1,6 @@
-//! One thread of the load generator: its workers, their memory, and the loop that moves them on.
+//! One thread of the load generator: its workers, their memory, and the loop that drives them.
 //!
-//! Invariant: what is measured is counted by the worker, from completions alone.
+//! Invariant: the worker counts figures, from completions alone.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};

@@ -1,8 +1,8 @@
-//! What a load says while it runs, for programs: one JSON object a line on standard error.
+//! Status of a running load, for programs: one JSON object per line on standard error.
 //!
 //! `{"event":"begin"}` when figures begin to count, `{"event":"progress",...}` four times a second,
-//! `{"event":"end"}` when they cease to. Invariant: threads only store counts that they have anyway; the
-//! clock is read and lines are written by a thread that does no I/O.
+//! `{"event":"end"}` when they stop counting. Invariant: load threads only store counts that they have
+//! anyway; a thread that does no I/O reads the clock and writes the lines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

@@ -1,4 +1,4 @@
-//! What a load came to, for people and for programs.
+//! The results of a load, for people and for programs.
 
 use std::fmt::Write;
 

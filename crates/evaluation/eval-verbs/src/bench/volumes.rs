@@ -1,7 +1,7 @@
-//! The volumes that a thread of the load generator uses: remote ones, disks of this machine, own memory.
+//! The volumes that a thread of the load generator uses: remote ones, local disks, own memory.
 //!
-//! `local:SIZE` is memory of this process, read and written by copying, with no network and no target:
-//! what remote I/O is compared with. Invariant: every operation that is taken ends once.
+//! `local:SIZE` is memory of this process, read and written by copying, without network or target, for
+//! comparison with remote I/O. Invariant: every accepted operation ends once.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `blockwire eval list`: the presets, each with its paper, the place in it, and what it printed.
+//! `blockwire eval list`: the presets, each with its paper, the place in it, and its figures.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! `blockwire eval`: which target and which initiator give how many I/Os for how much processor, and how
+//! `blockwire eval`: how many I/Os each target and initiator performs for how much processor time, and how
 //! steady the latency is.
 //!
-//! Each verb stands in a file of its own. Invariant: what is judged, drawn and computed comes from the crate
-//! `eval`; here are files, arguments and exit codes.
+//! Each verb has its own file. Invariant: all judging, drawing and computing is in the crate `eval`; this
+//! module has files, arguments and exit codes.
 
 mod compare;
 mod exchange;

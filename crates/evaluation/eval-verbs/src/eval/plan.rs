@@ -1,5 +1,4 @@
-//! `blockwire eval plan`: how many cores, links and connections a load needs, from what I/Os were measured
-//! to cost.
+//! `blockwire eval plan`: how many cores, links and connections a load needs, from measured costs of I/Os.
 
 use std::fmt::Write;
 use std::path::PathBuf;

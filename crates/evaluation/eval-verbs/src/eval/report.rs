@@ -1,4 +1,4 @@
-//! `blockwire eval report`: a run as people read it.
+//! `blockwire eval report`: a run as a report.
 
 use std::path::{Path, PathBuf};
 

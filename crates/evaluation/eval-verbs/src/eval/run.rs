@@ -1,7 +1,7 @@
 //! `blockwire eval run`: an experiment on this machine, and its report.
 //!
-//! Invariant: whatever ends it, what was measured until then is written down once the first step is done,
-//! and nothing that was started stays ([`signals`](super::signals)).
+//! Invariant: however it ends, results are written once the first step is done, and everything that was
+//! started is stopped ([`signals`](super::signals)).
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,8 +1,8 @@
-//! How an evaluation ends when it is told to by a signal.
+//! How a signal ends an evaluation.
 //!
-//! The first one ends it in order: systems, mounts and links are taken down, and what was measured is
-//! written. Another ends it at once. Invariant: a signal that the caller ignores stays ignored (nohup, jobs
-//! in the background).
+//! The first one ends it in order: systems, mounts and links are taken down, and results are written. Another
+//! ends it at once. Invariant: a signal that the caller ignores stays ignored (nohup, jobs in the
+//! background).
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! `blockwire eval stream`: a plain TCP stream, the traffic that `unified-wire` and a congested link need.
+//! `blockwire eval stream`: a plain TCP stream, for `unified-wire` and for congested links.
 //!
-//! Invariant: the figures are printed once, as JSON; events go to standard error as those of `bench` do.
+//! Invariant: the figures are printed once, as JSON; events go to standard error, in the form of `bench`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

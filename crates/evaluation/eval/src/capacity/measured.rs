@@ -1,6 +1,6 @@
-//! What a record says I/Os cost: a series of sizes for each pair of systems and load.
+//! Measured costs of I/Os in a record: a series of sizes for each pair of systems and load.
 //!
-//! Invariant: a series holds points that differ in their size only.
+//! Invariant: points of a series differ in their size only.
 
 use super::{Cost, is_asked};
 use crate::compare::Spread;

@@ -1,7 +1,7 @@
-//! Least squares with no coefficient below zero.
+//! Least squares without negative coefficients.
 //!
-//! There are three terms, so each choice of those that are not zero is solved. Invariant: what is given is, of
-//! all choices without a negative coefficient, the one that leaves least unexplained.
+//! There are three terms, so each choice of non-zero ones is solved. Invariant: the result has the smallest
+//! residual of all choices without a negative coefficient.
 
 use super::Cost;
 

@@ -1,5 +1,5 @@
-//! Iometer's configuration (`.icf`, version 1.1.0): keys begin with an apostrophe, values with a tab. A
-//! worker for each volume, an access specification for each load; Iometer runs through them in turn.
+//! Iometer's configuration (`.icf`, version 1.1.0): keys begin with an apostrophe, values with a tab. There
+//! is a worker for each volume and an access specification for each load; Iometer runs them in turn.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! Experiments as files of other tools: fio's job file, vdbench's parameter file, Iometer's
-//! configuration, HammerDB's script.
+//! Experiments as files of other tools: fio's job file, vdbench's parameter file, Iometer's configuration,
+//! HammerDB's script.
 //!
-//! What a tool cannot do as the preset says is a comment in its file. Invariant: a file is complete: the
-//! tool runs it as it stands once the volumes' names are right.
+//! Settings that a tool does not support are comments in its file. Invariant: a file is complete: the tool
+//! runs it unchanged once the volumes' names are right.
 
 mod fio;
 mod hammerdb;

@@ -1,5 +1,5 @@
-//! vdbench's parameter file: storage definitions, then workloads, then runs, as its users' guide wants
-//! them. Threads of a storage definition are the I/Os in flight on it.
+//! vdbench's parameter file: storage definitions, then workloads, then runs, as its users' guide requires.
+//! Threads of a storage definition are the I/Os in flight on it.
 
 use std::fmt::Write;
 

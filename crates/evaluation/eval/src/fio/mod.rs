@@ -1,7 +1,7 @@
-//! fio's words: job files and command lines, as they stand in papers and in users' scripts.
+//! fio's job files and command lines, as papers and users' scripts have them.
 //!
-//! What a word asks for is done, or noted as without meaning here ([`Note`]), or refused with its place
-//! ([`ScriptError`]); nothing is ignored in silence. Invariant: a [`Script`] can be run as it stands.
+//! Each option takes effect, or is reported as meaningless here ([`Note`]), or refused with its place
+//! ([`ScriptError`]); none is ignored silently. Invariant: a [`Script`] can be run without further changes.
 
 mod error;
 mod read;

@@ -1,4 +1,4 @@
-//! What each of fio's words means for a job.
+//! The meaning of each fio option for a job.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! fio's JSON: `--output-format=json`, which has percentiles, or `json+`, which has every bin of latency.
+//! fio's JSON: `--output-format=json`, which has percentiles, or `json+`, which has every latency bin.
 //!
-//! Members are those of fio's documentation ("JSON output"). Jobs that share a name and a group are one load.
+//! Members are those of fio's documentation ("JSON output"). Jobs with the same name and group are one load.
 
 use std::collections::BTreeMap;
 

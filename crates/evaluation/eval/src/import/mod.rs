@@ -1,6 +1,6 @@
 //! Results of other tools as records: fio's JSON, vdbench's flat file and summary.
 //!
-//! Invariant: what a tool did not write down stays unknown; nothing is made up from what it did.
+//! Invariant: values that a tool did not write stay unknown; nothing is made up.
 
 mod fio;
 mod vdbench;

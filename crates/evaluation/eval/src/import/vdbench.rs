@@ -1,7 +1,7 @@
-//! vdbench's results: `flatfile.html`, a table whose columns are named, and `summary.html`, text for people.
+//! vdbench's results: `flatfile.html`, a table with named columns, and `summary.html`, text for people.
 //!
 //! Both give means, standard deviation and maximum of response times, in milliseconds, and no percentiles. A
-//! run's averages leave its first interval out (`avg_2-60`).
+//! run's averages omit its first interval (`avg_2-60`).
 
 use super::{About, ImportError};
 use crate::preset::word;

@@ -1,12 +1,12 @@
-//! Load without I/O: which I/O is to be started when, and what it took.
+//! Load without I/O: which I/O starts when, and how long it took.
 //!
-//! A [`Worker`] is one thread of a [`Job`]: who runs it asks [`Worker::poll`] what to do and tells
-//! [`Worker::done`] when it was done. Time comes in with each call. Invariants:
+//! A [`Worker`] is one thread of a [`Job`]: its driver asks [`Worker::poll`] what to do and reports
+//! completions to [`Worker::done`]. Each call gets the time. Invariants:
 //! - The same job, seed and volumes give the same I/Os in the same order, however long each takes.
-//! - With a rate, latency counts from the moment at which the I/O was meant to start, so a target that
-//!   stalls is charged for all that waited (no coordinated omission). I/Os start in the order of the mix: one
-//!   was not meant to start before those ahead of it, nor while its worker thought.
-//! - At most `depth` I/Os are out.
+//! - With a rate, latency counts from the intended start of the I/O, so a stalled target is charged for all
+//!   that waited (no coordinated omission). I/Os start in the order of the mix: the intended start of one is
+//!   not before those ahead of it, nor during its worker's think time.
+//! - At most `depth` I/Os are in flight.
 
 mod offsets;
 mod pattern;

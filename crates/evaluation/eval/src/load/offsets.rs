@@ -1,7 +1,7 @@
-//! Where the next I/O goes, and whether it reads or writes.
+//! The offset and direction of the next I/O.
 //!
-//! Invariant: sequences depend on the seed and nothing else; with `covers`, every block comes exactly
-//! once before [`Offsets::next`] says that all have come.
+//! Invariant: sequences depend only on the seed; with `covers`, every block comes exactly once before
+//! [`Offsets::next`] reports that all have come.
 
 use super::IoKind;
 use crate::fio::{Direction, Job};

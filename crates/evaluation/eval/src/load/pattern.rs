@@ -1,7 +1,6 @@
-//! Payload that says where it belongs, so that a block that was lost, misplaced or torn is told apart.
+//! Payload that contains its own location, so that a lost, misplaced or torn block is recognized.
 //!
-//! Every 512 bytes begin with where they belong and with the seed of what wrote them; the rest follows
-//! from both.
+//! Every 512 bytes begin with their location and the seed of their writer; the rest is derived from both.
 
 use super::offsets::Random;
 

@@ -1,4 +1,4 @@
-//! Making of a preset what the machine can do.
+//! Scales a preset to the machine.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The experiments of the papers, as plans that can be run on the machine at hand.
+//! The experiments of the papers, as plans for this machine.
 //!
-//! A [`Preset`] says what a paper did. [`plan`] makes of it what this machine can do and says every
-//! change that it made; nothing is made smaller in silence. Invariant: a plan's steps name the same load
-//! for every pair of systems, in an order in which the systems take turns.
+//! A [`Preset`] describes what a paper did. [`plan`] scales it to this machine and reports every change;
+//! nothing is made smaller silently. Invariant: a plan's steps name the same load for every pair of systems,
+//! in an order in which the systems take turns.
 
 mod error;
 mod fit;

@@ -1,5 +1,5 @@
-//! How long a plan takes: what starting, filling and connecting cost beside the loads' own time, and which
-//! order of steps costs least of it.
+//! How long a plan takes: starting, filling and connecting in addition to the loads' own time, and which
+//! order of steps costs least.
 
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
-//! What five papers printed, and whether it adds up.
+//! The figures of five papers, and whether they are consistent.
 //!
-//! The figures are data (`data/published.toml`), each with the place where it stands in its paper. A
-//! derived figure is never taken for granted: its relation to the others is data too, and [`check`]
-//! computes it again over all that the printed digits leave open. What cannot be reconciled is a
-//! [`Slip`].
+//! The figures are data (`data/published.toml`), each with its place in the paper. A derived figure is not
+//! trusted: its relation to the others is data too, and [`check`] recomputes it over the range of the printed
+//! digits. A contradiction is a [`Slip`].
 
 mod relation;
 

@@ -1,4 +1,4 @@
-//! How printed figures depend on each other, and which of them cannot all be right.
+//! How printed figures depend on each other, and which of them contradict each other.
 
 use std::fmt;
 

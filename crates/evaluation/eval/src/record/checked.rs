@@ -1,8 +1,8 @@
-//! Figures that a record may hold. A record comes from a file that anybody may have written, or from another
-//! tool's figures; reports, comparisons and charts then take it as it is.
+//! Valid figures of a record. A record may come from any file, or from another tool's figures; reports,
+//! comparisons and charts then use it without further checks.
 //!
-//! Invariant: what is read or written passed [`Record::check`]: every figure is finite and not negative, and none
-//! is so large or so small that what is computed of several is not.
+//! Invariant: records that were read or written passed [`Record::check`]: every figure is finite and not
+//! negative, and none is so large or so small that a computed figure would not be.
 
 use std::fmt;
 

@@ -1,6 +1,8 @@
-//! What follows from the runs of a load: figures of each run, their spread over rounds, and ratios to another load's.
+//! Figures derived from the runs of a load: figures of each run, their spread over rounds, and ratios to
+//! another load's.
 //!
-//! Invariant: what a run does not tell is absent, not zero; a percentile is of all runs' latencies together.
+//! Invariant: a value that a run does not report is absent, not zero; a percentile is of all runs' latencies
+//! together.
 
 use super::{End, EndUsage, Point, Run};
 use crate::Histogram;

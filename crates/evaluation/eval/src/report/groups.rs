@@ -1,4 +1,4 @@
-//! What stands together in a chart: the systems that carried one kind of load under one setting.
+//! What is shown in one chart: the systems that carried one kind of load under one setting.
 //!
 //! Invariant: a system has the same name and the same colour wherever it is shown.
 

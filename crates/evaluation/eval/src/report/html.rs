@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing else.
+//! The report as one self-contained HTML file.
 
 use std::fmt::Write;
 

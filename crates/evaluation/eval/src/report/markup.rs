@@ -1,4 +1,4 @@
-//! What HTML is made of: text that is escaped, and tables.
+//! Building blocks of HTML: escaped text, and tables.
 
 use std::fmt::Write;
 

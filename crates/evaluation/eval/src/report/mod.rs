@@ -1,7 +1,7 @@
-//! A record as people read it: HTML (one file, works offline), Markdown, CSV.
+//! A record as a report: HTML (one file, works offline), Markdown, CSV.
 //!
-//! Invariant: a report shows nothing that is not in its record, in the published figures, or computed
-//! from them; what is not known is shown as a dash, never as zero.
+//! Invariant: a report shows only what its record and the published figures contain, or what is computed from
+//! them; an unknown value is shown as a dash, never as zero.
 
 mod chart;
 mod charts;

@@ -1,7 +1,7 @@
-//! What the paper printed, beside what was measured here.
+//! The paper's figures beside the measured ones.
 //!
-//! Invariant: a printed figure is shown as it was printed, with where it stands; a measured one stands beside
-//! it only where it is the same figure of the same experiment.
+//! Invariant: a printed figure is shown as printed, with its place; a measured one is shown beside it only if
+//! it is the same figure of the same experiment.
 
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
-//! The summary: what came of it, in words that need no chart.
+//! The summary: the results as sentences.
 //!
-//! Invariant: a sentence that holds systems against each other says so if their runs do not tell them apart.
+//! Invariant: a sentence that compares systems says so if their runs do not distinguish them.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Figures as text: as many digits as count, sizes, times.
+//! Figures as text: significant digits, sizes, times.
 
 use crate::bootstrap::Ratio;
 use crate::compare::Spread;

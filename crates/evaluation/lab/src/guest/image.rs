@@ -1,4 +1,4 @@
-//! What a guest boots: a kernel of a distribution, and an initramfs of this machine's own programs.
+//! A guest's boot image: a kernel of a distribution, and an initramfs of this machine's own programs.
 //!
 //! The archive is cpio's "new ASCII" form (Documentation/driver-api/early-userspace/buffer-format.rst).
 //! Invariant: nothing is installed or changed; the kernel is found, not fetched.

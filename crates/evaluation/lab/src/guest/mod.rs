@@ -1,10 +1,10 @@
-//! The experiment with a virtual machine: its disk is a volume of a target on the same host, over TCP or by
+//! The experiment with a virtual machine: its disk is a volume of a target on the same host, over TCP or
 //! shared memory.
 //!
-//! Over TCP the disk is QEMU's own (its iSCSI initiator, libiscsi), as the paper's hypervisor had the
-//! initiator and its machine a para-virtual disk. By shared memory `blockwire attach --via vhost-user`
-//! serves the machine's queues. fio runs in the machine. Invariant: figures from a machine whose processor
-//! is emulated are marked as such in every point.
+//! Over TCP the disk is QEMU's own (its iSCSI initiator, libiscsi). This corresponds to the paper, where the
+//! hypervisor had the initiator and the machine a para-virtual disk. Over shared memory `blockwire attach
+//! --via vhost-user` serves the machine's queues. fio runs in the machine. Invariant: figures from a machine
+//! with an emulated processor are marked as such in every point.
 
 mod image;
 mod scale;

@@ -1,6 +1,6 @@
-//! How large the experiment with a virtual machine is on this host.
+//! The size of the virtual-machine experiment on this host.
 //!
-//! Invariant: whatever is not as in the paper is said in a note.
+//! Invariant: every difference from the paper is in a note.
 
 use std::time::Duration;
 

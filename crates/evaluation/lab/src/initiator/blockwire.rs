@@ -1,4 +1,4 @@
-//! This project's load generator: `blockwire bench`.
+//! Our load generator: `blockwire bench`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

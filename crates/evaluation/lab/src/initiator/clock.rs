@@ -1,6 +1,6 @@
-//! Programs that say nothing while they run: when their figures count is told by the clock.
+//! Programs that print nothing while they run: the clock decides when their figures count.
 //!
-//! Invariant: processors are looked at while figures count and never after: the end is told a little early.
+//! Invariant: processors are measured only while figures count: the end is assumed a little early.
 
 use std::time::{Duration, Instant};
 

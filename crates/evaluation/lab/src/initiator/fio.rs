@@ -1,9 +1,9 @@
 //! fio, on volumes that `blockwire attach` makes local.
 //!
-//! Ways: `ublk` (block devices), `fuse` (files, with loop devices over them where that is allowed), `nbd`
-//! (fio's own NBD engine on a Unix socket). Each volume has an `attach` of its own, with one session. Its
-//! load begins with its line "Starting", figures count after the ramp. Processor time is that of all
-//! processes: both sides of the device are the initiator.
+//! Methods: `ublk` (block devices), `fuse` (files, with loop devices over them where that is allowed), `nbd`
+//! (fio's NBD engine on a Unix socket). Each volume has its own `attach`, with one session. Its load begins
+//! with its line "Starting", figures count after the ramp. Processor time is that of all processes: both
+//! sides of the device are the initiator.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

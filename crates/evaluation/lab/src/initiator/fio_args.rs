@@ -1,4 +1,4 @@
-//! A load in fio's words, which fio and `blockwire bench` both take.
+//! A load as fio options, which fio and `blockwire bench` both accept.
 
 use eval::fio::{Amount, Direction, Job, Rate};
 use eval::preset::word;

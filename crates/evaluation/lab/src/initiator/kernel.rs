@@ -1,9 +1,9 @@
 //! Linux's own initiators: open-iscsi and nvme-cli make block devices, and fio uses them.
 //!
-//! They work in the kernel, so processor time is that of the initiator's cores, who used it. open-iscsi
-//! reaches what the machine's own network reaches, not what a network namespace does. Sessions are ended
-//! and forgotten when the load is over. Invariant: a session, a record or a controller that was there before is
-//! another's: it is neither used, replaced nor ended, and a volume that is in use by it is refused.
+//! They work in the kernel, so processor time is that of the initiator's cores, whatever used it. open-iscsi
+//! reaches the machine's own network, not a network namespace. Sessions are ended and removed when the load
+//! is over. Invariant: a session, record or controller that existed before is foreign: it is not used,
+//! replaced or ended, and a volume that it uses is refused.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

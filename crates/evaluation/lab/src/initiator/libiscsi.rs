@@ -1,8 +1,8 @@
 //! libiscsi's load generator, `iscsi-perf`: reads over one session, in user space.
 //!
-//! One process for each session. It tells its mean rate alone, over all of its time and without a ramp, so
-//! latencies stay unknown; random reads begin at any block of the volume. Its load begins with its line
-//! "will run for", which it prints when it is connected, and lasts for whole seconds.
+//! One process per session. It reports only its mean rate, over all of its time and without a ramp, so
+//! latencies stay unknown; random reads begin at any block of the volume. Its load begins with its line "will
+//! run for", which it prints when it is connected, and lasts for whole seconds.
 
 use std::time::{Duration, Instant};
 

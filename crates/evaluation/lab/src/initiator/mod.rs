@@ -1,8 +1,8 @@
-//! Initiators that the harness sets to work, each with the same load.
+//! Initiators that the harness runs, each with the same load.
 //!
-//! An [`Initiator`] runs a load to its end and says when figures begin and cease to count, so that
-//! processors are looked at over the same time. Invariant: figures are those that the initiator itself
-//! counted; what it does not tell is absent, not zero.
+//! An [`Initiator`] runs a load to its end and reports when figures begin and stop counting, so that
+//! processors are measured over the same time. Invariant: figures are those that the initiator itself
+//! counted; values that it does not report are absent, not zero.
 
 mod blockwire;
 mod clock;

@@ -1,8 +1,8 @@
 //! SPDK's load generator for NVMe/TCP, `spdk_nvme_perf`, which polls.
 //!
-//! Its load begins with its line "Launching workers", figures count after whole seconds of warming up and
-//! for whole seconds; it says nothing meanwhile. Latencies are those of its own histogram (buckets of 1 part
-//! of 128). I/Os in flight are shared by the volumes, or by its threads if those are more.
+//! Its load begins with its line "Launching workers". Figures count after whole seconds of warming up and for
+//! whole seconds; it prints nothing meanwhile. Latencies are those of its own histogram (buckets of 1 part of
+//! 128). I/Os in flight are divided over the volumes, or over its threads if those are more.
 
 use std::time::Duration;
 

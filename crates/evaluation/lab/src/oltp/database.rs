@@ -1,10 +1,10 @@
-//! Database servers: each a process of its own, with its own data directory and socket and no network.
+//! Database servers: each a separate process, with its own data directory and socket and no network.
 //!
-//! Who connects is known by the kernel's word (a socket's peer credentials): root alone gets in. A socket lies
-//! in a directory that only the server's own user may enter.
+//! The kernel identifies a client (a socket's peer credentials): only root is admitted. A socket is in a
+//! directory that only the server's own user may enter.
 //!
-//! Invariant: nothing of a database server that the machine may run is used or changed: no configuration
-//! file is read, and no directory of its is touched.
+//! Invariant: a database server that the machine may run is not used or changed: none of its configuration
+//! files is read, and none of its directories is touched.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

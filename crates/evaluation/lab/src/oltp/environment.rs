@@ -1,5 +1,5 @@
-//! All that stands for one pair of systems: the target, and for each database its volumes, device, file
-//! system and server.
+//! The environment of one pair of systems: the target, and for each database its volumes, device, file system
+//! and server.
 //!
 //! Invariant: fields are dropped in their order: servers before file systems, these before devices, these
 //! before the target.

@@ -1,6 +1,7 @@
-//! The load on a database: transactions in the manner of TPC-C by sysbench, and what it prints about them.
+//! The load on a database: TPC-C-like transactions by sysbench, and its output.
 //!
-//! What users do is in `orders.lua`. Invariant: what is not in its output is an error that names what was looked for, never a zero.
+//! `orders.lua` defines what users do. Invariant: a value missing from its output is an error that names it,
+//! never a zero.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! The database experiment: servers on striped remote volumes, users who do a fixed number of transactions.
 //!
-//! Every database has volumes, a file system, a server and users of its own, as each initiator machine of
-//! the paper had. File system caches are dropped every second while users work. Invariant: systems that are
-//! compared do the same number of transactions, from the same seed, on tables that were made again; a run that
-//! was ended before it had done them is a point of its own, and says so.
+//! Every database has its own volumes, file system, server and users, as each initiator machine of the paper
+//! had. File system caches are dropped every second while users work. Invariant: systems that are compared do
+//! the same number of transactions, from the same seed, on newly made tables; a run that was ended early is a
+//! separate point, and says so.
 
 mod database;
 mod environment;

@@ -1,6 +1,6 @@
-//! How large the database experiment is on this machine.
+//! The size of the database experiment on this machine.
 //!
-//! Invariant: whatever is not as in the paper is said in a note.
+//! Invariant: every difference from the paper is in a note.
 
 use std::time::Duration;
 

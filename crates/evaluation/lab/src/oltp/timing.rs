@@ -1,7 +1,7 @@
-//! How much work fits the time: transactions for each user, and when a run is ended before it has done them.
+//! How much work fits the time: transactions for each user, and when a run is ended early.
 //!
-//! Invariant: what the first system on a database server can do in its part of the time is what all others do
-//! on that server.
+//! Invariant: the amount that the first system on a database server can do in its part of the time is the
+//! amount for all others on that server.
 
 use std::time::Duration;
 

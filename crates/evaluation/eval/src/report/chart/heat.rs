@@ -1,4 +1,4 @@
-//! How busy each core was: a row for each system, a cell for each core.
+//! Busy cores: a row for each system, a cell for each core.
 
 use std::fmt::Write;
 

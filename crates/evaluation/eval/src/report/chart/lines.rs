@@ -1,4 +1,4 @@
-//! Lines over places in order, as the papers draw throughput and processor use against I/O size.
+//! Lines over ordered categories, as the papers draw throughput and processor use against I/O size.
 
 use std::fmt::Write;
 

@@ -1,7 +1,6 @@
 //! Charts as inline SVG: no script, colours by style sheet, readable in light, dark and in print.
 //!
-//! Invariant: a chart says in `data-points` how many values it shows, and a value that is not known
-//! leaves a gap.
+//! Invariant: a chart says in `data-points` how many values it shows, and an unknown value leaves a gap.
 
 mod heat;
 mod lines;
