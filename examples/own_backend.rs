@@ -1,9 +1,9 @@
-//! A backend of one's own: a volume that keeps in a map what was written, and reads zeroes elsewhere.
+//! Your own backend: a volume that keeps written blocks in a map, and reads zeroes elsewhere.
 //!
-//! What it shows: the contract of [`Backend`]. It takes operations and gives each back exactly once, with its memory.
-//! It never blocks, reads no clock and starts no thread: one that needs a disk asks the world for it by `poll_disk`.
-//! Ranges, reservations, order and atomicity are the [`Gate`]'s business. So this program needs no server to try it:
-//! it drives a gate as a server does. To serve it, put it in the place of `Ram` in `serve.rs`.
+//! It shows the contract of [`Backend`]: take operations and return each exactly once, with its memory. A
+//! backend never blocks, reads no clock and starts no thread; one that needs a disk requests operations by
+//! `poll_disk`. The [`Gate`] handles ranges, reservations, order and atomicity. So this program needs no
+//! server: it drives a gate as a server does. To serve the backend, use it instead of `Ram` in `serve.rs`.
 //!
 //! `cargo run -p blockwire-examples --example own_backend`
 

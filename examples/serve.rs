@@ -1,10 +1,10 @@
-//! Serves a volume of 64 MiB in memory over iSCSI and NVMe/TCP.
+//! Serves a RAM volume of 64 MiB over iSCSI and NVMe/TCP.
 //!
-//! What it shows: a target is a [`Shard`] per core, a volume, and what is offered to whom ([`Exports`]). The reactor
-//! brings threads and sockets. Here there is one shard.
+//! It shows that a target is a [`Shard`] per core, a volume, and [`Exports`], which say what is offered to
+//! which hosts. The reactor provides threads and sockets. Here there is one shard.
 //!
-//! `cargo run -p blockwire-examples --example serve`, then in another shell
-//! `blockwire info iscsi://127.0.0.1:3260/iqn.2026-11.io.blockwire:example/0`. Ctrl-C ends it.
+//! `cargo run -p blockwire-examples --example serve`, then in another shell `blockwire info
+//! iscsi://127.0.0.1:3260/iqn.2026-11.io.blockwire:example/0`. Ctrl-C ends it.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Both ends of an NVMe/TCP queue, driven without a socket.
+//! Both ends of an NVMe/TCP queue, without a socket.
 //!
-//! What it shows: a protocol connection is a state machine. It says what it wants to receive and to send (`poll_recv`,
-//! `poll_send`), is told what has happened (`handle_recv`, `handle_written`, `handle_sent`), and tells what it means
-//! (`poll_event`). What moves the bytes is a *world*: io_uring, the simulator, or the function `carry` here. iSCSI
-//! sessions keep the same traits ([`stream::Connection`], [`stream::Target`]).
+//! It shows that a protocol connection is a state machine. It says what it wants to receive and to send
+//! (`poll_recv`, `poll_send`), takes completions (`handle_recv`, `handle_written`, `handle_sent`), and
+//! reports events (`poll_event`). A *world* moves the bytes: io_uring, the simulator, or here the function
+//! `carry`. iSCSI sessions implement the same traits ([`stream::Connection`], [`stream::Target`]).
 //!
-//! The host reads 4 KiB. What commands mean is not the connection's business, so this program plays the server.
+//! The host reads 4 KiB. A connection does not execute commands, so this program plays the server.
 //!
 //! `cargo run -p blockwire-examples --example session`
 

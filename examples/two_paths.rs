@@ -1,10 +1,11 @@
 //! Reads a remote volume over two paths, one over iSCSI and one over NVMe/TCP, and loses one of them.
 //!
-//! What it shows: several URLs of one volume, joined by commas, are its paths. The initiator knows by the UUID that
-//! both lead to the same volume, and an operation whose path is lost goes by the other. The caller does nothing for it.
+//! It shows that several URLs of one volume, joined by commas, are its paths. The initiator knows by the UUID
+//! that both lead to the same volume. An operation whose path is lost is retried on the other, without help
+//! of the caller.
 //!
-//! The two targets of this program share one disk in memory, so that one of them can be stopped. Targets that share a
-//! disk without sharing its reservations are good for an example only.
+//! The two targets of this program share one RAM disk, so that one of them can be stopped. Targets that share
+//! a disk without sharing its reservations are for an example only.
 //!
 //! `cargo run -p blockwire-examples --example two_paths`
 

@@ -1,4 +1,4 @@
-//! Every known attack is a test: `docs/attacks.md` names for each row the tests that hold it, and they exist.
+//! Every known attack has a test: `docs/attacks.md` names the tests of each row, and they exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

@@ -1,9 +1,9 @@
 //! tshark as a second opinion on a capture of iSCSI or NVMe/TCP traffic.
 //!
-//! tshark dissects the capture; this check adds up, for each direction of each TCP connection, the
-//! lengths of the PDUs that it saw (48 bytes, additional header segments, data padded to four bytes,
-//! digests: RFC 7143 §11.2; over NVMe/TCP PLEN counts all of it, NVMe-TCP §3.6.2) and compares them with the bytes that TCP carried. One byte that is no
-//! part of a dissected PDU makes the sums differ. Malformed packets and expert errors are findings.
+//! tshark dissects the capture. For each direction of each TCP connection, this check adds up the lengths of
+//! the PDUs (48 bytes, additional header segments, data padded to four bytes, digests: RFC 7143 §11.2; over
+//! NVMe/TCP PLEN includes all of it, NVMe-TCP §3.6.2) and compares the sum with the bytes that TCP carried.
+//! One byte outside of a dissected PDU makes them differ. Malformed packets and expert errors are findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Every place in the code that a page names, as `shelf/crate/src/file.rs:function`, is there.
+//! Every place in the code that a page names, as `folder/crate/src/file.rs:function`, exists.
 //!
 //! Paths are relative to `crates/`, or to the root of the tree.
 

@@ -1,10 +1,11 @@
-//! The layers of the workspace: which crate depends on which, and where what is dangerous may stand.
+//! The layers of the workspace: which crate depends on which, and where `unsafe`, clocks, threads and locks
+//! are allowed.
 //!
-//! The table names every direct dependency of every crate: one that is not named is refused, and one
-//! that is named without being used as well. Dependencies point down only; development dependencies
-//! are free. ARCHITECTURE.md shows the table as it stands here. `unsafe` stands in the crates that
-//! touch memory, rings or foreign code; below the worlds nothing reads a clock, starts a thread,
-//! prints or locks, so that the same code runs in production and in simulation.
+//! The table names every direct dependency of every crate: one that is not named is refused, and so is one
+//! that is named but not used. Dependencies point down only; development dependencies are free.
+//! ARCHITECTURE.md has the same table. `unsafe` is allowed in the crates that touch memory, rings or foreign
+//! code. Below the worlds no code reads a clock, starts a thread, prints or locks, so that the same code runs
+//! in production and in simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,9 +1,9 @@
-//! Results of libiscsi's test tool (`iscsi-test-cu`), united over several kinds of logical unit.
+//! Results of libiscsi's test tool (`iscsi-test-cu`), combined over several kinds of logical unit.
 //!
-//! CUnit counts a skipped test as passed, so the printed `[SKIPPED]` lines decide. A test counts as
-//! run if it ran to its end un-skipped on at least one kind, and as failed if it failed on any. The
-//! list of tests comes from the tool itself; a test that left no result is a finding. The expected
-//! results stand in a file, a ratchet: worse than there is a finding, better is told.
+//! CUnit counts a skipped test as passed, so the printed `[SKIPPED]` lines decide. A test counts as run if it
+//! ran to its end without being skipped on at least one kind, and as failed if it failed on any. The list of
+//! tests comes from the tool itself; a test without a result is a finding. The expected results are in a
+//! file: a worse result is a finding, a better one is reported.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
-//! Licences of everything that is built in, against a short list; and crates present twice.
+//! Licences of all dependencies, against a short list; and crates present twice.
 //!
-//! `cargo deny` does this too and knows advisories, but takes minutes to compile; this check costs
-//! one `cargo metadata`, so it runs on every change. `deny.toml` holds the same list.
+//! `cargo deny` does this too and knows advisories, but takes minutes to compile. This check costs one `cargo
+//! metadata`, so it runs on every change. `deny.toml` holds the same list.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Every link within the tree leads somewhere: the file is there, and so is the heading.
+//! Every link within the tree is valid: the file exists, and so does the heading.
 
 use std::path::{Component, Path, PathBuf};
 

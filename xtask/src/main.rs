@@ -1,7 +1,7 @@
-//! Checks that run in CI: what cargo and clippy cannot see.
+//! Checks that run in CI, in addition to cargo and clippy.
 //!
-//! `cargo run -p xtask -- CHECK [ARG]...`; each check prints nothing but a summary line when all is
-//! well, and every finding otherwise. Exit codes: 0 success, 1 findings, 2 usage.
+//! `cargo run -p xtask -- CHECK [ARG]...`; each check prints only a summary line if all is well, and every
+//! finding otherwise. Exit codes: 0 success, 1 findings, 2 usage.
 #![forbid(unsafe_code)]
 
 mod attacks;

@@ -1,4 +1,4 @@
-//! The Markdown pages of the tree, and what in them is prose: code blocks are blanked, lines keep their numbers.
+//! The Markdown pages of the tree, and their prose: code blocks are blanked, lines keep their numbers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `cargo metadata`, reduced to what the checks ask of it.
+//! `cargo metadata`, reduced to what the checks need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

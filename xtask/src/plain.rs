@@ -1,7 +1,7 @@
-//! Plain technical English: words that have a usual one, and sentences that are too long.
+//! Plain technical English: unusual words, and sentences that are too long.
 //!
-//! Words are looked for in pages and in what Rust files say to people: comments of items and strings. Reports of
-//! evaluations are left out: they are records. Sentences are counted on the two pages that everyone reads first.
+//! Words are searched in pages, and in comments of items and strings of Rust files. Reports of evaluations
+//! are excluded, because they are records. Sentences are counted on the two pages that everyone reads first.
 
 use std::path::Path;
 

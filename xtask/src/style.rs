@@ -1,5 +1,5 @@
-//! Cheap marks of unfinished or unportable work, over all files that git knows; and words and sentences that make a
-//! text hard to read.
+//! Signs of unfinished or unportable work, in all files of the repository; and words and sentences that make
+//! a text hard to read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

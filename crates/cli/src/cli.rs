@@ -1,7 +1,7 @@
-//! The command line: what clap parses, and nothing that acts.
+//! The command line for clap: parsing only.
 //!
-//! The verbs and options are a contract (scripts depend on them). What the contract names and this
-//! version cannot do is a usage error that says so.
+//! The verbs and options are a contract (scripts depend on them). An option that this version does not
+//! support is a usage error that says so.
 
 use std::{ffi::OsString, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! The options that all verbs of a running daemon share.
+//! Options shared by all verbs of a running daemon.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! `blockwire iscsictl`: the options of Chelsio's tool of that name, on a running daemon.
 //!
-//! The options are those of iscsictl(8) of July 2013. What it can do and this one cannot is a usage error
-//! that names what to use; nothing is taken and not done.
+//! The options are those of iscsictl(8) of July 2013. An unsupported one is a usage error that names a
+//! replacement; none is accepted without effect.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! `blockwire host key`: a secret for DH-HMAC-CHAP, drawn into a file that nobody else can read
-//! (NVMe Base §8.3.5.5.8). The secret is printed nowhere.
+//! `blockwire host key`: writes a random secret for DH-HMAC-CHAP to a file that no other user can read (NVMe
+//! Base §8.3.5.5.8). The secret is never printed.
 
 use std::{
     fs::File,

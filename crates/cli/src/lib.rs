@@ -1,6 +1,6 @@
-//! The command line as a library: what is parsed, what each verb does, what is printed, exit codes.
+//! The command line as a library: arguments, verbs, output, exit codes.
 //!
-//! Invariant: nothing is decided here that a daemon or an initiator could decide; verbs ask the crates below.
+//! Invariant: verbs decide nothing that a daemon or an initiator could decide; they call the crates below.
 
 #![forbid(unsafe_code)]
 

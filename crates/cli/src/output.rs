@@ -1,4 +1,4 @@
-//! Answers for people: aligned columns; and for programs: the same values as JSON.
+//! The daemon's answers: aligned columns for people, and the same values as JSON for programs.
 
 mod access;
 

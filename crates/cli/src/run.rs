@@ -1,4 +1,4 @@
-//! Runs one command line: the only place that knows the terminal, signals and exit codes together.
+//! Runs one command line: the only place that combines the terminal, signals and exit codes.
 
 use std::{
     ffi::OsString,

@@ -1,4 +1,4 @@
-//! The binary as scripts see it: what it prints where, and its exit codes.
+//! The binary in scripts: its output, and its exit codes.
 
 use std::process::{Command, Output};
 

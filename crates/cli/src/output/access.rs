@@ -1,4 +1,4 @@
-//! Reservations, paths, subsystems and hosts for people.
+//! Tables of reservations, paths, subsystems and hosts.
 
 use super::{card, or_dash, table};
 use control::report::{

@@ -1,8 +1,8 @@
 //! `blockwire attach` and `blockwire detach`: a remote volume as a local block device.
 //!
 //! `attach` stays in the foreground and serves the device until it is told to stop; with `--daemon` it asks
-//! the running daemon to do that. Invariant: `--list` and `detach` find what either holds, and what a killed
-//! holder left.
+//! the running daemon to do that. Invariant: `--list` and `detach` find attachments of either, and those that
+//! a killed holder left.
 
 use std::path::{Path, PathBuf};
 use std::thread;

@@ -1,8 +1,9 @@
 //! `blockwire copy`: a volume to another, or to a file, or a file to a volume.
 //!
-//! Reads and writes are both in flight; holes are not read, and zeroes are not written but made. Invariants:
-//! - What the resume file says is done was flushed at the destination before it was written there.
-//! - A copy that is refused has changed nothing: all that refuses comes before [`Destination::begin`].
+//! Reads and writes are both in flight. Holes are not read; zeroes are created at the destination instead of
+//! written. Invariants:
+//! - Progress in the resume file was flushed at the destination before it was recorded.
+//! - A refused copy has changed nothing: all checks come before [`Destination::begin`].
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `blockwire discover` and `blockwire doctor`: what is there, and where it fails.
+//! `blockwire discover` and `blockwire doctor`: what a target offers, and where a connection fails.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! `blockwire info`: what a remote volume is.
+//! `blockwire info`: the properties of a remote volume.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What the command line does with volumes of other machines: the initiator's verbs.
+//! The initiator's verbs, for volumes of other machines.
 //!
-//! Each verb stands in a file of its own, its options beside what it does. Invariant: a verb leaves no
-//! session behind, and says in its exit code which kind of failure it met.
+//! Each verb has its own file, with its options. Invariant: a verb leaves no session behind, and its exit
+//! code tells the kind of failure.
 
 mod attach;
 mod copy;

@@ -1,7 +1,7 @@
 //! `blockwire read` and `blockwire write`: bytes of a volume to a pipe or file, and back.
 //!
-//! Invariant: what is refused has changed nothing. A file that is read into is looked at before and emptied
-//! when the first bytes have come; a volume that is written to is asked first whether all of it has room there.
+//! Invariant: a refused command has changed nothing. An output file is checked first and truncated when the
+//! first bytes have arrived; `write` first checks that all of the input fits into the volume.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};

@@ -1,4 +1,4 @@
-//! `blockwire reserve`: reservations of a remote volume, with the same words over both protocols.
+//! `blockwire reserve`: reservations of a remote volume, with the same terms over both protocols.
 
 use clap::{Args, ValueEnum};
 use client::{Nexus, Registration, ReservationOp, Reservations, Settings};

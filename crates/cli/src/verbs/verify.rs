@@ -1,4 +1,4 @@
-//! `blockwire verify`: whether two volumes, or a volume and a file, hold the same bytes.
+//! `blockwire verify`: whether two volumes, or a volume and a file, have the same contents.
 
 use clap::Args;
 use client::{Initiator, Settings};

@@ -1,4 +1,4 @@
-//! `blockwire bench` on a disk of this machine.
+//! `blockwire bench` on a local disk.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! docs/eval.md says what the code has: its table of presets is made from it.
+//! docs/eval.md matches the code: its table of presets is generated.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `eval run` that is ended before it is done.
+//! `eval run` that is ended early.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

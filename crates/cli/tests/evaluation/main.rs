@@ -1,4 +1,4 @@
-//! `blockwire eval` as scripts see it: what it prints where, what it writes, and its exit codes.
+//! `blockwire eval` in scripts: its output, its files, and its exit codes.
 
 mod compare;
 mod disk;

@@ -1,4 +1,4 @@
-//! Records that were never measured: what the verbs are tried with.
+//! Made-up records for tests of the verbs.
 
 use eval::Histogram;
 use eval::cpu::{Kinds, Usage};

@@ -1,7 +1,7 @@
 //! Every target with every initiator that is installed here, at the smallest scale.
 //!
-//! What is not installed is said and passed over: `tests/setup.sh eval` installs what Debian has, and
-//! `SPDK_DIR` says where SPDK was built.
+//! Missing ones are reported and skipped: `tests/setup.sh eval` installs what Debian has, and `SPDK_DIR` says
+//! where SPDK was built.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who gets in, who is sent elsewhere, and what the log says of it.
+//! Which hosts are admitted or redirected, and the log of it.
 
 use std::{net::TcpStream, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One volume over both protocols, and what the verbs say and do about it.
+//! One volume over both protocols, and the verbs for it.
 
 use iscsi::{
     chap::{Account, Algorithm, Secret},

@@ -1,4 +1,4 @@
-//! Files of Chelsio's target, served: what is offered is what they say, and the vendor's options work.
+//! Files of Chelsio's target, served: the targets match the files, and the vendor's options work.
 
 use std::{fs, net::SocketAddr, process::Output};
 

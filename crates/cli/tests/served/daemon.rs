@@ -1,4 +1,4 @@
-//! A running `blockwire serve` of its own, with its own state, on a port that the system chose.
+//! A separate `blockwire serve` for a test, with its own state, on a port that the system chose.
 
 use std::{
     fs,

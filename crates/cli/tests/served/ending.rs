@@ -1,4 +1,4 @@
-//! How it stops, and what is still there when it comes back.
+//! How the daemon stops, and what is still there after a restart.
 
 use std::{
     io::{self, Write},

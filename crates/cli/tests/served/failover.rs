@@ -1,5 +1,5 @@
-//! Paths that are cut, and paths whose state is changed, under load: no operation fails, nothing that was
-//! written is lost, and how long the volume stands still is measured.
+//! Paths are cut, and path states change, under load: no operation fails, no written data is lost, and the
+//! longest silence of the volume is measured.
 
 use std::{
     io::{Read, Write},

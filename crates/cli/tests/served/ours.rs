@@ -1,5 +1,5 @@
-//! What is ours and what is not: what other users can have root's processes do by files, links, sockets and notes
-//! of theirs. Only root can take their part; others see these tests pass at once.
+//! Attacks by other local users on processes of root, through files, links, sockets and records. Only root
+//! can act as them; for other users these tests pass at once.
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;

@@ -1,5 +1,5 @@
-//! The papers' command lines and job file as they are printed, on RAM volumes. Only the time is shorter, and
-//! the size of an I/O stands where the paper has a mark for it.
+//! The papers' command lines and job file as printed, on RAM volumes. Only the time is shorter, and the size
+//! of an I/O replaces the paper's placeholder.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Rules of placement: which core serves whom, and what is said of it.
+//! Placement rules: which core serves a connection, and the report of it.
 
 use crate::{
     daemon::{Place, cores, volume},

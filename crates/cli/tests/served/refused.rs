@@ -1,5 +1,5 @@
-//! Who is refused has changed nothing: each refusal of each verb that can destroy, with files and volumes byte for
-//! byte as before.
+//! A refused command has changed nothing: each refusal of each verb that can destroy data, with files and
+//! volumes compared byte for byte.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A daemon that serves several volumes as one: of other daemons, over either protocol, and its own.
+//! A daemon that serves several volumes as one: volumes of other daemons, over either protocol, and its own.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

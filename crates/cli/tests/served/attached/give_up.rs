@@ -1,4 +1,4 @@
-//! Nobody goes on with what a killed holder left.
+//! An attachment of a killed holder that is not recovered.
 
 use super::*;
 

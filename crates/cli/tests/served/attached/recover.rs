@@ -1,4 +1,4 @@
-//! Another holder goes on with what a killed one left.
+//! An attachment of a killed holder that another holder recovers.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Every verb of the command line: which ones write, and which test shows that a refused one has changed nothing.
+//! Every verb of the command line: which ones write, and which test shows that a refused one has changed
+//! nothing.
 
 use std::fs;
 
