@@ -162,7 +162,7 @@ pub enum Verb {
         /// The directory; it is created
         directory: PathBuf,
     },
-    /// Anything else: later verbs, and mistakes.
+    /// Anything else: later verbs, and errors.
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }
@@ -192,11 +192,11 @@ pub enum VolumeVerb {
         #[command(flatten)]
         daemon: DaemonArgs,
     },
-    /// Stop serving a volume; its file or device is not touched
+    /// Stop serving a volume; its file or device is not changed
     Delete {
         /// The volume
         name: String,
-        /// Even if initiators are using it
+        /// Delete it even if initiators use it
         #[arg(long)]
         force: bool,
         /// Which daemon.
@@ -225,8 +225,8 @@ pub enum VolumeVerb {
     },
     /// Change the size of a volume in use; initiators are notified
     #[command(
-        after_help = "At the next start a volume that was created at run time has this size again; one of the \
-        configuration has the size that it says there, or that of its file if it is larger."
+        after_help = "At the next start a volume created at run time has this size again. A volume of the \
+        configuration has the size written there, or that of its file if that is larger."
     )]
     Resize {
         /// The volume
@@ -272,7 +272,7 @@ pub enum HostVerb {
     /// Generate a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file
     #[command(after_help = KEY_HELP)]
     Key {
-        /// The hash that makes the secret a key of its host, and its length; none: it is used as it is
+        /// The hash that derives the host's key from the secret, and its length; none: the secret is the key
         #[arg(long, value_enum, default_value_t)]
         hash: KeyHash,
         /// The file; it must not exist, and only its owner will be able to read it
@@ -310,7 +310,7 @@ pub enum ReservationVerb {
 pub enum PathVerb {
     /// List the paths of all volumes
     List {
-        /// Of this volume only
+        /// Only this volume
         volume: Option<String>,
         /// Which daemon.
         #[command(flatten)]
@@ -325,10 +325,10 @@ pub enum PathVerb {
     Set {
         /// The volume
         volume: String,
-        /// By this port only, as `path list` numbers them
+        /// Only through this port, as numbered by `path list`
         #[arg(long)]
         port: Option<u16>,
-        /// By the ports of this portal group only
+        /// Only through ports of this portal group
         #[arg(long, value_name = "TAG", conflicts_with = "port")]
         group: Option<u16>,
         /// optimized, non-optimized, inaccessible, persistent-loss or transition
@@ -397,10 +397,10 @@ pub enum ConnectionVerb {
 /// Options of `stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// At once, without waiting for commands in flight
+    /// Stop at once, without waiting for commands in flight
     #[arg(long)]
     pub now: bool,
-    /// Return once the daemon has been told, before it has exited
+    /// Return as soon as the daemon has been told, before it has exited
     #[arg(long)]
     pub no_wait: bool,
     /// Which daemon.

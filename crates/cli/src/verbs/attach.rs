@@ -44,8 +44,8 @@ once. With --daemon it returns as soon as the running `blockwire serve` holds th
 files with secrets and the variables that the URL names.
 
 If the holder is killed, I/O waits until `attach --recover` recovers the device, or until the time-out has \
-passed; then it fails. FUSE needs Linux 6.9 for that. The next daemon at the same control socket goes on by itself \
-with what a daemon held.
+passed; then it fails. FUSE needs Linux 6.9 for that. The next daemon with the same control socket recovers \
+attachments of a daemon automatically.
 
 Examples:
   blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0
@@ -58,13 +58,13 @@ pub struct AttachArgs {
     /// The volume; several URLs joined by commas are its paths
     #[arg(required_unless_present = "list")]
     pub url: Option<SecretUrl>,
-    /// How: ublk (a kernel block device), fuse (a file, and a loop device over it where that is
+    /// Method: ublk (a kernel block device), fuse (a file, and a loop device over it where that is
     /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
-    /// The best that the machine offers unless given
+    /// Default: the best that the machine offers
     #[arg(long, value_name = "WAY", value_parser = recovery::via)]
     pub via: Option<Via>,
-    /// The directory (fuse), socket (nbd, vhost-user) or device (ublk: /dev/ublkbN) to make; one of its own
-    /// unless given
+    /// The directory (fuse), socket (nbd, vhost-user) or device (ublk: /dev/ublkbN) to
+    /// create. Default: an unused name
     #[arg(long, value_name = "PATH")]
     pub at: Option<PathBuf>,
     /// Have the running daemon hold it
@@ -74,17 +74,17 @@ pub struct AttachArgs {
     /// requests are issued again
     #[arg(long)]
     pub recover: bool,
-    /// With --recover --at /dev/ublkbN: even without a record of the device; it is taken for the URL's volume
+    /// With --recover --at /dev/ublkbN: without a record of the device; it is assumed to be the URL's volume
     #[arg(long, requires = "recover")]
     pub force: bool,
-    /// How long I/O waits for --recover if the holder is killed; 0: not at all. As long as an operation waits
-    /// for a path to the volume, unless given
+    /// How long I/O waits for --recover if the holder is killed; 0: not at all. By default as long as an
+    /// operation waits for a path to the volume
     #[arg(long, value_name = "TIME", value_parser = timeout, default_value = "120s")]
     pub timeout: Duration,
     /// Show all attachments, including those that wait for recovery
     #[arg(long, conflicts_with = "url")]
     pub list: bool,
-    /// The daemon's control socket, if it is not at its usual place
+    /// The daemon's control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Print JSON
@@ -101,10 +101,10 @@ pub struct DetachArgs {
     /// Do not wait for the device's users
     #[arg(long)]
     pub now: bool,
-    /// The daemon's control socket, if it is not at its usual place
+    /// The daemon's control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Print what ended as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -33,13 +33,13 @@ const SETTLE_EACH: Duration = Duration::from_secs(2);
   blockwire copy iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 db.img
   blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 --resume db.copy
 
-A new file of one bare word is named ./WORD, so that no volume's name is taken for one.")]
+Write a new file without a directory as ./NAME, so that the name of a volume is not taken for a file.")]
 pub struct CopyArgs {
     /// The source: a URL, or a file or device
     pub from: SecretUrl,
     /// The destination: a URL, or a file or device; its contents are overwritten
     pub to: SecretUrl,
-    /// Even if the destination seems to be in use: a mounted device, a file behind a loop device, a volume that
+    /// Write even if the destination seems to be in use: a mounted device, a file behind a loop device, a volume that
     /// is attached here or reserved by another host
     #[arg(long)]
     pub force: bool,
@@ -49,14 +49,14 @@ pub struct CopyArgs {
     /// Read and write every block, including holes and zeroes
     #[arg(long)]
     pub no_sparse: bool,
-    /// Compare both ends afterwards: the destination, where it is a file or device, as it lies on its medium and not
-    /// as this system's page cache has it
+    /// Compare both ends afterwards; a file or device is read from its medium, not from this system's page
+    /// cache
     #[arg(long)]
     pub verify: bool,
     /// Show no progress bar
     #[arg(long, short)]
     pub quiet: bool,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

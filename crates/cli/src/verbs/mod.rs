@@ -58,7 +58,7 @@ pub enum RemoteVerb {
     Read(plain::ReadArgs),
     /// Write bytes to a remote volume
     #[command(
-        after_help = "--offset must be a multiple of the block size. If the input ends within a block, the rest of the block is kept. \
+        after_help = "--offset must be a multiple of the block size. If the input ends within a block, the rest of the block is unchanged. \
 Everything is flushed before the command returns. For URLs see `blockwire info --help`."
     )]
     Write(plain::WriteArgs),
@@ -75,7 +75,7 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
     Attach(attach::AttachArgs),
     /// Remove a local block device that `attach` made
     Detach(attach::DetachArgs),
-    /// Hold on to an attachment whose holder is killed; `attach` starts it
+    /// Keep an attachment alive whose holder was killed; `attach` starts it
     #[command(hide = true)]
     Keep(recovery::KeepArgs),
     /// Run a load on remote volumes with fio's options, and measure it

@@ -29,16 +29,16 @@ pub struct ReadArgs {
     /// Where to begin, in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub offset: u64,
-    /// How much; to the end unless given
+    /// Number of bytes [default: to the end]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub length: Option<u64>,
-    /// Where to; to standard output unless given
+    /// Output file [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Even to a mounted device, or a file behind a loop device
+    /// Write even to a mounted device, or a file behind a loop device
     #[arg(long, requires = "output")]
     pub force: bool,
-    /// Print what was read as JSON; the bytes go to --output
+    /// Print the result as JSON; the data goes to --output
     #[arg(long, requires = "output")]
     pub json: bool,
 }
@@ -51,16 +51,16 @@ pub struct WriteArgs {
     /// Where to begin, in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub offset: u64,
-    /// How much; all there is unless given
+    /// Number of bytes [default: all of the input]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub length: Option<u64>,
-    /// Where the bytes come from; standard input unless given
+    /// Input file [default: standard input]
     #[arg(long, short, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Even if the volume seems to be in use: attached here, or reserved by another host
+    /// Write even if the volume seems to be in use: attached here, or reserved by another host
     #[arg(long)]
     pub force: bool,
-    /// Print what was written as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

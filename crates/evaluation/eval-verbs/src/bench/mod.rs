@@ -29,7 +29,7 @@ use process::stdout::say;
 
 /// `bench`
 #[derive(Debug, Args)]
-#[command(after_help = "Words are fio's, as --name=value or --name value behind the URLs; K is 1024:
+#[command(after_help = "Options are fio's, written --name=value or --name value after the URLs; K is 1024:
   --rw=read|write|randread|randwrite|rw|randrw  --bs=4k  --iodepth=32  --numjobs=1  --size=1g  --runtime=10
   --time_based  --rwmixread=70  --rate_iops=1000  --norandommap  --verify=crc32c  --ramp_time=1  ...
 Without any: 4 KiB random reads, 32 in flight, for 5 seconds. A job file of fio runs as it stands:
@@ -41,44 +41,44 @@ Examples:
   blockwire bench iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo/0
   blockwire bench nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1 --rw=randwrite --iodepth=128 --runtime=10
 
-Writing destroys what the volume holds; what somebody uses is written with --force only.")]
+Writes overwrite the volume; a volume in use needs --force.")]
 pub struct BenchArgs {
-    /// Volumes, each used in turn: URLs; file:PATH and /dev/NAME, disks of this machine; local:SIZE, this
-    /// process's own memory
+    /// Volumes, used in turn: URLs; file:PATH and /dev/NAME for local disks; local:SIZE for memory of this
+    /// process
     #[arg(required_unless_present = "job")]
     pub urls: Vec<SecretUrl>,
-    /// A job file of fio
+    /// A fio job file
     #[arg(long, value_name = "FILE", conflicts_with = "urls")]
     pub job: Option<PathBuf>,
-    /// Which volume a name in the job file, or in fio's command line, stands for
+    /// The volume for a name in the job file, or in fio's command line
     #[arg(long, value_name = "NAME=URL", value_parser = mapped)]
     pub map: Vec<(String, SecretUrl)>,
-    /// Write also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume
-    /// that is attached here or reserved by another host
+    /// Write even if it seems to be in use: a mounted device, a file behind a loop device, a volume that is
+    /// attached here or reserved by another host
     #[arg(long)]
     pub force: bool,
-    /// Threads of the load generator, each with connections of its own
+    /// Threads of the load generator, each with its own connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: u32,
-    /// Sessions or controllers that each thread has with every volume; its workers are dealt to them
+    /// Sessions or controllers per thread and volume; the thread's workers are distributed over them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub sessions: u32,
-    /// Processor that the first thread is bound to; the others follow
+    /// Processor of the first thread; the others use the following ones
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
-    /// How bytes are moved
+    /// I/O interface
     #[arg(long, value_enum, default_value = "auto")]
     pub io: IoWorld,
-    /// Look at memory for so many microseconds before sleeping
+    /// Poll for this many microseconds before sleeping
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub poll: u64,
-    /// Tell on standard error, a JSON object a line, when figures begin and cease to count, and progress
+    /// Print a JSON object per line on standard error: when figures begin and stop counting, and progress
     #[arg(long)]
     pub events: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// fio's words
+    /// fio's options
     #[arg(last = true)]
     pub words: Vec<String>,
 }

@@ -17,23 +17,23 @@ use process::stdout::say;
 #[derive(Debug, Args)]
 #[command(
     after_help = "A and B are records: a file, or a directory with a record.json. Each figure that both have is \
-compared over its runs: medians, the ratio of means with its 95 % interval (bootstrap over runs), and how likely such a \
-difference comes by chance if nothing changed (Mann-Whitney, exact for up to 20 runs, corrected for all loads by Holm). \
-Fewer than five runs each cannot tell.
+compared over its runs: medians, the ratio of means with its 95 % interval (bootstrap over runs), and the probability \
+of such a difference by chance (Mann-Whitney, exact for up to 20 runs, corrected for all loads by Holm). \
+It needs at least five runs each.
 
-Exit code 1: something of B got worse than A by more than the gate, and not by chance. 2: nothing could be compared, or \
-something is worse by more than the gate and there are too few runs to tell it from chance.
+Exit code 1: a figure of B is worse than A by more than the gate, and not by chance. 2: nothing could be compared, or \
+a figure is worse by more than the gate but there are too few runs to exclude chance.
 
 Examples:
   blockwire eval compare before/ after/
   blockwire eval compare main/record.json branch/record.json --gate 3% --json"
 )]
 pub struct CompareArgs {
-    /// The run that is the measure
+    /// The reference run
     a: PathBuf,
-    /// The run that is held against it
+    /// The run to compare with it
     b: PathBuf,
-    /// How much worse something may get
+    /// How much worse a figure may get
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
     gate: f64,
     /// Print JSON

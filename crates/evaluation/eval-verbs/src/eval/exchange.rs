@@ -40,7 +40,7 @@ enum Databases {
 /// `eval export`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The file is what one initiator machine does. It writes to the volumes v0, v1 ..., so each is named with --map.
+    after_help = "The file is the load of one initiator machine. It writes to the volumes v0, v1 ..., so name each with --map.
 
 Examples:
   blockwire eval export quick --as fio --map v0=/dev/nvme1n1 --out quick.fio
@@ -49,18 +49,18 @@ Examples:
   blockwire eval export demartek-oltp --as hammerdb --database mariadb --out oltp.tcl"
 )]
 pub struct ExportArgs {
-    /// Which experiment (see `eval list`)
+    /// The experiment (see `eval list`)
     preset: String,
-    /// Which tool it is for
+    /// The tool
     #[arg(long = "as", value_name = "TOOL", value_enum)]
     tool: As,
-    /// How a volume is called where the tool runs
+    /// The device or URL of a volume where the tool runs
     #[arg(long, value_name = "NAME=DEVICE|URL", value_parser = mapped)]
     map: Vec<(String, String)>,
-    /// Which database HammerDB loads
+    /// The database that HammerDB loads
     #[arg(long, value_enum, default_value_t)]
     database: Databases,
-    /// Where to [default: standard output]
+    /// The output [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -102,7 +102,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 /// `eval import`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Known are fio's JSON (--output-format=json, or json+ for every bin of latency) and vdbench's flatfile.html and \
+    after_help = "Reads fio's JSON (--output-format=json, or json+ with every latency bin) and vdbench's flatfile.html and \
 summary.html. Several files of the same load are its runs.
 
 Examples:
@@ -110,16 +110,16 @@ Examples:
   blockwire eval import output/flatfile.html --target array --initiator vdbench --out array/"
 )]
 pub struct ImportArgs {
-    /// Results, in the order in which they were made
+    /// Result files, in the order of their runs
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// What served the volumes
+    /// Name of the target
     #[arg(long, value_name = "NAME", default_value = "target")]
     target: String,
-    /// What used them
+    /// Name of the initiator
     #[arg(long, value_name = "NAME", default_value = "kernel")]
     initiator: String,
-    /// What carried it: iscsi, nvme-tcp, local
+    /// Protocol: iscsi, nvme-tcp, local
     #[arg(long, value_name = "NAME", default_value = "iscsi")]
     protocol: String,
     /// Connections
@@ -128,13 +128,13 @@ pub struct ImportArgs {
     /// MTU of the link in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// Which experiment they are of (see `eval list`)
+    /// Their experiment (see `eval list`)
     #[arg(long, value_name = "PRESET")]
     preset: Option<String>,
     /// Directory for the record [default: standard output]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Replace the record that is in the directory
+    /// Replace a record in the directory
     #[arg(long, requires = "out")]
     force: bool,
 }

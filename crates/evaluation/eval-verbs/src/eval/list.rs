@@ -19,11 +19,11 @@ const SHOWN: usize = 3;
 #[command(after_help = "Examples:
   blockwire eval list                    every preset, with the first of its paper's figures
   blockwire eval list nvme-tcp-latency   one preset, with all of them
-  blockwire eval list --slips            figures of the papers that do not add up")]
+  blockwire eval list --slips            figures of the papers that contradict each other")]
 pub struct ListArgs {
     /// One preset only, with all figures
     preset: Option<String>,
-    /// The figures that cannot be right, because others of the same paper contradict them
+    /// Figures that must be wrong, because others of the same paper contradict them
     #[arg(long, conflicts_with = "preset")]
     slips: bool,
     /// Print JSON

@@ -33,17 +33,17 @@ enum EvalVerb {
     List(list::ListArgs),
     /// Run an experiment on this machine and write its report
     Run(run::RunArgs),
-    /// Send or receive a plain TCP stream, as much as goes
+    /// Send or receive a plain TCP stream at full speed
     Stream(stream::StreamArgs),
-    /// Hold two runs against each other; exit code 1 if something got worse
+    /// Compare two runs; exit code 1 if something got worse
     Compare(compare::CompareArgs),
     /// Compute how many cores, links and connections a load needs, from a run
     Plan(plan::PlanArgs),
-    /// Show a run for people: a page with charts, tables, or its raw figures
+    /// Show a run as a page with charts, as tables, or as raw figures
     Report(report::ReportArgs),
     /// Write an experiment as a file of fio, vdbench, Iometer or HammerDB
     Export(exchange::ExportArgs),
-    /// Make a record of results of fio or vdbench
+    /// Convert results of fio or vdbench into a record
     Import(exchange::ImportArgs),
 }
 

@@ -20,16 +20,16 @@ const CONNECTIONS: u32 = 16_384;
 /// `eval plan`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "RUN is a record with at least two I/O sizes of the same load, for example of t6-100g-sweep. From it \
-come the processor time of an I/O and of a byte, for either end; the load that is asked for is computed from them.
+    after_help = "RUN is a record with at least two I/O sizes of the same load, for example of t6-100g-sweep. It \
+gives the processor time per I/O and per byte at either end, from which the requested load is computed.
 
 Examples:
   blockwire eval plan --link 100G --io 4K --iops 2.9M --from sweep/
   blockwire eval plan --link 400G --io 64K --iops 700K --from sweep/ --rw randwrite --mtu 1500 --fill 60%
-  blockwire eval plan --check --from sweep/      how well sizes are predicted that were left out of the fit"
+  blockwire eval plan --check --from sweep/      how well it predicts sizes that were left out of the fit"
 )]
 pub struct PlanArgs {
-    /// The run whose costs are taken
+    /// The run with the measured costs
     #[arg(long = "from", value_name = "RUN")]
     from: PathBuf,
     /// Bits per second of a link: 25G, 100G, 400G (decimal)
@@ -47,7 +47,7 @@ pub struct PlanArgs {
     /// Connections to spread the load over [default: as many as the measured ones would need]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
-    /// How full a core may be
+    /// Maximum utilization of a core
     #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = part)]
     fill: f64,
     /// Only this load of the run: randread, randwrite ...
@@ -62,7 +62,7 @@ pub struct PlanArgs {
     /// Only this protocol of the run: iscsi, nvme-tcp
     #[arg(long, value_name = "NAME")]
     protocol: Option<String>,
-    /// Leave each size out in turn and predict it from the others
+    /// Leave out each size in turn and predict it from the others
     #[arg(long, conflicts_with_all = ["io", "iops", "connections"])]
     check: bool,
     /// Print JSON

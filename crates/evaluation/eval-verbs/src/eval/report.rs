@@ -27,8 +27,8 @@ pub enum Format {
 /// `eval report`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "RUN is a record: a file, or a directory with a record.json. The page works offline, in light and dark, on a \
-phone and printed.
+    after_help = "RUN is a record: a file, or a directory with a record.json. The HTML page works offline, in light and dark \
+mode, on a phone and printed.
 
 Examples:
   blockwire eval report sweep/                         writes sweep/report.html
@@ -38,10 +38,10 @@ Examples:
 pub struct ReportArgs {
     /// The run
     run: PathBuf,
-    /// What to make of it
+    /// The format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-    /// Where to [default: html: report.html beside the record; others: standard output]
+    /// The output [default: html: report.html beside the record; others: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }

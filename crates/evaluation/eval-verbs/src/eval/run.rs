@@ -28,12 +28,12 @@ use process::stdout::say;
   blockwire eval run t6-100g-sweep --target blockwire,tgt --initiator blockwire,libiscsi
   blockwire eval run nvme-tcp-latency --scale 0.1 --wire loopback,1500,9000 --out /tmp/latency
   blockwire eval run demartek-oltp --target blockwire,tgt      (root; apt install mariadb-server-core
-                                                mariadb-client-core sysbench; postgresql if it is wanted)
+                                                mariadb-client-core sysbench; optionally postgresql)
   blockwire eval run t5-vm --scale 0.01         (apt install qemu-system-x86 qemu-block-extra busybox-static
                                                 fio kmod linux-image-cloud-amd64)
   blockwire eval run quick --url iscsi://10.0.0.1/iqn.2026-11.io.example:v/0   (writes to it!)")]
 pub struct RunArgs {
-    /// Which experiment (see `eval list`)
+    /// The experiment (see `eval list`)
     pub preset: String,
     /// How much of the paper's own size: auto (what fits the machine and --time), smallest (whether it works at
     /// all), or a part of 1
@@ -45,37 +45,37 @@ pub struct RunArgs {
     /// Initiators, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub initiator: Vec<String>,
-    /// Volumes that something else serves already: target `url`. They are written to
+    /// Volumes of an existing target, for target `url`; they are overwritten
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub url: Vec<String>,
     /// Directory for the report, the record and logs
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// How long all of it may take with --scale auto, in seconds
+    /// Total time with --scale auto, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(5..=604_800))]
     pub time: u64,
     /// Links between the ends, instead of the preset's: loopback, 1500, 9000 (virtual links of that MTU)
     #[arg(long, value_name = "LINK", value_delimiter = ',', value_parser = wire)]
     pub wire: Vec<Wire>,
-    /// Processors of the target, as 0,1; half of the machine's if not said
+    /// Processors of the target, as 0,1; default: half of the machine's
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub target_cores: Vec<usize>,
     /// Processors of the initiators
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub initiator_cores: Vec<usize>,
-    /// The machine that the target runs on, as ssh knows it; this program is copied there for the time
+    /// The target's machine, as an ssh destination; this program is copied there for the run
     #[arg(long, value_name = "HOST", requires = "target_address")]
     pub target_host: Option<String>,
-    /// The target's address, as initiator machines reach it
+    /// The target's address for initiator machines
     #[arg(long, value_name = "ADDRESS")]
     pub target_address: Option<String>,
-    /// Machines that initiators run on, as ssh knows them
+    /// Machines of initiators, as ssh destinations
     #[arg(long, value_name = "HOST", value_delimiter = ',', requires = "target_address")]
     pub initiator_host: Vec<String>,
-    /// Replace the record and the reports that are in the directory
+    /// Replace the record and reports in the directory
     #[arg(long, requires = "out")]
     pub force: bool,
-    /// ssh and its options. A password has no place here: let it use a key, or sshpass -f FILE
+    /// ssh and its options. Do not put a password here: use a key, or sshpass -f FILE
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub ssh: String,
     /// Print the record as JSON instead of tables
