@@ -98,6 +98,25 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
+    /// Counts one latency so many times. False, and nothing is counted: they are more than 64 bits count.
+    #[expect(clippy::indexing_slicing, reason = "there is a bucket for every number of 64 bits")]
+    #[must_use]
+    pub fn record_many(&mut self, ns: u64, count: u64) -> bool {
+        let Some(all) = self.count.checked_add(count) else { return false };
+        if count == 0 {
+            return true;
+        }
+        self.count = all;
+        // No more than all of them.
+        self.counts[bucket(ns)] += count;
+        self.sum = self.sum.saturating_add(u128::from(ns) * u128::from(count));
+        let square = u128::from(ns) * u128::from(ns);
+        self.squares = self.squares.saturating_add(square.saturating_mul(u128::from(count)));
+        self.min = self.min.min(ns);
+        self.max = self.max.max(ns);
+        true
+    }
+
     /// Of counts that were gathered elsewhere, each at a latency in nanoseconds, with the extremes, the mean
     /// and the standard deviation that were computed there from what was not yet rounded.
     ///
@@ -290,6 +309,18 @@ mod tests {
             assert_eq!(histogram.percentile_told(percent), Some(histogram.percentile(percent)), "{percent}");
         }
         assert_eq!(Histogram::default().percentile_told(0.0), None);
+    }
+
+    #[test]
+    fn many_at_once_are_as_many_one_by_one() {
+        let (mut one, mut many) = (Histogram::default(), Histogram::default());
+        for (ns, count) in [(7, 3), (1_000_000, 0), (5_000_000, 900), (7, 1)] {
+            (0..count).for_each(|_| one.record(ns));
+            assert!(many.record_many(ns, count));
+        }
+        assert_eq!(one, many);
+        assert!(!many.record_many(1, u64::MAX), "more than 64 bits count");
+        assert_eq!(one, many);
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Watch {
             let before = earlier.processes.get(pid).copied().unwrap_or_default();
             let (user, system) = times.since(&before, self.ticks);
             process = (process.0 + user, process.1 + system);
-            resident += times.resident * self.page;
+            resident = u64::saturating_add(resident, times.resident.saturating_mul(self.page));
         }
         if self.pids.is_empty() {
             process = by_cores(&usage);
@@ -251,7 +251,10 @@ fn packets(text: &str) -> Option<u64> {
         let Some((name, counts)) = line.split_once(':') else { continue };
         let counts: Vec<u64> = counts.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
         let (received, sent) = (*counts.get(1)?, *counts.get(9)?);
-        if name.trim() == "lo" { own += sent } else { others += received + sent }
+        let is_own = name.trim() == "lo";
+        let (sum, passed) =
+            if is_own { (&mut own, sent) } else { (&mut others, received.saturating_add(sent)) };
+        *sum = sum.saturating_add(passed);
     }
     Some(own.max(others))
 }

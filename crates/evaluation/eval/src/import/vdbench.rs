@@ -179,7 +179,8 @@ pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String),
         };
         let figure = |place: usize| -> Result<f64, ImportError> {
             let cell = cells.get(place).ok_or_else(|| bad_line(at, "it breaks off".to_owned()))?;
-            cell.parse().map_err(|_| bad_line(at, format!("\"{cell}\" is no figure")))
+            let figure = cell.parse().ok().filter(|figure: &f64| figure.is_finite());
+            figure.ok_or_else(|| bad_line(at, format!("\"{cell}\" is no figure")))
         };
         let averages = Averages {
             label: name.clone(),
@@ -262,6 +263,22 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
     fn a_damaged_figure_is_named_by_line() {
         let damaged = FLAT.replace("avg_2-2 9999988 100000.0", "avg_2-2 9999988 many");
         assert!(flat_file(&about(), &damaged).unwrap_err().to_string().contains("line 6: \"many\""));
+    }
+
+    #[test]
+    fn a_summary_without_a_rate_is_never_one_of_no_io() {
+        let text = "\
+16:24:31.001 Starting RD=rd1; I/O rate: 100; elapsed=3; For loops: None
+16:24:34.020     avg_2-3      103.0     0.10    1024  51.95    0.012    0.011    0.014     0.05     0.02    0.005    0.0   4.2   0.8
+";
+        assert_eq!(summary(&about(), text).unwrap().0[0].runs[0].ios, 206);
+        for (cell, name) in [("103.0", "rate"), (" 51.95", "read percentage"), ("  0.02", "maximum")] {
+            for figure in ["NaN", "inf"] {
+                let text = text.replace(cell, &format!(" {figure}"));
+                let why = summary(&about(), &text).map(drop).unwrap_err();
+                assert!(why.to_string().contains(figure), "{name}: {why}");
+            }
+        }
     }
 
     #[test]

@@ -170,8 +170,8 @@ fn read(text: &str) -> Result<LoadResult, Failure> {
             let Some(part) = job.get(kind) else { continue };
             let lacks = |what: &str| Failure::new(format!("its figures hold no {what} of {kind}s"));
             let number = |name: &str| part.get(name).and_then(Value::as_u64).ok_or_else(|| lacks(name));
-            figures.ios += number("ios")?;
-            figures.moved += number("bytes")?;
+            figures.ios = figures.ios.saturating_add(number("ios")?);
+            figures.moved = figures.moved.saturating_add(number("bytes")?);
             // What it tells of latencies can be read, or is no figure of anything.
             if let Some(told) = part.get("histogram") {
                 let latency: Histogram = serde_json::from_value(told.clone())

@@ -10,7 +10,7 @@ use eval::fio::{Direction, Job};
 use eval::preset::Protocol;
 
 use super::clock::{tell_time, whole_seconds};
-use super::{Event, Initiator, LoadResult, Task, patience};
+use super::{Event, Initiator, LoadResult, Task, counted, patience};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -96,9 +96,10 @@ impl Initiator for Libiscsi {
         for process in &mut processes {
             let text = process.finish(patience(task.job))?;
             let rate = last_average(&text).ok_or_else(|| process.failure("it gives no figure"))?;
-            figures.ios += (rate * seconds as f64) as u64;
+            let all = counted(rate, seconds, task.job.block.0);
+            let (ios, moved) = all.ok_or_else(|| process.failure(format!("{rate} IOPS cannot be")))?;
+            figures.merge(&LoadResult { seconds: seconds as f64, ios, moved, ..LoadResult::default() });
         }
-        figures.moved = figures.ios * u64::from(task.job.block.0);
         if let Some(first) = processes.first() {
             first.command().clone_into(&mut figures.command);
         }

@@ -127,9 +127,10 @@ impl LoadResult {
     pub fn merge(&mut self, other: &LoadResult) {
         let is_first = *self == LoadResult::default();
         self.seconds = self.seconds.max(other.seconds);
-        self.ios += other.ios;
-        self.moved += other.moved;
-        self.errors += other.errors;
+        // What is too much for a count is too much for a record, which is checked before it is written.
+        self.ios = self.ios.saturating_add(other.ios);
+        self.moved = self.moved.saturating_add(other.moved);
+        self.errors = self.errors.saturating_add(other.errors);
         self.latency.merge(&other.latency);
         // What one of them does not tell is not known of all.
         self.cpu = match (self.cpu, other.cpu) {
@@ -151,6 +152,15 @@ impl LoadResult {
             _ => None,
         };
     }
+}
+
+/// I/Os and bytes of a mean rate that a program tells; `None`: it cannot be.
+fn counted(rate: f64, seconds: u64, bytes: u32) -> Option<(u64, u64)> {
+    let ios = rate * seconds as f64;
+    // What 64 bits hold, and room to add some up.
+    let is_count = ios.is_finite() && (0.0..=(1_u64 << 56) as f64).contains(&ios);
+    let ios = is_count.then_some(ios as u64)?;
+    Some((ios, ios.checked_mul(u64::from(bytes))?))
 }
 
 /// All initiators that are known. `binary`: this program.
@@ -177,6 +187,18 @@ pub fn patience(job: &Job) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_than_can_be_counted_never_becomes_little() {
+        let much = LoadResult { ios: 1 << 63, moved: u64::MAX, errors: 1 << 63, ..LoadResult::default() };
+        let mut all = much.clone();
+        all.merge(&much);
+        assert_eq!((all.ios, all.moved, all.errors), (u64::MAX, u64::MAX, u64::MAX));
+        for text in ["NaN", "inf", "-1", "1e30"] {
+            assert_eq!(counted(text.parse().unwrap(), 1, 4096), None, "{text}");
+        }
+        assert_eq!(counted(586_123.4, 2, 4096), Some((1_172_246, 1_172_246 * 4096)));
+    }
 
     #[test]
     fn what_one_machine_does_not_tell_is_never_that_of_all() {

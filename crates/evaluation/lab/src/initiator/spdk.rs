@@ -11,7 +11,7 @@ use eval::fio::{Direction, Job};
 use eval::preset::{Protocol, word};
 
 use super::clock::{tell_time, whole_seconds};
-use super::{Event, Initiator, LoadResult, Task, patience};
+use super::{Event, Initiator, LoadResult, Task, counted, patience};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -73,11 +73,12 @@ impl Initiator for Spdk {
         let [mut process] = processes;
         let text = process.finish(patience(task.job))?;
         let total = total(&text).ok_or_else(|| process.failure("it gives no figure"))?;
-        let ios = (total.iops * seconds as f64) as u64;
+        let all = counted(total.iops, seconds, task.job.block.0);
+        let (ios, moved) = all.ok_or_else(|| process.failure(format!("{} IOPS cannot be", total.iops)))?;
         Ok(LoadResult {
             seconds: seconds as f64,
             ios,
-            moved: ios * u64::from(task.job.block.0),
+            moved,
             latency: latencies(&text, &total).map_err(Failure::new)?,
             command: process.command().to_owned(),
             ..LoadResult::default()
@@ -155,9 +156,10 @@ fn total(text: &str) -> Option<Total> {
 /// All histograms that it prints, one for each volume and thread, in one.
 fn latencies(text: &str, total: &Total) -> Result<Histogram, &'static str> {
     let bins: Vec<(f64, u64)> = text.lines().filter_map(bin).collect();
-    let count: u64 = bins.iter().map(|(_, count)| count).sum();
+    // Whether they can be counted is seen when they are gathered.
+    let count: f64 = bins.iter().map(|(_, count)| *count as f64).sum();
     let squares: f64 = bins.iter().map(|(ns, count)| (ns - total.mean).powi(2) * *count as f64).sum();
-    let deviation = (squares / count.max(1) as f64).sqrt();
+    let deviation = (squares / count.max(1.0)).sqrt();
     let bins = bins.into_iter().map(|(ns, count)| (ns as u64, count));
     Histogram::gathered(bins, (total.min, total.max), total.mean, deviation)
 }
@@ -196,6 +198,10 @@ mod tests {
         assert!((histogram.percentile(50.0) as f64 / 56_000.0 - 1.0).abs() < 1.0 / 64.0);
         assert!((histogram.mean() - 54_590.0).abs() < 1.0);
         assert_eq!(total("no device"), None);
+        let full = format!("1.0 - 2.0: 1% ({})\n3.0 - 4.0: 2% ({})\n", u64::MAX, 1);
+        assert!(latencies(&full, &found).is_err(), "more than 64 bits count");
+        let wrong = total(&TEXT.replace("54.59", "NaN")).unwrap();
+        assert!(latencies(TEXT, &wrong).is_err());
     }
 
     #[test]

@@ -88,27 +88,25 @@ pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
         }
         if in_histogram {
             match bucket(line) {
-                Some((ns, count)) => (0..count).for_each(|_| told.latency.record(ns)),
+                Some((ns, count)) if told.latency.record_many(ns, count) => {}
+                Some(_) => return Err(Failure::new("sysbench counted more latencies than can be")),
                 None => in_histogram = false,
             }
             continue;
         }
         let Some((name, value)) = line.split_once(':') else { continue };
         let value = value.split_ascii_whitespace().next().unwrap_or_default();
+        let bad = || Failure::new(format!("{name}: {value}"));
         match name {
             "transactions" => {
-                told.transactions =
-                    value.parse().map_err(|_| Failure::new(format!("transactions: {value}")))?;
+                told.transactions = count(value).ok_or_else(bad)?;
                 seen.0 = true;
             }
             "total time" => {
-                let seconds = value.trim_end_matches('s');
-                told.seconds = seconds.parse().map_err(|_| Failure::new(format!("total time: {value}")))?;
+                told.seconds = figure(value.trim_end_matches('s')).ok_or_else(bad)?;
                 seen.1 = true;
             }
-            "ignored errors" | "reconnects" => {
-                told.errors += value.parse::<u64>().map_err(|_| Failure::new(format!("{name}: {value}")))?;
-            }
+            "ignored errors" | "reconnects" => told.errors += count(value).ok_or_else(bad)?,
             _ => {}
         }
     }
@@ -119,10 +117,20 @@ pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
     }
 }
 
+/// A count; several of them can be added up.
+fn count(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|count| *count <= u64::from(u32::MAX))
+}
+
+/// A figure that can be.
+fn figure(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|figure: &f64| figure.is_finite() && *figure >= 0.0)
+}
+
 /// A line of the histogram: `3.187 |****  2`, in milliseconds.
 fn bucket(line: &str) -> Option<(u64, u64)> {
     let (ms, rest) = line.split_once('|')?;
-    let ms: f64 = ms.trim().parse().ok()?;
+    let ms = figure(ms.trim())?;
     let count = rest.trim_start_matches('*').trim().parse().ok()?;
     Some(((ms * 1e6) as u64, count))
 }
@@ -157,6 +165,27 @@ General statistics:
         assert_eq!((told.latency.count(), told.latency.max()), (8, 32_525_000));
         let middle = told.latency.percentile(50.0) as f64;
         assert!((middle / 2_662_000.0 - 1.0).abs() < 0.02, "{middle}");
+    }
+
+    /// It was counted one by one.
+    #[test]
+    fn counts_and_figures_that_cannot_be_never_keep_or_end_the_program() {
+        let huge = u64::MAX.to_string();
+        let many = SAID.replace("                 6\n", &format!("   {huge}\n"));
+        assert!(read(&many).unwrap_err().to_string().contains("latencies"));
+        let many = SAID.replace("                 6\n", "   1000000000000000\n");
+        assert_eq!(read(&many).unwrap().latency.count(), 1_000_000_000_000_002);
+        for (name, value) in
+            [("transactions:                        8", &*huge), ("errors:                      2", &huge)]
+        {
+            let (start, _) = name.split_once(':').unwrap();
+            let said = SAID.replace(name, &format!("{start}: {value}"));
+            assert!(read(&said).unwrap_err().to_string().contains(value), "{name}");
+        }
+        for seconds in ["NaN", "inf", "-1", "1e999"] {
+            let said = SAID.replace("0.2544s", seconds);
+            assert!(read(&said).unwrap_err().to_string().contains("total time"), "{seconds}");
+        }
     }
 
     #[test]
