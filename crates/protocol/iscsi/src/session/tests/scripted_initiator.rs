@@ -6,10 +6,13 @@ use crate::wire::{
 };
 use buf::crc32c::crc32c;
 use buf::{Class, Entropy, Pool};
+use std::sync::LazyLock;
 pub use std::time::Duration;
 use testkit::delivery::Delivery;
 
 pub const DISK_LEN: usize = 1 << 20;
+/// What stands on each disk at first: to make it again for each test would take longer than most of them.
+static DISK: LazyLock<Vec<u8>> = LazyLock::new(|| (0..DISK_LEN).map(|i| (i / 512 + i) as u8).collect());
 pub const CMD_SN: u32 = 0xffff_fffe;
 
 /// What the server does with SCSI commands.
@@ -150,7 +153,7 @@ impl ScriptedInitiator {
             session,
             ends: vec![WireEnd::default()],
             mode: ServerMode::Serve,
-            disk: (0..DISK_LEN).map(|i| (i / 512 + i) as u8).collect(),
+            disk: DISK.clone(),
             log: Vec::new(),
             kept: Vec::new(),
             aborted: Vec::new(),
