@@ -112,6 +112,13 @@ use_target() {
   . "$adapter"
 }
 
+# download_dir DIR: makes a directory that apt's programs can write to, and no other user
+download_dir() {
+  mkdir -p "$1"
+  # As root they download as a user of their own.
+  [ "$(id -u)" != 0 ] || chown _apt "$1"
+}
+
 # debian_mirror: where this machine takes its Debian packages from
 debian_mirror() {
   local mirror

@@ -58,8 +58,7 @@ package=$(kernel_package)
 [ -n "$package" ] || fail "no cloud kernel package known to apt"
 if [ "$(cat "$KERNEL/package" 2>/dev/null || true)" != "$package" ]; then
   rm -rf "$KERNEL"
-  mkdir -p "$KERNEL/deb"
-  chmod 777 "$KERNEL/deb"
+  download_dir "$KERNEL/deb"
   (cd "$KERNEL/deb" && in_suite "$SUITE" apt-get download -q "$package" >"$OUT/apt-download.log" 2>&1) ||
     fail "apt-get download $package"
   dpkg-deb -x "$KERNEL"/deb/*.deb "$KERNEL/root"

@@ -18,15 +18,15 @@ build() {
   # One that was built by another configuration lacks something.
   if [ -x "$KERNEL" ] && cmp -s "$ROOT/tests/guest/uml.config" "$UML_DIR/config"; then return 0; fi
   "$ROOT/tests/setup.sh" uml
-  mkdir -p "$UML_DIR"
   if [ ! -e "$tree/Makefile" ]; then
-    chmod 777 "$UML_DIR"
-    (cd "$UML_DIR" && in_suite "$UML_SUITE" apt-get download -q "$UML_SOURCE" >"$OUT/apt-download.log" 2>&1) ||
+    rm -rf "$UML_DIR/deb"
+    download_dir "$UML_DIR/deb"
+    (cd "$UML_DIR/deb" && in_suite "$UML_SUITE" apt-get download -q "$UML_SOURCE" >"$OUT/apt-download.log" 2>&1) ||
       fail "apt-get download $UML_SOURCE; see $OUT/apt-download.log"
     mkdir -p "$tree"
-    dpkg-deb --fsys-tarfile "$UML_DIR/$UML_SOURCE"_*.deb | tar -xO --wildcards "*$UML_SOURCE.tar.xz" |
+    dpkg-deb --fsys-tarfile "$UML_DIR/deb/$UML_SOURCE"_*.deb | tar -xO --wildcards "*$UML_SOURCE.tar.xz" |
       xz -dc | tar -x --strip-components=1 -C "$tree"
-    rm -f "$UML_DIR/$UML_SOURCE"_*.deb
+    rm -rf "$UML_DIR/deb"
   fi
   quietly uml-defaults make -C "$tree" ARCH=um O="$made" defconfig
   (cd "$made" && quietly uml-merge "$tree/scripts/kconfig/merge_config.sh" -m .config "$ROOT/tests/guest/uml.config")

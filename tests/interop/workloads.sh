@@ -40,8 +40,8 @@ iozone_fetch() {
   IOZONE=$at/root/usr/bin/iozone
   [ ! -x "$IOZONE" ] || return 0
   rm -rf "$at"
-  mkdir -p "$at"/{lists/partial,cache/archives/partial,deb}
-  chmod 777 "$at/deb"
+  mkdir -p "$at"/{lists/partial,cache/archives/partial}
+  download_dir "$at/deb"
   # shellcheck source=/dev/null
   codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
   printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s non-free\n' \
