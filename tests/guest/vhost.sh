@@ -38,7 +38,7 @@ restart() {
 }
 
 serve
-until [ -S "$DIR/disk.sock" ]; do sleep 0.05; done
+wait_until 20 test -S "$DIR/disk.sock" || fail "the server does not come up; see $DIR/server.log"
 GUEST_CPUS=$QUEUES
 # shellcheck disable=SC2034
 GUEST_QEMU=(-object "memory-backend-memfd,id=mem,size=512M,share=on" -machine memory-backend=mem
