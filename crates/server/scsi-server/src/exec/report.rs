@@ -19,9 +19,9 @@ const ECHO_LEN: u16 = 4096;
 /// REQUEST SENSE: the oldest unit attention, which is reported by it; else what is the matter.
 pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, allocation: u8) {
     let task = ctx.tasks.get(slot);
-    let (key, lun) = (task.key, task.lun);
-    let state = ctx.state_mut(key.nexus);
-    let pending = state.find(lun).and_then(|at| state.luns.get_mut(at)?.attentions.take());
+    let (nexus, lun) = (task.key.nexus, task.lun);
+    let state = ctx.state(nexus);
+    let pending = state.find(lun).and_then(|at| state.luns.get(at)?.attentions.first());
     let unit = ctx.unit_of(slot);
     let sense = match pending {
         Some(code) => Sense::new(SenseKey::UNIT_ATTENTION, code),
@@ -30,10 +30,17 @@ pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, 
             status::condition(access, unit.not_ready())
         }
     };
-    ctx.report(slot, usize::from(allocation), |_, w| {
+    let is_told = ctx.report(slot, usize::from(allocation), |_, w| {
         put_sense(&sense, descriptor, w);
         Ok(())
     });
+    // Who is told to come again has heard nothing.
+    if let Some(code) = pending.filter(|_| is_told) {
+        let state = ctx.state_mut(nexus);
+        if let Some(lun) = state.find(lun).and_then(|at| state.luns.get_mut(at)) {
+            lun.attentions.withdraw(code);
+        }
+    }
 }
 
 /// REPORT SUPPORTED OPERATION CODES.

@@ -306,6 +306,26 @@ fn a_report_luns_that_fails_takes_no_attention_back() {
     }
 }
 
+/// Without memory for its sense data it is answered with BUSY.
+#[test]
+fn a_request_sense_that_fails_takes_no_attention_away() {
+    let (mut world, host) = disk();
+    world.server(host).change_luns(host.key, Vec::new());
+    let entry = LunEntry { lun: 0, volume: VolumeId(0), read_only: false };
+    world.server(host).change_luns(host.key, vec![entry]);
+    let sense = [0x03, 0, 0, 0, 252, 0];
+    let pool = world.pool.clone();
+    let all: Vec<_> = [1 << 20, 1 << 10, 18, 1]
+        .into_iter()
+        .flat_map(|len| std::iter::from_fn(|| pool.take(Class::Wire, len)).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(world.command(host, &sense, &[], 252).status, Status::BUSY);
+    drop(all);
+    assert_eq!(world.good(host, &sense, &[], 252)[12..14], [0x3f, 0x0e]);
+    assert_eq!(world.good(host, &sense, &[], 252)[12..14], [0, 0]);
+    world.good(host, &TUR, &[], 0);
+}
+
 /// START STOP UNIT without eject makes stable what was written, and that is all: a volume is shared, and one
 /// host that powers its disks down must not take it from the others, nor from NVMe hosts, which know no such
 /// state.
