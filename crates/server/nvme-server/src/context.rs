@@ -221,8 +221,9 @@ impl ExecContext {
             Phase::Mate => self.stop_half(slot),
             Phase::Io => {
                 let io = self.tasks.io_id(slot);
-                let volume = self.tasks.get(slot).volume_of_io();
-                self.steps.push_back(Step::Cancel { volume, io });
+                let task = self.tasks.get(slot);
+                let (command, volume) = (task.key, task.volume_of_io());
+                self.steps.push_back(Step::Cancel { command, volume, io });
             }
             Phase::VolumeRequest => {}
         }

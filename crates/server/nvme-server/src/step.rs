@@ -69,6 +69,8 @@ pub enum Step {
     },
     /// Ask that the operation end early; it still ends by `done`.
     Cancel {
+        /// The command that it is for.
+        command: CommandKey,
         /// The volume.
         volume: VolumeId,
         /// The operation.

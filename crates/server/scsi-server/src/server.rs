@@ -193,7 +193,7 @@ impl Server {
                 Phase::Queued | Phase::Data | Phase::Sanitize => self.end(slot),
                 Phase::Io => {
                     let io = self.context.tasks.io_id(slot);
-                    self.context.steps.push_back(ServerStep::Cancel { volume, io });
+                    self.context.steps.push_back(ServerStep::Cancel { task: key, volume, io });
                 }
                 Phase::VolumeRequest if task.is_own() => {}
                 Phase::VolumeRequest => {

@@ -87,6 +87,8 @@ pub enum ServerStep {
     },
     /// Ask that the operation end early; it still ends by `done`.
     Cancel {
+        /// The task that it is for.
+        task: TaskKey,
         /// The volume.
         volume: VolumeId,
         /// The operation.

@@ -375,7 +375,7 @@ impl World {
                 let who = core.server.nexus(command.queue).clone();
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
-            Step::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
+            Step::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
             Step::VolumeRequest { volume, id, request } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             }

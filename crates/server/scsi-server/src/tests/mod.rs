@@ -410,7 +410,7 @@ impl World {
                 let who = core.server.nexus(task.nexus).nexus.clone();
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
-            ServerStep::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
+            ServerStep::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
             ServerStep::VolumeRequest { volume, id, request } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             }

@@ -10,7 +10,6 @@ use iscsi::session::TargetSession;
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::{NexusKey, TaskKey};
 use stream::{Connection, Link, Received, RecvOp, SendOp, Slab, Tag, Target, Timers};
-use volume::IoId;
 
 use super::Shard;
 use super::front::{CommandConn, Front};
@@ -43,17 +42,6 @@ pub(super) enum ConnKind {
     Login(Box<PendingLogin>),
     Session(Box<Session>),
     Queue(Box<Queue>),
-}
-
-impl ConnKind {
-    /// Takes an operation out that is not wanted any more; whether it was parked here.
-    pub(super) fn remove_parked_io(&mut self, id: IoId) -> bool {
-        match self {
-            ConnKind::Session(session) => session.parked.remove_io(id),
-            ConnKind::Queue(queue) => queue.parked.remove_io(id),
-            ConnKind::Login(_) => false,
-        }
-    }
 }
 
 impl CommandConn for Session {

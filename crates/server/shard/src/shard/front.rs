@@ -236,10 +236,18 @@ pub(super) trait Front: Sized {
     }
 
     /// An operation is not wanted any more: one that waits ends here, the others at their volume.
-    fn cancel_io(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, volume: VolumeId, id: IoId) {
-        let waits = parts.memory_waiters.remove_io(id)
-            || parts.deferred.remove(id)
-            || parts.conns.iter_mut().any(|(_, conn)| conn.kind.remove_parked_io(id));
+    fn cancel_io(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut Parts,
+        command: Self::Command,
+        volume: VolumeId,
+        id: IoId,
+    ) {
+        let conn = self.conn_of(command).and_then(|tag| Self::conn(&mut parts.conns, tag));
+        let waits = conn.is_some_and(|conn| conn.split().1.remove_io(id))
+            || parts.memory_waiters.remove_io(id)
+            || parts.deferred.remove(id);
         if waits {
             let result = Err(Failure::Failed(Fault::Aborted));
             self.done(cx, Done { id, result, payload: Payload::None });

@@ -305,7 +305,7 @@ impl Harness {
             Step::Io { command, volume, io, want, .. } => {
                 self.ios.push_back((shard, command, volume, io, want))
             }
-            Step::Cancel { volume, io } => {
+            Step::Cancel { volume, io, .. } => {
                 match self.ios.iter().position(|waits| waits.0 == shard && waits.3.id == io) {
                     Some(at) => {
                         self.ios.remove(at);

@@ -67,7 +67,7 @@ impl IscsiFront {
                     parts.outbox.broadcast(|| Message::ColdReset(target.clone()));
                 }
             }
-            ServerStep::Cancel { volume, io } => self.cancel_io(cx, parts, volume, io),
+            ServerStep::Cancel { task, volume, io } => self.cancel_io(cx, parts, task, volume, io),
             ServerStep::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
         }
     }

@@ -53,7 +53,7 @@ impl NvmeFront {
                 self.forget_transfers(parts, command);
                 self.with_conn(&mut parts.conns, command, |queue, tag| queue.proto.retire(cx, tag));
             }
-            Step::Cancel { volume, io } => self.cancel_io(cx, parts, volume, io),
+            Step::Cancel { command, volume, io } => self.cancel_io(cx, parts, command, volume, io),
             Step::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
             Step::ListControllers { id, of } => {
                 let from = parts.id;
