@@ -29,15 +29,20 @@ struct Server {
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
+/// A server that listens, at `sock` in a directory of its own.
+fn listen(what: &str) -> (PathBuf, nbd::Server) {
+    use std::hash::BuildHasher;
+    let random = std::hash::RandomState::new().hash_one(what);
+    let dir = std::env::temp_dir().join(format!("attach-hostile-{what}-{random:016x}"));
+    std::fs::create_dir(&dir).unwrap();
+    let settings = nbd::Settings { stall: Duration::from_secs(2), ..nbd::Settings::new(dir.join("sock")) };
+    (dir, nbd::Server::new(settings).unwrap())
+}
+
 impl Server {
     fn start(what: &str, mood: Behaviour) -> Server {
-        use std::hash::BuildHasher;
-        let random = std::hash::RandomState::new().hash_one(what);
-        let dir = std::env::temp_dir().join(format!("attach-hostile-{what}-{random:016x}"));
-        std::fs::create_dir(&dir).unwrap();
+        let (dir, mut server) = listen(what);
         let socket = dir.join("sock");
-        let settings = nbd::Settings { stall: Duration::from_secs(2), ..nbd::Settings::new(&socket) };
-        let mut server = nbd::Server::new(settings).unwrap();
         let (stop, statistics) = (Stop::new().unwrap(), server.statistics());
         let its_stop = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -232,4 +237,40 @@ fn sessions_of_hostile_clients_get_nothing_that_is_not_theirs() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec for the call to write; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// That a client is gone is told again and again, also where there is no room to hear of it.
+#[test]
+fn a_client_that_is_gone_keeps_nobody_awake_while_the_disk_is_silent() {
+    let mood = Behaviour { silent: true, ..Behaviour::default() };
+    let (dir, mut server) = listen("gone");
+    let socket = dir.join("sock");
+    let stop = Stop::new().unwrap();
+    let its_stop = stop.clone();
+    let client = std::thread::spawn(move || {
+        let mut stream = connect(&socket);
+        let mut bytes = greeting();
+        // More than are taken at a time, and more behind them than are kept.
+        (0..2000).for_each(|cookie| bytes.extend(request(0, 0, cookie, 0, 512)));
+        stream.write_all(&bytes).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        drop(stream);
+        std::thread::sleep(Duration::from_millis(500));
+        its_stop.stop();
+        its_stop.stop();
+    });
+    let mut volume = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
+    let before = processor_time();
+    server.run(&mut volume, &stop).unwrap();
+    let used = processor_time() - before;
+    client.join().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(used < Duration::from_millis(100), "{used:?} of processor time in 500 ms");
 }

@@ -114,7 +114,7 @@ pub(super) struct FuseHandler<'a> {
     /// Searches that go on.
     later: Vec<Request<ReplyTo>>,
     vectors: Vectors,
-    /// Whether the waiter tells of requests; `None`: it does not know the descriptor yet.
+    /// Whether the waiter tells of requests; `None`: it does not know the descriptor yet, or not any more.
     watched: Option<bool>,
     loop_thread: Option<LoopThread>,
     /// The loop device of the server before this one.
@@ -414,6 +414,13 @@ impl<'a> FuseHandler<'a> {
     }
 
     fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
+        if self.over {
+            // That the connection has ended would be told again and again, whatever is waited for.
+            return match self.watched.take() {
+                Some(_) => waiter.remove(self.server.fuse.as_fd()),
+                None => Ok(()),
+            };
+        }
         let wanted = self.may_read() && self.later.is_empty() && self.buffer.is_some();
         match self.watched {
             None => waiter.add(self.server.fuse.as_fd(), FUSE, wanted, false)?,
@@ -448,6 +455,8 @@ impl EventHandler for FuseHandler<'_> {
                 break;
             }
         }
+        // The kernel has ended the connection, and reading would say so.
+        self.over |= ready.hung_up && !self.may_read();
         Ok(())
     }
 
@@ -526,9 +535,12 @@ impl EventHandler for FuseHandler<'_> {
         !self.over && (waits || self.buffer.is_none())
     }
 
-    fn stop(&mut self, _waiter: &Waiter, how: StopMode) -> bool {
+    fn stop(&mut self, waiter: &Waiter, how: StopMode) -> bool {
         // The thread lets go of the loop device, which goes when nobody else has it; and none is made now.
-        self.loop_thread = None;
+        if let Some(thread) = self.loop_thread.take() {
+            // What it still says would wake us until it has ended.
+            let _ = waiter.remove(thread.wake.as_fd());
+        }
         self.ready = None;
         if !self.server.mount.settled {
             // Its users go on waiting, for somebody else.

@@ -187,6 +187,10 @@ impl Client {
         }
         vectors.push_mut(&mut self.stage[self.end..]);
         if vectors.len() == 0 {
+            if ready.hung_up {
+                // It is told of that again and again, and there is no room to read how it ends.
+                self.cut();
+            }
             return;
         }
         // SAFETY: the vectors were made above, of memory that this client owns alone and that nobody

@@ -36,6 +36,8 @@ pub struct Behaviour {
     pub stuck: Arc<AtomicBool>,
     /// Once true the disk is gone.
     pub gone: Arc<AtomicBool>,
+    /// Nothing ends, and nobody is woken.
+    pub silent: bool,
 }
 
 /// Block sizes and behaviours that users of a disk must not notice.
@@ -61,6 +63,7 @@ pub struct RamVolume {
     entropy: Entropy,
     mood: Behaviour,
     late: Vec<Done>,
+    lost: Vec<Io>,
     done: VecDeque<Done>,
     blocks: u64,
     wake: OwnedFd,
@@ -77,6 +80,7 @@ impl RamVolume {
             entropy: Entropy::new([mood.shuffle.unwrap_or(0) as u8; 32]),
             mood,
             late: Vec::new(),
+            lost: Vec::new(),
             done: VecDeque::new(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
             flushes: 0,
@@ -129,6 +133,9 @@ impl Disk for RamVolume {
         }
         self.flushes += u64::from(io.op == Op::Flush);
         self.mood.taken.fetch_add(1, Ordering::Relaxed);
+        if self.mood.silent {
+            return self.lost.push(io);
+        }
         if self.mood.fails.load(Ordering::Relaxed) {
             self.done.push_back(Done { id: io.id, result: Err(Fault::PathLost.into()), payload: io.payload });
             return;

@@ -48,6 +48,43 @@ fn without_memory_for_a_request_nobody_is_kept_awake() {
     assert!(used < Duration::from_millis(40), "{used:?} of processor time in 400 ms");
 }
 
+/// That the kernel has ended the connection is told again and again.
+#[test]
+fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
+    let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
+    let (mut server, peer) = server(&dir, 4096);
+    server.settings.depth = 4;
+    let mood = Behaviour { silent: true, ..Behaviour::default() };
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
+    let stop = Stop::new().unwrap();
+    let its_stop = stop.clone();
+    let request = wire::TransferIn { size: 4096, ..wire::TransferIn::default() };
+    // The last one waits for room.
+    for unique in 1..=5 {
+        let header = wire::InHeader {
+            len: 80,
+            opcode: opcode::READ,
+            unique,
+            node: VOLUME,
+            ..wire::InHeader::default()
+        };
+        rustix::io::write(&peer, &[header.as_bytes(), request.as_bytes()].concat()).unwrap();
+    }
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(peer);
+        std::thread::sleep(Duration::from_millis(400));
+        its_stop.stop();
+        its_stop.stop();
+    });
+    let before = processor_time();
+    // A socket whose peer is gone refuses answers, which the kernel's end does not.
+    let _ = server.run(&mut disk, &stop, &mut |_| Ok(()));
+    let used = processor_time() - before;
+    stopper.join().unwrap();
+    assert!(used < Duration::from_millis(80), "{used:?} of processor time in 400 ms");
+}
+
 /// Who asks without end does not keep it from ending.
 #[test]
 fn asked_twice_it_ends_under_load() {
