@@ -1,7 +1,8 @@
 //! One client of an NBD server: its socket, received bytes not yet parsed, replies to send.
 //!
 //! Invariant: a client holds at most [`HELD_MAX`] bytes of payload and [`DEPTH`] requests, counting those
-//! taken, in flight and not yet sent; beyond that, nothing more is read from it.
+//! taken, in flight and not yet sent; beyond that, nothing more is read from it. While the
+//! client negotiates, no further option is handled before the replies to the last ones are sent.
 
 use std::collections::VecDeque;
 use std::io;
@@ -245,7 +246,8 @@ impl Client {
                 self.refuse(&request, request.kind.err().unwrap_or(error::INVAL));
                 continue;
             }
-            if self.session.is_ready() && !self.may_take(0) {
+            let is_held = if self.session.is_ready() { !self.may_take(0) } else { !self.words.is_empty() };
+            if is_held {
                 break;
             }
             let input = &self.stage[self.start..self.end];
@@ -504,5 +506,59 @@ impl Client {
             waiter.change(self.fd.as_fd(), self.key, now.0, now.1)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::test_disk::{Behaviour, RamVolume};
+
+    /// Each wish for a name is answered with it, and it is longer than the wish.
+    #[test]
+    fn answers_that_a_client_does_not_take_do_not_pile_up_while_it_negotiates() {
+        let name = "n".repeat(100);
+        let export = Export {
+            name: name.clone(),
+            description: String::new(),
+            size: 1 << 20,
+            read_only: false,
+            minimum: 512,
+            preferred: 4096,
+            fast_zero: false,
+            unmapped_is_zero: false,
+        };
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let ram = std::sync::Arc::new(volume::RamDisk::new(64, 64, 512, 4096));
+        let mut disk = RamVolume::new(ram, Behaviour::default());
+        let mut requests = Requests::new(&disk, 4, std::sync::Arc::default());
+        let mut vectors = Vectors::default();
+        let mut client = Client::new(ours.into(), 0, 1, EventKey(1));
+        let wishes = (OPTION_MAX - 6) / 2;
+        let mut bytes = 3_u32.to_be_bytes().to_vec();
+        for _ in 0..100 {
+            bytes.extend(b"IHAVEOPT");
+            bytes.extend(6_u32.to_be_bytes());
+            bytes.extend((6 + 2 * wishes as u32).to_be_bytes());
+            bytes.extend(0_u32.to_be_bytes());
+            bytes.extend((wishes as u16).to_be_bytes());
+            (0..wishes).for_each(|_| bytes.extend(1_u16.to_be_bytes()));
+        }
+        let (mut sent, mut most) = (0, 0);
+        for _ in 0..1000 {
+            sent += peer.write(&bytes[sent..]).unwrap_or(0);
+            let ready = Ready { key: EventKey(1), readable: true, hung_up: false };
+            client.handle_ready(ready, &requests, &mut vectors);
+            client.advance(&mut disk, &mut requests, &export, &mut vectors);
+            most = most.max(client.words.len());
+        }
+        // All of what one stage asks for, and no more.
+        assert!((1 << 17..4 << 20).contains(&most), "{most} bytes wait");
+        assert!(!client.broken && sent < bytes.len());
     }
 }
