@@ -134,8 +134,50 @@ impl Inflight {
         }
         let mut heads: Vec<u16> =
             (0..self.size.min(queue_size)).filter(|&head| self.is_in_flight(head)).collect();
-        heads.sort_by_key(|&head| self.counter(head));
+        // Each number is read once: the front end may change them meanwhile, and an order that changes is none.
+        heads.sort_by_cached_key(|&head| self.counter(head));
         self.counter = heads.last().map_or(0, |&head| self.counter(head));
         heads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_record_that_changes_while_it_is_read_ends_nobody() {
+        let asked = InflightAt { size: 0, offset: 0, queues: 1, queue_size: SIZE_MAX, padding: [0; 4] };
+        let (file, at) = create(asked).unwrap();
+        let record = move |file: &OwnedFd| open(file.as_fd(), at).unwrap().remove(0);
+        let mut ours = record(&file);
+        assert!(ours.recover(SIZE_MAX, 0).is_empty());
+        (0..SIZE_MAX).for_each(|head| ours.set_in_flight(head, true));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let seen = is_over.clone();
+        let changer = std::thread::spawn(move || {
+            let theirs = record(&file);
+            let region = theirs.memory.region();
+            let mut number = 1_u64;
+            while !seen.load(Ordering::Relaxed) {
+                for head in 0..SIZE_MAX {
+                    number = number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    region.write(theirs.entry(head) + COUNTER, &number.to_ne_bytes());
+                }
+            }
+        });
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..300 {
+                let mut heads = ours.recover(SIZE_MAX, 0);
+                heads.sort_unstable();
+                assert!(heads.into_iter().eq(0..SIZE_MAX), "each head once");
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        changer.join().unwrap();
+        found.unwrap();
     }
 }
