@@ -168,6 +168,8 @@ pub(crate) struct Requests<T> {
     waiting: VecDeque<u16>,
     /// Writes in flight with partial blocks.
     ragged: usize,
+    /// Those that wait are being looked at.
+    is_waking: bool,
     ended: VecDeque<Ended<T>>,
     statistics: Arc<Statistics>,
 }
@@ -182,6 +184,7 @@ impl<T> Requests<T> {
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth.into()),
             ragged: 0,
+            is_waking: false,
             ended: VecDeque::with_capacity(depth.into()),
             statistics,
         }
@@ -529,6 +532,10 @@ impl<T> Requests<T> {
     }
 
     fn wake_waiting(&mut self, disk: &mut dyn Disk) {
+        // What begins here may end at once: then this goes on, and not one call deeper for each.
+        if std::mem::replace(&mut self.is_waking, true) {
+            return;
+        }
         let mut at = 0;
         while at < self.waiting.len() {
             let index = self.waiting[at];
@@ -542,6 +549,7 @@ impl<T> Requests<T> {
             // What began may have ended at once, and others with it.
             at = 0;
         }
+        self.is_waking = false;
     }
 
     fn count(&self, ask: RequestKind, len: u64, result: Result<(), RequestError>) {

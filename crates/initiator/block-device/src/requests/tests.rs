@@ -255,3 +255,31 @@ fn protection_is_looked_at_for_each_request() {
         }
     }
 }
+
+/// A discard of less than a block does nothing, and ends in the call that begins it.
+#[test]
+fn however_many_wait_for_one_write_their_end_does_not_exhaust_the_stack() {
+    const COUNT: u16 = 3000;
+    let run = || {
+        let ram = Arc::new(RamDisk::new(64, 64, 4096, 4096));
+        let mood = Behaviour { shuffle: Some(1), ..Behaviour::default() };
+        mood.stuck.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut disk = RamVolume::new(ram, mood.clone());
+        let mut requests = Requests::new(&disk, COUNT + 1, Arc::default());
+        let data = requests.memory(&mut disk, 1, 1).unwrap();
+        requests.start(&mut disk, Request::write((), false, 1, 1, data)).unwrap();
+        for _ in 0..COUNT {
+            let ask = RequestKind::Unmap { stable: false };
+            requests.start(&mut disk, Request::new((), ask, 512, 512)).unwrap();
+        }
+        assert_eq!(requests.in_flight(), usize::from(COUNT) + 1);
+        mood.stuck.store(false, std::sync::atomic::Ordering::Relaxed);
+        while requests.in_flight() > 0 {
+            turn(&mut disk, &mut requests);
+        }
+        while let Some(ended) = requests.poll_ended() {
+            assert_eq!(ended.result, Ok(()));
+        }
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(run).unwrap().join().unwrap();
+}
