@@ -99,9 +99,10 @@ impl Server {
         self.context.find(TaskKey { nexus, tag: tag? })
     }
 
-    /// The volumes that a nexus reaches, each once.
+    /// The volumes that a nexus reaches, each once. One that is away has no home, and nothing to be ended.
     fn volumes(&self, nexus: NexusKey) -> Vec<VolumeId> {
-        let mut volumes: Vec<_> = self.context.nexus(nexus).luns.iter().map(|entry| entry.volume).collect();
+        let volumes = self.context.nexus(nexus).luns.iter().map(|entry| entry.volume);
+        let mut volumes: Vec<_> = volumes.filter(|volume| *volume != VolumeId::AWAY).collect();
         volumes.sort_unstable();
         volumes.dedup();
         volumes

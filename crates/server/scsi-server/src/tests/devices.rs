@@ -383,3 +383,16 @@ fn a_host_hears_that_a_volume_is_there_that_was_away_when_it_logged_in() {
     assert_eq!(told, [0x06_3f03, 0x06_3f0e]);
     world.good(host, &TUR, &[], 0);
 }
+
+/// Its home would have to answer, and it has none.
+#[test]
+fn a_reset_of_the_target_is_not_refused_because_a_volume_is_away() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    let host = world.host(0, "iqn.host", &[0]);
+    let entry = |lun, volume| LunEntry { lun, volume, read_only: false };
+    world.server(host).change_luns(host.key, vec![entry(0, VolumeId(0)), entry(5, VolumeId::AWAY)]);
+    for what in [Management::TargetReset, Management::NexusReset] {
+        assert_eq!(world.managed(host, what), ManagementOutcome::Complete, "{what:?}");
+    }
+}
