@@ -36,6 +36,7 @@ mod made;
 mod measure;
 mod mixed_traffic;
 pub mod oltp;
+mod output;
 pub mod place;
 mod process;
 mod recording;

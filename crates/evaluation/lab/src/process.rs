@@ -5,17 +5,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::ending::{self, within};
+use crate::output::Output;
 use crate::place::{HELD, Place, quoted};
+
+pub use crate::output::Stream;
 
 /// How long a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -25,14 +26,6 @@ const SIGNAL: Duration = Duration::from_secs(20);
 const LAST: Duration = Duration::from_millis(500);
 /// Lines that are remembered for a message when it fails.
 const TAIL: usize = 12;
-/// Which stream a line came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Out,
-    /// Standard error.
-    Err,
-}
 
 /// A process.
 #[derive(Debug)]
@@ -41,7 +34,7 @@ pub struct Process {
     place: Place,
     child: Child,
     pid: u32,
-    lines: Receiver<(Stream, String, Instant)>,
+    output: Output,
     heard: Instant,
     tail: VecDeque<String>,
     command: String,
@@ -87,9 +80,9 @@ impl Process {
         };
         // Before it is started: nobody would own it if this failed.
         let log = File::options().create(true).append(true).open(run.dir.join(format!("{}.log", run.name)));
-        let log = Arc::new(Mutex::new(log.map_err(|why| {
+        let log = log.map_err(|why| {
             Failure::new(format!("{}: {why}: give --out a directory that can be written", run.dir.display()))
-        })?));
+        })?;
         let mut child = crate::place::command(&words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -98,17 +91,18 @@ impl Process {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let (to, lines) = channel();
+        let (output, feed) = Output::new(log);
         if let Some(out) = child.stdout.take() {
-            read_lines(out, Stream::Out, to.clone(), Arc::clone(&log));
+            feed.read(out, Stream::Out);
         }
         if let Some(err) = child.stderr.take() {
-            read_lines(err, Stream::Err, to, log);
+            feed.read(err, Stream::Err);
         }
+        drop(feed);
         let pid = child.id();
         let (name, place) = (run.name.to_owned(), run.place.clone());
         let (tail, heard) = (VecDeque::new(), Instant::now());
-        let mut process = Process { name, place, child, pid, lines, heard, tail, command };
+        let mut process = Process { name, place, child, pid, output, heard, tail, command };
         if !process.place.is_local() {
             let said = process.wait_for(Duration::from_secs(20), |line| {
                 line.strip_prefix("pid ").and_then(|number| number.parse().ok())
@@ -153,7 +147,7 @@ impl Process {
             if left.is_zero() {
                 break;
             }
-            match self.lines.recv_timeout(left.min(ending::EACH)) {
+            match self.output.next(left.min(ending::EACH)) {
                 Ok((stream, line, heard)) => {
                     self.heard = heard;
                     if self.tail.len() == TAIL {
@@ -224,6 +218,10 @@ impl Process {
         }
         // Its output may be closed long before its end.
         match self.ended(until.saturating_duration_since(Instant::now()).max(GRACE)) {
+            // Figures that are not whole are none.
+            Some(status) if status.success() && self.output.is_cut() => {
+                Err(self.failure("it printed more than could be kept"))
+            }
             Some(status) if status.success() => Ok(text),
             Some(status) => Err(self.failure(status)),
             None => {
@@ -303,46 +301,6 @@ impl Drop for Process {
 /// No line came in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late;
-
-fn read_lines(
-    from: impl Read + Send + 'static,
-    stream: Stream,
-    to: Sender<(Stream, String, Instant)>,
-    log: Arc<Mutex<File>>,
-) {
-    std::thread::spawn(move || {
-        let mut from = BufReader::new(from);
-        let mut bytes = Vec::new();
-        while read_line(&mut from, &mut bytes) {
-            if let Ok(mut log) = log.lock() {
-                let _ = log.write_all(&bytes);
-            }
-            let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-            bytes.clear();
-            if to.send((stream, line, Instant::now())).is_err() {
-                return;
-            }
-        }
-    });
-}
-
-/// Reads up to the end of a line, or of one that is to be drawn over (a carriage return). False: there is
-/// nothing more.
-fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
-    loop {
-        let Ok(bytes) = from.fill_buf() else { return !line.is_empty() };
-        if bytes.is_empty() {
-            return !line.is_empty();
-        }
-        let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-        let taken = end.map_or(bytes.len(), |at| at + 1);
-        line.extend(bytes.iter().take(taken));
-        from.consume(taken);
-        if end.is_some() {
-            return true;
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

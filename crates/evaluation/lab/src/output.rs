@@ -1,0 +1,191 @@
+//! What a process prints: line by line, to its log and to who waits for it.
+//!
+//! Invariant: however much a process prints, at most [`UNREAD_MAX`] bytes of it wait in memory and [`LOG_MAX`] stand in
+//! its log; it is never kept from going on, and whether anything was left out is known.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Bytes that wait for who reads them. A target's lines are read until it is ready, and no more.
+const UNREAD_MAX: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+/// Bytes of a line; of a longer one each part is a line.
+const LINE_MAX: usize = UNREAD_MAX / 4;
+/// What a line takes beside its bytes, about.
+const LINE_WEIGHT: usize = 64;
+/// Bytes of a log.
+const LOG_MAX: u64 = if cfg!(test) { 2 << 20 } else { 256 << 20 };
+
+/// Which stream a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// A line, and when it came.
+pub(crate) type Line = (Stream, String, Instant);
+
+/// The lines that were printed and not yet taken.
+#[derive(Debug)]
+pub(crate) struct Output {
+    lines: Receiver<Line>,
+    unread: Arc<Unread>,
+}
+
+/// Where lines are put in. The output has ended when the last of these is gone.
+#[derive(Clone)]
+pub(crate) struct Feed {
+    to: Sender<Line>,
+    unread: Arc<Unread>,
+    log: Arc<Mutex<Log>>,
+}
+
+#[derive(Debug, Default)]
+struct Unread {
+    weight: AtomicUsize,
+    /// Lines of standard output were left out.
+    is_cut: AtomicBool,
+}
+
+struct Log {
+    file: File,
+    left: u64,
+}
+
+fn weight(line: &str) -> usize {
+    line.len() + LINE_WEIGHT
+}
+
+impl Output {
+    /// The output of a process whose log this is.
+    pub(crate) fn new(log: File) -> (Output, Feed) {
+        let (to, lines) = channel();
+        let unread = Arc::<Unread>::default();
+        let log = Arc::new(Mutex::new(Log { file: log, left: LOG_MAX }));
+        (Output { lines, unread: Arc::clone(&unread) }, Feed { to, unread, log })
+    }
+
+    /// The next line, within a time.
+    pub(crate) fn next(&self, within: Duration) -> Result<Line, RecvTimeoutError> {
+        let line = self.lines.recv_timeout(within)?;
+        self.unread.weight.fetch_sub(weight(&line.1), Ordering::Relaxed);
+        Ok(line)
+    }
+
+    /// Whether lines of standard output were left out, since nobody read them in time.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.unread.is_cut.load(Ordering::Relaxed)
+    }
+}
+
+impl Feed {
+    /// Reads a stream to its end, on a thread of its own.
+    pub(crate) fn read(&self, from: impl Read + Send + 'static, stream: Stream) {
+        let feed = self.clone();
+        std::thread::spawn(move || {
+            let mut from = BufReader::new(from);
+            let mut bytes = Vec::new();
+            while read_line(&mut from, &mut bytes) && feed.put(stream, &bytes) {
+                bytes.clear();
+            }
+        });
+    }
+
+    /// False: nobody is there any more.
+    fn put(&self, stream: Stream, bytes: &[u8]) -> bool {
+        if let Ok(mut log) = self.log.lock() {
+            log.put(bytes);
+        }
+        let line = String::from_utf8_lossy(bytes).trim_end().to_owned();
+        let weight = weight(&line);
+        if self.unread.weight.load(Ordering::Relaxed) + weight > UNREAD_MAX {
+            self.unread.is_cut.fetch_or(stream == Stream::Out, Ordering::Relaxed);
+            return true;
+        }
+        self.unread.weight.fetch_add(weight, Ordering::Relaxed);
+        self.to.send((stream, line, Instant::now())).is_ok()
+    }
+}
+
+impl Log {
+    fn put(&mut self, bytes: &[u8]) {
+        let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if fits == 0 {
+            return;
+        }
+        self.left -= fits as u64;
+        // What is said goes on without its log.
+        let _ = self.file.write_all(bytes.get(..fits).unwrap_or(bytes));
+        if self.left == 0 {
+            let _ = self.file.write_all(b"\n(what follows is left out)\n");
+        }
+    }
+}
+
+/// Reads up to the end of a line, or of one that is to be drawn over (a carriage return). False: there is
+/// nothing more.
+fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
+    loop {
+        let Ok(bytes) = from.fill_buf() else { return !line.is_empty() };
+        if bytes.is_empty() {
+            return !line.is_empty();
+        }
+        let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let taken = end.map_or(bytes.len(), |at| at + 1);
+        line.extend(bytes.iter().take(taken));
+        from.consume(taken);
+        if end.is_some() || line.len() >= LINE_MAX {
+            return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(said: Vec<u8>) -> (Output, u64) {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let (output, feed) = Output::new(log.reopen().unwrap());
+        feed.read(std::io::Cursor::new(said), Stream::Out);
+        drop(feed);
+        // Nobody reads before it has ended.
+        let begun = Instant::now();
+        while Arc::strong_count(&output.unread) > 1 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is kept from going on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (output, log.as_file().metadata().unwrap().len())
+    }
+
+    fn all(output: &Output) -> Vec<String> {
+        std::iter::from_fn(|| output.next(Duration::from_secs(10)).ok()).map(|(_, line, _)| line).collect()
+    }
+
+    #[test]
+    fn what_nobody_reads_fills_neither_memory_nor_disk() {
+        for line in [&b"y\n"[..], &[b'y'; 1000]] {
+            let (output, logged) = fed(line.repeat((4 << 20) / line.len()));
+            assert!(output.is_cut() && output.unread.weight.load(Ordering::Relaxed) <= UNREAD_MAX);
+            assert!(logged <= LOG_MAX + 100, "{logged}");
+            let kept: usize = all(&output).iter().map(|line| weight(line)).sum();
+            assert!((UNREAD_MAX / 2..=UNREAD_MAX).contains(&kept), "{kept}");
+            assert_eq!(output.unread.weight.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn what_fits_is_whole() {
+        let (output, logged) = fed(b"one\ntwo\rthree".to_vec());
+        assert_eq!(
+            (all(&output), output.is_cut(), logged),
+            (["one", "two", "three"].map(str::to_owned).to_vec(), false, 13)
+        );
+    }
+}
