@@ -3,8 +3,6 @@
 //! Invariant: every function is pure arithmetic; a figure that cannot be computed from its inputs is `None`,
 //! never zero.
 
-use serde::{Deserialize, Serialize};
-
 /// Bits of an I/O's payload per second that a link carries, in Gb/s (10^9).
 pub fn gigabits(iops: f64, bytes: f64) -> f64 {
     iops * bytes * 8.0 / 1e9
@@ -28,31 +26,6 @@ pub fn outstanding(iops: f64, latency_s: f64) -> f64 {
 /// How many of these cores, each busy so many percent, are at or above a limit.
 pub fn cores_at_least(busy_percent: &[f64], limit: f64) -> usize {
     busy_percent.iter().filter(|busy| **busy >= limit).count()
-}
-
-/// A change for the better, in the words of the papers' tables.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Improvement {
-    /// The new over the old.
-    pub ratio: f64,
-}
-
-impl Improvement {
-    /// From the old to the new; `None` if the old is not above 0.
-    pub fn of(old: f64, new: f64) -> Option<Improvement> {
-        (old > 0.0).then(|| Improvement { ratio: new / old })
-    }
-}
-
-impl std::fmt::Display for Improvement {
-    /// From twice on, "2.5x"; else "+43 %" or "-30 %".
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.ratio >= 2.0 {
-            write!(f, "{:.1}x", self.ratio)
-        } else {
-            write!(f, "{:+.0} %", (self.ratio - 1.0) * 100.0)
-        }
-    }
 }
 
 /// What does not add up in a run.
@@ -188,9 +161,6 @@ mod tests {
         assert!((1.0 / 0.000_689 - effectiveness(112_353.6, 112_353.6 * 0.000_689).unwrap()).abs() < 1e-6);
         assert_eq!(cpu_per_million(500_000.0, 0.5), Some(1.0));
         assert_eq!(cores_at_least(&[95.0, 90.0, 89.9, 10.0], 90.0), 2);
-        assert_eq!(Improvement::of(100.0, 143.0).unwrap().to_string(), "+43 %");
-        assert_eq!(Improvement::of(100.0, 70.0).unwrap().to_string(), "-30 %");
-        assert_eq!(Improvement::of(100.0, 300.0).unwrap().to_string(), "3.0x");
     }
 
     #[test]

@@ -475,6 +475,7 @@ pub(crate) mod tests {
         assert_eq!(point.iops().unwrap().median, 100_000.0);
         assert!((point.cpu_per_million(End::Target).unwrap().median - 5.0).abs() < 1e-9);
         assert!((point.cpu_per_million(End::Both).unwrap().median - 15.0).abs() < 1e-9);
+        assert!((point.per_core(End::Target).unwrap().median - 200_000.0).abs() < 1e-6);
         assert!((point.busy(End::Target).unwrap().median - 75.0).abs() < 1e-9);
         assert!((point.effectiveness(End::Initiator).unwrap().median - 100_000.0 / 75.0).abs() < 1e-6);
         assert!(point.runs.iter().all(|run| run.discords(&point).is_empty()));

@@ -61,6 +61,8 @@ pub enum Metric {
     Effectiveness(End),
     /// Processor seconds of the processes for a million I/Os.
     CpuPerMillion(End),
+    /// I/Os for each processor second of the processes.
+    PerCore(End),
     /// Seconds that a fixed job took.
     Finish,
     /// Mean latency of a fixed job's I/Os in microseconds, as the initiator's kernel counted it.
@@ -96,6 +98,10 @@ impl Run {
                 };
                 derived::cpu_per_million(self.iops(), used / self.seconds)
             }
+            Metric::PerCore(end) => self
+                .figure(Metric::CpuPerMillion(end))
+                .filter(|seconds| *seconds > 0.0)
+                .map(|seconds| 1e6 / seconds),
             Metric::Finish => Some(self.seconds),
             Metric::IoLatency => self.io_latency_us,
         }
@@ -192,6 +198,11 @@ impl Point {
     /// Processor seconds of the processes for a million I/Os.
     pub fn cpu_per_million(&self, end: End) -> Option<Spread> {
         self.spread(Metric::CpuPerMillion(end))
+    }
+
+    /// I/Os for each processor second of the processes.
+    pub fn per_core(&self, end: End) -> Option<Spread> {
+        self.spread(Metric::PerCore(end))
     }
 
     /// How busy one end's machine was, in percent of all its cores.

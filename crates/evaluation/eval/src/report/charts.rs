@@ -4,29 +4,54 @@ use std::fmt::Write;
 
 use super::chart::{Axis, Bar, Distribution, Row, Series, bars, distributions, heat, lines};
 use super::groups::{Group, Names, groups};
-use super::markup::escaped;
+use super::markup::{details, escaped};
 use super::text::size;
 use crate::compare::Spread;
 use crate::record::{End, EndUsage, Point, Record, Run};
 
-/// The charts' section.
+/// Cores from which on a picture of each says something.
+pub(super) const CORES_LEAST: usize = 4;
+/// Charts that are seen at once, of the first setting of each direction.
+const SEEN: usize = 2;
+
+/// The charts' section: of each direction the first setting's, and all others when they are asked for.
 pub(super) fn charts(page: &mut String, record: &Record, names: &Names) {
     page.push_str("<section id=\"charts\"><h2>Charts</h2>");
-    for group in groups(record) {
-        let _ = write!(page, "<h3>{}</h3><div class=\"charts\">", escaped(&group.name()));
+    let mut seen: Vec<&str> = Vec::new();
+    let groups = groups(record);
+    for group in &groups {
+        let mut figures = Vec::new();
         if group.sizes.len() > 1 {
-            against_size(page, &group, names);
+            against_size(&mut figures, group, names);
         }
         for bytes in group.ends() {
-            of_size(page, &group, bytes, names);
+            of_size(&mut figures, group, bytes, names);
         }
-        page.push_str("</div>");
+        let mut rest = figures.as_slice();
+        if !seen.contains(&group.rw) && group.points.iter().any(|point| point.protocol != "local") {
+            seen.push(group.rw);
+            let (first, others) = rest.split_at(SEEN.min(rest.len()));
+            let _ = write!(
+                page,
+                "<h3>{}</h3><div class=\"charts\">{}</div>",
+                escaped(&group.name()),
+                first.concat()
+            );
+            rest = others;
+        }
+        if !rest.is_empty() {
+            let more = if rest.len() == figures.len() { "" } else { " more" };
+            let summary = format!("{}: {}{more} charts", group.name(), rest.len());
+            details(page, &summary, |page| {
+                let _ = write!(page, "<div class=\"charts\">{}</div>", rest.concat());
+            });
+        }
     }
     page.push_str("</section>");
 }
 
-fn figure(page: &mut String, caption: &str, svg: &str) {
-    let _ = write!(page, "<figure><figcaption>{}</figcaption>{svg}</figure>", escaped(caption));
+fn figure(figures: &mut Vec<String>, caption: &str, svg: &str) {
+    figures.push(format!("<figure><figcaption>{}</figcaption>{svg}</figure>", escaped(caption)));
 }
 
 type Of = fn(&Point) -> Option<f64>;
@@ -52,7 +77,7 @@ fn series(group: &Group<'_>, names: &Names, on_right: bool, of: Of) -> Vec<Serie
 }
 
 /// What changes with the size of an I/O.
-fn against_size(page: &mut String, group: &Group<'_>, names: &Names) {
+fn against_size(figures: &mut Vec<String>, group: &Group<'_>, names: &Names) {
     let places: Vec<String> = group.sizes.iter().map(|bytes| size(*bytes)).collect();
     let busy_end: Of = if group.points.iter().any(|point| point.busy(End::Target).is_some()) {
         |point| Some(point.busy(End::Target)?.median)
@@ -69,11 +94,11 @@ fn against_size(page: &mut String, group: &Group<'_>, names: &Names) {
         "Throughput (solid) and CPU use (dashed) against I/O size"
     };
     let axis = |left, right| Axis { left, right, below: "bytes of an I/O", is_log: false };
-    figure(page, caption, &lines(caption, &places, &axis("Gb/s", right), &both));
+    figure(figures, caption, &lines(caption, &places, &axis("Gb/s", right), &both));
     let more: [(&str, &'static str, Of); 4] = [
         ("I/Os per second against I/O size", "IOPS", |point| Some(point.iops()?.median)),
         ("Mean latency against I/O size", "µs", |point| Some(point.mean_latency()?.median)),
-        ("Processor effectiveness of the target: IOPS for each % CPU", "IOPS/%", |point| {
+        ("Processor effectiveness of the target: IOPS for each percent of its cores", "IOPS/%", |point| {
             Some(point.effectiveness(End::Target)?.median)
         }),
         ("Processor time of both ends for a million I/Os", "s", |point| {
@@ -83,16 +108,16 @@ fn against_size(page: &mut String, group: &Group<'_>, names: &Names) {
     for (caption, unit, of) in more {
         let series = series(group, names, false, of);
         if !series.is_empty() {
-            figure(page, caption, &lines(caption, &places, &axis(unit, ""), &series));
+            figure(figures, caption, &lines(caption, &places, &axis(unit, ""), &series));
         }
     }
 }
 
 /// What is shown of one size.
-fn of_size(page: &mut String, group: &Group<'_>, bytes: u64, names: &Names) {
+fn of_size(figures: &mut Vec<String>, group: &Group<'_>, bytes: u64, names: &Names) {
     let points: Vec<&Point> = group.of_size(bytes).collect();
     let said = if group.sizes.len() > 1 { format!(", {}", size(bytes)) } else { String::new() };
-    latency(page, &points, &said, names);
+    latency(figures, &points, &said, names);
     let kinds: [(&str, &str, Spreads); 4] = [
         ("I/Os per second", "IOPS", Point::iops),
         ("Processor effectiveness of the target", "IOPS per %", |point| point.effectiveness(End::Target)),
@@ -109,14 +134,14 @@ fn of_size(page: &mut String, group: &Group<'_>, bytes: u64, names: &Names) {
         let shown: Vec<Bar> = shown.collect();
         if !shown.is_empty() {
             let caption = format!("{what}{said}");
-            figure(page, &caption, &bars(&caption, unit, &shown));
+            figure(figures, &caption, &bars(&caption, unit, &shown));
         }
     }
-    heat_maps(page, &points, &said, names);
+    heat_maps(figures, &points, &said, names);
 }
 
 /// Percentiles, and the shapes of the distributions.
-fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
+fn latency(figures: &mut Vec<String>, points: &[&Point], said: &str, names: &Names) {
     const PERCENTS: [f64; 7] = [10.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
     let (mut series, mut drawn) = (Vec::new(), Vec::new());
     for point in points {
@@ -139,13 +164,13 @@ fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
     let places = PERCENTS.map(|percent| if percent == 100.0 { "max".into() } else { format!("{percent}") });
     let axis = Axis { left: "µs", right: "", below: "percentile", is_log: true };
     let caption = format!("Latency percentiles{said}");
-    figure(page, &caption, &lines(&caption, &places, &axis, &series));
+    figure(figures, &caption, &lines(&caption, &places, &axis, &series));
     let caption = format!("How latency is spread (jitter){said}");
-    figure(page, &caption, &distributions(&caption, &drawn));
+    figure(figures, &caption, &distributions(&caption, &drawn));
 }
 
 /// How busy each core of either end was, over all runs.
-fn heat_maps(page: &mut String, points: &[&Point], said: &str, names: &Names) {
+fn heat_maps(figures: &mut Vec<String>, points: &[&Point], said: &str, names: &Names) {
     let ends: [(&str, EndOf); 2] =
         [("target", |run| run.target.as_ref()), ("initiator", |run| run.initiator.as_ref())];
     let mut shown: Vec<Vec<Row>> = Vec::new();
@@ -154,15 +179,15 @@ fn heat_maps(page: &mut String, points: &[&Point], said: &str, names: &Names) {
             .iter()
             .filter_map(|point| {
                 let cores = busy_cores(point, side);
-                (!cores.is_empty()).then(|| (names.name(point), cores))
+                (cores.len() >= CORES_LEAST).then(|| (names.name(point), cores))
             })
             .collect();
-        // Both ends on the same cores are one picture.
+        // Of few cores a picture says no more than the tables. Both ends on the same cores are one picture.
         if rows.is_empty() || shown.contains(&rows) {
             continue;
         }
         let caption = format!("How busy each core was, in percent ({end}'s cores){said}");
-        figure(page, &caption, &heat(&caption, &rows));
+        figure(figures, &caption, &heat(&caption, &rows));
         shown.push(rows);
     }
 }

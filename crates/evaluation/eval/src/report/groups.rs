@@ -2,6 +2,7 @@
 //!
 //! Invariant: a system has the same name and the same colour wherever it is shown.
 
+use super::colour::Colour;
 use crate::record::{Point, Record};
 
 /// Systems under one kind of load and one setting, over sizes.
@@ -102,7 +103,7 @@ pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
 pub(super) struct Names {
     shows_initiator: bool,
     shows_protocol: bool,
-    all: Vec<String>,
+    all: Vec<(String, Colour)>,
 }
 
 impl Names {
@@ -119,8 +120,8 @@ impl Names {
         };
         for point in &record.points {
             let name = names.name(point);
-            if !names.all.contains(&name) {
-                names.all.push(name);
+            if !names.all.iter().any(|(known, _)| *known == name) {
+                names.all.push((name, Colour::of(point)));
             }
         }
         names
@@ -141,14 +142,15 @@ impl Names {
         name
     }
 
-    /// Its colour: a number from 0 to 7.
-    pub(super) fn colour(&self, name: &str) -> usize {
-        self.all.iter().position(|known| known == name).unwrap_or(0) % 8
+    /// The colour of the system of this name.
+    pub(super) fn colour(&self, name: &str) -> Colour {
+        let known = self.all.iter().find(|(known, _)| known == name);
+        known.map_or_else(|| Colour::of(&Point::default()), |(_, colour)| *colour)
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> &[String] {
-        &self.all
+    pub(super) fn all(&self) -> Vec<&str> {
+        self.all.iter().map(|(name, _)| name.as_str()).collect()
     }
 
     /// How names are to be read.

@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use super::charts::{EndOf, busy_cores, charts};
+use super::answer::answer;
+use super::charts::{CORES_LEAST, EndOf, busy_cores, charts};
 use super::groups::{Names, groups, kind};
-use super::markup::{escaped, table};
+use super::markup::{details, escaped, table};
 use super::paper::paper;
 use super::summary::summary;
-use super::tables::{chance, pairs};
+use super::tables::{FINISH_COLUMNS, chance, finish_rows, pairs};
 use super::text::{UNKNOWN, change, figure, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
@@ -23,12 +24,12 @@ pub fn html(record: &Record) -> String {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
          <title>{0}</title><style>{STYLE}</style></head><body><main>\
-         <header><h1>{0}</h1><p class=\"sub\">Preset <code>{1}</code> · {2} · took {3}</p></header>",
+         <header><h1>{0}</h1><p class=\"sub\">{1} · took {2}</p></header>",
         escaped(&record.title),
-        escaped(&record.preset),
         escaped(&record.started),
         time(record.seconds)
     );
+    answer(&mut page, record, &names);
     let mut body = String::new();
     summary(&mut body, record, &names);
     charts(&mut body, record, &names);
@@ -60,6 +61,20 @@ fn contents(page: &mut String, body: &str) {
     page.push_str("</nav>");
 }
 
+/// Rows up to which a table is seen at once.
+const ROWS: usize = 6;
+
+/// A table with its heading, which is shown when it is asked for if it is long.
+fn titled(page: &mut String, title: &str, head: &[&str], rows: Vec<Vec<String>>) {
+    if rows.len() <= ROWS {
+        let _ = write!(page, "<h3>{}</h3>", escaped(title));
+        table(page, head, rows.into_iter());
+    } else {
+        let summary = format!("{title}: {} rows", rows.len());
+        details(page, &summary, |page| table(page, head, rows.into_iter()));
+    }
+}
+
 fn load(point: &Point, setting: &str) -> String {
     let setting = if setting.is_empty() { String::new() } else { format!(", {setting}") };
     format!("{} {}{setting}", kind(&point.rw), size(point.bytes))
@@ -79,8 +94,7 @@ fn in_order(record: &Record) -> Vec<(&Point, String)> {
 
 fn results(page: &mut String, record: &Record, names: &Names) {
     page.push_str(
-        "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range.</p>\
-         <h3>Rate and latency, as the initiator saw them</h3>",
+        "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range.</p>",
     );
     let all = in_order(record);
     let first = all.iter().map(|(point, setting)| {
@@ -119,8 +133,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "max µs",
         "errors",
     ];
-    table(page, &head, first);
-    page.push_str("<h3>Processor, memory and network</h3>");
+    titled(page, "Rate and latency, as the initiator saw them", &head, first.collect());
     let second = all.iter().map(|(point, setting)| {
         let counted = |of: fn(&Run) -> Option<f64>| {
             let figures: Vec<f64> = point.runs.iter().filter_map(of).collect();
@@ -163,7 +176,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "packets per I/O",
         "retransmits",
     ];
-    table(page, &head, second);
+    titled(page, "Processor, memory and network", &head, second.collect());
     if record.points.iter().any(|point| point.work.is_some()) {
         finishes(page, &all, names);
     }
@@ -177,16 +190,12 @@ fn mebibytes(side: Option<&EndUsage>) -> Option<f64> {
 }
 
 fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {
-    page.push_str("<h3>Time to finish a fixed job</h3>");
-    let rows = all.iter().filter_map(|(point, setting)| {
-        let work = point.work?;
-        let rate =
-            point.finish().map_or(UNKNOWN.to_owned(), |spread| figure(work as f64 * 60.0 / spread.median));
-        let time = with_spread(point.finish(), 1.0);
-        let io = with_spread(point.io_latency(), 1.0);
-        Some(vec![load(point, setting), names.name(point), figure(work as f64), time, rate, io])
-    });
-    table(page, &["load", "system", "units of work", "seconds", "units per minute", "I/O latency µs"], rows);
+    let named = |(point, setting): &(&'_ Point, String)| load(point, setting);
+    let all: Vec<(&Point, String, String)> =
+        all.iter().map(|one| (one.0, named(one), names.name(one.0))).collect();
+    // Every run is seen, whoever wins it.
+    page.push_str("<h3>Time to finish a fixed job, every run</h3>");
+    table(page, FINISH_COLUMNS, finish_rows(&all).into_iter());
 }
 
 fn comparison(page: &mut String, record: &Record, names: &Names) {
@@ -195,8 +204,8 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
         return;
     }
     page.push_str(
-        "<section id=\"improvement\"><h2>Improvement</h2><p>Each system against the slowest under the same load. \
-         IOPS and effectiveness: more is better; all others: less is better. In brackets: where the ratio lies with 95 % \
+        "<section id=\"improvement\"><h2>Against the slowest</h2><p>Each system's figure over that of the slowest under the same \
+         load: 2.00x is twice as much, 0.50x half as much. IOPS and effectiveness: more is better; all others: less is better. In brackets: where the ratio lies with 95 % \
          certainty (bootstrap over rounds, at least five). The last column is how likely such a difference of \
          IOPS comes by chance (Mann-Whitney, two-sided, corrected for all rows by Holm).</p>",
     );
@@ -247,7 +256,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
     }
     let head: Vec<&str> =
         head.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| *name).collect();
-    table(page, &head, rows.into_iter());
+    titled(page, "Ratios", &head, rows);
     page.push_str("</section>");
 }
 
@@ -262,8 +271,12 @@ fn cores(page: &mut String, record: &Record, names: &Names) {
         vec![of(90.0), of(20.0), of(10.0), busy.len().to_string()]
     };
     let all = in_order(record);
+    let is_many = |point: &Point, side: EndOf| busy_cores(point, side).len() >= CORES_LEAST;
     let rows: Vec<Vec<String>> = all
         .iter()
+        .filter(|(point, _)| {
+            is_many(point, |run| run.target.as_ref()) || is_many(point, |run| run.initiator.as_ref())
+        })
         .map(|(point, setting)| {
             let mut row = vec![load(point, setting), names.name(point)];
             row.extend(count(point, |run| run.target.as_ref()));
@@ -291,7 +304,7 @@ fn cores(page: &mut String, record: &Record, names: &Names) {
         "≥ 10 %",
         "of",
     ];
-    table(page, &head, rows.into_iter());
+    titled(page, "Cores at or above a share of their time", &head, rows);
     page.push_str("</section>");
 }
 
@@ -344,7 +357,7 @@ fn distance(page: &mut String, record: &Record, names: &Names) {
         "remote",
         "delta",
     ];
-    table(page, &head, rows.into_iter());
+    titled(page, "Local and remote latency", &head, rows);
     page.push_str("</section>");
 }
 
@@ -352,11 +365,20 @@ fn list(page: &mut String, title: &str, id: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
-    let _ = write!(page, "<section id=\"{id}\"><h2>{}</h2><ul>", escaped(title));
-    for line in lines {
-        let _ = write!(page, "<li>{}</li>", escaped(line));
+    let _ = write!(page, "<section id=\"{id}\"><h2>{}</h2>", escaped(title));
+    let all = |page: &mut String| {
+        page.push_str("<ul>");
+        for line in lines {
+            let _ = write!(page, "<li>{}</li>", escaped(line));
+        }
+        page.push_str("</ul>");
+    };
+    if lines.len() <= ROWS {
+        all(page)
+    } else {
+        details(page, &format!("{} lines", lines.len()), all)
     }
-    page.push_str("</ul></section>");
+    page.push_str("</section>");
 }
 
 fn method(page: &mut String, record: &Record) {
@@ -373,7 +395,7 @@ fn method(page: &mut String, record: &Record) {
     };
     let _ = write!(
         page,
-        "<section id=\"method\"><h2>Method</h2><ul>\
+        "<section id=\"method\"><h2>Method</h2><details><summary>How figures were made and judged</summary><ul>\
          <li>Systems are run in turn, each load several times; figures are medians, with half of the range. Ratios are \
          those of the rounds' means, round by round, with a 95 % interval bootstrapped over rounds; fewer than five rounds \
          have none. Whether two differ is judged over their runs by the exact Mann-Whitney test, corrected for all \
@@ -387,25 +409,31 @@ fn method(page: &mut String, record: &Record) {
          <li>Effectiveness is IOPS for each percent of an end's cores. IOPS times latency is checked against what was in \
          flight, IOPS times size against the bytes counted, processor time against what there was.</li>\
          <li>Steady is by SNIA PTS: five rounds, range within 20 %, slope within 10 % of the average.{steady}</li>\
-         <li>Histograms are kept with 64 buckets for each doubling: a percentile is right within 1.6 %.</li></ul></section>"
+         <li>Histograms are kept with 64 buckets for each doubling: a percentile is right within 1.6 %.</li></ul></details></section>"
     );
 }
 
 fn environment(page: &mut String, record: &Record) {
     page.push_str("<section id=\"environment\"><h2>Environment and commands</h2>");
     for machine in &record.environment {
-        let _ = write!(
-            page,
-            "<h3>{}</h3><div class=\"wide\"><table class=\"facts\"><tbody>",
-            escaped(&machine.role)
-        );
-        for (name, value) in &machine.facts {
-            let _ = write!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
-        }
-        page.push_str("</tbody></table></div>");
+        details(page, &format!("Machine: {}", machine.role), |page| {
+            page.push_str("<div class=\"wide\"><table class=\"facts\"><tbody>");
+            for (name, value) in &machine.facts {
+                let _ = write!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
+            }
+            page.push_str("</tbody></table></div>");
+        });
     }
-    if !record.commands.is_empty() {
-        let _ = write!(page, "<h3>Commands</h3><pre>{}</pre>", escaped(&record.commands.join("\n")));
+    let mut commands = record.commands.iter();
+    if let Some(first) = commands.next() {
+        let _ = write!(page, "<h3>This repeats it</h3><pre>{}</pre>", escaped(first));
+    }
+    let started: Vec<&str> = commands.map(String::as_str).collect();
+    if !started.is_empty() {
+        let summary = format!("What it started: {} commands", started.len());
+        details(page, &summary, |page| {
+            let _ = write!(page, "<pre>{}</pre>", escaped(&started.join("\n")));
+        });
     }
     page.push_str("</section>");
 }
@@ -440,11 +468,55 @@ mod tests {
         assert!(page.contains("&lt;tgt&gt;") && !page.contains("<tgt>"), "names are text");
         assert!(!page.contains("data-points=\"0\""), "no chart is empty");
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-        // Five against size; at either end percentiles, shapes, three kinds of bars and one picture of the cores.
-        assert_eq!(page.matches("<svg").count(), 5 + 2 * 6);
-        for shown in ["4.0x", "does not add up", "no tgt &amp; no SPDK"] {
+        // One before all; five against size; at either end percentiles, shapes and three kinds of bars. Two cores have no
+        // picture.
+        assert_eq!(page.matches("<svg").count(), 1 + 5 + 2 * 5);
+        for shown in ["4.00x", "does not add up", "no tgt &amp; no SPDK"] {
             assert!(page.contains(shown), "{shown}");
         }
+    }
+
+    #[test]
+    fn pictures_of_cores_begin_with_four_and_wait_until_they_are_asked_for() {
+        let mut record = record();
+        assert!(!html(&record).contains("How busy each core") && !html(&record).contains("id=\"cores\""));
+        for side in
+            record.points.iter_mut().flat_map(|point| &mut point.runs).filter_map(|run| run.target.as_mut())
+        {
+            let kinds = side.cores.cores[0].1;
+            side.cores.cores.extend([(2, kinds), (3, kinds)]);
+        }
+        let page = html(&record);
+        let before = page.split("How busy each core").next().unwrap();
+        assert!(page.contains("How busy each core") && page.contains("id=\"cores\""));
+        assert!(before.matches("<details>").count() > before.matches("</details>").count());
+    }
+
+    /// A page of a sweep was 37,000 pixels long.
+    #[test]
+    fn what_is_long_waits_until_it_is_asked_for() {
+        let mut record = record();
+        let more: Vec<Point> = [1500, 9000]
+            .iter()
+            .flat_map(|mtu| {
+                record.points.iter().cloned().map(|mut point| {
+                    point.mtu = *mtu;
+                    point
+                })
+            })
+            .collect();
+        record.points.extend(more);
+        let page = html(&record);
+        let mut seen = String::new();
+        for part in page.split("<details>") {
+            seen.push_str(
+                part.split_once("</details>")
+                    .map_or(if seen.is_empty() { part } else { "" }, |(_, rest)| rest),
+            );
+        }
+        // One chart before all, and two of the only direction.
+        assert_eq!(seen.matches("<svg").count(), 3);
+        assert!(seen.matches("<tr>").count() < 40, "{}", seen.matches("<tr>").count());
     }
 
     #[test]

@@ -25,3 +25,10 @@ pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item =
     }
     page.push_str("</tbody></table></div>");
 }
+
+/// What is shown when it is asked for; all of it is printed.
+pub(super) fn details(page: &mut String, summary: &str, inside: impl FnOnce(&mut String)) {
+    let _ = write!(page, "<details><summary>{}</summary>", escaped(summary));
+    inside(page);
+    page.push_str("</details>");
+}

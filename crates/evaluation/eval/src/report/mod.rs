@@ -3,10 +3,14 @@
 //! Invariant: a report shows only what its record and the published figures contain, or what is computed from
 //! them; an unknown value is shown as a dash, never as zero.
 
+mod answer;
 mod chart;
 mod charts;
+mod colour;
 mod groups;
+mod headline;
 mod html;
+mod limit;
 mod markup;
 mod paper;
 mod summary;

@@ -7,12 +7,12 @@ use std::fmt::Write;
 
 use super::charts::{EndOf, busy_cores};
 use super::groups::Names;
-use super::markup::{escaped, table};
-use super::text::{UNKNOWN, change, figure, size};
+use super::markup::{details, escaped, table};
+use super::text::{NOT_RECORDED, UNKNOWN, change, figure, size, times};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
 use crate::preset::Preset;
-use crate::published::{Figure, Paper, check, published};
+use crate::published::{Figure, check, published};
 use crate::record::{End, Metric, Point, Record};
 
 /// Our own target and initiator, as records name them.
@@ -33,7 +33,10 @@ pub(super) fn paper(page: &mut String, record: &Record, names: &Names) {
         paper.date.as_ref().map(|date| format!(", {}", escaped(date))).unwrap_or_default(),
         escaped(&paper.set_up)
     );
-    limits(page, record, paper);
+    page.push_str(
+        "<p><b>Comparable:</b> what does not depend on one machine: how systems stand to each other under the same load, how \
+         cost grows with the size of an I/O, what a network adds to a local I/O. What is not stands at the top.</p>"
+    );
     let figures: Vec<&Figure> = match Preset::find(&record.preset) {
         Some(preset) if preset.paper == Some(paper.id.as_str()) => preset.published().collect(),
         _ => data.of(&paper.id).collect(),
@@ -55,19 +58,24 @@ pub(super) fn paper(page: &mut String, record: &Record, names: &Names) {
         .filter(|(figure, slip)| !slip.is_empty() || !shown.contains(&figure.id.as_str()))
         .map(|(figure, slip)| {
             let measured = measured(record, figure).unwrap_or_else(|| UNKNOWN.to_owned());
-            vec![figure.what.clone(), figure.to_string(), measured, figure.at.clone(), slip]
+            let ratio = as_ratio(figure).unwrap_or_else(|| UNKNOWN.to_owned());
+            vec![figure.what.clone(), figure.to_string(), ratio, measured, figure.at.clone(), slip]
         })
         .collect();
     if !rows.is_empty() {
-        page.push_str("<h3>Figure by figure</h3><div class=\"beside\">");
-        table(page, &["what", "printed", "measured here", "where in the paper", "checked"], rows.into_iter());
-        page.push_str("</div>");
+        let head = ["what", "printed", "as a ratio", "measured here", "where in the paper", "checked"];
+        let summary = format!("Figure by figure: {} printed, and what was measured here", rows.len());
+        details(page, &summary, |page| {
+            page.push_str("<div class=\"beside\">");
+            table(page, &head, rows.into_iter());
+            page.push_str("</div>");
+        });
     }
     page.push_str("</section>");
 }
 
-/// What may be held against each other, and what may not.
-fn limits(page: &mut String, record: &Record, paper: &Paper) {
+/// What may not be held against each other.
+pub(super) fn not_comparable(record: &Record) -> String {
     let fact = |name: &str| {
         let facts = record.environment.iter().flat_map(|machine| &machine.facts);
         facts.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).next()
@@ -86,15 +94,72 @@ fn limits(page: &mut String, record: &Record, paper: &Paper) {
     if is_virtual {
         here.push("a virtual link in place of network cards".to_owned());
     }
-    let _ = write!(
-        page,
-        "<p class=\"warn\"><b>Not comparable:</b> I/Os per second, throughput and latency as such. The paper measured {} on its own \
-         machines and network; here it was {}. Nothing here tells what that hardware would do.</p>\
-         <p><b>Comparable:</b> what does not depend on one machine: how systems stand to each other under the same load, how \
-         cost grows with the size of an I/O, what a network adds to a local I/O.</p>",
-        escaped(hardware(&paper.id)),
-        escaped(&here.join(", "))
-    );
+    let here = if here.is_empty() { NOT_RECORDED.to_owned() } else { here.join(", ") };
+    let theirs = match record.paper.as_deref() {
+        Some(paper) => {
+            format!("the paper measured {} on its own machines and network; here it was", hardware(paper))
+        }
+        None => "figures of other machines; here it was".to_owned(),
+    };
+    format!(
+        "I/Os per second, throughput and latency as such ({theirs} {here}). Nothing here tells what other hardware would do"
+    )
+}
+
+/// The figure of a paper that a report's first sentence has beside it, by the experiment.
+const BESIDE: [(&str, &str); 10] = [
+    ("demartek-vdbench", "demartek.target-read-effectiveness"),
+    ("demartek-oltp", "demartek.target-oltp-time"),
+    ("t6-100g-sweep", "t6-100g.throughput"),
+    ("connections", "windows-100g.connections"),
+    ("t5-vm", "t5-vm.iops"),
+    ("windows-100g", "windows-100g.read-iops"),
+    ("nvme-tcp-iops", "sdc2021.iops"),
+    ("nvme-tcp-latency", "sdc2021.spdk-gain"),
+    ("nvme-tcp-jitter", "sdc2021.jitter-deviation-gain"),
+    ("protocol-efficiency", "sdc2021.aic-8k-cpu-per-iop"),
+];
+
+/// The paper's figure that stands beside what was measured, as it was printed, as a ratio, and whether it adds up.
+pub(super) fn printed_beside(record: &Record) -> Option<String> {
+    let paper = record.paper.as_deref()?;
+    let data = published();
+    let chosen = BESIDE.iter().find(|(preset, _)| *preset == record.preset).map(|(_, id)| *id);
+    let figure = match chosen {
+        Some(id) => data.figure(id),
+        None => data.of(paper).find(|figure| figure.id.ends_with("target-read-effectiveness")),
+    };
+    let Some(figure) = figure.filter(|figure| figure.paper() == paper) else {
+        return Some("no figure of this experiment".to_owned());
+    };
+    let mut text = figure.to_string();
+    match as_ratio(figure) {
+        Some(ratio) if figure.unit == "%" => {
+            let _ = write!(text, " ({ratio})");
+        }
+        _ => {}
+    }
+    let _ = write!(text, " for {}", figure.what);
+    if as_ratio(figure).is_none() {
+        text.push_str(", and no ratio of two systems");
+    }
+    Some(text)
+}
+
+/// Why that figure cannot be right, if it cannot.
+pub(super) fn slip_beside(record: &Record) -> Option<String> {
+    let (_, id) = BESIDE.iter().find(|(preset, _)| *preset == record.preset)?;
+    let slip = check(published()).into_iter().find(|slip| slip.figure == *id)?;
+    Some(format!("{} gives {}", slip.because, slip.follows))
+}
+
+/// A printed change or factor in the form that all ratios of a report have.
+fn as_ratio(figure: &Figure) -> Option<String> {
+    match figure.unit.as_str() {
+        "%" => Some(times(1.0 + figure.value / 100.0)),
+        "x" => Some(times(figure.value)),
+        _ => None,
+    }
 }
 
 /// What a paper's figures are of.
@@ -372,11 +437,31 @@ mod tests {
         other.initiator = "libiscsi".into();
         let record = Record { points: vec![software, other, ours], ..Record::default() };
         let of = |id: &str| measured(&record, published().figure(id).unwrap());
-        assert_eq!(of("demartek.target-read-iops").as_deref(), Some("3.0x (3.0x to 3.0x)"));
-        assert_eq!(of("demartek.initiator-read-iops").as_deref(), Some("+50 % (+50 % to +50 %)"));
-        assert_eq!(of("demartek.target-read-latency").as_deref(), Some("-67 % (-67 % to -67 %)"));
+        assert_eq!(of("demartek.target-read-iops").as_deref(), Some("3.00x (3.00x to 3.00x)"));
+        assert_eq!(of("demartek.initiator-read-iops").as_deref(), Some("1.50x (1.50x to 1.50x)"));
+        assert_eq!(of("demartek.target-read-latency").as_deref(), Some("0.33x (0.33x to 0.33x)"));
         assert_eq!(of("demartek.software-target-read-cores-90").as_deref(), Some("1 of 2 cores"));
         assert_eq!(of("demartek.target-write-iops"), None, "no writes were measured");
+    }
+
+    #[test]
+    fn every_experiment_of_a_paper_has_a_figure_beside_its_first_sentence() {
+        for preset in crate::preset::PRESETS {
+            let paper = preset.paper.map(str::to_owned);
+            let record = Record { preset: preset.id.into(), paper, ..Record::default() };
+            let beside = printed_beside(&record);
+            assert_eq!(beside.is_some(), preset.paper.is_some(), "{}", preset.id);
+            assert!(
+                beside.iter().all(|text| !text.contains("sdc2021.") && !text.contains("t6-100g.")),
+                "{beside:?}"
+            );
+        }
+        for (preset, id) in BESIDE {
+            assert!(Preset::find(preset).is_some() && published().figure(id).is_some(), "{preset}: {id}");
+        }
+        let record =
+            Record { preset: "nvme-tcp-jitter".into(), paper: Some("sdc2021".into()), ..Record::default() };
+        assert!(printed_beside(&record).unwrap().starts_with("-60 % (0.40x) for standard deviation"));
     }
 
     #[test]

@@ -5,8 +5,9 @@
 use std::fmt::Write;
 
 use super::groups::{Group, Names, groups, kind};
-use super::markup::escaped;
-use super::text::{change, figure, size, smoke_tests, time};
+use super::headline::load_words;
+use super::markup::{details, escaped};
+use super::text::{change, figure, size, time, times};
 use crate::bootstrap::{Ratio, Rounds};
 use crate::compare::{self, Comparison, Spread};
 use crate::record::{End, Metric, Point, Record};
@@ -14,15 +15,12 @@ use crate::record::{End, Metric, Point, Record};
 /// Settings up to which each has sentences of its own; beyond, the first of each kind of load speaks.
 const GROUPS: usize = 4;
 
-/// The summary's section.
+/// The summary's section: the best figures, and what makes them less sure; load by load when it is asked for.
 pub(super) fn summary(page: &mut String, record: &Record, names: &Names) {
     page.push_str("<section id=\"summary\"><h2>Summary</h2>");
-    let _ = write!(page, "<p class=\"lead\">{}</p>", escaped(&what_was_done(record, names)));
-    if let Some(smoke) = smoke_tests(record) {
-        let _ = write!(page, "<p class=\"warn\"><b>Smoke test.</b> {}</p>", escaped(&smoke));
-    }
+    let _ = write!(page, "<p>{}</p>", escaped(&what_was_done(record, names)));
     tiles(page, record, names);
-    page.push_str("<ul class=\"findings\">");
+    cautions(page, record);
     let groups = groups(record);
     let mut said: Vec<&str> = Vec::new();
     let mut findings = Vec::new();
@@ -34,14 +32,16 @@ pub(super) fn summary(page: &mut String, record: &Record, names: &Names) {
         findings.extend(group.ends().into_iter().filter_map(|bytes| Finding::of(group, bytes)));
     }
     compare::correct(findings.iter_mut().flat_map(|one| &mut one.others).map(|(_, comparison)| comparison));
-    for finding in &findings {
-        let _ = write!(page, "<li>{}</li>", finding.sentence(names));
-    }
-    if groups.len() > GROUPS {
-        page.push_str("<li class=\"dim\">Other settings are in the charts and tables below.</li>");
-    }
-    page.push_str("</ul>");
-    cautions(page, record);
+    details(page, &format!("Load by load: {}", count(findings.len(), "load", "loads")), |page| {
+        page.push_str("<ul class=\"findings\">");
+        for finding in &findings {
+            let _ = write!(page, "<li>{}</li>", finding.sentence(names));
+        }
+        if groups.len() > GROUPS {
+            page.push_str("<li class=\"dim\">Other settings are in the charts and tables below.</li>");
+        }
+        page.push_str("</ul>");
+    });
     page.push_str("</section>");
 }
 
@@ -112,6 +112,9 @@ fn tiles(page: &mut String, record: &Record, names: &Names) {
             format!("{} s per million I/Os", figure(seconds))
         }),
     ];
+    if tiles.iter().all(|(_, best, _)| best.is_none()) {
+        return;
+    }
     page.push_str("<div class=\"tiles\">");
     for (what, best, shown) in tiles {
         let Some((value, point)) = best else { continue };
@@ -122,10 +125,9 @@ fn tiles(page: &mut String, record: &Record, names: &Names) {
         let _ = write!(
             page,
             "<div class=\"tile\"><div class=\"what\">{what}</div><div class=\"number\">{number}<small> {unit}</small></div>\
-             <div class=\"who\">{}<br>{} {}</div></div>",
+             <div class=\"who\">{}<br>{}</div></div>",
             escaped(&names.name(point)),
-            escaped(&kind(&point.rw).to_lowercase()),
-            size(point.bytes)
+            escaped(&load_words(point))
         );
     }
     page.push_str("</div>");
@@ -206,14 +208,14 @@ fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) 
         return format!("{other_name} did about as many: the runs do not tell the two apart.");
     }
     let (low, high) = interval.unwrap_or((ratio, ratio));
-    let mut text =
-        format!("That is {} {other_name} (95 % interval {low:.2} to {high:.2} times)", more(ratio));
+    let (low, high) = (times(low), times(high));
+    let mut text = format!("That is {} {other_name} (95 % interval {low} to {high})", more(ratio));
     let mut also = Vec::new();
     if let Some(ratio) = best.ratio_to(other, Metric::MeanLatency) {
-        also.push(format!("a latency of {}", change(Some(ratio))));
+        also.push(format!("{} the latency", change(Some(ratio))));
     }
     if let Some(ratio) = best.ratio_to(other, Metric::CpuPerMillion(End::Target)) {
-        also.push(format!("target processor for each I/O of {}", change(Some(ratio))));
+        also.push(format!("{} the target's processor time for each I/O", change(Some(ratio))));
     }
     if !also.is_empty() {
         let _ = write!(text, ", with {}", also.join(" and "));
@@ -222,13 +224,9 @@ fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) 
     text
 }
 
-/// `2.4 times as many as`, `43 % more than`.
+/// `2.40x as many as`.
 fn more(ratio: f64) -> String {
-    if ratio >= 1.95 {
-        format!("{ratio:.1} times as many as")
-    } else {
-        format!("{:.0} % more than", (ratio - 1.0) * 100.0)
-    }
+    format!("{} as many as", times(ratio))
 }
 
 /// What makes the figures less sure.
@@ -294,10 +292,15 @@ mod tests {
             five("tgt", "randread", 4096, 10_000),
         ]);
         assert!(page.contains("blockwire did 30,000 I/Os per second"), "{page}");
-        let said =
-            "That is 3.0 times as many as tgt (95 % interval 3.00 to 3.00 times), with a latency of -67 % (";
+        let said = "That is 3.00x as many as tgt (95 % interval 3.00x to 3.00x), with 0.33x (0.33x to 0.33x) the latency and ";
         assert!(page.contains(said), "{page}");
-        assert!(!page.contains("Smoke test") && page.contains("Most I/Os per second"), "{page}");
+        assert!(page.contains("Most I/Os per second"), "{page}");
+        // Each of the best figures says on which link, of which size, in which direction.
+        let tiles = page.matches("class=\"tile\"").count();
+        assert!(
+            tiles > 2 && page.matches("<br>random reads of 4K, loopback</div>").count() == tiles,
+            "{page}"
+        );
     }
 
     #[test]
@@ -308,7 +311,7 @@ mod tests {
             points.iter_mut().for_each(|point| point.runs.truncate(count));
             let page = summary_of(points);
             let said = format!(
-                "In {words} of each, that is 3.0 times as many as tgt: too few rounds to tell it from chance."
+                "In {words} of each, that is 3.00x as many as tgt: too few rounds to tell it from chance."
             );
             assert!(page.contains(&said), "{page}");
         }
@@ -320,9 +323,8 @@ mod tests {
             point("blockwire", "randread", 4096, 30_000),
             point("tgt", "randread", 4096, 10_000),
         ]);
-        assert!(page.contains("<b>Smoke test.</b> 2 of 2 loads are a smoke test"), "{page}");
         assert!(page.contains("A smoke test does not tell it from tgt."), "{page}");
-        assert!(!page.contains("times as many") && !page.contains("Most I/Os per second"), "{page}");
+        assert!(!page.contains("x as many") && !page.contains("Most I/Os per second"), "{page}");
     }
 
     #[test]

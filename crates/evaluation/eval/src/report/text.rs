@@ -2,12 +2,15 @@
 
 use crate::bootstrap::Ratio;
 use crate::compare::Spread;
-use crate::derived::Improvement;
 use crate::interval::short;
 use crate::record::Record;
 
+use super::groups::kind;
+
 /// What stands where nothing is known.
 pub(super) const UNKNOWN: &str = "–";
+/// What is said of what a record does not hold.
+pub(super) const NOT_RECORDED: &str = "not recorded";
 
 /// A figure and its spread, in short.
 pub(super) fn with_spread(spread: Option<Spread>, scale: f64) -> String {
@@ -46,13 +49,25 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// A ratio as a change, with its interval where there are rounds enough: `+43 % (+40 % to +46 %)`.
+/// A ratio, the one form in which reports hold figures against each other: `1.43x`, `0.061x`, `24x`.
+pub(super) fn times(ratio: f64) -> String {
+    let places = match ratio.abs() {
+        _ if !ratio.is_finite() => return UNKNOWN.to_owned(),
+        0.0 => 0,
+        10.0.. => 1,
+        0.1.. => 2,
+        0.01.. => 3,
+        _ => 4,
+    };
+    format!("{ratio:.places$}x")
+}
+
+/// A ratio with its interval where there are rounds enough: `1.43x (1.40x to 1.46x)`.
 pub(super) fn change(ratio: Option<Ratio>) -> String {
     let Some(Ratio { ratio, interval }) = ratio else { return UNKNOWN.to_owned() };
-    let shown = |ratio| Improvement { ratio }.to_string();
     match interval {
-        None => shown(ratio),
-        Some((low, high)) => format!("{} ({} to {})", shown(ratio), shown(low), shown(high)),
+        None => times(ratio),
+        Some((low, high)) => format!("{} ({} to {})", times(ratio), times(low), times(high)),
     }
 }
 
@@ -62,8 +77,8 @@ pub(super) fn smoke_tests(record: &Record) -> Option<String> {
     let (first, why) = short.next()?;
     let (count, all) = (short.count() + 1, record.points.len());
     Some(format!(
-        "{count} of {all} loads are a smoke test: they show that it works, and win nothing. The first of them is {} {} of {}: {why}.",
-        first.rw,
+        "{count} of {all} loads are a smoke test: they show that it works, and win nothing. The first of them is {}, {}, of {}: {why}.",
+        kind(&first.rw).to_lowercase(),
         size(first.bytes),
         first.target
     ))
@@ -75,5 +90,20 @@ pub(super) fn time(seconds: f64) -> String {
         _ if seconds < 120.0 => format!("{} s", figure((seconds * 10.0).round() / 10.0)),
         _ if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
         _ => format!("{:.1} hours", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "0.5x" and "-50 %" were both in use, for the same thing.
+    #[test]
+    fn a_ratio_has_one_form() {
+        let shown = [2.4, 1.43, 0.5, 0.061, 24.0, 0.002, 0.0].map(times);
+        assert_eq!(shown, ["2.40x", "1.43x", "0.50x", "0.061x", "24.0x", "0.0020x", "0x"]);
+        let ratio = |interval| Some(Ratio { ratio: 0.5, interval });
+        assert_eq!(change(ratio(Some((0.4, 0.6)))), "0.50x (0.40x to 0.60x)");
+        assert_eq!((change(ratio(None)), change(None)), ("0.50x".to_owned(), UNKNOWN.to_owned()));
     }
 }

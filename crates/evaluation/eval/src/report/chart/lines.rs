@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use super::super::colour::Colour;
 use super::super::markup::escaped;
-use super::{WIDTH, mark, open, step};
+use super::{DECADE, WIDTH, fitted, mark, open, powers, step};
 use crate::interval::short;
 
 const HEIGHT: f64 = 270.0;
@@ -17,7 +18,7 @@ pub(in super::super) struct Series {
     /// What it is.
     pub(in super::super) name: String,
     /// Its colour.
-    pub(in super::super) colour: usize,
+    pub(in super::super) colour: Colour,
     /// A value for each place of the x axis.
     pub(in super::super) values: Vec<Option<f64>>,
     /// Whether it is drawn against the right axis, dashed. Then it has no line of its own in the legend.
@@ -44,6 +45,7 @@ pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, serie
     let right = if axis.right.is_empty() { 14.0 } else { SIDE };
     let (plot_w, plot_h) = (WIDTH - SIDE - right, HEIGHT - TOP - BOTTOM);
     let x = |at: usize| SIDE + plot_w * (at as f64 + 0.5) / places.len().max(1) as f64;
+    let mut is_log = false;
     for on_right in [false, true] {
         let values = series.iter().filter(|one| one.on_right == on_right);
         let most = values.flat_map(|one| one.values.iter().flatten()).copied().fold(0.0, f64::max);
@@ -53,7 +55,9 @@ pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, serie
         let least = series.iter().filter(|one| one.on_right == on_right);
         let least = least.flat_map(|one| one.values.iter().flatten()).copied().filter(|value| *value > 0.0);
         let least = least.fold(most, f64::min);
-        let (marks, low, top) = if axis.is_log && !on_right { powers(least, most) } else { even(most) };
+        let is_here_log = !on_right && (axis.is_log || most / least >= DECADE);
+        is_log |= is_here_log;
+        let (marks, low, top) = if is_here_log { powers(least, most) } else { even(most) };
         let y = |value: f64| {
             let part = if low > 0.0 { (value.max(low) / low).ln() / (top / low).ln() } else { value / top };
             TOP + plot_h * (1.0 - part)
@@ -63,15 +67,12 @@ pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, serie
             line(&mut svg, one, &x, y);
         }
     }
-    let _ = write!(
-        svg,
-        "<text class=\"unit\" x=\"{}\" y=\"14\" text-anchor=\"end\">{}</text>",
-        SIDE - 6.0,
-        axis.left
-    );
+    let said = if is_log { ", logarithmic" } else { "" };
+    let _ = write!(svg, "<text class=\"unit\" x=\"4\" y=\"14\">{}{said}</text>", axis.left);
     if !axis.right.is_empty() {
-        let at = WIDTH - right + 6.0;
-        let _ = write!(svg, "<text class=\"unit\" x=\"{at}\" y=\"14\">{}</text>", axis.right);
+        let at = WIDTH - 4.0;
+        let _ =
+            write!(svg, "<text class=\"unit\" x=\"{at}\" y=\"14\" text-anchor=\"end\">{}</text>", axis.right);
     }
     for (at, place) in places.iter().enumerate() {
         let (x, y, place) = (x(at), HEIGHT - BOTTOM + 16.0, escaped(place));
@@ -94,18 +95,6 @@ fn even(most: f64) -> (Vec<f64>, f64, f64) {
     let step = step(most);
     let count = (most / step).ceil();
     ((0..=count as usize).map(|at| step * at as f64).collect(), 0.0, step * count)
-}
-
-/// Marks at 1, 2 and 5 of powers of ten, or at powers only where those are many.
-fn powers(least: f64, most: f64) -> (Vec<f64>, f64, f64) {
-    let (from, to) = (least.log10().floor() as i32, most.log10().ceil() as i32);
-    let steps: &[f64] = if most / least > 300.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-    let all: Vec<f64> =
-        (from..=to).flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power))).collect();
-    let low = all.iter().copied().filter(|mark| *mark <= least).reduce(f64::max);
-    let low = low.or(all.first().copied()).unwrap_or(least);
-    let top = all.iter().copied().find(|mark| *mark >= most && *mark > low).unwrap_or(low * 10.0);
-    (all.into_iter().filter(|mark| *mark >= low && *mark <= top).collect(), low, top)
 }
 
 /// Marks of an axis, and grid lines of the left one.
@@ -132,10 +121,10 @@ fn legend(svg: &mut String, named: &[&Series]) {
         let y = HEIGHT + 10.0 + LEGEND * number as f64;
         let _ = write!(
             svg,
-            "<line class=\"c{}\" x1=\"8\" x2=\"30\" y1=\"{}\" y2=\"{}\"/><text x=\"38\" y=\"{y}\">{}</text>",
-            one.colour,
+            "<line class=\"{0}\" x1=\"8\" x2=\"30\" y1=\"{1}\" y2=\"{1}\"/><text x=\"38\" y=\"{y}\"{2}>{3}</text>",
+            one.colour.stroke(),
             y - 4.5,
-            y - 4.5,
+            fitted(&one.name, WIDTH - 42.0),
             escaped(&one.name)
         );
     }
@@ -152,27 +141,32 @@ fn line(svg: &mut String, one: &Series, x: &impl Fn(usize) -> f64, y: impl Fn(f6
         let (x, y) = (x(at), y(*value));
         let _ = write!(path, "{}{x:.1} {y:.1}", if is_down { "L" } else { "M" });
         is_down = true;
-        let _ = write!(
-            dots,
-            "<circle class=\"f{}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{}\"><title>{}: {}</title></circle>",
-            one.colour,
-            if one.on_right { 2.5 } else { 3.5 },
-            escaped(&one.name),
-            short(*value)
-        );
+        let (fill, r) = (one.colour.fill(), if one.on_right { 2.5 } else { 3.5 });
+        let (tag, place) = if one.colour.is_square {
+            ("rect", format!("x=\"{:.1}\" y=\"{:.1}\" width=\"{2}\" height=\"{2}\"", x - r, y - r, 2.0 * r))
+        } else {
+            ("circle", format!("cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\""))
+        };
+        let said = format!("{}: {}", escaped(&one.name), short(*value));
+        let _ = write!(dots, "<{tag} class=\"{fill}\" {place}><title>{said}</title></{tag}>");
     }
     let dash = if one.on_right { " dashed" } else { "" };
-    let _ = write!(svg, "<path class=\"c{}{dash}\" d=\"{path}\"/>{dots}", one.colour);
+    let _ = write!(svg, "<path class=\"{}{dash}\" d=\"{path}\"/>{dots}", one.colour.stroke());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::tests::point;
+
+    fn colour() -> Colour {
+        Colour::of(&point("tgt", "randread", 4096, 1000))
+    }
 
     #[test]
     fn gaps_stay_gaps() {
         let values = vec![Some(1.0), None, Some(3.0)];
-        let series = [Series { name: "a<b".into(), colour: 0, values, on_right: false }];
+        let series = [Series { name: "a<b".into(), colour: colour(), values, on_right: false }];
         let axis = Axis { left: "IOPS", right: "", below: "size", is_log: false };
         let svg = lines("t", &["4K".into(), "8K".into(), "16K".into()], &axis, &series);
         assert!(svg.contains("data-points=\"2\"") && svg.contains("a&lt;b") && !svg.contains("a<b"));
@@ -181,11 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn powers_hold_what_they_mark() {
-        for (least, most) in [(3.0, 900.0), (10.0, 10.0), (0.02, 5e6), (99.0, 101.0)] {
-            let (marks, low, top) = powers(least, most);
-            assert!(low <= least && top >= most && low < top, "{least} to {most}: {marks:?}");
-            assert!((2..=12).contains(&marks.len()), "{marks:?}");
-        }
+    fn values_that_span_decades_have_a_logarithmic_axis() {
+        let drawn = |values: [f64; 2]| {
+            let values = values.map(Some).to_vec();
+            let series = [Series { name: "a".into(), colour: colour(), values, on_right: false }];
+            let axis = Axis { left: "IOPS", right: "", below: "size", is_log: false };
+            lines("t", &["4K".into(), "8K".into()], &axis, &series)
+        };
+        assert!(
+            drawn([10.0, 200.0]).contains("IOPS, logarithmic")
+                && !drawn([10.0, 90.0]).contains("logarithmic")
+        );
     }
 }

@@ -23,6 +23,31 @@ fn open(title: &str, points: usize, height: f64) -> String {
     )
 }
 
+/// What keeps a text within so much room: nothing if it fits anyhow. A letter is at most 8.3 wide, on phones too.
+fn fitted(text: &str, room: f64) -> String {
+    let wide = 8.3 * text.chars().count() as f64;
+    if wide <= room {
+        String::new()
+    } else {
+        format!(" textLength=\"{room:.0}\" lengthAdjust=\"spacingAndGlyphs\"")
+    }
+}
+
+/// Values that span so much are shown on a logarithmic axis: a decade.
+const DECADE: f64 = 10.0;
+
+/// Marks at 1, 2 and 5 of powers of ten, or at powers only where those are many.
+fn powers(least: f64, most: f64) -> (Vec<f64>, f64, f64) {
+    let (from, to) = (least.log10().floor() as i32, most.log10().ceil() as i32);
+    let steps: &[f64] = if most / least > 300.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let all: Vec<f64> =
+        (from..=to).flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power))).collect();
+    let low = all.iter().copied().filter(|mark| *mark <= least).reduce(f64::max);
+    let low = low.or(all.first().copied()).unwrap_or(least);
+    let top = all.iter().copied().find(|mark| *mark >= most && *mark > low).unwrap_or(low * 10.0);
+    (all.into_iter().filter(|mark| *mark >= low && *mark <= top).collect(), low, top)
+}
+
 /// The step between marks of an axis, so that there are at most six.
 fn step(most: f64) -> f64 {
     if most <= 0.0 {
@@ -51,6 +76,15 @@ fn mark(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn powers_hold_what_they_mark() {
+        for (least, most) in [(3.0, 900.0), (10.0, 10.0), (0.02, 5e6), (99.0, 101.0)] {
+            let (marks, low, top) = powers(least, most);
+            assert!(low <= least && top >= most && low < top, "{least} to {most}: {marks:?}");
+            assert!((2..=12).contains(&marks.len()), "{marks:?}");
+        }
+    }
 
     #[test]
     fn marks_are_round_and_few() {

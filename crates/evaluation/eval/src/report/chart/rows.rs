@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use super::super::colour::Colour;
 use super::super::markup::escaped;
-use super::{WIDTH, mark, open};
+use super::{DECADE, WIDTH, fitted, mark, open, powers};
 use crate::Histogram;
 use crate::interval::short;
 
@@ -14,7 +15,7 @@ pub(in super::super) struct Bar {
     /// What it is of.
     pub(in super::super) name: String,
     /// Its colour.
-    pub(in super::super) colour: usize,
+    pub(in super::super) colour: Colour,
     /// The median.
     pub(in super::super) value: f64,
     /// The lowest of the runs.
@@ -23,28 +24,56 @@ pub(in super::super) struct Bar {
     pub(in super::super) high: f64,
 }
 
-/// Bars, one below the other, each with its lowest and highest value.
+/// Bars, one below the other, each with its lowest and highest value; where they span decades, on a logarithmic axis,
+/// which is said.
 pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 42.0;
-    let mut svg = open(title, bars.len(), ROW * bars.len() as f64 + 6.0);
     let most = bars.iter().map(|bar| bar.high).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    let least = bars.iter().map(|bar| bar.low).filter(|low| *low > 0.0).fold(most, f64::min);
+    let is_log = most / least >= DECADE;
+    let height = ROW * bars.len() as f64 + if is_log { 24.0 } else { 6.0 };
+    let mut svg = open(title, bars.len(), height);
     let label = |bar: &Bar| format!("{} {unit}", super::super::text::figure(bar.value));
-    // So that the longest figure still stands in the picture: a letter is about 8 wide.
+    // So that the longest figure still stands in the picture: a bold letter is at most 9.6 wide, on phones.
     let letters = bars.iter().map(|bar| label(bar).chars().count()).max().unwrap_or(0);
-    let room = WIDTH - LEFT - 16.0 - 8.2 * letters as f64;
+    let room = WIDTH - LEFT - 16.0 - 9.6 * letters as f64;
+    let (marks, low, top) = if is_log { powers(least * 0.8, most) } else { (Vec::new(), 0.0, most) };
+    let wide = |value: f64| {
+        let part = if is_log { (value.max(low) / low).ln() / (top / low).ln() } else { value / most };
+        room * part.clamp(0.0, 1.0)
+    };
+    for value in marks {
+        let (x, bottom) = (LEFT + wide(value), ROW * bars.len() as f64);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{bottom}\"/>\
+             <text class=\"unit\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{}</text>",
+            bottom + 14.0,
+            anchor(x),
+            mark(value)
+        );
+    }
+    if is_log {
+        let y = ROW * bars.len() as f64 + 14.0;
+        let at = WIDTH - LEFT;
+        let _ = write!(
+            svg,
+            "<text class=\"unit\" x=\"{at}\" y=\"{y:.1}\" text-anchor=\"end\">logarithmic</text>"
+        );
+    }
     for (at, bar) in bars.iter().enumerate() {
         let y = ROW * at as f64;
-        let wide = |value: f64| room * (value / most).clamp(0.0, 1.0);
         let middle = y + 28.0;
         let _ = write!(
             svg,
-            "<text x=\"{LEFT}\" y=\"{:.1}\">{}</text>\
-             <rect class=\"f{}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"16\" rx=\"2\"/>\
+            "<text x=\"{LEFT}\" y=\"{:.1}\"{}>{}</text>\
+             <rect class=\"{}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"16\" rx=\"2\"/>\
              <line class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\
              <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             y + 14.0,
+            fitted(&bar.name, WIDTH - 2.0 * LEFT),
             escaped(&bar.name),
-            bar.colour,
+            bar.colour.fill(),
             y + 20.0,
             wide(bar.value),
             LEFT + wide(bar.low),
@@ -63,7 +92,7 @@ pub(in super::super) struct Distribution {
     /// What it is of.
     pub(in super::super) name: String,
     /// Its colour.
-    pub(in super::super) colour: usize,
+    pub(in super::super) colour: Colour,
     /// Latencies.
     pub(in super::super) latencies: Histogram,
 }
@@ -71,7 +100,7 @@ pub(in super::super) struct Distribution {
 /// Shapes of distributions over one logarithmic axis of microseconds, each with its mean, standard
 /// deviation and 99th percentile.
 pub(in super::super) fn distributions(title: &str, distributions: &[Distribution]) -> String {
-    const ROW: f64 = 74.0;
+    const ROW: f64 = 90.0;
     const BINS: usize = 72;
     let height = ROW * distributions.len() as f64 + 34.0;
     let mut svg = open(title, distributions.len() * BINS, height);
@@ -101,25 +130,38 @@ pub(in super::super) fn distributions(title: &str, distributions: &[Distribution
         let one = &shape.latencies;
         let us = |ns: f64| short(ns / 1e3);
         let tail = LEFT + room * part(one.percentile(99.0) as f64);
-        let _ = write!(
-            svg,
-            "<path class=\"c{0} shape s{0}\" d=\"{path}\"/>\
-             <line class=\"whisker\" x1=\"{tail:.1}\" x2=\"{tail:.1}\" y1=\"{1:.1}\" y2=\"{bottom}\"/>\
-             <text x=\"{LEFT}\" y=\"{2:.1}\">{3}</text>\
-             <text class=\"unit\" x=\"{4}\" y=\"{2:.1}\" text-anchor=\"end\">mean {5}, σ {6}, p99 {7} µs</text>",
-            shape.colour,
-            bottom - 24.0,
-            bottom - 52.0,
-            escaped(&shape.name),
-            WIDTH - LEFT,
+        let said = format!(
+            "mean {}, σ {}, p99 {} µs",
             us(one.mean()),
             us(one.deviation()),
-            us(one.percentile(99.0) as f64),
+            us(one.percentile(99.0) as f64)
+        );
+        let _ = write!(
+            svg,
+            "<path class=\"{0}\" d=\"{path}\"/>\
+             <line class=\"whisker\" x1=\"{tail:.1}\" x2=\"{tail:.1}\" y1=\"{1:.1}\" y2=\"{bottom}\"/>\
+             <text x=\"{LEFT}\" y=\"{2:.1}\"{3}>{4}</text>\
+             <text class=\"unit\" x=\"{LEFT}\" y=\"{5:.1}\">{said}</text>",
+            shape.colour.shape(),
+            bottom - 24.0,
+            bottom - 68.0,
+            fitted(&shape.name, room),
+            escaped(&shape.name),
+            bottom - 52.0,
         );
     }
     axis(&mut svg, (low, high), height, part);
     svg.push_str("</svg>");
     svg
+}
+
+/// On which side of a place its mark stands, so that none is cut off.
+fn anchor(x: f64) -> &'static str {
+    match x {
+        ..24.0 => "start",
+        _ if x > WIDTH - 24.0 => "end",
+        _ => "middle",
+    }
 }
 
 /// Marks at 1, 2 and 5 of each power of ten.
@@ -137,17 +179,36 @@ fn axis(svg: &mut String, (low, high): (f64, f64), height: f64, part: impl Fn(f6
             let _ = write!(
                 svg,
                 "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"8\" y2=\"{:.1}\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{}</text>",
                 height - 32.0,
                 height - 17.0,
+                anchor(x),
                 mark(ns / 1e3)
             );
         }
     }
     let _ = write!(
         svg,
-        "<text class=\"unit\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">latency in µs; upright line: 99 of 100 I/Os are to its left</text>",
+        "<text class=\"unit\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">µs, logarithmic; 99 of 100 I/Os are left of the upright line</text>",
         WIDTH / 2.0,
         height - 2.0
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::point;
+
+    #[test]
+    fn bars_that_span_decades_have_a_logarithmic_axis_and_long_names_stay_within() {
+        let bar = |name: &str, value: f64| {
+            let colour = Colour::of(&point("tgt", "randread", 4096, 1000));
+            Bar { name: name.into(), colour, value, low: value * 0.9, high: value * 1.1 }
+        };
+        let near = bars("t", "IOPS", &[bar("a", 100.0), bar("b", 500.0)]);
+        let far = bars("t", "IOPS", &[bar("a", 100.0), bar(&"b".repeat(80), 50_000.0)]);
+        assert!(!near.contains("logarithmic") && far.contains("logarithmic"));
+        assert_eq!((near.matches("textLength").count(), far.matches("textLength").count()), (0, 1));
+    }
 }

@@ -1,0 +1,319 @@
+//! The first screen: one sentence, one chart, and what a stranger asks first.
+//!
+//! Invariant: what a record does not tell is said to be not recorded; nothing is guessed.
+
+use std::fmt::Write;
+
+use super::chart::{Bar, bars};
+use super::groups::{Names, protocol};
+use super::headline::{Headline, Measure, load_words};
+use super::limit::{Limit, limit};
+use super::markup::escaped;
+use super::paper::{not_comparable, printed_beside, slip_beside};
+use super::text::{NOT_RECORDED, figure, smoke_tests, time, times};
+use crate::record::{Point, Record};
+
+/// The first screen.
+pub(super) fn answer(page: &mut String, record: &Record, names: &Names) {
+    page.push_str("<section id=\"answer\" class=\"first\">");
+    let Some(headline) = Headline::of(record) else {
+        page.push_str("<p class=\"lead\">Nothing was measured over a network.</p></section>");
+        return;
+    };
+    let _ = write!(page, "<p class=\"lead\">{}</p>", escaped(&sentence(record, &headline, names)));
+    if let Some(smoke) = smoke_tests(record) {
+        let _ = write!(page, "<p class=\"warn\"><b>Smoke test.</b> {}</p>", escaped(&smoke));
+    }
+    chart(page, &headline, names);
+    questions(page, record, &headline, names);
+    page.push_str("</section>");
+}
+
+/// One sentence: the ratio, its interval, what limited, the paper's figure, length and rounds.
+fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
+    let (best, load) = (names.name(one.best), load_words(one.best));
+    let value = |point: &Point| one.measure.shown(point).unwrap_or_else(|| NOT_RECORDED.to_owned());
+    let (rounds, seconds) = one.rounds();
+    let rounds = if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") };
+    let rounds = format!("{rounds} of {}", time(seconds));
+    let mut text = match &one.rival {
+        None => format!("Under {load}, {best} has {} ({rounds}), with nothing beside it", value(one.best)),
+        Some((rival, comparison)) => {
+            let against = one.measure.against(&times(comparison.ratio.ratio), &names.name(rival));
+            let (mine, theirs) = (value(one.best), value(rival));
+            let is_proven = if one.doubt().is_some() { "not proven" } else { "proven" };
+            format!(
+                "Under {load}, {best} {against}: {mine} against {theirs} ({}; {rounds}; {is_proven})",
+                interval(one)
+            )
+        }
+    };
+    let _ = write!(text, "; the limit: {}", Limit::of(one.best).words());
+    if let Some(paper) = printed_beside(record) {
+        let _ = write!(text, "; the paper prints {paper}");
+    }
+    text.push('.');
+    text
+}
+
+fn interval(one: &Headline<'_>) -> String {
+    match one.rival.as_ref().and_then(|(_, comparison)| comparison.ratio.interval) {
+        Some((low, high)) => format!("95 % interval {} to {}", times(low), times(high)),
+        None => "no 95 % interval, which takes five rounds".to_owned(),
+    }
+}
+
+/// All systems under that load.
+fn chart(page: &mut String, one: &Headline<'_>, names: &Names) {
+    let (what, unit) = one.measure.words();
+    let shown = one.all.iter().filter_map(|point| {
+        let spread = one.measure.spread(point)?;
+        let name = names.name(point);
+        let colour = names.colour(&name);
+        Some(Bar { name, colour, value: spread.median, low: spread.min, high: spread.max })
+    });
+    let shown: Vec<Bar> = shown.take(8).collect();
+    if shown.is_empty() {
+        return;
+    }
+    let better = if one.measure.is_more_better() { "more is better" } else { "less is better" };
+    let caption = format!("{what}, {} ({better}; median, lowest and highest round)", load_words(one.best));
+    let svg = bars(&caption, unit, &shown);
+    let _ = write!(
+        page,
+        "<figure class=\"headline\"><figcaption>{}</figcaption>{svg}</figure>",
+        escaped(&caption)
+    );
+}
+
+/// What a stranger asks, each with its answer.
+fn questions(page: &mut String, record: &Record, headline: &Headline<'_>, names: &Names) {
+    let rows = [
+        ("Who wins 4K reads per CPU", per_core(record, names)),
+        ("How sure", how_sure(record, headline)),
+        ("Hardware and kernel", hardware(record)),
+        ("Limit", limits(headline, names)),
+        ("The paper's figure", papers(record)),
+        ("Not comparable", not_comparable(record)),
+        ("99th percentile", percentiles(headline, names)),
+        ("Steady", steady(record)),
+        ("To repeat", repeat(record)),
+        ("Set up alike", alike(record, headline)),
+    ];
+    page.push_str("<dl class=\"questions\">");
+    for (what, said) in rows {
+        let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(what), escaped(&said));
+    }
+    page.push_str("</dl>");
+}
+
+fn papers(record: &Record) -> String {
+    let Some(printed) = printed_beside(record) else { return "no paper stands beside this".to_owned() };
+    let slip = slip_beside(record).map_or(String::new(), |slip| format!("; that does not add up: {slip}"));
+    format!("{printed}{slip}")
+}
+
+fn per_core(record: &Record, names: &Names) -> String {
+    let Some(one) = Headline::by(record, Measure::PerCore) else {
+        return format!("processor time of the target: {NOT_RECORDED}");
+    };
+    let load = load_words(one.best);
+    let value = one.measure.shown(one.best).unwrap_or_default();
+    match &one.rival {
+        None => format!("{} alone: {value} ({load})", names.name(one.best)),
+        Some((rival, comparison)) => {
+            let doubt = one.doubt().map_or(String::new(), |doubt| format!("; not proven, {doubt}"));
+            format!(
+                "{}: {value}, {} {}'s ({}; {load}){doubt}",
+                names.name(one.best),
+                times(comparison.ratio.ratio),
+                names.name(rival),
+                interval(&one)
+            )
+        }
+    }
+}
+
+fn how_sure(record: &Record, headline: &Headline<'_>) -> String {
+    let (rounds, seconds) = headline.rounds();
+    let doubt = headline.doubt().map_or_else(|| "proven".to_owned(), |doubt| format!("not proven, {doubt}"));
+    let noise = record.points.iter().map(|point| point.noise().0).fold(0.0, f64::max);
+    format!(
+        "{doubt}; {}; {rounds} rounds of {}; rounds of one load differ by up to {:.0} %",
+        interval(headline),
+        time(seconds),
+        noise * 100.0
+    )
+}
+
+/// A fact of the first machine that has it.
+fn fact<'a>(record: &'a Record, names: &[&str]) -> Option<&'a str> {
+    let facts = || record.environment.iter().flat_map(|machine| &machine.facts);
+    names.iter().find_map(|name| facts().find(|(known, _)| known == name)).map(|(_, value)| value.as_str())
+}
+
+fn hardware(record: &Record) -> String {
+    let of = |what: &str, names: &[&str]| format!("{what} {}", fact(record, names).unwrap_or(NOT_RECORDED));
+    let machines = match record.environment.len() {
+        0 => "machines not recorded".to_owned(),
+        _ if record.is_one_machine() => "both ends on one machine".to_owned(),
+        many => format!("{many} machines"),
+    };
+    let processor = fact(record, &["processor"]).unwrap_or("processor not recorded");
+    let cores = fact(record, &["cores"]).map_or("cores not recorded".to_owned(), |n| format!("{n} cores"));
+    [
+        processor.to_owned(),
+        cores,
+        of("kernel", &["kernel"]),
+        machines,
+        of("network card", &["network card", "NIC", "nic"]),
+        of("mitigations", &["mitigations"]),
+        of("governor", &["governor", "frequency governor"]),
+        of("congestion control", &["congestion control"]),
+    ]
+    .join("; ")
+}
+
+fn limits(headline: &Headline<'_>, names: &Names) -> String {
+    let both = || std::iter::once(headline.best).chain(headline.rival.as_ref().map(|(rival, _)| *rival));
+    let mut all: Vec<String> =
+        both().map(|point| format!("{}: {}", names.name(point), limit(point))).collect();
+    if let Some(ceiling) = headline.ceiling.and_then(|point| headline.measure.shown(point)) {
+        all.push(format!("a responder without a protocol: {ceiling}"));
+    }
+    all.join("; ")
+}
+
+fn percentiles(headline: &Headline<'_>, names: &Names) -> String {
+    let both = std::iter::once(headline.best).chain(headline.rival.as_ref().map(|(rival, _)| *rival));
+    let of = |point: &Point| {
+        point.percentile(99.0).map_or(NOT_RECORDED.to_owned(), |us| format!("{} µs", figure(us)))
+    };
+    let all: Vec<String> = both.map(|point| format!("{}: {}", names.name(point), of(point))).collect();
+    format!("{} ({})", all.join("; "), load_words(headline.best))
+}
+
+fn steady(record: &Record) -> String {
+    let looked = record.points.iter().filter(|point| point.runs.len() >= crate::steady::WINDOW).count();
+    let reached = record.points.iter().filter(|point| point.steady_after.is_some()).count();
+    match looked {
+        0 => format!("{NOT_RECORDED}: it takes {} rounds of a load", crate::steady::WINDOW),
+        _ => format!("{reached} of {} loads, over rounds, by SNIA's rule", record.points.len()),
+    }
+}
+
+fn repeat(record: &Record) -> String {
+    let first = record.commands.first().map_or(NOT_RECORDED, String::as_str);
+    let commit = fact(record, &["commit"]).unwrap_or(NOT_RECORDED);
+    let flags = fact(record, &["build flags", "build"]).unwrap_or(NOT_RECORDED);
+    format!("{first} (commit: {commit}; build flags: {flags}; all commands are at the end)")
+}
+
+/// How each target keeps its volumes, as this program starts it.
+fn volumes(target: &str) -> &'static str {
+    match target {
+        "blockwire" => "in its own memory",
+        "tgt" => "in files in memory, by its threads",
+        "istgt" => "in files in memory",
+        "lio" | "nvmet" => "in ramdisks of its kernel",
+        "spdk-iscsi" | "spdk-nvmf" => "in its own memory; it polls, without huge pages",
+        "bare" => "in its own memory, without a protocol",
+        _ => NOT_RECORDED,
+    }
+}
+
+fn alike(record: &Record, headline: &Headline<'_>) -> String {
+    let mut targets: Vec<&Point> = Vec::new();
+    for point in &headline.all {
+        if !targets.iter().any(|known| known.target == point.target) {
+            targets.push(point);
+        }
+    }
+    let each = targets.iter().map(|point| {
+        let version = fact(record, &[&format!("target {}", point.target)]).unwrap_or("version not recorded");
+        let null = point.labels.iter().any(|(_, value)| value.contains("null"));
+        let kept = if null { "null volumes" } else { volumes(&point.target) };
+        format!("{} {version}, {}, volumes {kept}", point.target, protocol(&point.protocol))
+    });
+    let cores =
+        fact(record, &["target's cores"]).map_or(NOT_RECORDED.to_owned(), |cores| format!("cores {cores}"));
+    format!(
+        "the same loads, links and cores for all (target's: {cores}): {}",
+        each.collect::<Vec<_>>().join("; ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Machine;
+    use crate::record::tests::{five, point};
+
+    fn page(record: &Record) -> String {
+        let mut page = String::new();
+        answer(&mut page, record, &Names::of(record));
+        page
+    }
+
+    #[test]
+    fn the_first_sentence_says_it_all() {
+        let points = vec![five("blockwire", "randread", 4096, 30_000), five("tgt", "randread", 4096, 10_000)];
+        let record = Record { paper: Some("demartek".into()), points, ..Record::default() };
+        let page = page(&record);
+        let lead = page.split("</p>").next().unwrap();
+        for said in [
+            "Under random reads of 4K, loopback, blockwire does 3.00x as many I/Os as tgt for each processor second",
+            "(95 % interval 3.00x to 3.00x; 5 rounds of 20 s; proven)",
+            "the limit: the processors of both ends",
+            "the paper prints over 3.5x",
+        ] {
+            assert!(lead.contains(said), "{said}: {lead}");
+        }
+        // One sentence's place, then one chart, then answers; no table before.
+        assert_eq!(lead.matches(". ").count(), 0, "one sentence: {lead}");
+        assert_eq!((page.matches("<svg").count(), page.matches("<table").count()), (1, 0));
+        assert_eq!(page.matches("<dt>").count(), 10);
+    }
+
+    #[test]
+    fn what_is_too_short_or_too_few_is_not_proven() {
+        let points =
+            vec![point("blockwire", "randread", 4096, 30_000), point("tgt", "randread", 4096, 10_000)];
+        let page = page(&Record { points, ..Record::default() });
+        assert!(page.contains("3 rounds of 1 s; not proven)"), "{page}");
+        assert!(page.contains("no 95 % interval, which takes five rounds"), "{page}");
+        let mut few =
+            vec![five("blockwire", "randread", 4096, 30_000), five("tgt", "randread", 4096, 10_000)];
+        few.iter_mut().for_each(|point| point.runs.truncate(4));
+        let page = self::page(&Record { points: few, ..Record::default() });
+        assert!(page.contains("not proven, too few rounds (4 of at least 5)"), "{page}");
+    }
+
+    #[test]
+    fn what_the_record_does_not_hold_is_not_recorded() {
+        let mut points = vec![five("blockwire", "randread", 4096, 30_000)];
+        for run in &mut points[0].runs {
+            (run.target, run.initiator) = (None, None);
+        }
+        let page = page(&Record { points, ..Record::default() });
+        for said in [
+            "kernel not recorded",
+            "commit: not recorded",
+            "the limit: not recorded",
+            "governor not recorded",
+        ] {
+            assert!(page.contains(said), "{said}: {page}");
+        }
+        let facts =
+            [("kernel", "6.1"), ("commit", "abc"), ("target blockwire", "0.1.0"), ("governor", "none")];
+        let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let environment = vec![Machine { role: "target and initiator".into(), facts }];
+        let points = vec![five("blockwire", "randread", 4096, 30_000)];
+        let page = self::page(&Record { environment, points, ..Record::default() });
+        for said in
+            ["kernel 6.1", "commit: abc", "blockwire 0.1.0", "governor none", "both ends on one machine"]
+        {
+            assert!(page.contains(said), "{said}: {page}");
+        }
+    }
+}

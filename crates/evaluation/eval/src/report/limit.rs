@@ -1,0 +1,143 @@
+//! What limited a load, as its record tells: a processor, the time that an I/O takes, or the rate that was asked for.
+//!
+//! Invariant: where the processors of an end were not looked at, nothing is said of it.
+
+use std::fmt::Write;
+
+use super::charts::{EndOf, busy_cores};
+use super::text::NOT_RECORDED;
+use crate::record::{Point, Run};
+
+/// From so many percent on a core is full.
+const FULL: f64 = 90.0;
+
+/// What was the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// Both ends' processors.
+    Both,
+    /// The target's processor.
+    Target,
+    /// The initiator's.
+    Initiator,
+    /// The rate that was asked for.
+    Rate,
+    /// Neither processor was full: I/Os in flight over the latency of one is what there can be.
+    Latency,
+    /// An end was not looked at.
+    Untold,
+}
+
+/// How full the fullest core of an end was, in percent, without idle polls.
+fn fullest(point: &Point, side: EndOf) -> Option<f64> {
+    let fullest = busy_cores(point, side).into_iter().map(|(_, busy)| busy).reduce(f64::max)?;
+    // Who polls uses its cores whole; what of that was work it tells.
+    let polled = |run: &Run| {
+        let end = side(run)?;
+        Some((end.idle_polls? / (run.seconds * end.cores.cores.len() as f64)).clamp(0.0, 1.0) * 100.0)
+    };
+    let polls: Vec<f64> = point.runs.iter().filter_map(polled).collect();
+    let idle = if polls.is_empty() { 0.0 } else { polls.iter().sum::<f64>() / polls.len() as f64 };
+    Some((fullest - idle).max(0.0))
+}
+
+impl Limit {
+    /// Of a load.
+    pub(super) fn of(point: &Point) -> Limit {
+        let [target, initiator] = ends(point);
+        let is_full = |busy: Option<f64>| busy.map(|busy| busy >= FULL);
+        match (is_full(target), is_full(initiator)) {
+            (Some(true), Some(true)) => Limit::Both,
+            (Some(true), _) => Limit::Target,
+            (_, Some(true)) => Limit::Initiator,
+            (Some(false), Some(false)) if !point.is_closed => Limit::Rate,
+            (Some(false), Some(false)) => Limit::Latency,
+            _ => Limit::Untold,
+        }
+    }
+
+    /// In a few words.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Limit::Both => "the processors of both ends",
+            Limit::Target => "the target's processor",
+            Limit::Initiator => "the initiator's processor",
+            Limit::Rate => "the rate that was asked for",
+            Limit::Latency => "the time that one I/O takes (I/Os in flight over latency)",
+            Limit::Untold => NOT_RECORDED,
+        }
+    }
+}
+
+fn ends(point: &Point) -> [Option<f64>; 2] {
+    let target: EndOf = |run| run.target.as_ref();
+    let initiator: EndOf = |run| run.initiator.as_ref();
+    [fullest(point, target), fullest(point, initiator)]
+}
+
+/// What limited a load, with what that was seen by.
+pub(super) fn limit(point: &Point) -> String {
+    let mut text = Limit::of(point).words().to_owned();
+    let [target, initiator] = ends(point);
+    let mut seen = String::new();
+    for (end, busy) in [("target", target), ("initiator", initiator)] {
+        let Some(busy) = busy else { continue };
+        let and = if seen.is_empty() { "fullest core of the " } else { ", of the " };
+        let _ = write!(seen, "{and}{end} {busy:.0} % busy");
+    }
+    if !seen.is_empty() {
+        let _ = write!(text, " ({seen})");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::point;
+
+    fn busy(target: f64, initiator: f64) -> Point {
+        let mut one = point("tgt", "randread", 4096, 10_000);
+        for run in &mut one.runs {
+            for (end, busy) in [(&mut run.target, target), (&mut run.initiator, initiator)] {
+                let Some(end) = end else { continue };
+                end.cores.cores.truncate(1);
+                let kinds = &mut end.cores.cores[0].1;
+                (kinds.user, kinds.system, kinds.idle) = (busy, 0.0, 1.0 - busy);
+            }
+        }
+        one
+    }
+
+    #[test]
+    fn a_full_core_is_the_limit() {
+        let of = |target, initiator| Limit::of(&busy(target, initiator));
+        assert_eq!(of(0.95, 0.5), Limit::Target);
+        assert_eq!(of(0.5, 0.95), Limit::Initiator);
+        assert_eq!(of(0.95, 0.95), Limit::Both);
+        assert_eq!(of(0.5, 0.5), Limit::Latency);
+        let said = limit(&busy(0.5, 0.95));
+        assert_eq!(
+            said,
+            "the initiator's processor (fullest core of the target 50 % busy, of the initiator 95 % busy)"
+        );
+    }
+
+    #[test]
+    fn a_core_that_polls_in_vain_is_not_full() {
+        let mut one = busy(1.0, 0.5);
+        for run in &mut one.runs {
+            run.target.as_mut().unwrap().idle_polls = Some(0.6);
+        }
+        assert_eq!(Limit::of(&one), Limit::Latency);
+        one.is_closed = false;
+        assert_eq!(Limit::of(&one), Limit::Rate);
+    }
+
+    #[test]
+    fn of_an_end_that_was_not_seen_nothing_is_said() {
+        let mut one = busy(0.5, 0.5);
+        one.runs.iter_mut().for_each(|run| run.target = None);
+        assert_eq!(limit(&one), "not recorded (fullest core of the initiator 50 % busy)");
+    }
+}
