@@ -7,7 +7,8 @@ use crate::Pool;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// A point on the world's clock, in nanoseconds since a start that only the world knows.
+/// A point on the world's clock, in nanoseconds since an origin that only the world knows: in production
+/// CLOCK_MONOTONIC, so `Time(0)` is not the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 

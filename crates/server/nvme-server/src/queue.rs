@@ -209,7 +209,8 @@ impl Queue {
         }
     }
 
-    /// Counts a command that is answered.
+    /// Counts a task that is answered. Refused commands, admin commands and the fast path have no task; every
+    /// answer except the fast path's passes [`Server::poll_step`](crate::Server::poll_step).
     #[inline]
     pub(crate) fn count(&mut self, now: Time, task: &Task, completion: Completion) {
         if !completion.status.is_success() {

@@ -94,7 +94,7 @@ pub struct QueueReport {
 /// How many failures a queue keeps between two reports: as many as the error log has entries.
 pub const FAILURES_MAX: usize = 64;
 
-/// What a queue has done for its host; the controller's SMART log adds its queues up.
+/// What a queue has done for its host; the controller's SMART log is the sum of its I/O queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Read, Compare and Verify commands that succeeded.

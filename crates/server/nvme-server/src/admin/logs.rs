@@ -21,7 +21,7 @@ use crate::server::Server;
 use crate::step::{CommandKey, Step};
 
 /// The pages of a controller with namespaces.
-const PAGES: [Lid; 10] = [
+const PAGES: &[Lid] = &[
     Lid::SUPPORTED_PAGES,
     Lid::ERROR,
     Lid::SMART,
@@ -117,7 +117,7 @@ fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<AdminOut
     let now = server.context.now;
     let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let outcome = match page.lid {
-        Lid::SUPPORTED_PAGES => cut(&log::supported_pages(&PAGES), page),
+        Lid::SUPPORTED_PAGES => cut(&log::supported_pages(PAGES), page),
         Lid::ERROR => cut(&controller.errors.page(), page),
         Lid::SMART => cut(health(controller, now).as_bytes(), page),
         Lid::FIRMWARE_SLOT => cut(&log::firmware_slot(controller.spec.subsystem.firmware), page),

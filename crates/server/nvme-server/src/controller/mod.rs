@@ -219,7 +219,8 @@ impl Controller {
         self.tickets
     }
 
-    /// What the host has done so far, as far as its queues have told.
+    /// The sum of what the I/O queues have reported, queues that have ended included. The admin queue's counters
+    /// are in its entry of `context.queues`.
     pub(crate) fn counters(&self) -> QueueCounters {
         self.members.iter().fold(self.past, |sum, member| sum.plus(member.counters))
     }
