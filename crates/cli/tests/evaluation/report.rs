@@ -18,8 +18,8 @@ fn a_page_is_written_beside_the_record() {
     for shown in [
         "A smoke test does not tell it from tgt",
         "High Performance iSCSI at 100GbE",
-        "Not comparable:",
-        "up to 100 Gb/s",
+        "<dt>Not comparable</dt>",
+        "100 Gb/s for target throughput",
     ] {
         assert!(page.contains(shown), "{shown}");
     }

@@ -72,7 +72,7 @@ fn chart(page: &mut String, one: &Headline<'_>, names: &Names) {
         let colour = names.colour(&name);
         Some(Bar { name, colour, value: spread.median, low: spread.min, high: spread.max })
     });
-    let shown: Vec<Bar> = shown.take(8).collect();
+    let shown: Vec<Bar> = shown.collect();
     if shown.is_empty() {
         return;
     }
@@ -136,10 +136,11 @@ fn per_core(record: &Record, names: &Names) -> String {
 
 fn how_sure(record: &Record, headline: &Headline<'_>) -> String {
     let (rounds, seconds) = headline.rounds();
+    let rounds = if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") };
     let doubt = headline.doubt().map_or_else(|| "proven".to_owned(), |doubt| format!("not proven, {doubt}"));
     let noise = record.points.iter().map(|point| point.noise().0).fold(0.0, f64::max);
     format!(
-        "{doubt}; {}; {rounds} rounds of {}; rounds of one load differ by up to {:.0} %",
+        "{doubt}; {}; {rounds} of {}; rounds of one load differ by up to {:.0} %",
         interval(headline),
         time(seconds),
         noise * 100.0
