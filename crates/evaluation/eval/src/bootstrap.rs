@@ -78,7 +78,7 @@ impl Ratio {
         if first.min(second) < ROUNDS_LEAST {
             return Some(Ratio { ratio, interval: None });
         }
-        let mut random = Random(1);
+        let mut random = Random::new();
         let mut found: Vec<f64> = (0..resamples)
             .filter_map(|_| {
                 let a = random.drawn(first);
@@ -106,7 +106,7 @@ impl Ratio {
 
 /// The share of resamples beyond each end of a 95 % interval: 2.5 % for very many rounds, less for few (Hesterberg, "What
 /// Teachers Should Know About the Bootstrap", 2015, §4.3).
-fn tail(rounds: usize) -> f64 {
+pub(crate) fn tail(rounds: usize) -> f64 {
     const Z: f64 = 1.959_964;
     let freedom = rounds.saturating_sub(1).max(1) as f64;
     // Student's t by its expansion about the normal distribution.
@@ -125,9 +125,14 @@ fn normal_beyond(x: f64) -> f64 {
 }
 
 /// Vigna's splitmix64.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
+    /// From the fixed seed.
+    pub(crate) fn new() -> Random {
+        Random(1)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -136,7 +141,7 @@ impl Random {
     }
 
     /// So many rounds of as many, with repetition.
-    fn drawn(&mut self, count: usize) -> Vec<usize> {
+    pub(crate) fn drawn(&mut self, count: usize) -> Vec<usize> {
         (0..count).map(|_| (self.next() % count as u64) as usize).collect()
     }
 }

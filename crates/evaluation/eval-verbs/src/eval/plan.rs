@@ -4,7 +4,10 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use eval::capacity::{Fit, Load, Miss, Need, Series, headers, is_asked, misses, series};
+use eval::capacity::{
+    Cost, Load, MISS_MOST, Miss, Need, Predicted, SPREAD_MOST, Series, at_fill, headers, misses, predict,
+    series,
+};
 use serde_json::{Value, json};
 
 use super::records::read;
@@ -20,13 +23,13 @@ const CONNECTIONS: u32 = 16_384;
 /// `eval plan`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "RUN is a record with at least two I/O sizes of the same load, for example of t6-100g-sweep. It \
-gives the processor time per I/O and per byte at either end, from which the requested load is computed.
+    after_help = "RUN is a record with at least three I/O sizes of the same load, for example of t6-100g-sweep. The \
+processor time of an I/O at either end is computed from the sizes next to the requested one; what cannot be predicted well is refused.
 
 Examples:
   blockwire eval plan --link 100G --io 4K --iops 2.9M --from sweep/
   blockwire eval plan --link 400G --io 64K --iops 700K --from sweep/ --rw randwrite --mtu 1500 --fill 60%
-  blockwire eval plan --check --from sweep/      how well it predicts sizes that were left out of the fit"
+  blockwire eval plan --check --from sweep/      how well it predicts sizes that were left out"
 )]
 pub struct PlanArgs {
     /// The run with the measured costs
@@ -124,7 +127,7 @@ fn none(args: &PlanArgs, all: &[Series]) -> Failure {
 }
 
 /// The ends of a series that were measured, by name.
-fn ends(one: &Series) -> [(&'static str, &[eval::capacity::Cost]); 2] {
+fn ends(one: &Series) -> [(&'static str, &[Cost]); 2] {
     [("target", &one.target_costs), ("initiator", &one.initiator_costs)]
 }
 
@@ -134,35 +137,39 @@ fn about(one: &Series) -> String {
 
 fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<String, Failure> {
     let mut answers = Vec::new();
-    let mut why = None;
+    let mut why = Vec::new();
     for one in chosen {
         let load = load(args, one, bytes, iops);
         for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
-            match Fit::of(costs) {
-                Ok(fit) => answers.push((*one, end, fit, load, load.need(&fit))),
-                Err(unfit) => why = Some(format!("{}: {unfit}", about(one))),
+            let wanted = one.wanted(bytes as f64);
+            match predict(&at_fill(costs, args.fill), &wanted, one.cache) {
+                Ok(cost) => answers.push((*one, end, cost, load, load.need(&cost))),
+                Err(refusal) => why.push(format!("{}, {end}: {refusal}", about(one))),
             }
         }
     }
-    let Some((one, _, fit, load, _)) = answers.first() else {
-        let why = why.unwrap_or_default();
-        return Err(Failure::failed(format!("{}: {why}", args.from.display())));
+    let Some((one, _, _, load, _)) = answers.first() else {
+        return Err(Failure::failed(format!(
+            "{}: nothing is predicted. {}",
+            args.from.display(),
+            why.join("; ")
+        )));
     };
     if args.json {
         let all: Vec<Value> = answers
             .iter()
-            .map(|(one, end, fit, load, need)| {
+            .map(|(one, end, cost, load, need)| {
                 json!({
                     "target": one.target, "initiator": one.initiator, "protocol": one.protocol, "rw": one.rw,
-                    "depth": one.depth, "end": end, "fit": fit, "need": need,
+                    "depth": one.depth, "end": end, "cost": cost, "need": need,
                     "per_connection": load.per_connection, "headers": load.headers,
-                    "sizes_measured": one.iops.iter().map(|(bytes, _)| bytes).collect::<Vec<_>>(),
+                    "sizes_measured": one.sizes,
                 })
             })
             .collect();
         let value = json!({
             "io_bytes": bytes, "iops": iops, "link": args.link, "mtu": args.mtu, "fill": args.fill,
-            "needs": all, "line_rates": rates(load, fit).iter().map(|(link, mtu, rate)| {
+            "needs": all, "refused": why, "line_rates": rates(load).iter().map(|(link, mtu, rate)| {
                 json!({ "link": link, "mtu": mtu, "iops": rate })
             }).collect::<Vec<_>>(),
         });
@@ -178,16 +185,19 @@ fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<S
         args.fill * 100.0
     );
     let mut last = None;
-    for (one, end, fit, load, need) in &answers {
+    for (one, end, cost, load, need) in &answers {
         if last != Some(about(one)) {
             let _ = writeln!(text, "\n{}", about(one));
             links(&mut text, args, load, need);
             last = Some(about(one));
         }
-        cores(&mut text, end, fit, need);
+        cores(&mut text, args, end, cost, need);
     }
-    line_rates(&mut text, load, fit);
-    assumptions(&mut text, one, bytes);
+    for why in &why {
+        let _ = writeln!(text, "\nNot predicted: {why}");
+    }
+    line_rates(&mut text, load);
+    assumptions(&mut text, one);
     Ok(text)
 }
 
@@ -199,26 +209,24 @@ fn load(args: &PlanArgs, one: &Series, bytes: u64, iops: f64) -> Load {
         link: args.link,
         mtu: f64::from(args.mtu),
         headers: headers(&one.protocol, is_write, bytes as f64),
-        is_asked: is_asked(&one.target, &one.protocol, &one.rw, bytes as f64),
         fill: args.fill,
-        per_connection: one.per_connection(bytes).filter(|rate| *rate > 0.0).unwrap_or(1.0),
+        per_connection: one.per_connection(bytes).filter(|rate| *rate > 0.0),
     }
 }
 
-fn cores(text: &mut String, end: &str, fit: &Fit, need: &Need) {
-    let asked = match fit.per_ask {
-        0.0 => String::new(),
-        more => format!(", {:.2} us more if its data is asked for", more * 1e6),
-    };
+fn cores(text: &mut String, args: &PlanArgs, end: &str, cost: &Predicted, need: &Need) {
+    let far =
+        if (cost.fill - args.fill).abs() > 0.1 { "; at the planned fill it was not measured" } else { "" };
     let _ = writeln!(
         text,
-        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us and {:.3} ns for each byte{asked}; may be off by {:.0} %",
+        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us ({:.2} to {:.2}), of cores {:.0} % full{far}",
         need.cores,
         need.cores_least,
         need.cores_most,
-        fit.per_io * 1e6,
-        fit.per_byte * 1e9,
-        fit.error * 100.0
+        cost.seconds * 1e6,
+        cost.low * 1e6,
+        cost.high * 1e6,
+        cost.fill * 100.0
     );
 }
 
@@ -232,34 +240,37 @@ fn links(text: &mut String, args: &PlanArgs, load: &Load, need: &Need) {
         need.wire / 1e9,
         thousands(need.line_rate)
     );
-    let count = args.connections.unwrap_or(need.connections);
+    let (Some(rate), Some(connections)) = (load.per_connection, need.connections) else {
+        let _ = writeln!(
+            text,
+            "  {:<11} not known: no size near to it was measured on one connection alone",
+            "connections"
+        );
+        return;
+    };
+    let count = args.connections.unwrap_or(connections);
     let _ = writeln!(
         text,
-        "  {:<11} {} at {} IOPS each, as was measured on one; over {}, each carries {}{}",
+        "  {:<11} {} at {} IOPS each, as one carried alone; over {}, each carries {}{}",
         "connections",
-        thousands(f64::from(need.connections)),
-        thousands(load.per_connection),
-        if args.connections.is_some() {
-            thousands(f64::from(count))
-        } else {
-            thousands(f64::from(CONNECTIONS))
-        },
+        thousands(f64::from(connections)),
+        thousands(rate),
+        thousands(f64::from(args.connections.unwrap_or(CONNECTIONS))),
         thousands(load.iops / f64::from(args.connections.unwrap_or(CONNECTIONS))),
         if count > CONNECTIONS { "; adapters of the papers carry 16,384 at full speed" } else { "" }
     );
 }
 
 /// Most IOPS of each link at each MTU.
-fn rates(load: &Load, fit: &Fit) -> Vec<(f64, u32, f64)> {
-    let rate =
-        |link: f64, mtu: u32| (link, mtu, Load { link, mtu: f64::from(mtu), ..*load }.need(fit).line_rate);
+fn rates(load: &Load) -> Vec<(f64, u32, f64)> {
+    let rate = |link: f64, mtu: u32| (link, mtu, Load { link, mtu: f64::from(mtu), ..*load }.line_rate());
     LINKS.iter().flat_map(|link| [1500, 9000].map(|mtu| rate(*link, mtu))).collect()
 }
 
-fn line_rates(text: &mut String, load: &Load, fit: &Fit) {
+fn line_rates(text: &mut String, load: &Load) {
     let _ = writeln!(text, "\nLine rate of this I/O size, in IOPS and Gb/s of payload:");
     let _ = writeln!(text, "  {:<9} {:>24} {:>24}", "link", "MTU 1500", "MTU 9000");
-    for pair in rates(load, fit).chunks_exact(2) {
+    for pair in rates(load).chunks_exact(2) {
         let cell =
             |rate: f64| format!("{} ({:.1})", thousands(rate), eval::derived::gigabits(rate, load.bytes));
         let [(link, _, small), (_, _, jumbo)] = pair else { continue };
@@ -268,60 +279,66 @@ fn line_rates(text: &mut String, load: &Load, fit: &Fit) {
     }
 }
 
-fn assumptions(text: &mut String, one: &Series, bytes: u64) {
-    let sizes = one.iops.iter().map(|(bytes, _)| *bytes);
-    let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
+fn assumptions(text: &mut String, one: &Series) {
+    let said = |is_recorded: bool| {
+        if is_recorded { "as the run tells" } else { "by default, since the run does not tell" }
+    };
+    let cache = one.cache.map_or_else(
+        || "is not told by the run: where the cost bends no size is predicted".to_owned(),
+        |bytes| {
+            format!(
+                "holds {} in flight; sizes on either side of it tell nothing of each other",
+                exact(bytes as u64)
+            )
+        },
+    );
     let _ = write!(
         text,
         "\nAssumed:\n\
-         - An I/O costs a fixed time and a time per byte (and a write whose data is asked for a fixed time more), fitted\n  \
-           to sizes from {} to {}, and cores add up: no cache, lock or memory bus gets in the way of more of them. Processors are those of the run.\n\
+         - The cost of an I/O lies between those of the measured sizes next to it, and bends in one sense there; cores add up: no\n  \
+           lock or memory bus gets in the way of more of them. Processors are those of the run.\n\
+         - Writes of more than {} are asked for ({}). The last-level cache {cache}.\n\
          - The cost is that of the processes (user and system, without idle polling where they tell). Interrupts are\n  \
            added where the run shows that its kernel does not count them in processes: on cores that both ends\n  \
            share, in proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
-         - The range of cores is what the fit leaves unexplained plus half of the runs' own spread, not a guarantee.\n\
+         - Bounds are how far the cost may bend, and where it lies with 95 % certainty over rounds. Beyond {:.0} % to either\n  \
+           side, and where rounds differ by more than {:.0} %, nothing is predicted.\n\
          - On the wire each frame has 38 bytes of Ethernet and 52 of IPv4 and TCP, each I/O its headers; both\n  \
            directions are carried at once, so the greater counts. No retransmits.\n\
-         - Connections: a connection carries what one carried in the run, at its depth and its link's delay.\n",
-        exact(least),
-        exact(most)
+         - Connections: each carries what one carried alone, at its depth and its link's delay.\n",
+        exact(one.rides.0 as u64),
+        said(one.rides.1),
+        MISS_MOST * 100.0,
+        SPREAD_MOST * 100.0
     );
-    if bytes < least || bytes > most {
-        let _ = writeln!(
-            text,
-            "- {} lies outside of what was measured: trust it less than the range says.",
-            exact(bytes)
-        );
-    }
 }
 
 fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
     let mut found: Vec<(&Series, &str, Vec<Miss>)> = Vec::new();
-    let mut why = None;
     for one in chosen {
         for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
-            match misses(costs) {
-                Ok(misses) => found.push((*one, end, misses)),
-                Err(unfit) => why = Some(format!("{}: {unfit}", about(one))),
-            }
+            // What was measured is held against what is predicted at the fill at which it was measured.
+            found.push((*one, end, misses(&at_fill(costs, 1.0), one.cache)));
         }
     }
-    if found.is_empty() {
-        let why = why.unwrap_or_default();
-        return Err(Failure::failed(format!("{}: {why}", args.from.display())));
-    }
+    let all: Vec<&Miss> = found.iter().flat_map(|(_, _, misses)| misses).collect();
+    let predicted = all.iter().filter(|miss| miss.part().is_some()).count();
+    let good = all.iter().filter(|miss| miss.is_good()).count();
     if args.json {
-        let all = found.iter().flat_map(|(one, end, misses)| {
+        let each = found.iter().flat_map(|(one, end, misses)| {
             misses.iter().map(move |miss| {
                 json!({
                     "target": one.target, "initiator": one.initiator, "protocol": one.protocol, "rw": one.rw,
-                    "end": end, "bytes": miss.measured.bytes, "measured_seconds": miss.measured.seconds,
-                    "predicted_seconds": miss.predicted, "miss": miss.part(), "error": miss.error,
-                    "within": miss.is_within(),
+                    "end": end, "bytes": miss.measured.bytes, "measured_seconds": miss.measured.seconds(),
+                    "predicted": miss.predicted.ok(), "refused": miss.predicted.err().map(|why| why.to_string()),
+                    "miss": miss.part(), "within": miss.is_good(),
                 })
             })
         });
-        return Ok(format!("{:#}\n", Value::from(all.collect::<Vec<_>>())));
+        let value = json!({
+            "sizes": each.collect::<Vec<_>>(), "predicted": predicted, "within": good, "within_most": MISS_MOST,
+        });
+        return Ok(format!("{value:#}\n"));
     }
     let mut text = String::new();
     for (one, end, misses) in &found {
@@ -330,38 +347,30 @@ fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
             "{}, {end}: processor time of an I/O, each size predicted from the others",
             about(one)
         );
-        let _ = writeln!(
-            text,
-            "  {:>8} {:>12} {:>12} {:>8} {:>10}",
-            "size", "measured us", "predicted", "miss", "allowed"
-        );
+        let _ = writeln!(text, "  {:>8} {:>12} {:>12} {:>8}", "size", "measured us", "predicted", "miss");
         for miss in misses {
-            let verdict = if miss.is_within() { "" } else { "  beyond its error" };
-            let _ = writeln!(
-                text,
-                "  {:>8} {:>12.3} {:>12.3} {:>+6.1} % {:>8.1} %{verdict}",
-                exact(miss.measured.bytes as u64),
-                miss.measured.seconds * 1e6,
-                miss.predicted * 1e6,
-                miss.part() * 100.0,
-                miss.error * 100.0
-            );
+            let (size, measured) = (exact(miss.measured.bytes as u64), miss.measured.seconds() * 1e6);
+            let _ = match (&miss.predicted, miss.part()) {
+                (Ok(cost), Some(part)) => writeln!(
+                    text,
+                    "  {size:>8} {measured:>12.3} {:>12.3} {:>+6.1} %{}",
+                    cost.seconds * 1e6,
+                    part * 100.0,
+                    if miss.is_good() { "" } else { "  too far" }
+                ),
+                (Err(why), _) => writeln!(text, "  {size:>8} {measured:>12.3}   not predicted: {why}"),
+                (Ok(_), None) => Ok(()),
+            };
         }
         let _ = writeln!(text);
     }
-    let all: Vec<&Miss> = found.iter().flat_map(|(_, _, misses)| misses).collect();
-    let mut sorted: Vec<f64> = all.iter().map(|miss| miss.part().abs()).collect();
-    sorted.sort_by(f64::total_cmp);
-    if let Some((middle, worst)) = sorted.get(sorted.len() / 2).zip(sorted.last()) {
-        let _ = writeln!(
-            text,
-            "{} predictions: the middle one misses by {:.1} %, the worst by {:.1} %; {} lie within their own error",
-            all.len(),
-            middle * 100.0,
-            worst * 100.0,
-            all.iter().filter(|miss| miss.is_within()).count()
-        );
-    }
+    let part = if predicted == 0 { 0.0 } else { good as f64 / predicted as f64 * 100.0 };
+    let _ = writeln!(
+        text,
+        "{predicted} of {} sizes are predicted, the others refused; {good} of these predictions ({part:.0} %) are within {:.0} %",
+        all.len(),
+        MISS_MOST * 100.0
+    );
     Ok(text)
 }
 

@@ -1,9 +1,8 @@
 //! Measured costs of I/Os in a record: a series of sizes for each pair of systems and load.
 //!
-//! Invariant: points of a series differ in their size only.
+//! Invariant: points of a series differ in their size only, or in the requested rate.
 
-use super::{Cost, is_asked};
-use crate::compare::Spread;
+use super::Cost;
 use crate::interrupts::{InterruptTime, interrupts};
 use crate::record::{End, EndUsage, Point, Record, Run};
 
@@ -30,21 +29,81 @@ pub struct Series {
     pub target_costs: Vec<Cost>,
     /// What it costs the initiator.
     pub initiator_costs: Vec<Cost>,
-    /// Bytes and median IOPS of each size.
-    pub iops: Vec<(u64, f64)>,
+    /// Sizes that were measured, in bytes.
+    pub sizes: Vec<u64>,
+    /// Bytes and median IOPS of each size that one connection alone carried.
+    pub alone: Vec<(u64, f64)>,
+    /// Bytes of a write that ride with its command, and whether the record says so.
+    pub rides: (f64, bool),
+    /// Bytes that the last-level cache holds, where the record says so.
+    pub cache: Option<f64>,
+}
+
+/// Data of a write in an NVMe/TCP command's capsule, unless it is configured otherwise.
+pub(super) const IN_CAPSULE: f64 = 8192.0;
+
+/// Bytes of a write that ride with its command, and whether the record tells; the target asks for those of larger ones.
+/// NVMe/TCP: what a capsule holds; iSCSI: the first burst, of others than named as RFC 7143 has it unless it is negotiated.
+fn rides(record: &Record, target: &str, protocol: &str) -> (f64, bool) {
+    let name = if protocol == "nvme-tcp" { "in-capsule data" } else { "first burst" };
+    if let Some(bytes) = fact(record, &format!("target {target} {name}")).and_then(bytes) {
+        return (bytes, true);
+    }
+    let bytes = match (protocol, target) {
+        ("nvme-tcp", _) => IN_CAPSULE,
+        (_, "blockwire") => 16_384.0,
+        (_, "spdk-iscsi") => 8192.0,
+        _ => 65_536.0,
+    };
+    (bytes, false)
+}
+
+fn fact<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+    let facts = record.environment.iter().flat_map(|machine| &machine.facts);
+    facts.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).next()
+}
+
+/// `8192`, `32 MiB`, `512K`, `24684092 kB`: bytes, units being those of 1024.
+fn bytes(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let end = text.find(|one: char| !one.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(end)?;
+    let factor = match unit.trim().chars().next().map(|unit| unit.to_ascii_lowercase()) {
+        None | Some('b') => 1.0,
+        Some('k') => 1024.0,
+        Some('m') => 1024.0 * 1024.0,
+        Some('g') => 1024.0 * 1024.0 * 1024.0,
+        Some(_) => return None,
+    };
+    number.parse::<f64>().ok().filter(|number| *number > 0.0).map(|number| number * factor)
+}
+
+/// What tells a pair of systems from others: of a load at a rate not the label that names the rate.
+fn system(point: &Point) -> String {
+    if point.is_closed {
+        return point.system();
+    }
+    Point { labels: Vec::new(), ..point.clone() }.system()
 }
 
 impl Series {
     fn is_of(&self, point: &Point) -> bool {
         (&self.system, &self.rw, self.depth, self.connections, self.mtu)
-            == (&point.system(), &point.rw, point.depth, point.connections, point.mtu)
+            == (&system(point), &point.rw, point.depth, point.connections, point.mtu)
     }
 
-    /// I/Os per second that one connection carried at the size nearest to this one.
+    /// I/Os per second that one connection alone carried, of a size at most twice or half as large; `None`: none was
+    /// measured alone.
     pub fn per_connection(&self, bytes: u64) -> Option<f64> {
         let far = |size: u64| (size as f64 / bytes.max(1) as f64).ln().abs();
-        let nearest = self.iops.iter().min_by(|a, b| far(a.0).total_cmp(&far(b.0)))?;
-        Some(nearest.1 / f64::from(self.connections.max(1)))
+        let near = self.alone.iter().filter(|(size, _)| far(*size) <= std::f64::consts::LN_2 * 1.001);
+        near.min_by(|a, b| far(a.0).total_cmp(&far(b.0)).then(b.1.total_cmp(&a.1))).map(|(_, iops)| *iops)
+    }
+
+    /// An I/O of so many bytes of this load, of which no cost is known.
+    pub fn wanted(&self, bytes: f64) -> Cost {
+        let is_asked = Cost::is_asked(&self.rw, bytes, self.rides.0);
+        Cost { bytes, in_flight: bytes * f64::from(self.depth), is_asked, ..Cost::default() }
     }
 }
 
@@ -57,7 +116,7 @@ pub fn series(record: &Record) -> Vec<Series> {
     for point in &record.points {
         let at = all.iter().position(|series| series.is_of(point)).unwrap_or_else(|| {
             all.push(Series {
-                system: point.system(),
+                system: system(point),
                 target: point.target.clone(),
                 initiator: point.initiator.clone(),
                 protocol: point.protocol.clone(),
@@ -65,27 +124,46 @@ pub fn series(record: &Record) -> Vec<Series> {
                 depth: point.depth,
                 connections: point.connections,
                 mtu: point.mtu,
+                rides: rides(record, &point.target, &point.protocol),
+                cache: fact(record, "last-level cache").and_then(bytes),
+                alone: alone(record, point),
                 ..Series::default()
             });
             all.len() - 1
         });
         let Some(series) = all.get_mut(at) else { continue };
-        let costs =
-            cost(point, is_one_machine, at_target, |run| (run.target.as_ref(), run.initiator.as_ref()));
+        let costs = cost(point, series, is_one_machine, at_target, |run| {
+            (run.target.as_ref(), run.initiator.as_ref())
+        });
         series.target_costs.extend(costs);
-        let costs =
-            cost(point, is_one_machine, at_initiator, |run| (run.initiator.as_ref(), run.target.as_ref()));
+        let costs = cost(point, series, is_one_machine, at_initiator, |run| {
+            (run.initiator.as_ref(), run.target.as_ref())
+        });
         series.initiator_costs.extend(costs);
-        series.iops.extend(point.iops().map(|spread| (point.bytes, spread.median)));
+        if !series.sizes.contains(&point.bytes) {
+            series.sizes.push(point.bytes);
+        }
     }
     all.retain(|series| !series.target_costs.is_empty() || !series.initiator_costs.is_empty());
     all
+}
+
+/// Bytes and median IOPS of each size that one connection carried alone, of the same systems and direction.
+fn alone(record: &Record, like: &Point) -> Vec<(u64, f64)> {
+    let is_alone = |point: &&Point| {
+        (point.connections, point.is_closed) == (1, true)
+            && (&point.target, &point.initiator, &point.protocol, &point.rw)
+                == (&like.target, &like.initiator, &like.protocol, &like.rw)
+    };
+    let points = record.points.iter().filter(is_alone);
+    points.filter_map(|point| Some((point.bytes, point.iops()?.median))).collect()
 }
 
 /// What an I/O cost one side: its processes, without the time of their idle polls, which is what there was no work
 /// for, and its part of what interrupts took on its machine where that is not in the time of processes.
 fn cost(
     point: &Point,
+    series: &Series,
     is_one_machine: bool,
     time: InterruptTime,
     sides: fn(&Run) -> (Option<&EndUsage>, Option<&EndUsage>),
@@ -107,11 +185,15 @@ fn cost(
         // Of processes that say that they did nothing else no cost is known.
         (run.ios > 0 && used(mine) > 0.0).then(|| seconds / run.ios as f64)
     };
-    let seconds: Vec<f64> = point.runs.iter().filter_map(each).collect();
-    let spread = Spread::of(&seconds)?;
-    let bytes = point.bytes as f64;
-    let is_asked = is_asked(&point.target, &point.protocol, &point.rw, bytes);
-    Some(Cost { bytes, seconds: spread.median, noise: spread.noise(), is_asked })
+    let rounds: Vec<f64> = point.runs.iter().filter_map(each).collect();
+    let fills = point.runs.iter().filter_map(|run| {
+        let (mine, _) = sides(run);
+        let cores = mine?.cores.cores.len();
+        (cores > 0 && run.seconds > 0.0).then(|| each(run).map(|each| each * run.iops() / cores as f64))?
+    });
+    let fills: Vec<f64> = fills.collect();
+    let fill = fills.iter().sum::<f64>() / fills.len().max(1) as f64;
+    (!rounds.is_empty()).then(|| Cost { rounds, fill, ..series.wanted(point.bytes as f64) })
 }
 
 #[cfg(test)]
@@ -131,8 +213,41 @@ mod tests {
         assert_eq!(all.iter().map(|one| one.rw.as_str()).collect::<Vec<_>>(), ["randread", "randwrite"]);
         assert!(all.iter().all(|one| one.target_costs.len() == 2 && one.initiator_costs.len() == 2));
         // Half a second of the processes for 10,000 I/Os, no interrupts.
-        assert!((all[0].target_costs[0].seconds - 0.5 / 10_000.0).abs() < 1e-12);
-        assert_eq!(all[0].per_connection(5000), Some(10_000.0));
+        assert!((all[0].target_costs[0].rounds[0] - 0.5 / 10_000.0).abs() < 1e-12);
+        assert!((all[0].target_costs[0].fill - 0.25).abs() < 0.01, "half a core of two");
+        assert_eq!(all[0].target_costs[0].in_flight, 32.0 * 4096.0);
+        assert_eq!((all[0].per_connection(5000), all[0].per_connection(20_000)), (Some(10_000.0), None));
+    }
+
+    /// 18 connections that together were limited by a core say nothing of what one carries.
+    #[test]
+    fn one_connection_carries_what_one_carried() {
+        let mut many = point("blockwire", "randread", 4096, 90_000);
+        many.connections = 18;
+        let one = point("blockwire", "randread", 4096, 40_000);
+        let of = |points: &[&Point]| {
+            let points = points.iter().map(|point| (*point).clone()).collect();
+            series(&Record { points, ..Record::default() })[0].per_connection(4096)
+        };
+        assert_eq!((of(&[&many]), of(&[&many, &one])), (None, Some(40_000.0)));
+    }
+
+    #[test]
+    fn thresholds_are_those_of_the_configuration() {
+        let write = point("blockwire", "randwrite", 32_768, 10_000);
+        let facts = [("target blockwire first burst", "64K"), ("last-level cache", "32 MiB")];
+        let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let mut record = Record { points: vec![write], ..Record::default() };
+        let first = &series(&record)[0];
+        assert!((first.rides, first.cache) == ((16_384.0, false), None) && first.target_costs[0].is_asked);
+        record.environment = vec![Machine { role: "target and initiator".into(), facts }];
+        let first = &series(&record)[0];
+        assert_eq!((first.rides, first.cache), ((65_536.0, true), Some(33_554_432.0)));
+        assert!(!first.target_costs[0].is_asked);
+        assert_eq!(
+            ["8192", "512K", "24 kB", "x", ""].map(bytes),
+            [Some(8192.0), Some(524_288.0), Some(24_576.0), None, None]
+        );
     }
 
     /// A target that polls uses its core whole however little there is to do.
@@ -144,7 +259,7 @@ mod tests {
         }
         let cost = |point: &Point| {
             let record = Record { points: vec![point.clone()], ..Record::default() };
-            series(&record)[0].target_costs.first().map(|cost| cost.seconds)
+            series(&record)[0].target_costs.first().map(|cost| cost.rounds[0])
         };
         assert!((cost(&one).unwrap() - 0.1 / 10_000.0).abs() < 1e-12);
         for side in one.runs.iter_mut().filter_map(|run| run.target.as_mut()) {
@@ -167,7 +282,7 @@ mod tests {
             work(side, 1.5);
         }
         let mut record = Record { points: vec![one], ..Record::default() };
-        let cost = |record: &Record| series(record)[0].target_costs[0].seconds * 10_000.0;
+        let cost = |record: &Record| series(record)[0].target_costs[0].rounds[0] * 10_000.0;
         // The target's processes used 0.5 s, the initiator's 1 s: a third of the interrupts is the target's.
         assert!((cost(&record) - 0.6).abs() < 1e-9);
         // With cores of its own, what interrupts take there is its own.
@@ -194,7 +309,7 @@ mod tests {
             side.process = (0.5, 0.5);
         }
         let record = Record { points: vec![one], ..Record::default() };
-        let cost = series(&record)[0].target_costs[0].seconds * 10_000.0;
+        let cost = series(&record)[0].target_costs[0].rounds[0] * 10_000.0;
         assert!((cost - 1.0).abs() < 1e-9, "{cost}");
     }
 }
