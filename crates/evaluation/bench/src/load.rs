@@ -60,6 +60,10 @@ pub struct Measured {
     pub waits: Waits,
     /// How often the server's window held a request back.
     pub window_stalls: u64,
+    /// Requests that were out when the measurement ended: they are in no latency.
+    pub unfinished: u64,
+    /// How old the oldest of them was by then.
+    pub unfinished_oldest: Duration,
 }
 
 /// Connects with the given congestion control.
@@ -162,13 +166,25 @@ impl<F: Form> Generator<'_, F> {
         self.until(start + if self.plan.once { Duration::from_secs(3600) } else { self.plan.measure })?;
         self.measuring = false;
         let mut measured = std::mem::take(&mut self.measured);
-        measured.seconds = start.elapsed().as_secs_f64();
+        let end = Instant::now();
+        measured.seconds = (end - start).as_secs_f64();
+        (measured.unfinished, measured.unfinished_oldest) = self.unfinished(end);
         measured.server_cpu_ns =
             self.plan.server.map_or(Ok(0), |pid| usage::cpu_ns_since(pid, server_before))?;
         measured.client_cpu_ns = usage::cpu_ns_since(own, own_before)?;
         measured.waits = since(self.spin.waits, waits);
         self.end()?;
         Ok(measured)
+    }
+
+    /// Requests that are out, and the age of the oldest.
+    fn unfinished(&self, now: Instant) -> (u64, Duration) {
+        let issued = self.connections.iter().flat_map(|connection| {
+            let is_out = |tag: &u32| !connection.free.contains(tag);
+            (0u32..).zip(&connection.issued).filter(move |(tag, _)| is_out(tag)).map(|(_, issued)| *issued)
+        });
+        let oldest = issued.min().map_or(Duration::ZERO, |issued| now.saturating_duration_since(issued));
+        (self.in_flight, oldest)
     }
 
     /// Lets all requests end, then says good-bye.
@@ -392,6 +408,51 @@ mod tests {
     use super::*;
     use crate::form::bare::{Bare, HEADER_LEN, reply_header};
 
+    fn plan(measure: Duration) -> Plan {
+        Plan {
+            op: Op::Read,
+            len: 512,
+            depth: 1,
+            size: 512,
+            once: false,
+            warmup: Duration::ZERO,
+            measure,
+            gap: Duration::ZERO,
+            wait: Wait::Sleep,
+            poll: Duration::ZERO,
+            server: None,
+            seed: 1,
+        }
+    }
+
+    /// A target that stops answering before the end was seen in no figure.
+    #[test]
+    fn a_stall_at_the_end_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let answer = [&reply_header(0, 512)[..], &[0; 512]].concat();
+            for answered in 0.. {
+                if socket.read_exact(&mut [0; HEADER_LEN]).is_err() {
+                    return;
+                }
+                // The eleventh comes when the load is over.
+                let wait = if answered == 10 { Duration::from_millis(800) } else { Duration::ZERO };
+                std::thread::sleep(wait);
+                if socket.write_all(&answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let connections = vec![(connect(address, None).unwrap(), Bare::default())];
+        let measured = run(&plan(Duration::from_millis(400)), connections).unwrap();
+        assert_eq!((measured.latency.total(), measured.unfinished), (10, 1));
+        let oldest = measured.unfinished_oldest.as_secs_f64() * 1e6;
+        assert!(oldest > measured.latency.max_us(), "{oldest} us");
+        drop(server.join());
+    }
+
     #[test]
     fn a_request_that_is_answered_twice_ends_the_load_with_an_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -402,21 +463,9 @@ mod tests {
             socket.write_all(&[reply_header(0, 0), reply_header(0, 0)].concat()).unwrap();
             socket
         });
-        let plan = Plan {
-            op: Op::Read,
-            len: 512,
-            depth: 1,
-            size: 512,
-            once: false,
-            warmup: Duration::ZERO,
-            measure: Duration::from_secs(5),
-            gap: Duration::ZERO,
-            wait: Wait::Sleep,
-            poll: Duration::ZERO,
-            server: None,
-            seed: 1,
-        };
-        let why = run(&plan, vec![(connect(address, None).unwrap(), Bare::default())]).unwrap_err();
+        let why =
+            run(&plan(Duration::from_secs(5)), vec![(connect(address, None).unwrap(), Bare::default())])
+                .unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::InvalidData, "{why}");
         drop(server.join());
     }

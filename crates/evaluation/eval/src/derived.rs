@@ -62,6 +62,15 @@ pub enum Inconsistency {
         /// How long figures counted.
         seconds: f64,
     },
+    /// I/Os that were out at the end, older than any that ended: a stall that is in no latency.
+    Unfinished {
+        /// How many.
+        ios: u64,
+        /// How old the oldest was, in seconds.
+        oldest: f64,
+        /// How long figures counted.
+        seconds: f64,
+    },
     /// More processor time than there was: so many seconds of a wall of so many.
     Processor {
         /// Seconds used.

@@ -110,6 +110,9 @@ pub struct Run {
     /// How much of the time and of the latencies is of full load; `None`: the generator does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refilled: Option<Refilled>,
+    /// I/Os that were out when figures ceased to count; `None`: the generator does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<Unfinished>,
     /// Of a fixed job: mean latency of its I/Os in microseconds, as the initiator's kernel counted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_latency_us: Option<f64>,
@@ -135,6 +138,15 @@ pub struct Refilled {
     /// Latency outside of that time, in seconds over all I/Os: before figures counted, of those that were in
     /// flight by then, and after load had ceased.
     pub outside: f64,
+}
+
+/// I/Os that were out when figures ceased to count: they are in no count and no latency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// How many.
+    pub ios: u64,
+    /// How old the oldest was by then, in seconds.
+    pub oldest: f64,
 }
 
 /// A latency that is known only by these figures, in nanoseconds.
@@ -220,6 +232,9 @@ impl Run {
         for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
             let late = side.as_ref().and_then(|side| side.late);
             found.extend(late.map(|late| Inconsistency::Late { end, late, seconds: self.seconds }));
+        }
+        if let Some(Unfinished { ios, oldest }) = self.stall() {
+            found.push(Inconsistency::Unfinished { ios, oldest, seconds: self.seconds });
         }
         found
     }
@@ -368,6 +383,11 @@ fn words(discord: &Inconsistency) -> String {
             short(*late),
             short(*seconds)
         ),
+        Inconsistency::Unfinished { ios, oldest, seconds } => format!(
+            "{ios} I/Os were out at the end of its {} s, the oldest for {} s: they are in no mean and no percentile of latency",
+            short(*seconds),
+            short(*oldest)
+        ),
         Inconsistency::Processor { used, had } => {
             format!("{} processor seconds were used of {}", short(*used), short(*had))
         }
@@ -401,6 +421,7 @@ pub(crate) mod tests {
             latency,
             latency_summary: None,
             refilled: None,
+            unfinished: None,
             io_latency_us: None,
             target: side(0.25),
             initiator: side(0.5),
@@ -443,6 +464,21 @@ pub(crate) mod tests {
         assert!(matches!(one.smoke_test(), Some(SmokeTest::Drained(part)) if (part - 0.15).abs() < 1e-9));
         one.runs[2].refilled = refilled(19.0);
         assert_eq!(one.smoke_test(), None);
+        // A target that stopped answering 3 s before the end of 20.
+        one.runs[2].refilled = refilled(20.0);
+        one.runs[2].unfinished = Some(Unfinished { ios: 32, oldest: 3.0 });
+        assert!(matches!(one.smoke_test(), Some(SmokeTest::Drained(part)) if (part - 0.15).abs() < 1e-9));
+        assert_eq!(one.longest_us(), Some(3e6));
+        one.runs[2].unfinished = Some(Unfinished { ios: 32, oldest: 1.0 });
+        assert_eq!(one.smoke_test(), None);
+        let said = Record { points: vec![one.clone()], ..Record::default() }.discords().join(" ");
+        assert!(
+            said.contains("run 3: 32 I/Os were out at the end of its 20 s, the oldest for 1 s"),
+            "{said}"
+        );
+        // In flight, as at any other moment.
+        one.runs[2].unfinished = Some(Unfinished { ios: 32, oldest: 0.03 });
+        assert!(one.runs[2].stall().is_none());
         one.runs[2].latency = Histogram::default();
         one.runs[2].latency.record(500_000_000);
         assert_eq!(one.smoke_test(), Some(SmokeTest::FewLatencies(40.0)), "20 s of half a second each");

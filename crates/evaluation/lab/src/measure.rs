@@ -295,6 +295,7 @@ impl<'a> Window<'a> {
             latency: figures.latency,
             latency_summary: None,
             refilled: figures.refilled,
+            unfinished: figures.unfinished,
             io_latency_us: None,
         }
     }

@@ -212,6 +212,7 @@ fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
         "client_cpu_us": per_io(measured.client_cpu_ns),
         "client_polls_useful": waits.polls_useful, "client_polls_idle": waits.polls_idle,
         "client_sleeps": waits.sleeps, "window_stalls": measured.window_stalls,
+        "unfinished": measured.unfinished, "unfinished_oldest_us": measured.unfinished_oldest.as_secs_f64() * 1e6,
     })
 }
 

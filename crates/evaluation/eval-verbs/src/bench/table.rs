@@ -80,7 +80,10 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
             "name": outcome.name, "rw": outcome.rw, "bs": [outcome.block.0, outcome.block.1],
             "in_flight": outcome.in_flight, "seconds": seconds,
             "refilled_seconds": outcome.tally.refilled as f64 / 1e9,
-            "latency_outside_seconds": outcome.tally.outside as f64 / 1e9, "errors": outcome.failed, "error": outcome.why,
+            "latency_outside_seconds": outcome.tally.outside as f64 / 1e9,
+            "unfinished_ios": outcome.tally.unfinished,
+            "unfinished_oldest_seconds": outcome.tally.unfinished_oldest as f64 / 1e9,
+            "errors": outcome.failed, "error": outcome.why,
             "cpu_user_seconds": outcome.cpu.map(|cpu| cpu.0), "cpu_system_seconds": outcome.cpu.map(|cpu| cpu.1),
             "poll_seconds": outcome.polled, "cpu_seconds_per_million": outcome.cpu_per_million(),
         });
@@ -127,6 +130,16 @@ pub fn table(outcomes: &[Outcome], notes: &Vec<String>) -> String {
                 us(99.0),
                 us(99.9),
                 latency.max() as f64 / 1e3
+            );
+        }
+        let longest = kinds(outcome).iter().map(|(_, figures)| figures.latency.max()).max();
+        let (left, oldest) = (outcome.tally.unfinished, outcome.tally.unfinished_oldest);
+        if longest.is_some_and(|longest| oldest > longest) {
+            let _ = writeln!(
+                text,
+                "{:<16} {left} I/Os were out at the end, the oldest for {:.1} us: they are in no latency",
+                outcome.name,
+                oldest as f64 / 1e3
             );
         }
         if let Some(why) = &outcome.why {

@@ -159,6 +159,10 @@ pub struct Tally {
     /// figures counted, of those that were in flight by then, and after load had ceased; less what lies inside of
     /// those that ended too late to be counted.
     pub outside: i64,
+    /// I/Os that were out when the time was over, which are in no count and no latency.
+    pub unfinished: u64,
+    /// How old the oldest of them was by then.
+    pub unfinished_oldest: u64,
 }
 
 impl Tally {
@@ -174,6 +178,8 @@ impl Tally {
         };
         self.refilled = self.refilled.max(other.refilled);
         self.outside += other.outside;
+        self.unfinished += other.unfinished;
+        self.unfinished_oldest = self.unfinished_oldest.max(other.unfinished_oldest);
     }
 }
 
@@ -402,6 +408,12 @@ impl Worker {
             self.tally.refilled = ceased.saturating_sub(self.counts_from);
             if Some(ceased) == self.until {
                 self.tally.span = self.tally.span.map(|(begin, _)| (begin, ceased));
+                let is_counted = |out: &&Out| !matches!(out.kind, IoKind::Flush | IoKind::Verify);
+                for out in self.out.iter().flatten().filter(is_counted) {
+                    self.tally.unfinished += 1;
+                    let age = ceased.saturating_sub(out.from);
+                    self.tally.unfinished_oldest = self.tally.unfinished_oldest.max(age);
+                }
             }
         }
     }
@@ -489,6 +501,10 @@ impl Worker {
 
     /// An I/O has ended, well or not. Of a slot that is not out nothing has, and nothing is counted.
     pub fn done(&mut self, slot: u32, now: u64, is_good: bool) {
+        // Nobody has asked since the time was over: this one was out by then.
+        if self.until.is_some_and(|until| now > until) {
+            self.cease(now);
+        }
         let Some(out) = self.out.get_mut(slot as usize).and_then(Option::take) else { return };
         self.free.push(slot);
         if self.think > 0 {

@@ -99,10 +99,35 @@ fn what_ends_after_the_time_is_never_counted() {
     assert_eq!((asks.len(), tally.write.ios, tally.write.bytes), (17, 12, 12 * 4096));
     assert_eq!((tally.write.latency.count(), tally.flush.ios, tally.span), (12, 1, Some((0, 100))));
     assert_eq!(tally.outside, -4 * 10);
+    assert_eq!((tally.unfinished, tally.unfinished_oldest), (4, 10));
     // Though none of its writes is counted, what was written is flushed.
     let mut slow = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut slow, |_| 500);
     assert_eq!((asks.last().unwrap().0.kind, slow.tally().write.ios), (IoKind::Flush, 0));
+}
+
+/// What a target does not answer any more is in no latency: it is counted, with its age.
+#[test]
+fn a_stall_at_the_end_is_told() {
+    let time = Duration::from_nanos(1_000);
+    let job = Job { is_random: true, is_time_based: true, runtime: Some(time), ..job() };
+    let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+    // From 600 ns on nothing is answered until 400 ns after the end.
+    run(&mut worker, |at| if at < 24 { 100 } else { 800 });
+    let tally = worker.tally();
+    assert_eq!((tally.read.ios, tally.read.latency.max(), tally.span), (24, 100, Some((0, 1_000))));
+    assert_eq!((tally.unfinished, tally.unfinished_oldest), (4, 400));
+    let mut both = tally.clone();
+    both.merge(tally);
+    assert_eq!((both.unfinished, both.unfinished_oldest), (8, 400));
+    // A load that ends by its size leaves nothing out.
+    let mut whole = Worker::new(&job_of_size(), 0, &[SHAPE], 0).unwrap();
+    run(&mut whole, |_| 1_000);
+    assert_eq!((whole.tally().unfinished, whole.tally().unfinished_oldest), (0, 0));
+}
+
+fn job_of_size() -> Job {
+    Job { size: Some(Amount::Bytes(64 << 10)), ..job() }
 }
 
 /// A target that stalls for a second under a thousand I/Os a second is charged for all that waited.

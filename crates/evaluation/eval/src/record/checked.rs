@@ -127,6 +127,10 @@ impl Run {
             // Over all I/Os.
             figure("latency outside", refilled.outside.abs(), SECONDS_MAX * COUNT_MAX as f64)?;
         }
+        if let Some(unfinished) = &self.unfinished {
+            count("unfinished ios", unfinished.ios)?;
+            figure("unfinished oldest", unfinished.oldest, SECONDS_MAX)?;
+        }
         optional("io_latency_us", self.io_latency_us, NANOSECONDS_MAX)?;
         for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
             side.as_ref().map_or(Ok(()), EndUsage::check).map_err(|bad| bad.within(end))?;

@@ -4,7 +4,7 @@
 //! Invariant: a value that a run does not report is absent, not zero; a percentile is of all runs' latencies
 //! together.
 
-use super::{End, EndUsage, Point, Run};
+use super::{End, EndUsage, Point, Run, Unfinished};
 use crate::Histogram;
 use crate::bootstrap::{Ratio, Rounds};
 use crate::compare::Spread;
@@ -14,8 +14,10 @@ use crate::derived;
 const SECONDS_LEAST: f64 = 10.0;
 /// Mean latencies that a run lasts at least: of fewer its begin and its end are too much.
 const LATENCIES_LEAST: f64 = 50.0;
-/// Most of a run's time in which load was not refilled: while it drains, as part of all.
+/// Most of a run's time in which load was not refilled, or that the oldest I/O was out for when it ended, as part of all.
 const DRAIN_MOST: f64 = 0.1;
+/// Least age of an I/O that is out at the end to be called a stall, as part of a run's time.
+const STALL_LEAST: f64 = 0.01;
 
 /// Why a load's runs are a smoke test: they show that it works, and win nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +26,7 @@ pub enum SmokeTest {
     Short(f64),
     /// A run lasted for so many mean latencies.
     FewLatencies(f64),
-    /// So large a part of a run's time was its end, in which nothing was refilled.
+    /// So large a part of a run's time was its end, in which nothing was refilled, or an I/O was not answered.
     Drained(f64),
 }
 
@@ -37,7 +39,13 @@ impl std::fmt::Display for SmokeTest {
             SmokeTest::FewLatencies(count) => {
                 write!(f, "{count:.0} mean latencies of at least {LATENCIES_LEAST}")
             }
-            SmokeTest::Drained(part) => write!(f, "{:.0} % of a run's time was its drain", part * 100.0),
+            SmokeTest::Drained(part) => {
+                write!(
+                    f,
+                    "for the last {:.0} % of a run's time load drained or was not answered",
+                    part * 100.0
+                )
+            }
         }
     }
 }
@@ -108,7 +116,32 @@ impl Run {
     }
 }
 
+impl Run {
+    /// I/Os that were out at its end and older than any that ended; `None`: there was no such stall, or it is not told.
+    pub fn stall(&self) -> Option<Unfinished> {
+        let longest = self.longest_ended_ns()? / 1e9;
+        self.unfinished.filter(|left| left.oldest > longest.max(self.seconds * STALL_LEAST))
+    }
+
+    /// The longest latency of an I/O that ended, in nanoseconds.
+    fn longest_ended_ns(&self) -> Option<f64> {
+        match &self.latency_summary {
+            _ if self.latency.count() > 0 => Some(self.latency.max() as f64),
+            summary => summary.map(|summary| summary.max),
+        }
+    }
+}
+
 impl Point {
+    /// The longest that an I/O was seen to take in any run, in microseconds: until it ended, or until the run did.
+    pub fn longest_us(&self) -> Option<f64> {
+        let longest = |run: &Run| {
+            let left = run.unfinished.map_or(0.0, |left| left.oldest * 1e9);
+            Some(run.longest_ended_ns()?.max(left) / 1e3)
+        };
+        self.runs.iter().filter_map(longest).reduce(f64::max)
+    }
+
     /// A figure of each run that tells it.
     pub fn figures(&self, metric: Metric) -> Vec<f64> {
         // Only of a fixed job is the time a figure.
@@ -126,6 +159,7 @@ impl Point {
             // What is timed of a fixed job is all of it.
             let drain = run.refilled.filter(|_| self.work.is_none() && self.is_closed);
             let drained = drain.map_or(0.0, |refilled| 1.0 - refilled.seconds / run.seconds);
+            let drained = run.unfinished.map_or(drained, |left| drained.max(left.oldest / run.seconds));
             let latency = run.mean_and_deviation().map_or(0.0, |(mean, _)| mean / 1e9);
             match () {
                 () if run.seconds < SECONDS_LEAST => Some(SmokeTest::Short(run.seconds)),

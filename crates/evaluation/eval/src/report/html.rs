@@ -99,7 +99,6 @@ fn results(page: &mut String, record: &Record, names: &Names) {
     let all = in_order(record);
     let first = all.iter().map(|(point, setting)| {
         let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), figure);
-        let longest = point.latencies();
         vec![
             load(point, setting),
             names.name(point),
@@ -113,7 +112,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
             us(99.0),
             us(99.9),
             us(99.99),
-            if longest.count() == 0 { UNKNOWN.to_owned() } else { figure(longest.max() as f64 / 1e3) },
+            point.longest_us().map_or(UNKNOWN.to_owned(), figure),
             point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
         ]
     });

@@ -37,7 +37,6 @@ pub(super) const COLUMNS: &[&str] = &[
 
 /// A point's row.
 pub(super) fn row(point: &Point) -> Vec<String> {
-    let all = point.latencies();
     let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), figure);
     let label: String = point.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
     vec![
@@ -57,7 +56,7 @@ pub(super) fn row(point: &Point) -> Vec<String> {
         us(99.0),
         us(99.9),
         us(99.99),
-        if all.count() == 0 { "–".to_owned() } else { short(all.max() as f64 / 1e3) },
+        point.longest_us().map_or("–".to_owned(), short),
         with_spread(point.cpu_per_million(End::Target), 1.0),
         with_spread(point.cpu_per_million(End::Initiator), 1.0),
         with_spread(point.busy(End::Target), 1.0),
@@ -151,8 +150,7 @@ pub fn csv(record: &Record) -> String {
             point.runs.len()
         );
         let percentiles = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| point.percentile(percent));
-        let all = point.latencies();
-        let max = (all.count() > 0).then(|| all.max() as f64 / 1e3);
+        let max = point.longest_us();
         let medians = [point.iops(), point.bandwidth(), point.mean_latency(), point.jitter()]
             .map(|spread| spread.map(|spread| spread.median))
             .into_iter()

@@ -6,7 +6,7 @@ use std::time::Instant;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::Refilled;
+use eval::record::{Refilled, Unfinished};
 use serde_json::Value;
 
 use super::fio_args::fio_words;
@@ -165,7 +165,10 @@ fn read(text: &str) -> Result<LoadResult, Failure> {
         let polls = used("poll_seconds");
         let refilled = used("refilled_seconds").zip(used("latency_outside_seconds"));
         let refilled = refilled.map(|(seconds, outside)| Refilled { seconds, outside });
-        let mut figures = LoadResult { seconds, errors, refilled, cpu, polls, ..LoadResult::default() };
+        let left = job.get("unfinished_ios").and_then(Value::as_u64).zip(used("unfinished_oldest_seconds"));
+        let unfinished = left.map(|(ios, oldest)| Unfinished { ios, oldest });
+        let mut figures =
+            LoadResult { seconds, errors, refilled, unfinished, cpu, polls, ..LoadResult::default() };
         for kind in ["read", "write", "trim"] {
             let Some(part) = job.get(kind) else { continue };
             let lacks = |what: &str| Failure::new(format!("its figures hold no {what} of {kind}s"));
@@ -194,12 +197,14 @@ mod tests {
             format!(
                 "{{\"seconds\":2.0,\"errors\":1,\"cpu_user_seconds\":0.5,\"cpu_system_seconds\":0.25,\
                  \"poll_seconds\":{polled},\"refilled_seconds\":1.5,\"latency_outside_seconds\":0.25,\
+                 \"unfinished_ios\":3,\"unfinished_oldest_seconds\":{polled},\
                  \"read\":{{\"ios\":10,\"bytes\":40960}}}}"
             )
         };
         let all = read(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
         assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
+        assert_eq!(all.unfinished, Some(Unfinished { ios: 6, oldest: 0.25 }));
         for part in ["{\"ios\":10}", "{\"bytes\":1}", "{\"ios\":1,\"bytes\":1,\"histogram\":{}}"] {
             let text = format!("{{\"jobs\":[{{\"seconds\":1.0,\"errors\":0,\"read\":{part}}}]}}");
             assert!(read(&text).is_err(), "{text}");

@@ -19,7 +19,7 @@ use std::time::Duration;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::Refilled;
+use eval::record::{Refilled, Unfinished};
 
 use crate::Failure;
 use crate::place::Place;
@@ -114,6 +114,8 @@ pub struct LoadResult {
     pub latency: Histogram,
     /// How much of the time and of the latencies is of full load, where the initiator tells.
     pub refilled: Option<Refilled>,
+    /// I/Os that were out when figures ceased to count, where the initiator tells.
+    pub unfinished: Option<Unfinished>,
     /// Processor seconds while figures counted, user and system, where the initiator itself tells.
     pub cpu: Option<(f64, f64)>,
     /// Seconds of them spent looking for work, where the initiator itself tells.
@@ -143,6 +145,13 @@ impl LoadResult {
                 seconds: ours.seconds.max(theirs.seconds),
                 outside: ours.outside + theirs.outside,
             }),
+            (_, theirs) if is_first => theirs,
+            _ => None,
+        };
+        self.unfinished = match (self.unfinished, other.unfinished) {
+            (Some(ours), Some(theirs)) => {
+                Some(Unfinished { ios: ours.ios + theirs.ios, oldest: ours.oldest.max(theirs.oldest) })
+            }
             (_, theirs) if is_first => theirs,
             _ => None,
         };

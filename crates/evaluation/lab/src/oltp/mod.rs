@@ -460,6 +460,7 @@ fn figures(
         latency,
         latency_summary: None,
         refilled: None,
+        unfinished: None,
         io_latency_us: (counted.ios > 0).then(|| counted.wait_ms as f64 * 1e3 / counted.ios as f64),
         target: Some(sides.0),
         initiator: Some(sides.1),
