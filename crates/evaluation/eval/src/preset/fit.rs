@@ -45,6 +45,9 @@ pub enum Scale {
 
 /// Shortest run that tells anything.
 const RUNTIME_MIN: Duration = Duration::from_millis(500);
+/// Rounds and time of each run from which on figures count (docs/eval.md).
+const ROUNDS_COUNT: u32 = 5;
+const RUNTIME_COUNTS: Duration = Duration::from_secs(10);
 /// Smallest volume: larger than a processor's caches.
 const VOLUME_MIN: u64 = 64 << 20;
 /// Smallest of many volumes, which are larger than caches together.
@@ -140,23 +143,29 @@ pub fn plan(
     }
     let loads = loads(preset, scale, &mut fitting);
     let around_of = |frame: &Frame| {
-        let steps = round(&frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
+        let steps = round(0, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
         (around(steps.iter().map(|(_, combination)| *combination), volumes, &room.timing), steps.len())
     };
     let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
     let mut steps = Vec::new();
     for number in 0..frame.rounds {
         for (load, combination) in
-            round(&frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out)
+            round(number, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out)
         {
             let Combination { target, initiator, protocol, wire, connections, medium } = combination.clone();
             let job = job(preset, load, frame.runtime, volumes, connections);
-            let (round, job) = (number, job);
+            let (round, job) = (number, Job { seed: seed(number), ..job });
             steps.push(Step { target, initiator, protocol, wire, volumes, medium, connections, job, round });
         }
     }
     let time = (scale == Scale::Auto).then_some(room.time);
     Ok(Plan { preset, steps, time, notes: fitting.notes })
+}
+
+/// Where the offsets of a round come from: all systems get the same in a round, and others in the next. Initiator
+/// machines count on from it.
+fn seed(round: u32) -> u64 {
+    Job::default().seed + (u64::from(round) << 16)
 }
 
 /// What is measured of a preset that has a runner of its own: its loads, without systems.
@@ -255,6 +264,50 @@ impl Frame {
         left.saturating_sub(around).div_f64(1.1 * runs.max(1) as f64)
     }
 
+    /// The same, so that its runs count, with as many of its loads and links as there is time for; `None`: there is too
+    /// little even for the least of them, or they were never meant to.
+    fn counting(&self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Option<Frame> {
+        if self.runtime < RUNTIME_COUNTS {
+            return None;
+        }
+        let mut frame = Frame { rounds: self.rounds.max(ROUNDS_COUNT), ..self.clone() };
+        loop {
+            let fits = frame.fitting(room, around);
+            if fits >= RUNTIME_COUNTS {
+                frame.runtime = frame.runtime.min(fits);
+                return Some(frame);
+            }
+            if !frame.thin_out() {
+                return None;
+            }
+        }
+    }
+
+    /// The same where nothing of it can count: rather all of the experiment, to see that it works.
+    fn smoke_test(mut self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Frame {
+        let rounds = self.rounds;
+        // Under each load if there is time for three rounds of that.
+        self.rounds = rounds.min(3);
+        if self.fitting(room, around) < RUNTIME_MIN * 2 {
+            self.turns = TurnOrder::EachLink;
+        }
+        self.rounds = rounds;
+        loop {
+            // Rather less often than too short, and rather both than less of the experiment.
+            let least = if self.rounds > 2 { RUNTIME_MIN * 2 } else { RUNTIME_MIN };
+            if self.fitting(room, around) >= least {
+                break;
+            }
+            if self.rounds > 1 {
+                self.rounds -= 1;
+            } else if !self.thin_out() {
+                break;
+            }
+        }
+        self.runtime = self.runtime.min(self.fitting(room, around)).max(RUNTIME_MIN);
+        self
+    }
+
     /// I/O sizes without every second of those between the ends; else links without those between. False:
     /// there is nothing to be left out.
     fn thin_out(&mut self) -> bool {
@@ -290,25 +343,8 @@ fn frame(
         }
         Scale::Part(part) => frame.runtime = frame.runtime.mul_f64(part).max(RUNTIME_MIN),
         Scale::Auto => {
-            // Under each load if there is time for three rounds of that.
-            frame.rounds = preset.rounds.min(3);
-            if frame.fitting(room, around) < RUNTIME_MIN * 2 {
-                frame.turns = TurnOrder::EachLink;
-            }
-            frame.rounds = preset.rounds;
-            loop {
-                // Rather less often than too short, and rather both than less of the experiment.
-                let least = if frame.rounds > 2 { RUNTIME_MIN * 2 } else { RUNTIME_MIN };
-                if frame.fitting(room, around) >= least {
-                    break;
-                }
-                if frame.rounds > 1 {
-                    frame.rounds -= 1;
-                } else if !frame.thin_out() {
-                    break;
-                }
-            }
-            frame.runtime = frame.runtime.min(frame.fitting(room, around)).max(RUNTIME_MIN);
+            let counting = frame.counting(room, around);
+            frame = counting.unwrap_or_else(|| frame.smoke_test(room, around));
         }
     }
     note_frame(preset, room, scale, (&all, &frame), around, fitting);

@@ -155,8 +155,9 @@ impl Combination {
     }
 }
 
-/// The steps of a round, in the order in which they are done.
+/// The steps of a round, in the order in which they are done: in each round another system is first.
 pub(super) fn round<'a>(
+    number: u32,
     wires: &[Wire],
     loads: &'a [Load],
     combinations: &'a [Combination],
@@ -166,8 +167,10 @@ pub(super) fn round<'a>(
     let mut steps = Vec::new();
     // A link is kept for all loads of a round.
     for wire in wires {
-        let here: Vec<&Combination> =
+        let mut here: Vec<&Combination> =
             combinations.iter().filter(|combination| combination.wire == *wire).collect();
+        let first = (number as usize).checked_rem(here.len()).unwrap_or(0);
+        here.rotate_left(first);
         match turns {
             TurnOrder::EachLoad => {
                 steps.extend(

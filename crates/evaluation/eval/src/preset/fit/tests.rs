@@ -227,3 +227,45 @@ fn nothing_is_left_out_in_silence() {
         .to_string();
     assert!(why.contains("congested") && why.contains("not root"), "{why}");
 }
+
+/// What changes in the machine meets all alike: no system is always first, and no round repeats another's offsets.
+#[test]
+fn each_round_has_offsets_and_an_order_of_its_own() {
+    let quick = Preset::find("quick").unwrap();
+    let both = names(&["blockwire", "tgt"]);
+    let plan = plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
+    let rounds: Vec<Vec<&Step>> =
+        (0..3).map(|round| plan.steps.iter().filter(|step| step.round == round).collect()).collect();
+    let who = |step: &Step| (step.target.clone(), step.protocol);
+    let firsts: Vec<_> = rounds.iter().map(|steps| who(steps[0])).collect();
+    assert!(firsts[0] != firsts[1] && firsts[1] != firsts[2] && firsts[0] != firsts[2], "{firsts:?}");
+    let seeds: Vec<u64> = rounds.iter().map(|steps| steps[0].job.seed).collect();
+    assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2], "{seeds:?}");
+    for (steps, seed) in rounds.iter().zip(&seeds) {
+        assert!(steps.iter().all(|step| step.job.seed == *seed), "all systems get the same offsets");
+    }
+}
+
+/// Rather fewer loads than loads that are too short, or too few rounds, to count.
+#[test]
+fn what_has_the_time_counts() {
+    let both = names(&["blockwire", "tgt"]);
+    for preset in PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block) {
+        let room = HostCapacity { time: Duration::from_secs(3600), files: 1 << 20, ports: 1 << 20, ..room() };
+        let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
+        let is_first_look = preset.id == "quick";
+        let counts = plan.steps.iter().all(|step| step.job.runtime >= Some(Duration::from_secs(10)));
+        let rounds = plan.steps.iter().map(|step| step.round).max().unwrap() + 1;
+        assert_eq!(
+            (counts, rounds >= 5),
+            (!is_first_look, !is_first_look),
+            "{}: {:?}",
+            preset.id,
+            plan.notes
+        );
+        // Under each load another system follows.
+        let loads = plan.steps.chunk_by(|a, b| a.job.name == b.job.name && a.round == b.round);
+        let is_alone = |steps: &[Step]| steps.iter().all(|step| step.target == steps[0].target);
+        assert!(is_first_look || loads.filter(|steps| is_alone(steps)).count() == 0, "{}", preset.id);
+    }
+}
