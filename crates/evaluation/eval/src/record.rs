@@ -94,6 +94,21 @@ pub struct Point {
 /// One run of a point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
+    /// Which round it belongs to, from 0; runs of one round were made beside each other. `None`: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
+    /// What its offsets follow from; `None`: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// When its figures began to count: RFC 3339, UTC, in milliseconds; `None`: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<String>,
+    /// Between which moments its I/Os and its processor time were counted; `None`: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+    /// How far it was after each second; empty: the initiator does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Mark>,
     /// How long figures counted, in seconds.
     pub seconds: f64,
     /// I/Os that ended well.
@@ -138,6 +153,28 @@ pub struct Refilled {
     /// Latency outside of that time, in seconds over all I/Os: before figures counted, of those that were in
     /// flight by then, and after load had ceased.
     pub outside: f64,
+}
+
+/// Between which moments I/Os and processor time were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Window {
+    /// Both between the same two, which the load generator told as they came.
+    Same,
+    /// I/Os by the load generator's own clock; processors were looked at when that was expected to begin and, a little
+    /// early, to end.
+    OwnClock,
+}
+
+/// How far a run was at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Seconds since its figures began to count.
+    pub seconds: f64,
+    /// I/Os until then.
+    pub ios: u64,
+    /// Bytes that they moved.
+    pub moved: u64,
 }
 
 /// I/Os that were out when figures ceased to count: they are in no count and no latency.
@@ -414,6 +451,11 @@ pub(crate) mod tests {
             })
         };
         Run {
+            round: None,
+            seed: None,
+            began: None,
+            window: None,
+            series: Vec::new(),
             seconds: 1.0,
             ios: iops,
             moved: iops * 4096,

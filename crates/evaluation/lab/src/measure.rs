@@ -5,14 +5,15 @@
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use eval::fio::Job;
-use eval::record::{EndUsage, Run};
+use eval::record::{EndUsage, Mark, Run};
 
 use crate::Failure;
 use crate::initiator::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::place::Place;
+use crate::recording::utc_ms;
 use crate::watch::{CpuSample, CpuUse, Watch};
 
 /// What one initiator machine does.
@@ -146,6 +147,10 @@ struct Window<'a> {
     late: (f64, f64),
     seen: Option<(Option<CpuUse>, Option<CpuUse>)>,
     progress: Vec<Progress>,
+    /// How far each machine was after each second.
+    marks: Vec<Vec<Mark>>,
+    /// When figures began to count, by the calendar.
+    begun: Option<SystemTime>,
     last: (f64, u64),
 }
 
@@ -160,6 +165,8 @@ impl<'a> Window<'a> {
             late: (0.0, 0.0),
             seen: None,
             progress: vec![Progress::default(); hosts],
+            marks: vec![Vec::new(); hosts],
+            begun: None,
             last: (0.0, 0),
         }
     }
@@ -171,6 +178,7 @@ impl<'a> Window<'a> {
                     *began = Some(pids);
                 }
                 if self.began.iter().all(Option::is_some) && self.open.is_none() {
+                    self.begun = SystemTime::now().checked_sub(at.elapsed());
                     self.initiators = self.watches();
                     let target = self.load.target.and_then(|watch| watch.ask().ok());
                     let looks: Vec<_> = self.initiators.iter().map(|watch| watch.look().ok()).collect();
@@ -182,6 +190,9 @@ impl<'a> Window<'a> {
             Event::Progress(progress) => {
                 if let Some(of_host) = self.progress.get_mut(host) {
                     *of_host = progress;
+                }
+                if let Some(marks) = self.marks.get_mut(host) {
+                    mark(marks, &progress);
                 }
             }
             Event::Ended => self.close(at),
@@ -270,6 +281,12 @@ impl<'a> Window<'a> {
             Some((count? as f64 * figures.seconds / link.seconds.max(1e-3)) as u64)
         };
         Run {
+            // Who made the plan knows of what round this is, and with which seed.
+            round: None,
+            seed: None,
+            began: self.begun.map(utc_ms),
+            window: Some(self.load.initiator.window()),
+            series: series(&self.marks),
             retransmits: count(link.and_then(|seen| seen.retransmits)),
             packets: count(link.and_then(|seen| seen.packets)),
             target: target
@@ -301,6 +318,32 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Keeps the first that is told after each whole second.
+fn mark(marks: &mut Vec<Mark>, progress: &Progress) {
+    let last = marks.last().map_or(0.0, |mark| mark.seconds);
+    if progress.seconds.floor() > last.floor() {
+        marks.push(Mark { seconds: progress.seconds, ios: progress.ios, moved: progress.bytes });
+    }
+}
+
+/// What all machines together had done after each second that all of them tell.
+fn series(machines: &[Vec<Mark>]) -> Vec<Mark> {
+    let Some((first, others)) = machines.split_first() else { return Vec::new() };
+    let in_second =
+        |marks: &[Mark], second: f64| marks.iter().copied().find(|mark| mark.seconds.floor() == second);
+    let together = |mark: &Mark| {
+        others.iter().try_fold(*mark, |sum, marks| {
+            let other = in_second(marks, mark.seconds.floor())?;
+            Some(Mark {
+                seconds: sum.seconds.max(other.seconds),
+                ios: sum.ios + other.ios,
+                moved: sum.moved + other.moved,
+            })
+        })
+    };
+    first.iter().filter_map(together).collect()
+}
+
 /// Core numbers of the second machine begin here, of the third at twice this, and so on.
 const MACHINE: u32 = 10_000;
 
@@ -328,6 +371,30 @@ fn merged(all: Vec<CpuUse>) -> Option<CpuUse> {
 mod tests {
     use super::*;
     use eval::cpu::{Kinds, Usage};
+
+    #[test]
+    fn each_second_is_kept_once_and_of_all_machines() {
+        let told = |all: &[(f64, u64)]| {
+            let mut marks = Vec::new();
+            for (seconds, ios) in all {
+                let progress = Progress { seconds: *seconds, ios: *ios, bytes: ios * 512, latency_us: None };
+                mark(&mut marks, &progress);
+            }
+            marks
+        };
+        let one = told(&[(0.25, 5), (0.99, 9), (1.02, 10), (1.27, 12), (2.01, 20), (3.0, 30)]);
+        assert_eq!(one.iter().map(|mark| mark.ios).collect::<Vec<_>>(), [10, 20, 30]);
+        let two = told(&[(1.5, 100), (3.25, 300)]);
+        let both = [
+            Mark { seconds: 1.5, ios: 110, moved: 110 * 512 },
+            Mark { seconds: 3.25, ios: 330, moved: 330 * 512 },
+        ];
+        assert_eq!(series(&[one.clone(), two]), both);
+        assert_eq!(
+            (series(std::slice::from_ref(&one)), series(&[one, Vec::new()]).len()),
+            (told(&[(1.02, 10), (2.01, 20), (3.0, 30)]), 0)
+        );
+    }
 
     #[test]
     fn machines_keep_their_cores_apart() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use eval::preset::Preset;
-use eval::record::{Point, Record, Run, SCHEMA};
+use eval::record::{Point, Record, Run, SCHEMA, Window};
 use eval::steady;
 
 /// A record that holds nothing yet.
@@ -23,10 +23,27 @@ pub(crate) fn begin(preset: &Preset, notes: &[String]) -> Record {
 /// What can be said only when all runs are there.
 pub(crate) fn finish(record: &mut Record, begun: Instant) {
     record.seconds = begun.elapsed().as_secs_f64();
+    record.notes.extend(windows(&record.points));
     for point in &mut record.points {
         let rounds: Vec<f64> = point.runs.iter().map(Run::iops).collect();
         point.steady_after = steady::reached(&rounds);
     }
+}
+
+/// Which load generators count by clocks of their own, if any do.
+fn windows(points: &[Point]) -> Option<String> {
+    let own = |point: &&Point| point.runs.iter().any(|run| run.window == Some(Window::OwnClock));
+    let mut names: Vec<&str> = points.iter().filter(own).map(|point| point.initiator.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: I/Os are counted by the load generator's own clock, and processors were looked at when that was \
+             expected to begin and, a fiftieth early, to end; such processor time is not held against that of load \
+             generators that have one window for both",
+            names.join(", ")
+        )
+    })
 }
 
 /// Writes a command down unless one is there that differs in its ports alone.
@@ -73,6 +90,12 @@ pub(crate) fn utc(moment: SystemTime) -> String {
     format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
+/// The same, in milliseconds.
+pub(crate) fn utc_ms(moment: SystemTime) -> String {
+    let ms = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |passed| passed.subsec_millis());
+    format!("{}.{ms:03}Z", utc(moment).trim_end_matches('Z'))
+}
+
 /// A directory for what comes of a preset, named by it and the time, inside `under`.
 pub fn directory(under: &Path, preset: &str) -> PathBuf {
     let name: String = utc(SystemTime::now()).replace([':', 'Z'], "");
@@ -86,12 +109,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_counts_by_a_clock_of_its_own_is_named() {
+        let point = |initiator: &str, window| Point {
+            initiator: initiator.into(),
+            runs: vec![Run { window, ..Run::default() }],
+            ..Point::default()
+        };
+        let ours = point("blockwire", Some(Window::Same));
+        assert_eq!(windows(&[ours.clone(), point("fio", None)]), None);
+        let own = Some(Window::OwnClock);
+        let note = windows(&[point("spdk", own), ours, point("fio", own), point("fio", own)]).unwrap();
+        assert!(note.starts_with("fio, spdk: I/Os are counted by"), "{note}");
+    }
+
+    #[test]
     fn moments_are_written_in_utc() {
         let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+        let odd = SystemTime::UNIX_EPOCH + Duration::from_millis(1_007);
+        assert_eq!(utc_ms(odd), "1970-01-01T00:00:01.007Z");
     }
 
     #[test]

@@ -159,6 +159,7 @@ impl Runner<'_> {
         self.live.begins(&moment);
         match self.step(step, progress, &moment, record) {
             Ok(run) => {
+                let run = Run { round: Some(step.round), seed: Some(step.job.seed), ..run };
                 self.live.ended(&moment, Ok(run.iops()));
                 let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
                 add(record, step, mtu, run);

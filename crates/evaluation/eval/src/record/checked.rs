@@ -16,6 +16,8 @@ const SECONDS_MIN: f64 = 1e-9;
 const NANOSECONDS_MAX: f64 = u64::MAX as f64;
 /// Most of any count, bytes included: 64 PiB. Two hundred runs' are counted together without loss.
 const COUNT_MAX: u64 = 1 << 56;
+/// Most seconds of a run of which each is kept: a week's.
+const SERIES_MAX: usize = 604_800;
 /// Most runs of all points: their counts are summed up in 64 bits.
 const RUNS_MAX: usize = 200;
 
@@ -113,6 +115,15 @@ impl Run {
         }
         for (name, value) in [("ios", self.ios), ("moved", self.moved), ("errors", self.errors)] {
             count(name, value)?;
+        }
+        if self.series.len() > SERIES_MAX {
+            let long = self.series.len();
+            return Err(BadFigure::new(format!("series is {long} long, and at most {SERIES_MAX} can be")));
+        }
+        for mark in &self.series {
+            figure("series' seconds", mark.seconds, SECONDS_MAX)?;
+            count("series' ios", mark.ios)?;
+            count("series' moved", mark.moved)?;
         }
         count("retransmits", self.retransmits.unwrap_or(0))?;
         count("packets", self.packets.unwrap_or(0))?;

@@ -7,7 +7,7 @@
 use super::{End, EndUsage, Point, Run, Unfinished};
 use crate::Histogram;
 use crate::bootstrap::{Ratio, Rounds};
-use crate::compare::Spread;
+use crate::compare::{Comparison, Spread};
 use crate::derived;
 
 /// Seconds for which figures count at least.
@@ -144,9 +144,71 @@ impl Point {
 
     /// A figure of each run that tells it.
     pub fn figures(&self, metric: Metric) -> Vec<f64> {
-        // Only of a fixed job is the time a figure.
+        self.runs.iter().filter_map(|run| self.figure(run, metric)).collect()
+    }
+
+    /// Only of a fixed job is the time a figure.
+    fn figure(&self, run: &Run, metric: Metric) -> Option<f64> {
         let is_known = metric != Metric::Finish || self.work.is_some();
-        self.runs.iter().filter(|_| is_known).filter_map(|run| run.figure(metric)).collect()
+        run.figure(metric).filter(|_| is_known)
+    }
+
+    /// Runs of another load, each with the run of this one that was made beside it: in the same round, or, where rounds
+    /// are not told and both have as many runs, in the same place. `None`: which belong together is not known.
+    fn beside<'a>(&'a self, base: &'a Point) -> Option<Vec<(&'a Run, &'a Run)>> {
+        let rounds = |point: &Point| {
+            let mut rounds = point.runs.iter().map(|run| run.round).collect::<Option<Vec<u32>>>()?;
+            rounds.sort_unstable();
+            // Of a round that was made twice nobody can tell which is meant.
+            (!rounds.windows(2).any(|pair| pair.first() == pair.last())).then_some(rounds)
+        };
+        if rounds(base).is_some() && rounds(self).is_some() {
+            let same =
+                |one: &'a Run| self.runs.iter().find(|two| two.round == one.round).map(|two| (one, two));
+            return Some(base.runs.iter().filter_map(same).collect());
+        }
+        let is_untold = [base, self].iter().all(|point| point.runs.iter().all(|run| run.round.is_none()));
+        (is_untold && base.runs.len() == self.runs.len()).then(|| base.runs.iter().zip(&self.runs).collect())
+    }
+
+    /// Figures of another load and of this one, and how they belong together. What one run of a pair does not tell
+    /// takes the other's with it. Processor time that was counted in windows of different kinds is not held together.
+    fn figures_beside(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, Rounds) {
+        let is_processor = match metric {
+            Metric::Busy(_) | Metric::Effectiveness(_) | Metric::CpuPerMillion(_) | Metric::PerCore(_) => {
+                true
+            }
+            Metric::Iops
+            | Metric::Bandwidth
+            | Metric::MeanLatency
+            | Metric::Jitter
+            | Metric::Latency99
+            | Metric::Finish
+            | Metric::IoLatency => false,
+        };
+        if is_processor && !self.has_window_of(base) {
+            return (Vec::new(), Vec::new(), Rounds::Apart);
+        }
+        let Some(pairs) = self.beside(base) else {
+            return (base.figures(metric), self.figures(metric), Rounds::Apart);
+        };
+        let told = pairs
+            .into_iter()
+            .filter_map(|(one, two)| Some((base.figure(one, metric)?, self.figure(two, metric)?)));
+        let (first, second) = told.unzip();
+        (first, second, Rounds::Paired)
+    }
+
+    /// Whether all runs of both whose window is told have windows of one kind.
+    fn has_window_of(&self, other: &Point) -> bool {
+        let mut kinds = self.runs.iter().chain(&other.runs).filter_map(|run| run.window);
+        kinds.next().is_none_or(|first| kinds.all(|kind| kind == first))
+    }
+
+    /// How its figure compares with that of another load, round by round.
+    pub fn compared_to(&self, base: &Point, metric: Metric) -> Option<Comparison> {
+        let (first, second, rounds) = self.figures_beside(base, metric);
+        Comparison::of(&first, &second, rounds)
     }
 
     fn spread(&self, metric: Metric) -> Option<Spread> {
@@ -174,17 +236,27 @@ impl Point {
 
     /// Its figure over that of another load, round by round.
     pub fn ratio_to(&self, base: &Point, metric: Metric) -> Option<Ratio> {
-        Ratio::of(&base.figures(metric), &self.figures(metric), Rounds::Paired)
+        let (first, second, rounds) = self.figures_beside(base, metric);
+        Ratio::of(&first, &second, rounds)
     }
 
     /// Its percentile of latency over that of another load.
     pub fn percentile_ratio_to(&self, base: &Point, percent: f64) -> Option<Ratio> {
+        let told = |run: &Run| run.latency.count() > 0;
+        let all = |point: &'_ Point| point.runs.iter().filter(|run| told(run)).cloned().collect::<Vec<Run>>();
+        let (runs, rounds) = match self.beside(base) {
+            Some(pairs) => {
+                let pairs = pairs.into_iter().filter(|(one, two)| told(one) && told(two));
+                (pairs.map(|(one, two)| (one.clone(), two.clone())).unzip(), Rounds::Paired)
+            }
+            None => ((all(base), all(self)), Rounds::Apart),
+        };
         let latencies =
-            |point: &'_ Point| point.runs.iter().map(|run| run.latency.clone()).collect::<Vec<_>>();
-        let (first, second) = (latencies(base), latencies(self));
+            |runs: &'_ [Run]| runs.iter().map(|run| run.latency.clone()).collect::<Vec<Histogram>>();
+        let (first, second) = (latencies(&runs.0), latencies(&runs.1));
         let (first, second): (Vec<&Histogram>, Vec<&Histogram>) =
             (first.iter().collect(), second.iter().collect());
-        Ratio::of_percentile(&first, &second, percent, Rounds::Paired)
+        Ratio::of_percentile(&first, &second, percent, rounds)
     }
 
     /// Seconds that its fixed job took.
@@ -247,5 +319,80 @@ impl Point {
     /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
     pub fn effectiveness(&self, end: End) -> Option<Spread> {
         self.spread(Metric::Effectiveness(end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Window, tests::five};
+
+    /// Five rounds in which both systems are slow together, so that their ratio is the same in each.
+    fn rounds(target: &str, part: u64) -> Point {
+        let mut point = five(target, "randread", 4096, 1_000);
+        for (round, run) in (0u32..).zip(&mut point.runs) {
+            (run.round, run.ios) = (Some(round), (10_000 + 7_000 * u64::from(round)) * part);
+        }
+        point
+    }
+
+    #[test]
+    fn rounds_are_paired_by_their_numbers() {
+        let (base, mut fast) = (rounds("tgt", 1), rounds("blockwire", 2));
+        fast.runs.reverse();
+        let ratio = fast.ratio_to(&base, Metric::Iops).unwrap();
+        assert!(ratio.is_above(1.99) && ratio.is_below(2.01), "{ratio:?}");
+        assert_eq!(fast.compared_to(&base, Metric::Iops).unwrap().ratio, ratio);
+        // Without numbers they would be held together by their places.
+        let untold = |point: &Point| {
+            let mut point = point.clone();
+            point.runs.iter_mut().for_each(|run| run.round = None);
+            point
+        };
+        assert!(!untold(&fast).ratio_to(&untold(&base), Metric::Iops).unwrap().is_above(1.99));
+    }
+
+    /// A round that one side did not make, or does not tell, shifted all that came behind it.
+    #[test]
+    fn a_round_that_one_side_does_not_tell_never_shifts_the_others() {
+        let more = |target, part| {
+            let mut point = rounds(target, part);
+            let mut sixth = point.runs[0].clone();
+            (sixth.round, sixth.ios) = (Some(5), 90_000 * part);
+            point.runs.push(sixth);
+            point
+        };
+        let (mut base, fast) = (more("tgt", 1), more("blockwire", 2));
+        base.runs.remove(1);
+        let ratio = fast.ratio_to(&base, Metric::Iops).unwrap();
+        assert!(ratio.is_above(1.99) && ratio.is_below(2.01), "{ratio:?}");
+        let (base, mut fast) = (more("tgt", 1), more("blockwire", 1));
+        for run in &mut fast.runs {
+            let side = run.target.as_mut().unwrap();
+            side.process = (side.process.0 * 2.0, side.process.1 * 2.0);
+        }
+        fast.runs[2].target = None;
+        let ratio = fast.ratio_to(&base, Metric::CpuPerMillion(End::Target)).unwrap();
+        assert!(ratio.is_above(1.99) && ratio.is_below(2.01), "{ratio:?}");
+        fast.runs[2].latency = Histogram::default();
+        assert!(fast.percentile_ratio_to(&base, 99.0).unwrap().interval.is_some());
+        // A round that is there twice is no round of anything.
+        let mut twice = rounds("blockwire", 2);
+        twice.runs[3].round = Some(2);
+        let apart = twice.ratio_to(&rounds("tgt", 1), Metric::Iops).unwrap();
+        assert!(!apart.is_above(1.99), "{apart:?}");
+    }
+
+    #[test]
+    fn processor_time_of_unlike_windows_is_never_held_together() {
+        let (mut base, mut fast) = (rounds("tgt", 1), rounds("blockwire", 2));
+        let cpu = Metric::CpuPerMillion(End::Target);
+        base.runs.iter_mut().for_each(|run| run.window = Some(Window::OwnClock));
+        assert!(fast.ratio_to(&base, cpu).is_some(), "of an older record it is not known");
+        fast.runs.iter_mut().for_each(|run| run.window = Some(Window::Same));
+        assert_eq!((fast.ratio_to(&base, cpu), fast.compared_to(&base, cpu)), (None, None));
+        assert!(fast.ratio_to(&base, Metric::Iops).is_some());
+        fast.runs.iter_mut().for_each(|run| run.window = Some(Window::OwnClock));
+        assert!(fast.ratio_to(&base, cpu).is_some());
     }
 }

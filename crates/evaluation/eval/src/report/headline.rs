@@ -3,7 +3,7 @@
 //! Invariant: which load that is follows from the record's loads, never from who wins it.
 
 use super::text::{figure, size};
-use crate::bootstrap::{ROUNDS_LEAST, Rounds};
+use crate::bootstrap::ROUNDS_LEAST;
 use crate::compare::{Comparison, Spread};
 use crate::record::{End, Metric, Point, Record};
 
@@ -159,10 +159,7 @@ impl<'a> Headline<'a> {
             |point: &&&Point| (&point.initiator, &point.protocol) == (&best.initiator, &best.protocol);
         let rival = others.iter().filter(is_rival).find(is_alike);
         let rival = rival.or_else(|| others.iter().find(is_rival)).or_else(|| others.first()).copied();
-        let rival = rival.and_then(|rival| {
-            let (mine, theirs) = (best.figures(measure.metric()), rival.figures(measure.metric()));
-            Some((rival, Comparison::of(&theirs, &mine, Rounds::Paired)?))
-        });
+        let rival = rival.and_then(|rival| Some((rival, best.compared_to(rival, measure.metric())?)));
         Some(Headline { measure, best, rival, ceiling: ceilings.first().copied(), all })
     }
 

@@ -8,7 +8,7 @@ use super::groups::{Group, Names, groups, kind};
 use super::headline::load_words;
 use super::markup::{details, escaped};
 use super::text::{change, figure, size, time, times};
-use crate::bootstrap::{Ratio, Rounds};
+use crate::bootstrap::Ratio;
 use crate::compare::{self, Comparison, Spread};
 use crate::record::{End, Metric, Point, Record};
 
@@ -151,11 +151,8 @@ impl<'a> Finding<'a> {
         let (local, remote): (Vec<&Point>, Vec<&Point>) =
             points.into_iter().map(|(point, _)| point).partition(|point| point.protocol == "local");
         let (&best, others) = remote.split_first()?;
-        let iops = |point: &Point| point.figures(Metric::Iops);
-        let others = others
-            .iter()
-            .take(3)
-            .filter_map(|other| Some((*other, Comparison::of(&iops(other), &iops(best), Rounds::Paired)?)));
+        let others =
+            others.iter().take(3).filter_map(|other| Some((*other, best.compared_to(other, Metric::Iops)?)));
         Some(Finding { group, bytes, best, others: others.collect(), local: local.first().copied() })
     }
 

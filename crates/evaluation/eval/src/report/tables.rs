@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::text::{UNKNOWN, figure, size, smoke_tests, with_spread};
-use crate::bootstrap::{ROUNDS_LEAST, Rounds};
+use crate::bootstrap::ROUNDS_LEAST;
 use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
 use crate::record::{End, Metric, Point, Record};
@@ -75,8 +75,7 @@ pub(super) fn pairs(record: &Record) -> Vec<(&Point, &Point, Comparison)> {
     for point in record.points.iter().filter(|point| point.protocol != "local" && who(point) != slowest) {
         let base = record.points.iter().find(|base| who(base) == slowest && is_same_load(base, point));
         if let Some(base) = base
-            && let Some(comparison) =
-                Comparison::of(&base.figures(Metric::Iops), &point.figures(Metric::Iops), Rounds::Paired)
+            && let Some(comparison) = point.compared_to(base, Metric::Iops)
         {
             pairs.push((base, point, comparison));
         }

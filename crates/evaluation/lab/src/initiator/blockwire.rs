@@ -6,7 +6,7 @@ use std::time::Instant;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::{Refilled, Unfinished};
+use eval::record::{Refilled, Unfinished, Window};
 use serde_json::Value;
 
 use super::fio_args::fio_words;
@@ -73,6 +73,10 @@ impl Initiator for Ours {
     fn version(&self, place: &Place) -> Option<String> {
         let said = place.run(&[&place.binary(&self.binary), "--version"]).ok()?;
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
+    }
+
+    fn window(&self) -> Window {
+        Window::Same
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {

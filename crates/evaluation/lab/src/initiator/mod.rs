@@ -19,7 +19,7 @@ use std::time::Duration;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::{Refilled, Unfinished};
+use eval::record::{Refilled, Unfinished, Window};
 
 use crate::Failure;
 use crate::place::Place;
@@ -43,6 +43,11 @@ pub trait Initiator: Sync {
 
     /// Its version, as it says it.
     fn version(&self, place: &Place) -> Option<String>;
+
+    /// Between which moments its I/Os are counted, and processors are looked at.
+    fn window(&self) -> Window {
+        Window::OwnClock
+    }
 
     /// How long a load takes beside its ramp and run time, about.
     fn around(&self) -> Duration {

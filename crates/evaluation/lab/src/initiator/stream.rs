@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use eval::fio::Job;
 use eval::preset::Protocol;
+use eval::record::Window;
 use serde_json::Value;
 
 use super::blockwire::events;
@@ -42,6 +43,10 @@ impl Initiator for Sender {
 
     fn version(&self, _place: &Place) -> Option<String> {
         None
+    }
+
+    fn window(&self) -> Window {
+        Window::Same
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {

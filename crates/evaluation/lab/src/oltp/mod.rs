@@ -453,6 +453,11 @@ fn figures(
     let mut latency = Histogram::default();
     worked.told.iter().for_each(|told| latency.merge(&told.latency));
     Run {
+        round: None,
+        seed: None,
+        began: None,
+        window: None,
+        series: Vec::new(),
         seconds: worked.seconds,
         ios: counted.ios,
         moved: counted.bytes,
