@@ -37,12 +37,26 @@ pub struct Record {
     pub seconds: f64,
     /// The commands that repeat it.
     pub commands: Vec<String>,
+    /// Files that systems were started with, whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configurations: Vec<Configuration>,
     /// Where it ran.
     pub environment: Vec<Machine>,
     /// What was changed to fit the machine, and what could not be done and why.
     pub notes: Vec<String>,
     /// What it measured.
     pub points: Vec<Point>,
+}
+
+/// A file that a system was started with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Which system.
+    pub system: String,
+    /// Its name.
+    pub file: String,
+    /// All of it.
+    pub text: String,
 }
 
 /// A machine that took part.

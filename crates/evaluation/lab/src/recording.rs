@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use eval::preset::Preset;
-use eval::record::{Point, Record, Run, SCHEMA, Window};
+use eval::record::{Configuration, Point, Record, Run, SCHEMA, Window};
+
 use eval::steady;
+
+use crate::target::Serving;
 
 /// A record that holds nothing yet.
 pub(crate) fn begin(preset: &Preset, notes: &[String]) -> Record {
@@ -48,19 +51,41 @@ fn windows(points: &[Point]) -> Option<String> {
 
 /// Writes a command down unless one is there that differs in its ports alone.
 pub(crate) fn note_command(record: &mut Record, command: &str) {
-    let bare = |command: &str| {
-        let mut text = String::with_capacity(command.len());
-        let mut is_port = false;
-        for c in command.chars() {
-            is_port = c == ':' || (is_port && c.is_ascii_digit());
-            if !is_port || c == ':' {
-                text.push(c);
-            }
-        }
-        text
-    };
     if !record.commands.iter().any(|known| bare(known) == bare(command)) {
         record.commands.push(command.to_owned());
+    }
+}
+
+/// A text without the ports in it.
+fn bare(text: &str) -> String {
+    let mut bare = String::with_capacity(text.len());
+    let mut is_port = false;
+    for c in text.chars() {
+        is_port = c == ':' || (is_port && c.is_ascii_digit());
+        if !is_port || c == ':' {
+            bare.push(c);
+        }
+    }
+    bare
+}
+
+/// Writes down what a target was started with and what must be known of it, each once.
+pub(crate) fn note_configuration(record: &mut Record, system: &str, serving: &Serving) {
+    for (file, text) in &serving.files {
+        let fresh = Configuration { system: system.to_owned(), file: file.clone(), text: text.clone() };
+        // Names of a run's own files and ports differ with each start, and lengths do not.
+        let is_known = |known: &Configuration| {
+            (&known.system, &known.file) == (&fresh.system, &fresh.file)
+                && known.text.lines().count() == fresh.text.lines().count()
+        };
+        if !record.configurations.iter().any(is_known) {
+            record.configurations.push(fresh);
+        }
+    }
+    for remark in &serving.remarks {
+        if !record.notes.contains(remark) {
+            record.notes.push(remark.clone());
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::environment::machine;
 use crate::link::{Link, Machines};
 use crate::live::Moment;
 use crate::place::Place;
-use crate::recording::{begin, finish, join, note_command};
+use crate::recording::{begin, finish, join, note_command, note_configuration};
 use crate::runner::{Runner, Testbed};
 use crate::target::Setup;
 
@@ -299,6 +299,7 @@ impl Runner<'_> {
         for command in &serving.commands {
             note_command(record, command);
         }
+        note_configuration(record, &step.target, &serving);
         let testbed = Testbed { serving, link };
         let started = begun.elapsed();
         if step.medium == Medium::Ram && step.target != "url" {

@@ -13,7 +13,7 @@ use super::text::{UNKNOWN, change, figure, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
 use crate::interrupts::InterruptTime;
-use crate::record::{End, EndUsage, Metric, Point, Record, Run};
+use crate::record::{Configuration, End, EndUsage, Metric, Point, Record, Run};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -433,6 +433,14 @@ fn environment(page: &mut String, record: &Record) {
         details(page, &summary, |page| {
             let _ = write!(page, "<pre>{}</pre>", escaped(&started.join("\n")));
         });
+    }
+    for Configuration { system, file, text } in &record.configurations {
+        let (system, file) = (escaped(system), escaped(file));
+        let _ = write!(
+            page,
+            "<details><summary>Configuration of {system}: {file}</summary><pre>{}</pre></details>",
+            escaped(text)
+        );
     }
     page.push_str("</section>");
 }

@@ -6,7 +6,7 @@ use super::text::{UNKNOWN, figure, size, smoke_tests, with_spread};
 use crate::bootstrap::ROUNDS_LEAST;
 use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
-use crate::record::{End, Metric, Point, Record};
+use crate::record::{Configuration, End, Metric, Point, Record};
 
 /// The columns of the table of results, with their units.
 pub(super) const COLUMNS: &[&str] = &[
@@ -316,6 +316,12 @@ pub fn markdown(record: &Record) -> String {
         text.push_str("\n## Commands\n\n");
         for command in commands {
             let _ = writeln!(text, "    {command}");
+        }
+    }
+    for Configuration { system, file, text: lines } in &record.configurations {
+        let _ = writeln!(text, "\n## Configuration of {system}: {file}\n");
+        for line in lines.lines() {
+            let _ = writeln!(text, "    {line}");
         }
     }
     text

@@ -64,6 +64,8 @@ impl Target for Istgt {
             let words = ["sh", "-c", "umask 077; mkdir -p \"$(dirname \"$1\")\"; cat >\"$1\"", "sh", path];
             setup.place.run_with(&words, text.as_bytes())?;
         }
+        serving.files.push(("istgt.conf".to_owned(), text));
+        serving.remarks.push(images.remark("istgt"));
         let words = ["istgt", "-D", "-c", &file].map(str::to_owned).to_vec();
         let run = Run { name: "istgt", place: setup.place, cores: setup.cores, words, dir: setup.dir };
         let mut process = Process::start(run)?;

@@ -98,6 +98,10 @@ pub struct Serving {
     pub volumes: Vec<String>,
     /// What a person would type to have the same.
     pub commands: Vec<String>,
+    /// Files that it was started with: name and text.
+    pub files: Vec<(String, String)>,
+    /// What must be known to compare it with others.
+    pub remarks: Vec<String>,
     /// Where it is if not at the link's own address.
     pub fixed: Option<Vec<String>>,
     /// Commands that undo what was changed, in order.
@@ -119,6 +123,8 @@ impl Serving {
             port,
             volumes,
             commands: Vec::new(),
+            files: Vec::new(),
+            remarks: Vec::new(),
             fixed: None,
             undo: Vec::new(),
             scratch: None,
@@ -256,6 +262,16 @@ impl Images {
             return Err(why);
         }
         Ok(images)
+    }
+
+    /// What tells a target that serves these from one whose volumes are memory of its own.
+    fn remark(&self, name: &str) -> String {
+        let is_memory = self.dir.starts_with("/dev/shm");
+        let medium = if is_memory { "in memory (/dev/shm)" } else { "on a disk" };
+        format!(
+            "{name} serves files {medium}, which its threads read and write by system calls; volumes of blockwire and \
+             SPDK are memory of their own processes"
+        )
     }
 
     /// The command that removes them: files that were made, by their names, and the directory if it is empty then.

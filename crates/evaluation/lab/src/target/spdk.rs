@@ -79,7 +79,9 @@ impl Target for Spdk {
         let dir = PathBuf::from(setup.place.scratch(setup.dir));
         let (socket, file) =
             (dir.join(format!("{}.sock", self.name)), dir.join(format!("{}.json", self.name)));
-        let text = configuration(setup, port).to_string();
+        let text = configuration(setup, port);
+        let configuration = format!("{text:#}");
+        let text = text.to_string();
         let path = file.display().to_string();
         setup.place.run_with(&["sh", "-c", "cat >\"$1\"", "sh", &path], text.as_bytes())?;
         let memory = match setup.medium {
@@ -100,6 +102,7 @@ impl Target for Spdk {
         });
         let mut serving = Serving::new(setup.protocol, port, volumes.collect());
         serving.commands.push(process.command().to_owned());
+        serving.files.push((format!("{}.json", self.name), configuration));
         // What it traced stays in memory when it ends.
         let trace = |kind: &str| format!("/dev/shm/{kind}_trace.pid{}", process.pid());
         let removal = ["rm".to_owned(), "-f".to_owned(), trace("iscsi"), trace("nvmf")];

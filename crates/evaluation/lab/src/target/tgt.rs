@@ -71,6 +71,8 @@ impl Target for Tgt {
             Medium::Ram => Some(Images::make(setup, "tgt")?),
             Medium::Null => None,
         };
+        serving.remarks.extend(made.as_ref().map(|made| made.remark("tgt")));
+        serving.remarks.extend(own_memory(setup.place, &control));
         let configured = (0..setup.volumes.0).try_for_each(|number| {
             let path = made.as_ref().and_then(|made| made.paths.get(number as usize));
             let backing = path.map(|path| path.display().to_string());
@@ -88,6 +90,20 @@ impl Target for Tgt {
 
 fn admin(place: &Place, control: &str, words: &[&str]) -> Result<String, Failure> {
     place.run(&[&["tgtadm", "-C", control, "--lld", "iscsi"], words].concat())
+}
+
+/// What tgt says of stores in memory of its own.
+fn own_memory(place: &Place, control: &str) -> Option<String> {
+    let stores = stores(&admin(place, control, &["--op", "show", "--mode", "system"]).ok()?);
+    (!stores.is_empty() && !stores.iter().any(|name| name.starts_with("ram")))
+        .then(|| format!("tgt has no store in memory of its own here; its stores are: {}", stores.join(", ")))
+}
+
+/// The names that stand under "Backing stores:".
+fn stores(text: &str) -> Vec<String> {
+    let lines = text.lines().skip_while(|line| line.trim() != "Backing stores:").skip(1);
+    let lines = lines.take_while(|line| line.starts_with(' '));
+    lines.filter_map(|line| line.split_ascii_whitespace().next()).map(str::to_owned).collect()
 }
 
 fn wait(place: &Place, control: &str, serving: &mut Serving) -> Result<(), Failure> {
@@ -131,4 +147,17 @@ fn configure(
         serving.commands.push(format!("tgtadm -C {control} --lld iscsi {}", step.join(" ")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stores;
+
+    #[test]
+    fn its_stores_are_read() {
+        let text = "System:\n    State: ready\nLLDs:\n    iscsi: ready\nBacking stores:\n    null\n    \
+                    rdwr (bsoflags sync:direct)\nDevice types:\n    disk\n";
+        assert_eq!(stores(text), ["null", "rdwr"]);
+        assert!(stores("").is_empty());
+    }
 }
