@@ -25,13 +25,61 @@ pub fn machine(place: &Place, role: &str) -> Machine {
     fact("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
     fact("memory", named(&read("/proc/meminfo").unwrap_or_default(), "MemTotal"));
     fact("hypervisor", flags(&cpu));
+    let ids =
+        [("family", "cpu family"), ("model", "model"), ("stepping", "stepping"), ("microcode", "microcode")];
+    let ids = ids.iter().filter_map(|(word, name)| Some(format!("{word} {}", named(&cpu, name)?)));
+    fact("processor id", Some(ids.collect::<Vec<_>>().join(", ")));
+    fact("cache", named(&cpu, "cache size"));
     fact("mitigations", mitigations(place));
     fact("congestion control", read("/proc/sys/net/ipv4/tcp_congestion_control"));
     fact("load", read("/proc/loadavg").map(|text| text.split(' ').take(3).collect::<Vec<_>>().join(" ")));
     let system = read("/etc/os-release").unwrap_or_default();
     let pretty = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     fact("system", pretty.map(|name| name.trim_matches('"').to_owned()));
+    facts.extend(settings(place));
     Machine { role: role.to_owned(), facts }
+}
+
+/// Prints a name, a tab and a value on each line: settings of the kernel, and network interfaces with their offloads.
+const SETTINGS: &str = r#"
+say() { [ -n "$2" ] && printf '%s\t%s\n' "$1" "$2"; }
+get() { [ -r "$2" ] && say "$1" "$(cat "$2" 2>/dev/null | tr '\t\n' '  ')"; }
+say 'kernel build' "$(uname -v)"
+say 'kernel options' "$(tr ' ' '\n' </proc/cmdline 2>/dev/null | grep -E '^(mitigations|nopti|nospectre_v[12]|spec_store_bypass_disable|isolcpus|nohz_full|rcu_nocbs|idle|processor\.max_cstate|intel_idle\.max_cstate|intel_pstate|amd_pstate|transparent_hugepage|hugepages|preempt|nosmt)(=|$)' | tr '\n' ' ')"
+get 'threads of a core at once' /sys/devices/system/cpu/smt/active
+get 'cpufreq driver' /sys/devices/system/cpu/cpu0/cpufreq/scaling_driver
+get 'boost' /sys/devices/system/cpu/cpufreq/boost
+get 'turbo off' /sys/devices/system/cpu/intel_pstate/no_turbo
+get 'idle governor' /sys/devices/system/cpu/cpuidle/current_governor
+get 'clock source' /sys/devices/system/clocksource/clocksource0/current_clocksource
+get 'transparent huge pages' /sys/kernel/mm/transparent_hugepage/enabled
+get 'queueing discipline' /proc/sys/net/core/default_qdisc
+get 'tcp_rmem' /proc/sys/net/ipv4/tcp_rmem
+get 'tcp_wmem' /proc/sys/net/ipv4/tcp_wmem
+get 'rmem_max' /proc/sys/net/core/rmem_max
+get 'wmem_max' /proc/sys/net/core/wmem_max
+get 'busy_read' /proc/sys/net/core/busy_read
+get 'busy_poll' /proc/sys/net/core/busy_poll
+offloads() { command -v ethtool >/dev/null && ethtool -k "$1" 2>/dev/null | grep -E '^(tcp-segmentation-offload|generic-segmentation-offload|generic-receive-offload|large-receive-offload|rx-checksumming|tx-checksumming|scatter-gather): ' | tr '\n' ';' | sed 's/;$//; s/;/; /g'; }
+for i in /sys/class/net/*; do
+  n=${i##*/}
+  [ "$n" = lo ] || [ -e "$i/device" ] || continue
+  if [ -e "$i/device" ]; then
+    d=$(readlink "$i/device/driver" 2>/dev/null)
+    v=$(cat "$i/device/vendor" "$i/device/device" 2>/dev/null | tr '\n' ' ')
+    s=$(cat "$i/speed" 2>/dev/null)
+    say "NIC $n" "driver ${d##*/}${v:+, device ${v% }}${s:+, $s Mb/s}, MTU $(cat "$i/mtu")"
+  fi
+  say "offloads of $n" "$(offloads "$n")"
+done
+true
+"#;
+
+fn settings(place: &Place) -> Vec<(String, String)> {
+    let said = place.run(&["sh", "-c", SETTINGS]).unwrap_or_default();
+    let pairs = said.lines().filter_map(|line| line.split_once('\t'));
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// The value behind a name and a colon.
@@ -62,9 +110,20 @@ mod tests {
     #[test]
     fn this_machine_says_what_it_is() {
         let machine = machine(&Place::Here, "both");
-        for name in ["kernel", "cores", "memory", "congestion control", "load"] {
+        for name in ["kernel", "kernel build", "cores", "memory", "congestion control", "load", "tcp_rmem"] {
             assert!(machine.facts.iter().any(|(known, _)| known == name), "{name}: {machine:?}");
         }
+    }
+
+    /// What a machine does not say is left out: no line of a setting is without its value.
+    #[test]
+    fn a_setting_that_is_not_told_is_left_out() {
+        let settings = settings(&Place::Here);
+        assert!(settings.iter().all(|(name, value)| !name.is_empty() && !value.is_empty()), "{settings:?}");
+        let mut names: Vec<&String> = settings.iter().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), settings.len(), "{settings:?}");
     }
 
     #[test]
