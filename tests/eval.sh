@@ -8,6 +8,9 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 tests/setup.sh build eval
+BLOCKWIRE_COMMIT=$(git rev-parse HEAD 2>/dev/null || true)
+[ -z "$BLOCKWIRE_COMMIT" ] || git diff --quiet HEAD 2>/dev/null || BLOCKWIRE_COMMIT+=" with changes"
+export BLOCKWIRE_COMMIT BLOCKWIRE_FLAGS=${RUSTFLAGS:-${CARGO_ENCODED_RUSTFLAGS:-}}
 quietly build-release cargo build --locked --release -p blockwire
 BLOCKWIRE=$BUILD/release/blockwire
 DIR=$OUT/eval
@@ -26,6 +29,16 @@ print(len(record["points"]))
 PY
 }
 
+# loads RECORD: its loads in their order, with rounds and seeds
+loads() {
+  python3 - "$1" <<'PY'
+import json, sys
+for point in json.load(open(sys.argv[1]))["points"]:
+    names = [point[name] for name in ("target", "initiator", "protocol", "rw", "bytes", "depth", "connections")]
+    print(*names, [(run["round"], run["seed"]) for run in point["runs"]])
+PY
+}
+
 smallest() {
   local preset begin kinds="quick t6-100g-sweep demartek-vdbench connections unified-wire windows-100g"
   kinds+=" nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency"
@@ -34,6 +47,13 @@ smallest() {
     quietly "eval-$preset" "$BLOCKWIRE" eval run "$preset" --scale smallest --out "$DIR/$preset"
     say "$preset: $(points "$DIR/$preset/record.json") points in $(since "$begin") s"
   done
+  # Again by its plan: the same loads in the same order, with the same seeds.
+  begin=$(now)
+  quietly eval-again "$BLOCKWIRE" eval run quick --plan "$DIR/quick/plan.json" --out "$DIR/again"
+  cmp "$DIR/quick/plan.json" "$DIR/again/plan.json" || fail "a plan was not repeated"
+  loads "$DIR/quick/record.json" >"$DIR/quick/loads"
+  loads "$DIR/again/record.json" | cmp - "$DIR/quick/loads" || fail "the loads of a plan were not repeated"
+  say "quick again: $(points "$DIR/again/record.json") points in $(since "$begin") s"
   # Systems that we did not write, beside ours; what is not installed is named, not hidden.
   begin=$(now)
   quietly eval-systems "$BLOCKWIRE" eval run quick --scale smallest --out "$DIR/systems" \

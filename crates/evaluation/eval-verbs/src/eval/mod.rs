@@ -6,8 +6,10 @@
 
 mod compare;
 mod exchange;
+mod frozen;
 mod list;
 mod plan;
+mod provenance;
 mod records;
 mod report;
 mod run;

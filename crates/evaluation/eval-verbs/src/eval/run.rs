@@ -16,8 +16,9 @@ use eval::record::Record;
 use lab::place::Machine;
 use lab::{Cores, Live, Machines, Place, Runner, Scratch};
 
+use super::frozen::{PLAN, Plans};
 use super::list::find;
-use super::{records, signals};
+use super::{provenance, records, signals};
 use process::exit::{Exit, Failure};
 use process::stdout::say;
 
@@ -54,6 +55,10 @@ pub struct RunArgs {
     /// Total time with --scale auto, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(5..=604_800))]
     pub time: u64,
+    /// Repeat a run exactly: the plan.json that it wrote. Loads, their order, seeds and processors are that run's
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scale", "time", "target", "initiator", "wire",
+        "target_cores", "initiator_cores"])]
+    pub plan: Option<PathBuf>,
     /// Links between the ends, instead of the preset's: loopback, 1500, 9000 (virtual links of that MTU)
     #[arg(long, value_name = "LINK", value_delimiter = ',', value_parser = wire)]
     pub wire: Vec<Wire>,
@@ -109,6 +114,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let preset = find(&args.preset)?;
     refuse_passwords(&args.url)?;
     refuse_a_password_for_ssh(&args.ssh)?;
+    let plans = Plans::read(args.plan.as_deref(), preset)?;
     if let Some(dir) = &args.out
         && !args.force
     {
@@ -145,20 +151,25 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let mut runner = Runner {
         targets: &targets,
         initiators: &initiators,
-        cores: cores(args, room.cores, machines.machines.is_some()),
+        cores: plans.cores().unwrap_or_else(|| cores(args, room.cores, machines.machines.is_some())),
         machines: machines.machines.clone(),
         dir: logs,
         live: live.as_mut(),
     };
-    let record = experiment(args, preset, &room, &mut runner);
+    let record = experiment(args, preset, &room, &plans, &mut runner);
+    let plan = plans.text(&runner.cores);
     // Machines are left before anybody is told.
     drop(machines);
     let exit = ended.exit();
     let mut record = record.map_err(|why| Failure::new(exit.unwrap_or(Exit::Failure), why))?;
     record.commands.insert(0, command(std::env::args_os()));
     record.notes.extend(more(&targets, &initiators));
+    if let Some(machine) = record.environment.first_mut() {
+        machine.facts.extend(provenance::facts());
+    }
     // What cannot be written is shown all the same: it took its time.
-    let written = write(&dir, &record);
+    let kept = plan.map_or(Ok(()), |text| text.and_then(|text| put(&dir, PLAN, text)));
+    let written = write(&dir, &record).and(kept);
     if args.json {
         let text = serde_json::to_string_pretty(&record).unwrap_or_default();
         say(&format!("{text}\n"))?;
@@ -228,6 +239,7 @@ fn experiment(
     args: &RunArgs,
     preset: &'static Preset,
     room: &HostCapacity,
+    plans: &Plans,
     runner: &mut Runner<'_>,
 ) -> Result<Record, lab::Failure> {
     let (targets, initiators) = systems(args, preset, room);
@@ -239,6 +251,9 @@ fn experiment(
         let why = format!("{} runs on this machine alone: leave --target-address away", preset.id);
         return Err(lab::Failure::new(why));
     }
+    if plans.is_given() && preset.kind != ExperimentKind::Block {
+        return Err(lab::Failure::new("--plan is for loads on volumes"));
+    }
     // Other machines have the network that is there, and no other is made for them.
     let theirs = HostCapacity { namespaces: Err(NoNamespaces::OtherMachines), ..room.clone() };
     let room = if is_elsewhere { &theirs } else { room };
@@ -246,7 +261,7 @@ fn experiment(
         ExperimentKind::Block => {
             let plan_of = |timing: &Timing| {
                 let room = HostCapacity { timing: timing.clone(), ..room.clone() };
-                plan(preset, &room, args.scale, &targets, &initiators)
+                plans.given(|| plan(preset, &room, args.scale, &targets, &initiators))
             };
             runner.run(&plan_of)
         }
@@ -345,13 +360,15 @@ fn more(targets: &[Box<dyn lab::Target>], initiators: &[Box<dyn lab::Initiator>]
     targets.chain(initiators).collect()
 }
 
+fn put(dir: &Path, name: &str, text: String) -> Result<(), Failure> {
+    let path = dir.join(name);
+    fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
+}
+
 /// The record, and reports made of it: the record first, of which they can be made again, and each whether or not
 /// another can be written.
 fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
-    let put = |name: &str, text: String| {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
-    };
+    let put = |name: &str, text: String| put(dir, name, text);
     let all = [
         record.to_text().map_err(Failure::failed).and_then(|text| put(records::RECORD, text)),
         put("report.html", eval::report::html(record)),

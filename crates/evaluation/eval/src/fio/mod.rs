@@ -10,12 +10,15 @@ mod word;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use error::{Reason, ScriptError};
 pub use read::{parse_args, parse_file};
 pub(crate) use value::bytes;
 
 /// What to do with blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// Read only.
     Read,
@@ -28,7 +31,8 @@ pub enum Direction {
 }
 
 /// How far a job goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Amount {
     /// So many bytes.
     Bytes(u64),
@@ -37,7 +41,8 @@ pub enum Amount {
 }
 
 /// A limit of speed. With one, latency counts from the moment at which an I/O was meant to start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Rate {
     /// I/Os per second of each job.
     Iops(u64),
@@ -46,7 +51,7 @@ pub enum Rate {
 }
 
 /// One job, with all defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Its section's name.
     pub name: String,

@@ -6,20 +6,25 @@
 
 mod error;
 mod fit;
+mod frozen;
 mod table;
 mod timing;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
 pub use error::{NoNamespaces, PlanError};
 pub use fit::{HostCapacity, MixedTrafficPlan, Scale, mixed_traffic_plan, plan, takes};
+pub use frozen::{BadPlan, FrozenPlan, PLAN_SCHEMA};
 pub use table::PRESETS;
 pub use timing::{LeftOut, Timing, thinned};
 
 /// What volumes are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Medium {
     /// Memory.
     Ram,
@@ -28,7 +33,8 @@ pub enum Medium {
 }
 
 /// A protocol that carries a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// iSCSI.
     Iscsi,
@@ -73,7 +79,8 @@ pub enum Pairing {
 }
 
 /// What lies between the ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Wire {
     /// The loopback interface.
     Loopback,
@@ -202,7 +209,7 @@ impl Preset {
 }
 
 /// One measurement.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// The target's name, as the plug-ins have it.
     pub target: String,

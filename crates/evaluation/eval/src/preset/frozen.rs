@@ -1,0 +1,235 @@
+//! A plan as a file, which repeats a run: the same loads in the same order, with the same seeds, on the same
+//! processors.
+//!
+//! Invariant: what is read can be run: every load moves blocks for a time, and no figure of it is beyond what a
+//! preset has.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Plan, Preset, Step};
+
+/// Version of the form; another number is refused.
+pub const PLAN_SCHEMA: u32 = 1;
+/// Most I/Os in flight of a load, and most connections.
+const IN_FLIGHT_MAX: u64 = 1 << 24;
+/// Most volumes of a target.
+const VOLUMES_MAX: u32 = 4096;
+/// Most bytes of each: a PiB.
+const VOLUME_MAX: u64 = 1 << 50;
+/// Most bytes of an I/O.
+const BLOCK_MAX: u32 = 64 << 20;
+/// Longest ramp, and longest load.
+const TIME_MAX: Duration = Duration::from_secs(604_800);
+/// Most steps.
+const STEPS_MAX: usize = 100_000;
+
+/// A plan that is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FrozenPlan {
+    /// [`PLAN_SCHEMA`].
+    pub schema: u32,
+    /// Of which preset.
+    pub preset: String,
+    /// Processors of the target; empty: all.
+    pub target_cores: Vec<usize>,
+    /// Those of the initiators.
+    pub initiator_cores: Vec<usize>,
+    /// What was changed to fit the machine that it was made on.
+    pub notes: Vec<String>,
+    /// What is measured, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// Why a text is no plan.
+#[derive(Debug)]
+pub enum BadPlan {
+    /// It is not the JSON of a plan.
+    Json(serde_json::Error),
+    /// It is of another version.
+    Version(u32),
+    /// It is of a preset that is not known.
+    Preset(String),
+    /// A step of it, from 1, cannot be run: why.
+    Step(usize, &'static str),
+    /// It has no step, or too many.
+    Steps(usize),
+}
+
+impl fmt::Display for BadPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadPlan::Json(why) => write!(f, "this is no plan of a run: {why}"),
+            BadPlan::Version(version) => {
+                write!(f, "this plan is of version {version}, and {PLAN_SCHEMA} is known here")
+            }
+            BadPlan::Preset(name) => write!(f, "this plan is of {name}, which is no experiment here"),
+            BadPlan::Step(number, why) => write!(f, "step {number} of this plan {why}"),
+            BadPlan::Steps(count) => write!(f, "this plan has {count} steps; 1 to {STEPS_MAX} can be"),
+        }
+    }
+}
+
+impl std::error::Error for BadPlan {}
+
+impl FrozenPlan {
+    /// A plan that runs on these processors.
+    pub fn of(plan: &Plan, target_cores: &[usize], initiator_cores: &[usize]) -> FrozenPlan {
+        FrozenPlan {
+            schema: PLAN_SCHEMA,
+            preset: plan.preset.id.to_owned(),
+            target_cores: target_cores.to_vec(),
+            initiator_cores: initiator_cores.to_vec(),
+            notes: plan.notes.clone(),
+            steps: plan.steps.clone(),
+        }
+    }
+
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// If it is no plan, of another version, or cannot be run.
+    pub fn parse(text: &str) -> Result<FrozenPlan, BadPlan> {
+        let frozen: FrozenPlan = serde_json::from_str(text).map_err(BadPlan::Json)?;
+        if frozen.schema != PLAN_SCHEMA {
+            return Err(BadPlan::Version(frozen.schema));
+        }
+        if frozen.steps.is_empty() || frozen.steps.len() > STEPS_MAX {
+            return Err(BadPlan::Steps(frozen.steps.len()));
+        }
+        let mut round = 0;
+        for (at, step) in frozen.steps.iter().enumerate() {
+            let why = wrong(step).or((step.round < round).then_some("is of a round before that of the last"));
+            why.map_or(Ok(()), |why| Err(BadPlan::Step(at + 1, why)))?;
+            round = step.round;
+        }
+        frozen.preset()?;
+        Ok(frozen)
+    }
+
+    /// Its preset.
+    ///
+    /// # Errors
+    /// If it is not known here.
+    pub fn preset(&self) -> Result<&'static Preset, BadPlan> {
+        Preset::find(&self.preset).ok_or_else(|| BadPlan::Preset(self.preset.clone()))
+    }
+
+    /// The plan again: as long as it takes.
+    ///
+    /// # Errors
+    /// If its preset is not known here.
+    pub fn plan(&self) -> Result<Plan, BadPlan> {
+        let (steps, notes) = (self.steps.clone(), self.notes.clone());
+        Ok(Plan { preset: self.preset()?, steps, time: None, notes })
+    }
+
+    /// As text, which [`parse`](Self::parse) takes: a step on each line.
+    ///
+    /// # Errors
+    /// If it has no JSON.
+    pub fn to_text(&self) -> Result<String, serde_json::Error> {
+        let head = FrozenPlan { steps: Vec::new(), ..self.clone() };
+        let head = serde_json::to_string(&head)?;
+        let steps = self.steps.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+        // Steps are its last member.
+        let head = head.strip_suffix("]}").unwrap_or(&head);
+        Ok(format!("{head}\n{}\n]}}\n", steps.join(",\n")))
+    }
+}
+
+/// Why a step cannot be run.
+fn wrong(step: &Step) -> Option<&'static str> {
+    let job = &step.job;
+    let is_block = |bytes: u32| bytes > 0 && bytes <= BLOCK_MAX;
+    let in_flight = u64::from(job.depth) * u64::from(job.threads);
+    match () {
+        () if !is_block(job.block.0) || !is_block(job.block.1) => Some("moves blocks of no size that can be"),
+        () if in_flight == 0 || in_flight > IN_FLIGHT_MAX => Some("has a depth that cannot be"),
+        () if step.connections == 0 || u64::from(step.connections) > IN_FLIGHT_MAX => {
+            Some("has a number of connections that cannot be")
+        }
+        () if step.volumes.0 == 0 || step.volumes.0 > VOLUMES_MAX => {
+            Some("has a number of volumes that cannot be")
+        }
+        () if step.volumes.1 == 0 || step.volumes.1 > VOLUME_MAX => {
+            Some("has volumes of a size that cannot be")
+        }
+        () if job.ramp > TIME_MAX || job.delay > TIME_MAX || job.think > TIME_MAX => {
+            Some("takes longer than can be")
+        }
+        () if job.runtime.is_none_or(|time| time.is_zero() || time > TIME_MAX) => {
+            Some("runs for no time that can be")
+        }
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::{HostCapacity, Scale, Timing, plan};
+
+    fn made() -> Plan {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let room = HostCapacity {
+            cores: 2,
+            memory: 20 << 30,
+            files: 1 << 20,
+            ports: 1 << 20,
+            namespaces: Ok(()),
+            targets: names(&["blockwire", "tgt"]),
+            initiators: names(&["blockwire", "fio"]),
+            wires: Vec::new(),
+            time: Duration::from_secs(600),
+            timing: Timing::default(),
+        };
+        let quick = Preset::find("quick").unwrap();
+        plan(quick, &room, Scale::Auto, &room.targets, &room.initiators).unwrap()
+    }
+
+    /// A plan that a run wrote gives the same loads, in the same order, with the same seeds, in the next.
+    #[test]
+    fn a_plan_is_repeated_exactly() {
+        let plan = made();
+        let text = FrozenPlan::of(&plan, &[0], &[1]).to_text().unwrap();
+        let again = FrozenPlan::parse(&text).unwrap();
+        assert_eq!((&again.target_cores[..], &again.initiator_cores[..]), (&[0][..], &[1][..]));
+        let repeated = again.plan().unwrap();
+        assert_eq!((&repeated.steps, &repeated.notes), (&plan.steps, &plan.notes));
+        assert_eq!(repeated.time, None, "it is not made to fit anything");
+        let seeds: Vec<u64> = repeated.steps.iter().map(|step| step.job.seed).collect();
+        assert!(seeds.first() != seeds.last() && plan.steps.iter().map(|step| step.job.seed).eq(seeds));
+        assert_eq!(FrozenPlan::of(&repeated, &[0], &[1]).to_text().unwrap(), text, "nor does it change");
+        assert_eq!(text.lines().count(), plan.steps.len() + 2);
+    }
+
+    /// A plan is a file that anybody may have written.
+    #[test]
+    fn a_plan_that_cannot_be_run_is_refused() {
+        let value = serde_json::to_value(FrozenPlan::of(&made(), &[], &[])).unwrap();
+        for (path, wrong, said) in [
+            ("/schema", serde_json::json!(9), "version 9"),
+            ("/preset", serde_json::json!("none"), "no experiment"),
+            ("/steps", serde_json::json!([]), "0 steps"),
+            ("/steps/2/job/block/0", serde_json::json!(0), "step 3"),
+            ("/steps/0/job/depth", serde_json::json!(0), "step 1"),
+            ("/steps/0/job/threads", serde_json::json!(u32::MAX), "depth"),
+            ("/steps/0/job/runtime", serde_json::Value::Null, "no time"),
+            ("/steps/0/job/ramp/secs", serde_json::json!(u64::MAX), "longer"),
+            ("/steps/0/connections", serde_json::json!(0), "connections"),
+            ("/steps/0/volumes/0", serde_json::json!(0), "volumes"),
+            ("/steps/0/volumes/1", serde_json::json!(u64::MAX), "size"),
+            ("/steps/0/round", serde_json::json!(7), "step 2"),
+            ("/steps/0/protocol", serde_json::json!("x"), "no plan"),
+        ] {
+            let mut changed = value.clone();
+            *changed.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = wrong;
+            let why = FrozenPlan::parse(&changed.to_string()).unwrap_err().to_string();
+            assert!(why.contains(said), "{path}: {why}");
+        }
+        assert!(FrozenPlan::parse(&value.to_string()).is_ok());
+    }
+}
