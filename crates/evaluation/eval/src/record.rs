@@ -5,6 +5,7 @@
 
 mod checked;
 mod figures;
+mod limit;
 
 use std::fmt;
 
@@ -16,6 +17,7 @@ use crate::histogram::Histogram;
 
 pub use checked::BadFigure;
 pub use figures::{Metric, SmokeTest};
+pub use limit::Limit;
 
 /// Version of the form; another number is refused when a record is read.
 pub const SCHEMA: u32 = 1;
@@ -223,6 +225,9 @@ pub struct EndUsage {
     /// Seconds of the above that were of idle polling, where the system tells.
     #[serde(default)]
     pub idle_polls: Option<f64>,
+    /// Whether it polls and does not tell for how long: its processors are always in use, whatever it does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub polls_untold: bool,
     /// How many seconds late it was looked at, at most, if that is too late for what was seen to be of the time of
     /// the figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -84,7 +84,10 @@ pub(crate) fn load(
         Wire::Congested { .. } => Some(BackgroundTraffic::start(runner, &testbed.link)?),
         _ => None,
     };
-    let run = run(runner, step, &parts, watch.as_ref(), moment, record)?;
+    let mut run = run(runner, step, &parts, watch.as_ref(), moment, record)?;
+    if let Some(side) = &mut run.target {
+        side.polls_untold = testbed.serving.is_polling && side.idle_polls.is_none();
+    }
     noise.as_mut().map_or(Ok(()), BackgroundTraffic::check)?;
     Ok(run)
 }

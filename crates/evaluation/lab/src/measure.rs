@@ -302,6 +302,7 @@ impl<'a> Window<'a> {
                 .map(|side| EndUsage {
                     process: figures.cpu.unwrap_or(side.process),
                     idle_polls: figures.polls.or(side.idle_polls),
+                    polls_untold: self.load.initiator.polls_untold(),
                     late: late.1,
                     ..side
                 }),

@@ -182,6 +182,7 @@ impl Watch {
                 process,
                 resident,
                 late: None,
+                polls_untold: false,
                 idle_polls: now.polls.zip(earlier.polls).map(|(now, then)| (now - then).max(0.0)),
             },
             gone: self.pids.iter().find(|pid| !was_there(pid)).copied(),

@@ -141,6 +141,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         vec![
             load(point, setting),
             names.name(point),
+            point.limit().map_or(UNKNOWN.to_owned(), |limit| limit.to_string()),
             with_spread(point.cpu_per_million(End::Target), 1.0),
             with_spread(point.cpu_per_million(End::Initiator), 1.0),
             with_spread(point.busy(End::Target), 1.0),
@@ -161,6 +162,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
     let head = [
         "load",
         "system",
+        "limit",
         "target CPU s/M I/Os",
         "initiator CPU s/M I/Os",
         "target busy %",

@@ -6,10 +6,7 @@ use std::fmt::Write;
 
 use super::charts::{EndOf, busy_cores};
 use super::text::NOT_RECORDED;
-use crate::record::{Point, Run};
-
-/// From so many percent on a core is full.
-const FULL: f64 = 90.0;
+use crate::record::{self, Point, Run};
 
 /// What was the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +17,8 @@ pub(super) enum Limit {
     Target,
     /// The initiator's.
     Initiator,
+    /// The speed that the link is held to.
+    Link,
     /// The rate that was asked for.
     Rate,
     /// Neither processor was full: I/Os in flight over the latency of one is what there can be.
@@ -44,15 +43,14 @@ fn fullest(point: &Point, side: EndOf) -> Option<f64> {
 impl Limit {
     /// Of a load.
     pub(super) fn of(point: &Point) -> Limit {
-        let [target, initiator] = ends(point);
-        let is_full = |busy: Option<f64>| busy.map(|busy| busy >= FULL);
-        match (is_full(target), is_full(initiator)) {
-            (Some(true), Some(true)) => Limit::Both,
-            (Some(true), _) => Limit::Target,
-            (_, Some(true)) => Limit::Initiator,
-            (Some(false), Some(false)) if !point.is_closed => Limit::Rate,
-            (Some(false), Some(false)) => Limit::Latency,
-            _ => Limit::Untold,
+        match point.limit() {
+            Some(record::Limit::BothEnds) => Limit::Both,
+            Some(record::Limit::Target) => Limit::Target,
+            Some(record::Limit::Initiator) => Limit::Initiator,
+            Some(record::Limit::Link) => Limit::Link,
+            Some(record::Limit::Rate) => Limit::Rate,
+            Some(record::Limit::Latency) => Limit::Latency,
+            None => Limit::Untold,
         }
     }
 
@@ -62,6 +60,7 @@ impl Limit {
             Limit::Both => "the processors of both ends",
             Limit::Target => "the target's processor",
             Limit::Initiator => "the initiator's processor",
+            Limit::Link => "the link",
             Limit::Rate => "the rate that was asked for",
             Limit::Latency => "the time that one I/O takes (I/Os in flight over latency)",
             Limit::Untold => NOT_RECORDED,

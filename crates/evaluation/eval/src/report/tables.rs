@@ -32,6 +32,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "target busy %",
     "initiator busy %",
     "effectiveness (target)",
+    "limit",
     "errors",
 ];
 
@@ -62,6 +63,7 @@ pub(super) fn row(point: &Point) -> Vec<String> {
         with_spread(point.busy(End::Target), 1.0),
         with_spread(point.busy(End::Initiator), 1.0),
         with_spread(point.effectiveness(End::Target), 1.0),
+        point.limit().map_or(UNKNOWN.to_owned(), |limit| limit.to_string()),
         point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
     ]
 }
@@ -132,7 +134,7 @@ pub fn csv(record: &Record) -> String {
     let mut text = String::from(
         "target,initiator,protocol,rw,bytes,depth,connections,mtu,labels,runs,iops,bytes_per_second,mean_us,stddev_us,\
          p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,target_cpu_s_per_million,initiator_cpu_s_per_million,\
-         target_busy_percent,initiator_busy_percent,errors,work,work_seconds,io_us\n",
+         target_busy_percent,initiator_busy_percent,limit,errors,work,work_seconds,io_us\n",
     );
     for point in &record.points {
         let labels: Vec<String> =
@@ -170,7 +172,8 @@ pub fn csv(record: &Record) -> String {
                 None => write!(text, ","),
             };
         }
-        let _ = write!(text, ",{}", point.runs.iter().map(|run| run.errors).sum::<u64>());
+        let limit = point.limit().map_or(String::new(), |limit| limit.to_string());
+        let _ = write!(text, ",{limit},{}", point.runs.iter().map(|run| run.errors).sum::<u64>());
         let work = [point.work.map(|work| work as f64), median(point.finish()), median(point.io_latency())];
         let cells: String =
             work.iter().map(|cell| cell.map_or(",".to_owned(), |cell| format!(",{cell}"))).collect();

@@ -49,6 +49,11 @@ pub trait Initiator: Sync {
         Window::OwnClock
     }
 
+    /// Whether it polls and does not tell for how long.
+    fn polls_untold(&self) -> bool {
+        false
+    }
+
     /// How long a load takes beside its ramp and run time, about.
     fn around(&self) -> Duration {
         Duration::from_millis(200)

@@ -54,6 +54,10 @@ impl Initiator for Spdk {
         spdk::version(place, "nvmf_tgt")
     }
 
+    fn polls_untold(&self) -> bool {
+        true
+    }
+
     fn around(&self) -> Duration {
         // Whole seconds of ramp and run, and its environment.
         Duration::from_secs(3)

@@ -110,6 +110,8 @@ pub struct Serving {
     pub scratch: Option<Arc<Scratch>>,
     /// Whether its processes do not end when asked.
     pub is_stubborn: bool,
+    /// Whether it polls all the time.
+    pub is_polling: bool,
     /// Who says how long it polled without work, if it tells.
     pub polls: Option<Arc<dyn Polls>>,
 }
@@ -129,6 +131,7 @@ impl Serving {
             undo: Vec::new(),
             scratch: None,
             is_stubborn: false,
+            is_polling: false,
             polls: None,
         }
     }

@@ -101,6 +101,7 @@ impl Target for Spdk {
             _ => format!("{}/0", name(setup.protocol, number)),
         });
         let mut serving = Serving::new(setup.protocol, port, volumes.collect());
+        serving.is_polling = true;
         serving.commands.push(process.command().to_owned());
         serving.files.push((format!("{}.json", self.name), configuration));
         // What it traced stays in memory when it ends.
