@@ -238,7 +238,8 @@ fn drive(
         for at in awake.drain(..) {
             let Some(seat) = seats.get_mut(at) else { continue };
             let due = loop {
-                match seat.worker.poll(time) {
+                // An I/O is in flight from now on: those before it in this turn took their time to be started.
+                match seat.worker.poll(now()) {
                     Poll::Start(ask) => {
                         if ask.kind == IoKind::Verify
                             && let Some(place) = seat.verified.get_mut(ask.slot as usize)

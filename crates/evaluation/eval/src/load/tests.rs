@@ -264,3 +264,48 @@ proptest! {
         }
     }
 }
+
+/// A generator that has no time to start what could be started has fewer I/Os in flight than it was to have.
+#[test]
+fn a_generator_that_is_the_limit_has_too_few_in_flight() {
+    use crate::derived::{Edges, Inconsistency, Raw};
+    let found = |own_ns: u64| {
+        let time = Duration::from_micros(100);
+        let job = Job { is_random: true, is_time_based: true, runtime: Some(time), ..job() };
+        let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+        let (mut now, mut out) = (0, Vec::<(u64, u32)>::new());
+        // The target answers after 200 ns; the generator takes its time for each I/O that it starts.
+        loop {
+            match worker.poll(now) {
+                Poll::Start(ask) => {
+                    out.push((now + 200, ask.slot));
+                    now += own_ns;
+                }
+                // All that have ended are taken together, as they come from the network.
+                Poll::Wait(_) => {
+                    now = now.max(out.iter().map(|(at, _)| *at).min().unwrap_or(now));
+                    let (ended, left): (Vec<(u64, u32)>, _) = out.into_iter().partition(|(at, _)| *at <= now);
+                    ended.into_iter().for_each(|(_, slot)| worker.done(slot, now, true));
+                    out = left;
+                }
+                Poll::Finished => break,
+            }
+        }
+        let tally = worker.tally();
+        let seconds = 100e-6;
+        let raw = Raw {
+            iops: tally.read.ios as f64 / seconds,
+            latency_s: Some((tally.read.latency.mean() / 1e9, tally.read.latency.deviation() / 1e9)),
+            seconds,
+            edges: Edges::Told { refilled: tally.refilled as f64 / 1e9, outside: tally.outside as f64 / 1e9 },
+            bytes: 4096.0,
+            bandwidth: tally.read.bytes as f64 / seconds,
+            depth: 4.0,
+            is_closed: true,
+            processor: (0.0, 1.0),
+        };
+        raw.discords()
+    };
+    assert_eq!(found(1), []);
+    assert!(matches!(found(100)[..], [Inconsistency::TooFew { .. }]), "{:?}", found(100));
+}
