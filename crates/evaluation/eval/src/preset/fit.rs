@@ -414,6 +414,10 @@ fn loads(preset: &Preset, scale: Scale, fitting: &mut Fitting) -> Vec<Load> {
     loads
 }
 
+/// Our initiator, which sleeps when nothing comes, and the same polling first.
+const OURS: &str = "blockwire";
+const POLLING: &str = "blockwire-polling";
+
 fn pairs(
     preset: &Preset,
     room: &HostCapacity,
@@ -429,13 +433,22 @@ fn pairs(
         wanted.iter().filter(|name| there.contains(name)).cloned().collect()
     };
     let targets = known(targets, &room.targets, "target");
-    let initiators = known(initiators, &room.initiators, "initiator");
+    let mut initiators = known(initiators, &room.initiators, "initiator");
+    // With one I/O at a time waiting is what is measured: every target meets both ways to wait.
+    let is_one_at_a_time = preset.depth * preset.threads * preset.hosts == 1 && preset.connections.is_empty();
+    let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
+    if is_one_at_a_time
+        && has(&initiators, OURS)
+        && !has(&initiators, POLLING)
+        && has(&room.initiators, POLLING)
+    {
+        initiators.push(POLLING.to_owned());
+    }
     let pairs: Vec<(String, String)> = match preset.pairing {
         Pairing::All => {
             targets.iter().flat_map(|t| initiators.iter().map(move |i| (t.clone(), i.clone()))).collect()
         }
         Pairing::ThreeSetUps => {
-            const OURS: &str = "blockwire";
             let software = |all: &[String]| all.iter().find(|name| !name.starts_with(OURS)).cloned();
             let ours = OURS.to_owned();
             let mut pairs = Vec::new();

@@ -269,3 +269,24 @@ fn what_has_the_time_counts() {
         assert!(is_first_look || loads.filter(|steps| is_alone(steps)).count() == 0, "{}", preset.id);
     }
 }
+
+/// How a client waits is much of what one I/O at a time takes: a target that met only one that polls looked faster.
+#[test]
+fn one_at_a_time_is_measured_by_sleeping_and_by_polling_clients() {
+    let latency = Preset::find("nvme-tcp-latency").unwrap();
+    let both = names(&["blockwire", "tgt"]);
+    let room = HostCapacity { initiators: names(&["blockwire", "blockwire-polling"]), ..room() };
+    let clients = |preset, target: &str| {
+        let plan = plan(preset, &room, Scale::Part(0.1), &both, &names(&["blockwire"])).unwrap();
+        let of = |step: &&Step| step.target == target && step.protocol != Protocol::Local;
+        let mut clients: Vec<String> =
+            plan.steps.iter().filter(of).map(|step| step.initiator.clone()).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    };
+    for target in ["blockwire", "tgt"] {
+        assert_eq!(clients(latency, target), ["blockwire", "blockwire-polling"]);
+        assert_eq!(clients(Preset::find("quick").unwrap(), target), ["blockwire"]);
+    }
+}
