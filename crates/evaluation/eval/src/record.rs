@@ -593,6 +593,30 @@ pub(crate) mod tests {
         assert!(Record::parse("{}").is_err());
     }
 
+    /// Written before runs had rounds, windows, series and what the end of a load left unanswered.
+    #[test]
+    fn a_record_of_an_older_program_is_read_and_shown() {
+        let record = Record::parse(include_str!("record/version-1.json")).unwrap();
+        let point = &record.points[0];
+        assert_eq!((record.points.len(), point.runs.len()), (1, 1));
+        for run in &point.runs {
+            assert!(run.ios > 0 && run.latency.count() > 0 && run.target.is_some());
+            assert_eq!((run.round, run.seed, &run.began, run.window), (None, None, &None, None));
+            assert!(run.series.is_empty() && run.unfinished.is_none() && run.stall().is_none());
+        }
+        let ratio = point.ratio_to(point, Metric::Iops).unwrap();
+        assert_eq!(ratio.ratio, 1.0, "its runs go by their places");
+        assert!(
+            crate::report::html(&record).contains("Quick") || !crate::report::markdown(&record).is_empty()
+        );
+        // What is written of it is what was read: nothing is added that it did not tell.
+        let text = record.to_text().unwrap();
+        let fresh =
+            ["round", "seed", "began", "window", "series", "unfinished", "configurations", "polls_untold"];
+        assert!(fresh.iter().all(|name| !text.contains(&format!("\"{name}\":"))), "{text}");
+        assert_eq!(Record::parse(&text).unwrap(), record);
+    }
+
     #[test]
     fn a_fixed_job_is_judged_by_its_units() {
         let mut point = point("tgt", "oltp", 0, 10_000);
