@@ -163,6 +163,27 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// What was counted since an earlier moment, when it was as `earlier`: extremes are those of its buckets. `None`:
+    /// it never was.
+    pub fn since(&self, earlier: &Histogram) -> Option<Histogram> {
+        let less = |(now, then): (&u64, &u64)| now.checked_sub(*then);
+        let counts = self.counts.iter().zip(&earlier.counts).map(less).collect::<Option<Vec<u64>>>()?;
+        let mut fresh =
+            Histogram { counts, count: self.count.checked_sub(earlier.count)?, ..Histogram::default() };
+        if fresh.count == 0 {
+            return Some(Histogram::default());
+        }
+        fresh.sum = self.sum.checked_sub(earlier.sum)?;
+        fresh.squares = self.squares.checked_sub(earlier.squares)?;
+        let (low, _, _) = fresh.buckets().next()?;
+        let (high, width, _) = fresh.buckets().last()?;
+        // Where a latency was gathered elsewhere, its bucket is the nearest to what it was rounded to.
+        let mean = fresh.mean();
+        fresh.min = low.max(self.min).min(mean.floor() as u64);
+        fresh.max = high.saturating_add(width - 1).min(self.max).max(mean.ceil() as u64);
+        Some(fresh)
+    }
+
     /// All values together, in nanoseconds.
     pub fn sum(&self) -> u128 {
         self.sum
@@ -376,5 +397,28 @@ mod tests {
             let text = serde_json::to_string(&left).unwrap();
             prop_assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), whole);
         }
+    }
+
+    #[test]
+    fn what_came_since_is_what_is_new() {
+        let mut before = Histogram::default();
+        (1..100).for_each(|at| before.record(at * 1_000));
+        let mut after = before.clone();
+        let mut fresh = Histogram::default();
+        for ns in [700, 50_000, 2_000_000] {
+            after.record(ns);
+            fresh.record(ns);
+        }
+        let since = after.since(&before).unwrap();
+        assert_eq!(
+            (since.count(), since.sum(), since.counts.clone()),
+            (3, fresh.sum(), fresh.counts.clone())
+        );
+        assert!((since.deviation() - fresh.deviation()).abs() < 1.0);
+        assert!(since.min() <= 700 && since.max() >= 2_000_000 && since.max() <= after.max());
+        let text = serde_json::to_string(&since).unwrap();
+        assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), since);
+        assert_eq!(after.since(&after), Some(Histogram::default()));
+        assert_eq!(before.since(&after), None, "it never was that");
     }
 }

@@ -1,9 +1,11 @@
 //! fio, on volumes that `blockwire attach` makes local.
 //!
 //! Methods: `ublk` (block devices), `fuse` (files, with loop devices over them where that is allowed), `nbd`
-//! (fio's NBD engine on a Unix socket). Each volume has its own `attach`, with one session. Its load begins
-//! with its line "Starting", figures count after the ramp. Processor time is that of all processes: both
-//! sides of the device are the initiator.
+//! (fio's NBD engine on a Unix socket). Each volume has its own `attach`, with one session. Processor time is that of
+//! all processes: both sides of the device are the initiator.
+//!
+//! fio prints all of its counts as it runs (`fio_reports`): I/Os are those between two such reports, and processors are
+//! looked at when these come.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +13,10 @@ use std::time::Duration;
 use eval::fio::Job;
 use eval::import::{About, import};
 use eval::preset::Protocol;
-use eval::record::{Record, Run as Counted};
+use eval::record::{Record, Run as Counted, Window};
 
-use super::clock::tell_time;
 use super::fio_args::fio_words;
+use super::fio_reports::{Counting, each, results_until_end};
 use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::attach::{AttachMethod, Attached, Wanted};
@@ -122,8 +124,13 @@ impl Initiator for Fio {
         Some(format!("{} by {}", version(place)?, way.name()))
     }
 
+    fn window(&self) -> Window {
+        Window::Same
+    }
+
     fn around(&self) -> Duration {
-        Duration::from_millis(1200)
+        // Up to three of its reports more than the load takes.
+        Duration::from_millis(4200)
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
@@ -194,26 +201,25 @@ pub(super) fn load(
     workers: Workers,
     tell: &dyn Fn(Event),
 ) -> Result<LoadResult, Failure> {
-    let words = words(task.job, opened, engine);
+    let runtime = task.job.runtime.unwrap_or_default();
+    let each = each(runtime);
+    // One report begins the window and one ends it: neither may be the last, whose counts are older than it.
+    let longer = runtime + 3 * each;
+    let mut words = words(&Job { runtime: Some(longer), ..task.job.clone() }, opened, engine);
+    words.insert(1, format!("--status-interval={}ms", each.as_millis()));
     let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
-    let mut processes = [Process::start(run)?];
-    processes[0].wait_for(Duration::from_secs(30), |line| line.starts_with("Starting ").then_some(()))?;
+    let mut process = Process::start(run)?;
+    process.wait_for(Duration::from_secs(30), |line| line.starts_with("Starting ").then_some(()))?;
     let pids = match workers {
         Workers::These(mut pids) => {
-            pids.insert(0, processes[0].pid());
+            pids.insert(0, process.pid());
             pids
         }
         Workers::Kernel => Vec::new(),
     };
-    let begin = processes[0].heard() + task.job.ramp;
-    let end = begin + task.job.runtime.unwrap_or_default();
-    tell_time(&mut processes, pids, (begin, end), tell)?;
-    let [mut process] = processes;
-    let text = process.finish(patience(task.job))?;
-    let mut figures = results(&text).map_err(|why| process.failure(why))?;
-    if figures.errors > 0 {
-        return Err(process.failure(format!("{} errors", figures.errors)));
-    }
+    let begin = process.heard() + task.job.ramp;
+    let counting = Counting::new(begin, runtime, longer);
+    let mut figures = results_until_end(&mut process, counting, pids, patience(task.job), tell)?;
     process.command().clone_into(&mut figures.command);
     Ok(figures)
 }

@@ -60,6 +60,10 @@ impl Initiator for Kernel {
         fio::lacks(job)
     }
 
+    fn window(&self) -> eval::record::Window {
+        eval::record::Window::Same
+    }
+
     fn version(&self, place: &Place) -> Option<String> {
         let kernel = place.read("/proc/sys/kernel/osrelease").ok()?;
         Some(format!("Linux {}, {}", kernel.trim(), fio::version(place)?))

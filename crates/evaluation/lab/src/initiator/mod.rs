@@ -8,6 +8,7 @@ mod blockwire;
 mod clock;
 pub(crate) mod fio;
 mod fio_args;
+mod fio_reports;
 mod kernel;
 mod libiscsi;
 mod spdk;
