@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use eval::fio::Job;
-use eval::preset::{Medium, MixedTrafficPlan, Preset, Protocol, Wire, word};
+use eval::preset::{Medium, MixedTrafficPlan, Preset, Protocol, Wire, round_seed, word};
 use eval::record::{Point, Record, Run};
 
 use crate::Failure;
@@ -105,7 +105,7 @@ impl Runner<'_> {
             round_begun = allowance.passed();
             for job in &mixed.jobs {
                 for kind in &mut all {
-                    kind.job = job.clone();
+                    kind.job = Job { seed: round_seed(round), ..job.clone() };
                 }
                 // Each alone, in the order of the preset, then all at once.
                 let alone = (0..kinds).map(|kind| kind..kind + 1);
@@ -137,6 +137,7 @@ impl Runner<'_> {
                     let iops = runs.iter().map(Run::iops).sum();
                     self.live.ended(&moment, Ok(iops));
                     for (kind, run) in kinds.iter().zip(runs) {
+                        let run = Run { round: Some(round), seed: Some(kind.job.seed), ..run };
                         add(record, kind, wire, is_alone, run);
                     }
                 }

@@ -154,7 +154,7 @@ pub fn plan(
         {
             let Combination { target, initiator, protocol, wire, connections, medium } = combination.clone();
             let job = job(preset, load, frame.runtime, volumes, connections);
-            let (round, job) = (number, Job { seed: seed(number), ..job });
+            let (round, job) = (number, Job { seed: round_seed(number), ..job });
             steps.push(Step { target, initiator, protocol, wire, volumes, medium, connections, job, round });
         }
     }
@@ -164,7 +164,7 @@ pub fn plan(
 
 /// Where the offsets of a round come from: all systems get the same in a round, and others in the next. Initiator
 /// machines count on from it.
-fn seed(round: u32) -> u64 {
+pub fn round_seed(round: u32) -> u64 {
     Job::default().seed + (u64::from(round) << 16)
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
 pub use error::{NoNamespaces, PlanError};
-pub use fit::{HostCapacity, MixedTrafficPlan, Scale, mixed_traffic_plan, plan, takes};
+pub use fit::{HostCapacity, MixedTrafficPlan, Scale, mixed_traffic_plan, plan, round_seed, takes};
 pub use frozen::{BadPlan, FrozenPlan, PLAN_SCHEMA};
 pub use table::PRESETS;
 pub use timing::{LeftOut, Timing, thinned};
