@@ -255,126 +255,95 @@ fn redirection() {
 #[test]
 fn mistakes_have_a_place_and_a_way_out() {
     let mut wrong = Vec::new();
-    let in_target = |rest: &str| target(rest);
-    for (text, want) in [
-        (String::new(), "chiscsi.conf:1:1: there is no \"target:\" in it"),
-        ("TargetName=a\n".to_owned(), "chiscsi.conf:1:1: is before the first block"),
-        ("global:\n\ntarget\n".to_owned(), "chiscsi.conf:3:1: expected key=value"),
+    let in_a_target = [
         (
-            "global:\nglobal:\ntarget:\n".to_owned(),
-            "chiscsi.conf:2:1: there can be only one \"global:\"; the first is at chiscsi.conf:1:1",
+            "  InitialR2t=Yes\n",
+            "5:3: unknown key \"InitialR2t\" in \"target:\"; did you mean \"InitialR2T\"?",
+        ),
+        ("InitialR2T=yes\n", "5:12: InitialR2T takes \"Yes\" or \"No\", not \"yes\""),
+        ("InitialR2T=No\nInitialR2T=No\n", "6:12: InitialR2T is already set at chiscsi.conf:5:12"),
+        (
+            "TargetSessionMaxCmd=2049\n",
+            "5:21: TargetSessionMaxCmd takes a number from 1 to 2048, not \"2049\"",
         ),
         (
-            "global:\niscsi_offload_mode=TOS\n".to_owned(),
-            "chiscsi.conf:2:20: iscsi_offload_mode takes \"AUTO\" or \"TOE\" or \"ULP\", not \"TOS\"",
+            "MaxRecvDataSegmentLength=511\n",
+            "5:26: MaxRecvDataSegmentLength takes a number from 512 to 16777215",
+        ),
+        ("FirstBurstLength=65536\nMaxBurstLength=8192\n", "5:18: first_burst"),
+        ("ErrorRecoveryLevel=2\n", "5:20: ErrorRecoveryLevel can only be \"0\", not \"2\""),
+        ("HeaderDigest=CRC32\n", "5:14: HeaderDigest takes \"None\" or \"CRC32C\", not \"CRC32\""),
+        ("AuthMethod=CHAP\n", "1:1: AuthMethod=CHAP needs the key \"Auth_CHAP_Initiator\""),
+        (
+            "Auth_CHAP_Policy=Mutual\nAuth_CHAP_Initiator=\"a\":\"secretsecret\"\n",
+            "1:1: Auth_CHAP_Policy=Mutual needs the key \"Auth_CHAP_Target\"",
         ),
         (
-            "global:\niscsi_acl_order=ISNS\n".to_owned(),
-            "chiscsi.conf:2:17: iscsi_acl_order can only be \"CONFIG\" here",
+            "Auth_CHAP_Initiator=a:secretsecret\n",
+            "5:21: Auth_CHAP_Initiator is \"id\":\"secret\", both in double quotes",
         ),
         (
-            "global:\niscsi_target_vendor_id=TooLongName\n".to_owned(),
-            "chiscsi.conf:2:24: iscsi_target_vendor_id takes 1 to 8",
-        ),
-        ("target:\n".to_owned(), "chiscsi.conf:1:1: this target needs the key \"TargetName\""),
-        (
-            "target:\nTargetName=iqn.2026-11.test:t\nTargetDevice=r,MEM\n".to_owned(),
-            "chiscsi.conf:1:1: this target needs the key \"PortalGroup\"",
+            "Auth_CHAP_Initiator=\"a\":\"secretsecret\"\nAuth_CHAP_Target=\"b\":\"secretsecret\"\n",
+            "5:21: CHAP: the secrets of the two directions must differ",
         ),
         (
-            in_target("  InitialR2t=Yes\n"),
-            "chiscsi.conf:5:3: unknown key \"InitialR2t\" in \"target:\"; did you mean \"InitialR2T\"?",
+            "Auth_CHAP_Initiator=\"a\":\"secretsecret\"\nAuth_CHAP_Initiator=\"a\":\"secretsecret2\"\n",
+            "6:21: CHAP: user \"a\" stands twice",
         ),
-        (in_target("InitialR2T=yes\n"), "chiscsi.conf:5:12: InitialR2T takes \"Yes\" or \"No\", not \"yes\""),
+        ("Auth_CHAP_ChallengeLength=17\n", "5:27: Auth_CHAP_ChallengeLength takes a multiple of 16"),
+        ("ACL=lun=ALL:R\n", "5:5: ACL needs iname=, sip= or dip="),
+        ("TargetDevice=r,MEM\n", "5:14: TargetDevice: this target has two RAM disks named \"r\""),
         (
-            in_target("InitialR2T=No\nInitialR2T=No\n"),
-            "chiscsi.conf:6:12: InitialR2T is already set at chiscsi.conf:5:12",
+            "TargetDevice=/dev/x\nTargetDevice=/dev/x,RO\n",
+            "6:14: TargetDevice /dev/x has other options at chiscsi.conf:5:14",
         ),
+        ("TargetDevice=/dev/x\nTargetDevice=/dev/x\n", "6:14: volume \"x\" appears twice in target"),
+        ("TargetDevice=/dev/x,NULLRW\n", "5:14: TargetDevice with NULLRW needs size="),
         (
-            in_target("TargetSessionMaxCmd=2049\n"),
-            "chiscsi.conf:5:21: TargetSessionMaxCmd takes a number from 1 to 2048, not \"2049\"",
-        ),
-        (
-            in_target("MaxRecvDataSegmentLength=511\n"),
-            "chiscsi.conf:5:26: MaxRecvDataSegmentLength takes a number from 512 to 16777215",
-        ),
-        (in_target("FirstBurstLength=65536\nMaxBurstLength=8192\n"), "chiscsi.conf:5:18: first_burst"),
-        (
-            in_target("ErrorRecoveryLevel=2\n"),
-            "chiscsi.conf:5:20: ErrorRecoveryLevel can only be \"0\", not \"2\"",
+            "PortalGroup=2@127.0.0.1\n",
+            "5:13: PortalGroup 2 has the address 127.0.0.1:3260, which is of group 1",
         ),
         (
-            in_target("HeaderDigest=CRC32\n"),
-            "chiscsi.conf:5:14: HeaderDigest takes \"None\" or \"CRC32C\", not \"CRC32\"",
+            "PortalGroup=2@127.0.0.2,[7]\n",
+            "5:13: PortalGroup redirects to group 7, which this target does not have",
         ),
         (
-            in_target("AuthMethod=CHAP\n"),
-            "chiscsi.conf:1:1: AuthMethod=CHAP needs the key \"Auth_CHAP_Initiator\"",
+            "PortalGroup=2@127.0.0.2,[3]\nPortalGroup=3@127.0.0.3,[2]\n",
+            "5:13: PortalGroup redirects to group 3, which redirects itself",
         ),
         (
-            in_target("Auth_CHAP_Policy=Mutual\nAuth_CHAP_Initiator=\"a\":\"secretsecret\"\n"),
-            "chiscsi.conf:1:1: Auth_CHAP_Policy=Mutual needs the key \"Auth_CHAP_Target\"",
+            "TargetAlias=a\nTargetName=iqn.2026-11.test:u\n",
+            "6:12: TargetName is already set at chiscsi.conf:2:12",
+        ),
+    ];
+    let whole = [
+        ("", "1:1: there is no \"target:\" in it"),
+        ("TargetName=a\n", "1:1: is before the first block"),
+        ("global:\n\ntarget\n", "3:1: expected key=value"),
+        (
+            "global:\nglobal:\ntarget:\n",
+            "2:1: there can be only one \"global:\"; the first is at chiscsi.conf:1:1",
         ),
         (
-            in_target("Auth_CHAP_Initiator=a:secretsecret\n"),
-            "chiscsi.conf:5:21: Auth_CHAP_Initiator is \"id\":\"secret\", both in double quotes",
+            "global:\niscsi_offload_mode=TOS\n",
+            "2:20: iscsi_offload_mode takes \"AUTO\" or \"TOE\" or \"ULP\", not \"TOS\"",
         ),
+        ("global:\niscsi_acl_order=ISNS\n", "2:17: iscsi_acl_order can only be \"CONFIG\" here"),
+        ("global:\niscsi_target_vendor_id=TooLongName\n", "2:24: iscsi_target_vendor_id takes 1 to 8"),
+        ("target:\n", "1:1: this target needs the key \"TargetName\""),
         (
-            in_target(
-                "Auth_CHAP_Initiator=\"a\":\"secretsecret\"\nAuth_CHAP_Target=\"b\":\"secretsecret\"\n",
-            ),
-            "chiscsi.conf:5:21: CHAP: the secrets of the two directions must differ",
+            "target:\nTargetName=iqn.2026-11.test:t\nTargetDevice=r,MEM\n",
+            "1:1: this target needs the key \"PortalGroup\"",
         ),
-        (
-            in_target(
-                "Auth_CHAP_Initiator=\"a\":\"secretsecret\"\nAuth_CHAP_Initiator=\"a\":\"secretsecret2\"\n",
-            ),
-            "chiscsi.conf:6:21: CHAP: user \"a\" stands twice",
-        ),
-        (
-            in_target("Auth_CHAP_ChallengeLength=17\n"),
-            "chiscsi.conf:5:27: Auth_CHAP_ChallengeLength takes a multiple of 16",
-        ),
-        (in_target("ACL=lun=ALL:R\n"), "chiscsi.conf:5:5: ACL needs iname=, sip= or dip="),
-        (
-            in_target("TargetDevice=r,MEM\n"),
-            "chiscsi.conf:5:14: TargetDevice: this target has two RAM disks named \"r\"",
-        ),
-        (
-            in_target("TargetDevice=/dev/x\nTargetDevice=/dev/x,RO\n"),
-            "chiscsi.conf:6:14: TargetDevice /dev/x has other options at chiscsi.conf:5:14",
-        ),
-        (
-            in_target("TargetDevice=/dev/x\nTargetDevice=/dev/x\n"),
-            "chiscsi.conf:6:14: volume \"x\" appears twice in target",
-        ),
-        (
-            in_target("TargetDevice=/dev/x,NULLRW\n"),
-            "chiscsi.conf:5:14: TargetDevice with NULLRW needs size=",
-        ),
-        (
-            in_target("PortalGroup=2@127.0.0.1\n"),
-            "chiscsi.conf:5:13: PortalGroup 2 has the address 127.0.0.1:3260, which is of group 1",
-        ),
-        (
-            in_target("PortalGroup=2@127.0.0.2,[7]\n"),
-            "chiscsi.conf:5:13: PortalGroup redirects to group 7, which this target does not have",
-        ),
-        (
-            in_target("PortalGroup=2@127.0.0.2,[3]\nPortalGroup=3@127.0.0.3,[2]\n"),
-            "chiscsi.conf:5:13: PortalGroup redirects to group 3, which redirects itself",
-        ),
-        (
-            format!("{}{}", target(""), target("")),
-            "chiscsi.conf:6:12: target \"iqn.2026-11.test:t\" is already named at chiscsi.conf:2:12",
-        ),
-        (
-            in_target("TargetAlias=a\nTargetName=iqn.2026-11.test:u\n"),
-            "chiscsi.conf:6:12: TargetName is already set at chiscsi.conf:2:12",
-        ),
-    ] {
-        let got = errors(&text);
-        if !got.iter().any(|line| line.starts_with(want)) {
+    ];
+    let twice = target("") + &target("");
+    let rows = in_a_target.map(|(rest, want)| (target(rest), want)).into_iter();
+    let rows = rows.chain(whole.map(|(text, want)| (text.to_owned(), want)));
+    for (text, want) in
+        rows.chain([(twice, "6:12: target \"iqn.2026-11.test:t\" is already named at chiscsi.conf:2:12")])
+    {
+        let (got, want) = (errors(&text), format!("chiscsi.conf:{want}"));
+        if !got.iter().any(|line| line.starts_with(&want)) {
             wrong.push(format!("{text}\n got {got:#?}\nwant {want}"));
         }
     }
