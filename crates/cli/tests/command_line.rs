@@ -32,17 +32,8 @@ fn help_and_version() {
     check("volume create --help", 0, "blockwire volume create scratch=ram:4G", "");
     let help = blockwire("serve --help");
     let help = String::from_utf8_lossy(&help.stdout);
-    for option in [
-        "--config",
-        "--volume",
-        "--iscsi",
-        "--control",
-        "--state",
-        "--node",
-        "--cores",
-        "--io",
-        "--allow-anonymous",
-    ] {
+    let options = "--config --volume --iscsi --control --state --node --cores --io --allow-anonymous";
+    for option in options.split(' ') {
         assert!(help.contains(option), "{option}");
     }
 }
@@ -71,19 +62,9 @@ fn what_is_not_built_is_a_usage_error() {
 
 #[test]
 fn without_a_daemon_every_verb_says_where_it_looked() {
-    for verb in [
-        "status",
-        "stop",
-        "volume list",
-        "connection list --json",
-        "session list",
-        "target list",
-        "shard list",
-        "subsystem list",
-        "host list",
-        "reservation list",
-        "path list",
-    ] {
+    let verbs = "status, stop, volume list, connection list --json, session list, target list, shard list, \
+        subsystem list, host list, reservation list, path list";
+    for verb in verbs.split(", ") {
         check(
             &format!("{verb} --control none.sock"),
             1,

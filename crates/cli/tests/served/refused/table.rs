@@ -32,35 +32,10 @@ const WRITING: &[(&str, &str)] = &[
 ];
 
 /// Verbs that only look, or that only end something.
-const READING: &[&str] = &[
-    "completions",
-    "connection list",
-    "connection show",
-    "discover",
-    "doctor",
-    "eval compare",
-    "eval list",
-    "eval plan",
-    "eval stream",
-    "host list",
-    "host show",
-    "info",
-    "keep",
-    "path list",
-    "reservation list",
-    "reservation show",
-    "session list",
-    "shard list",
-    "status",
-    "stop",
-    "subsystem list",
-    "subsystem show",
-    "target list",
-    "target show",
-    "verify",
-    "volume list",
-    "volume show",
-];
+const READING: &str = "completions, connection list, connection show, discover, doctor, eval compare, eval list, \
+    eval plan, eval stream, host list, host show, info, keep, path list, reservation list, \
+    reservation show, session list, shard list, status, stop, subsystem list, subsystem show, \
+    target list, target show, verify, volume list, volume show";
 
 /// A verb that is added stands in one of the lists, and what the first says is a test here.
 #[test]
@@ -78,7 +53,7 @@ fn each_verb_that_writes_has_its_test() {
     let mut found = Vec::new();
     verbs(&<blockwire::cli::Cli as clap::CommandFactory>::command(), "", &mut found);
     found.sort();
-    let mut named: Vec<&str> = WRITING.iter().map(|(verb, _)| *verb).chain(READING.iter().copied()).collect();
+    let mut named: Vec<&str> = WRITING.iter().map(|(verb, _)| *verb).chain(READING.split(", ")).collect();
     named.sort_unstable();
     assert_eq!(found, named);
     for (verb, test) in WRITING {
