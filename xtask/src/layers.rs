@@ -258,7 +258,7 @@ fn dependency_findings(members: &[Package]) -> Vec<String> {
         }
         let foreign: &[&str] = if let Only(list) = &layer.foreign { list } else { &[] };
         let unused = layer.on().filter(|on| !named.iter().any(|dependency| ours.get(dependency) == Some(on)));
-        for row in unused.chain(foreign.iter().filter(|foreign| !named.contains(**foreign))) {
+        for row in unused.chain(foreign.iter().copied().filter(|foreign| !named.contains(foreign))) {
             findings.push(format!("{name} does not depend on {row}, which its row names"));
         }
     }

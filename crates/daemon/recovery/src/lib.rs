@@ -454,17 +454,19 @@ mod tests {
     use super::*;
     use std::thread;
 
+    /// The wish for a volume, or to go on with it.
+    fn recovering(url: &str, dir: &Path, recover: bool) -> AttachOptions {
+        let (url, dir) = (url.into(), dir.to_owned());
+        let (via, at, control) = (None, None, None);
+        AttachOptions { url, via, at, recover, force: false, timeout: TIMEOUT, dir, control }
+    }
+
     #[test]
     fn a_device_of_which_nothing_is_written_down_is_not_gone_on_with_unless_that_is_said() {
         let options = |recover, force| AttachOptions {
-            url: "u".into(),
-            via: None,
             at: Some("/dev/ublkb0".into()),
-            recover,
             force,
-            timeout: TIMEOUT,
-            dir: "/nowhere".into(),
-            control: None,
+            ..recovering("u", Path::new("/nowhere"), recover)
         };
         let refuses =
             |options: &AttachOptions, via, is_known| refuse_unknown_device(options, via, is_known).is_err();
@@ -481,16 +483,8 @@ mod tests {
 
     #[test]
     fn a_wish_does_not_show_the_password_of_its_url() {
-        let options = AttachOptions {
-            url: "iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0".into(),
-            via: None,
-            at: None,
-            recover: false,
-            force: false,
-            timeout: Duration::ZERO,
-            dir: "/run".into(),
-            control: None,
-        };
+        let url = "iscsi://user%open5esame@127.0.0.1/iqn.2026-11.x:y/0";
+        let options = recovering(url, Path::new("/run"), false);
         for said in [format!("{options:?}"), format!("{options:#?}")] {
             assert!(!said.contains("open5esame"), "{said}");
         }
@@ -510,16 +504,7 @@ mod tests {
                 socket: root.path().join("guardian"),
             };
             let mut records = RecoveryContext {
-                options: AttachOptions {
-                    url: "u".into(),
-                    via: None,
-                    at: None,
-                    recover: true,
-                    force: false,
-                    timeout: TIMEOUT,
-                    dir: dir.path().to_owned(),
-                    control: None,
-                },
+                options: recovering("u", dir.path(), true),
                 dir: dir.clone(),
                 via: Via::Ublk,
                 shown: "u".to_owned(),
