@@ -249,17 +249,6 @@ impl Sg {
         });
     }
 
-    /// Feeds all bytes to `crc` where they are.
-    ///
-    /// # Panics
-    /// If the payload is not stable ([`Sg::is_stable`]): a digest of bytes that change is of none.
-    #[expect(clippy::expect_used, reason = "documented: only stable bytes are digested in place")]
-    pub fn update_crc(&self, crc: &mut Crc32c) {
-        for piece in &self.pieces {
-            crc.update(piece.bytes().expect("only stable bytes are digested in place"));
-        }
-    }
-
     /// Calls `each` with every piece that `range` touches, and the range within that piece.
     pub fn for_each(&self, range: Range<usize>, mut each: impl FnMut(&Buf, Range<usize>)) {
         assert!(range.start <= range.end && range.end <= self.len, "range outside of a payload");

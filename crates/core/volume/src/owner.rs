@@ -154,12 +154,6 @@ impl VolumeOwner {
         })
     }
 
-    /// Sets how long a fence may take before the volume is closed; 10 s at first. An initiator's own
-    /// time limit for the command should be more than twice that.
-    pub fn set_fence_timeout(&mut self, timeout: Duration) {
-        self.fence_timeout = timeout;
-    }
-
     /// The truth as it is sent to every core. Gates are made with it.
     pub fn view(&self) -> &View {
         self.volume.view()

@@ -240,15 +240,6 @@ impl<P: Path> Client<P> {
         }
     }
 
-    /// A remote volume, to do something with it.
-    pub fn remote_mut(&mut self, volume: Handle) -> Option<&mut RemoteVolume<P>> {
-        self.touch(volume.0);
-        match &mut self.slots.get_mut(volume.0)?.kind {
-            Kind::Remote(remote) => Some(remote),
-            Kind::Stripe(_) | Kind::Local(..) => None,
-        }
-    }
-
     /// What a volume's blocks are like; `None` before it is open.
     pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
         match &self.slots.get(volume.0)?.kind {

@@ -138,9 +138,4 @@ impl<M> Schedule<M> {
         let all = std::mem::take(&mut self.heap).into_sorted_vec();
         all.into_iter().map(|Reverse(event)| event).collect()
     }
-
-    /// All events, in no order.
-    pub(crate) fn events(&self) -> impl Iterator<Item = &Event<M>> {
-        self.heap.iter().map(|Reverse(event)| &event.what)
-    }
 }

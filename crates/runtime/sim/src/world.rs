@@ -380,11 +380,6 @@ impl<E: Endpoint> World<E> {
     pub fn links(&self, shard: ShardId) -> usize {
         self.shards[shard].links.len()
     }
-
-    /// How many messages wait to be delivered.
-    pub fn undelivered(&self) -> usize {
-        self.schedule.events().filter(|event| matches!(event, Event::Message(..))).count()
-    }
 }
 
 impl<E: Endpoint> std::fmt::Debug for World<E> {

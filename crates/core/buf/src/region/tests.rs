@@ -45,20 +45,6 @@ proptest! {
         prop_assert_eq!(&copied[..], &model[at..at + len]);
         prop_assert_eq!(crc.value(), crc32c(&model[at..at + len]));
     }
-
-    #[test]
-    fn the_first_difference_is_found(at in 0..LEN, len in 1..LEN, wrong in prop::collection::vec(any::<prop::sample::Index>(), 0..3)) {
-        let model = pattern();
-        let handle = region_of(&model);
-        let len = len.min(LEN - at);
-        let pool = Pool::new(1 << 20);
-        let mut with = pool.take(Class::Wire, len).unwrap();
-        with.copy_from_slice(&model[at..at + len]);
-        let wrong: Vec<_> = wrong.iter().map(|index| index.index(len)).collect();
-        wrong.iter().for_each(|&n| with[n] = 0);
-        prop_assert_eq!(handle.region().first_difference(at, &with.freeze()), wrong.into_iter().min());
-        prop_assert_eq!(handle.region().first_difference(at, &handle.view(at, len)), None);
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A region's memory and buffers: views of it, and copies and comparisons of one with the other.
+//! A region's memory and buffers: views of it, and copies of one into the other.
 
 use super::{Region, RegionHandle};
 use crate::buffer::Buf;
@@ -16,22 +16,6 @@ impl Region {
         // SAFETY: both ranges are within live memory; pool memory is elsewhere, and of a region no
         // reference exists.
         unsafe { shared::move_within(from.as_ptr(), to.as_ptr(), from.len()) };
-    }
-
-    /// The offset in `with` of the first byte that differs from the bytes at `offset`; `None` if all
-    /// are equal.
-    #[expect(clippy::indexing_slicing, reason = "bounded by the length of both arrays")]
-    pub fn first_difference(&self, offset: usize, with: &Buf) -> Option<usize> {
-        const STEP: usize = 512;
-        self.pointer(offset, with.len());
-        let (mut here, mut there) = ([0; STEP], [0; STEP]);
-        (0..with.len()).step_by(STEP).find_map(|done| {
-            let n = STEP.min(with.len() - done);
-            self.read(offset + done, &mut here[..n]);
-            with.copy_to(done, &mut there[..n]);
-            let differ = |(a, b): (&u8, &u8)| a != b;
-            (here[..n] != there[..n]).then(|| here.iter().zip(&there).position(differ))?.map(|n| done + n)
-        })
     }
 }
 

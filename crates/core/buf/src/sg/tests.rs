@@ -43,9 +43,6 @@ proptest! {
         part.copy_to_crc(0, &mut copied, &mut crc);
         prop_assert_eq!(&copied[..], &bytes[range.clone()]);
         prop_assert_eq!(crc.value(), crc32c(&bytes[range.clone()]));
-        let mut in_place = Crc32c::new();
-        part.update_crc(&mut in_place);
-        prop_assert_eq!(in_place, crc);
 
         let mut joined = sg.slice(0..range.start);
         joined.append(part);

@@ -253,9 +253,4 @@ impl<'a> Designator<'a> {
             _ => None,
         }
     }
-
-    /// Whether the name is at most as long as a copy target descriptor can hold.
-    pub fn fits_copy_target(&self) -> bool {
-        self.bytes.len() <= 20
-    }
 }
