@@ -14,8 +14,8 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Answer, Backend, DiskId, Facts, Identity, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate,
-    VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Answer, Backend, DiskId, Facts, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate, VolumeId,
+    VolumeOwner, VolumeRequest,
 };
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
@@ -77,10 +77,6 @@ pub enum Message {
     Computed(Tag),
     /// To a volume's home.
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
-    /// Likewise: a session of this nexus reaches the volume from now on.
-    NexusCame(VolumeId, Arc<Identity>),
-    /// Likewise: it does so no more, for which the shard wants an answer of this number.
-    NexusGone(VolumeId, ShardId, RequestId, Arc<Identity>),
     /// From it.
     Answer(VolumeId, Answer),
     /// From a volume's home to every shard.

@@ -13,7 +13,6 @@ mod front;
 mod iscsi;
 mod lent;
 mod memory;
-mod nexus_presence;
 mod nvme;
 mod outbox;
 mod payload_step;
@@ -38,7 +37,6 @@ use deferred::DeferredSteps;
 use iscsi::IscsiFront;
 use lent::Recalls;
 use memory::MemoryWaiters;
-use nexus_presence::NexusPresence;
 use nvme::NvmeFront;
 use outbox::Outbox;
 use remotes::Remotes;
@@ -64,7 +62,6 @@ pub struct Shard {
     remotes: Remotes,
     recalls: Recalls,
     requests: PendingRequests,
-    nexus_presence: NexusPresence,
 }
 
 /// What both fronts work with.
@@ -115,7 +112,6 @@ impl Shard {
             remotes: Remotes::new(),
             recalls: Recalls::default(),
             requests: PendingRequests::default(),
-            nexus_presence: NexusPresence::default(),
         }
     }
 
@@ -191,8 +187,6 @@ impl Shard {
                     self.parts.outbox.post(from, Message::Answer(volume, answer));
                 }
             }
-            Message::NexusCame(volume, who) => self.nexus_presence.came(volume, who),
-            Message::NexusGone(volume, from, id, who) => self.nexus_gone(cx, volume, (from, id), who),
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
             Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
             Message::Ack(volume, ack) => self.parts.volumes.ack(cx, volume, ack),

@@ -1,15 +1,17 @@
-//! The nexuses of sessions: which volumes each reaches, as reported to their homes, and how it ends.
+//! The ends of nexuses: the homes of the volumes that a nexus reached end what lasts as long as it, such as a reservation
+//! by RESERVE(6).
+//!
+//! A nexus is one session: no two targets that lead to one volume have a port in common, and the directory lets a session
+//! be reinstated only when the one before has ended.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use buf::Cx;
 use scsi_server::{LunEntry, NexusKey};
 use stream::Tag;
-use volume::{Identity, Issuer, RequestId, VolumeId};
+use volume::{Issuer, RequestId, VolumeId, VolumeRequest};
 
 use super::IscsiFront;
-use crate::message::Message;
 use crate::shard::Parts;
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
@@ -38,17 +40,6 @@ impl NexusEnds {
 }
 
 impl IscsiFront {
-    /// A nexus of this shard reaches what its LUNs lead to: the homes are told.
-    pub(in crate::shard) fn announce_nexus(&mut self, parts: &mut Parts, nexus: NexusKey) {
-        let spec = self.server.nexus(nexus);
-        let (who, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
-        volumes.into_iter().for_each(|volume| self.announce_at(parts, volume, &who));
-    }
-
-    fn announce_at(&mut self, parts: &mut Parts, volume: VolumeId, who: &Arc<Identity>) {
-        parts.outbox.post(parts.volumes.home_of(volume), Message::NexusCame(volume, who.clone()));
-    }
-
     /// Changes what a nexus reaches.
     pub(in crate::shard) fn change_luns(&mut self, parts: &mut Parts, nexus: NexusKey, luns: Vec<LunEntry>) {
         let spec = self.server.nexus(nexus);
@@ -59,15 +50,10 @@ impl IscsiFront {
             // All homes know that it goes.
             return;
         }
-        for volume in new.iter().filter(|volume| !old.contains(volume)) {
-            self.announce_at(parts, *volume, &who);
-        }
         for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
             // Nobody waits for the answer.
             let id = self.nexus_ends.next();
-            parts
-                .outbox
-                .post(parts.volumes.home_of(volume), Message::NexusGone(volume, parts.id, id, who.clone()));
+            parts.post_request(volume, id, VolumeRequest::NexusLost(who.clone()));
         }
     }
 
@@ -81,8 +67,7 @@ impl IscsiFront {
             let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
             for volume in volumes {
                 let id = self.nexus_ends.number(conn);
-                let home = parts.volumes.home_of(volume);
-                parts.outbox.post(home, Message::NexusGone(volume, parts.id, id, identity.clone()));
+                parts.post_request(volume, id, VolumeRequest::NexusLost(identity.clone()));
                 asked += 1;
             }
         }

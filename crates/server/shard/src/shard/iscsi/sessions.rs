@@ -117,7 +117,6 @@ impl IscsiFront {
         *self.promised_by_initiator.entry(initiator.clone()).or_default() += promised;
         if let Some(nexus) = nexus {
             set_slot(&mut self.nexuses, nexus.0 as usize, tag);
-            self.announce_nexus(parts, nexus);
         }
         parts.log.push(LogLine::LoggedIn { peer: handoff.accepted.peer, initiator, target });
         Some(tag)
