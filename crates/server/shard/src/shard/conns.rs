@@ -9,15 +9,12 @@ use iscsi::chap::Algorithm;
 use iscsi::session::TargetSession;
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::{NexusKey, TaskKey};
-use stream::{Connection, Link, Received, RecvOp, SendOp, Slab, Tag, Target, Timers};
+use stream::{Connection, Link, RecvOp, SendOp, Slab, Tag, Target, Timers};
 
-use super::Shard;
-use super::front::{CommandConn, Front};
 use super::nvme::queue::Queue;
-use super::payload_step::Parked;
+use super::payload_step::{CommandConn, Parked};
 use crate::exports::PlacementOutcome;
 use crate::links::{Links, Owner};
-use crate::log::LogLine;
 use crate::login_link::LoginLink;
 use crate::message::{Message, SessionMemory, Traffic};
 
@@ -166,7 +163,7 @@ impl Connections {
     }
 
     /// Notes when a connection wants to be called next.
-    fn note_timeout(&mut self, tag: Tag) {
+    pub(super) fn note_timeout(&mut self, tag: Tag) {
         if let Some(conn) = self.slab.get_mut(tag) {
             let wanted = match &conn.kind {
                 ConnKind::Login(pending_login) => pending_login.login.poll_timeout(),
@@ -245,6 +242,7 @@ impl Connections {
             ConnKind::Login(_) | ConnKind::Session(_) => None,
         }
     }
+
     /// What was sent is written, or never will be. False: the link is not of one of these connections.
     pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) -> bool {
         let Some(owner) = self.links.get(id) else { return false };
@@ -320,76 +318,5 @@ impl Connections {
             self.mark_ready(id);
         }
         owner
-    }
-}
-
-impl Shard {
-    pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
-        let bytes = match &came {
-            Received::Bytes(bytes) => *bytes,
-            Received::Loaned(sg) => sg.len(),
-            Received::End | Received::Cancelled | Received::Failed(_) => 0,
-        };
-        let Some(owner) = self.parts.conns.links.recv_back(id, bytes) else {
-            return self.remotes.handle_recv(cx, id, op, came);
-        };
-        let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
-        match &mut conn.kind {
-            ConnKind::Login(pending_login) => pending_login.login.handle_recv(cx, op, came),
-            ConnKind::Session(session) => {
-                if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
-                    let initiator = session.initiator.clone();
-                    self.parts.log.push(LogLine::LinkFault { initiator, violation });
-                }
-            }
-            ConnKind::Queue(queue) => {
-                if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
-                    self.nvme.queue_protocol_error(cx, &mut self.parts, owner.conn, violation);
-                }
-            }
-        }
-        self.parts.conns.touch(owner.conn);
-        self.forget_if_drained(id);
-    }
-
-    pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.parts.conns.links.send_back(id, op.len, !op.is_stable()) else {
-            return self.remotes.handle_sent(cx, id, op);
-        };
-        let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
-        match &mut conn.kind {
-            ConnKind::Login(pending_login) => {
-                drop(op);
-                pending_login.login.handle_sent();
-            }
-            ConnKind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
-            ConnKind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
-        }
-        self.parts.conns.touch(owner.conn);
-        self.forget_if_drained(id);
-    }
-
-    /// Hears what a connection has to say.
-    pub(super) fn run_conn(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let Some(conn) = self.parts.conns.get_mut(tag) else { return };
-        conn.touched = false;
-        match conn.kind {
-            ConnKind::Login(_) => self.iscsi.run_login(cx, &mut self.parts, tag),
-            ConnKind::Session(_) => self.iscsi.run_session(cx, &mut self.parts, tag),
-            ConnKind::Queue(_) => self.nvme.run_queue(cx, &mut self.parts, tag),
-        }
-        self.parts.conns.note_timeout(tag);
-    }
-
-    /// Forgets a link that has departed and has nothing out, and a connection that has no link.
-    fn forget_if_drained(&mut self, id: LinkId) {
-        let Some(owner) = self.parts.conns.forget_if_drained(id) else { return };
-        match self.parts.conns.get(owner.conn).map(|conn| &conn.kind) {
-            Some(ConnKind::Login(_) | ConnKind::Session(_)) => {
-                self.iscsi.forget_link(&mut self.parts, owner.conn, id);
-            }
-            Some(ConnKind::Queue(_)) => self.nvme.forget_link(&mut self.parts, owner.conn, id),
-            None => {}
-        }
     }
 }

@@ -8,36 +8,16 @@
 //! *Inline* means without waiting: a plain read or write is executed within the call that delivers its
 //! command ([`carry_out_inline`]). It needs no task, and has the same result.
 
-use buf::{Class, Cx, Payload, SgMut};
+use buf::{Class, Cx, Payload};
 use endpoint::{Departure, LinkId};
 use stream::{Tag, Target};
 use volume::{Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, VolumeId};
 
 use super::Parts;
 use super::conns::Connections;
-use super::payload_step::{AnyStep, IoStep, Parked, PayloadStep, Receive, Retry};
+use super::payload_step::{AnyStep, CommandConn, IoStep, Parked, PayloadStep, Receive, Retry};
 use super::volumes::LocalVolumes;
 use crate::message::Message;
-
-/// A connection that carries commands: a session, or a queue.
-pub(super) trait CommandConn {
-    /// Names a command at its server.
-    type Command: Copy + PartialEq;
-    /// What speaks with the peer.
-    type Proto: Target;
-
-    /// The protocol, and what waits for the peer.
-    fn split(&mut self) -> (&mut Self::Proto, &mut Parked<Self::Command>);
-
-    /// Whether what a command holds already covers so much more to be sent.
-    fn has_read_reserved(&self, tag: Tag, len: u32) -> bool;
-
-    /// Which memory the data of a write is to be taken from.
-    fn memory_class(&self, tag: Tag) -> Class;
-
-    /// Memory for a command's payload is there.
-    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut);
-}
 
 /// One protocol's side of a shard. See the module.
 pub(super) trait Front: Sized {

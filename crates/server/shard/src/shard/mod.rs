@@ -9,6 +9,7 @@ mod admission;
 mod conns;
 mod control;
 mod deferred;
+mod dispatch;
 mod front;
 mod iscsi;
 mod lent;

@@ -1,10 +1,12 @@
-//! Steps that move the payload of commands, for either server, and those that are parked at a connection.
+//! Steps that move the payload of commands, for either server, and the connections of these commands, where some steps
+//! are parked.
 
 use std::collections::VecDeque;
 
-use buf::Class;
+use buf::{Class, Cx, SgMut};
 use nvme_server::CommandKey;
 use scsi_server::TaskKey;
+use stream::{Tag, Target};
 use volume::{Io, IoId, VolumeId};
 
 /// The peer is to send `len` bytes of a command's payload, from `at` on.
@@ -109,4 +111,24 @@ impl<C: Copy + PartialEq> Parked<C> {
         self.reads.retain(|step| !(step.ends_with_command() && step.command() == of));
         self.writes.retain(|receive| receive.command != of);
     }
+}
+
+/// A connection that carries commands: a session, or a queue.
+pub(super) trait CommandConn {
+    /// Names a command at its server.
+    type Command: Copy + PartialEq;
+    /// What speaks with the peer.
+    type Proto: Target;
+
+    /// The protocol, and what waits for the peer.
+    fn split(&mut self) -> (&mut Self::Proto, &mut Parked<Self::Command>);
+
+    /// Whether what a command holds already covers so much more to be sent.
+    fn has_read_reserved(&self, tag: Tag, len: u32) -> bool;
+
+    /// Which memory the data of a write is to be taken from.
+    fn memory_class(&self, tag: Tag) -> Class;
+
+    /// Memory for a command's payload is there.
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut);
 }

@@ -11,8 +11,8 @@ use volume::Op;
 use super::IscsiFront;
 use crate::message::Message;
 use crate::shard::Parts;
-use crate::shard::front::{CommandConn, Front, carry_out_inline};
-use crate::shard::payload_step::{IoStep, PayloadStep, Receive};
+use crate::shard::front::{Front, carry_out_inline};
+use crate::shard::payload_step::{CommandConn, IoStep, PayloadStep, Receive};
 
 impl IscsiFront {
     /// Does what the server wants.

@@ -9,8 +9,7 @@ use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Tag, Target};
 
 use crate::message::QueueGrant;
-use crate::shard::front::CommandConn;
-use crate::shard::payload_step::Parked;
+use crate::shard::payload_step::{CommandConn, Parked};
 
 /// A connection of an NVMe host.
 #[derive(Debug)]

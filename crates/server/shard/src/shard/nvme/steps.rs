@@ -8,8 +8,8 @@ use stream::{Close, Connection, Tag, Target};
 
 use super::{LAST_WORDS_MAX, NvmeFront, QueueState};
 use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::front::{CommandConn, Front, carry_out_inline};
-use crate::shard::payload_step::{IoStep, PayloadStep, Receive, Retry};
+use crate::shard::front::{Front, carry_out_inline};
+use crate::shard::payload_step::{CommandConn, IoStep, PayloadStep, Receive, Retry};
 use crate::shard::{DIRECTORY, Parts};
 
 impl NvmeFront {
