@@ -46,6 +46,7 @@ mod backend;
 mod bad;
 mod by_volume;
 mod change;
+mod command_step;
 mod facts;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -59,6 +60,7 @@ mod ram;
 mod record;
 pub mod reservation;
 mod shared;
+mod task_table;
 mod view;
 
 pub use authority::{Change, Volume};
@@ -69,6 +71,7 @@ pub use by_volume::ByVolume;
 pub use change::{
     Abort, Ack, Answer, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeRequest,
 };
+pub use command_step::CommandStep;
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use io::{
@@ -81,4 +84,5 @@ pub use owner::{REQUESTS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
 pub use record::{PortRenumbering, RecordError, renumber_ports};
 pub use shared::{Gauge, Shared};
+pub use task_table::{ServerTask, TaskTable};
 pub use view::{HostProtection, Progress, View, VolumeState};

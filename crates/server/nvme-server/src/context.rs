@@ -12,8 +12,8 @@ use std::sync::Arc;
 use buf::{Class, Payload, Pool, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{
-    Abort, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, RequestId, Shard, Shared, Time, View,
-    ViewUpdate, VolumeId, VolumeRequest,
+    Abort, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, RequestId, Shard, Shared, TaskTable, Time,
+    View, ViewUpdate, VolumeId, VolumeRequest,
 };
 
 use crate::job::{FusedHalf, Job};
@@ -22,7 +22,7 @@ use crate::queue_message::{CommandFailure, QueueReport};
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, QueueKey, Step};
-use crate::task::{CountedAs, Ending, Phase, Task, Tasks};
+use crate::task::{CountedAs, Ending, Phase, Task};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct ExecContext {
     pub(crate) shard: Shard,
     pub(crate) volumes: ByVolume<Volume>,
     pub(crate) queues: Queues,
-    pub(crate) tasks: Tasks,
+    pub(crate) tasks: TaskTable<Task>,
     pub(crate) steps: VecDeque<Step>,
     /// When the current call came.
     pub(crate) now: Time,
@@ -62,7 +62,7 @@ impl ExecContext {
             shard,
             volumes: ByVolume::default(),
             queues: Queues::default(),
-            tasks: Tasks::default(),
+            tasks: TaskTable::default(),
             steps: VecDeque::new(),
             now: Time(0),
             pool: None,
@@ -92,7 +92,7 @@ impl ExecContext {
         self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
     }
 
-    /// The volume's home has answered a command's [`Step::VolumeRequest`].
+    /// The volume's home has answered a command's `Step::VolumeRequest`.
     pub(crate) fn answered(&mut self, slot: u32, result: Result<(), Refusal>) {
         match (self.tasks.get(slot).ending, result) {
             (Ending::No, Ok(())) => self.complete(slot, Completion::SUCCESS),
@@ -180,7 +180,7 @@ impl ExecContext {
         let Some(queue) = self.queues.find(key) else { return Vec::new() };
         let mut found: Vec<(u32, CommandKey)> = queue
             .slots()
-            .filter_map(|slot| Some((slot, self.tasks.holds(slot)?)))
+            .filter_map(|slot| Some((slot, self.tasks.find(slot)?)))
             .filter(|(_, task)| task.key.queue == key && which(task))
             .map(|(slot, task)| (slot, task.key))
             .collect();
@@ -296,7 +296,7 @@ impl ExecContext {
         }
         self.remove(slot);
         let completion = status::delayed(completion, || self.queues.get(command.queue).spec.delays_retries);
-        self.steps.push_back(Step::Respond { command, completion });
+        self.steps.push_back(Step::Respond { command, reply: completion });
         if self.queues.get(command.queue).closing {
             self.forget_if_done(command.queue);
         }
@@ -309,7 +309,7 @@ impl ExecContext {
         self.queues.get_mut(command.queue).fail(failure);
         let completion =
             status::delayed(status.into(), || self.queues.get(command.queue).spec.delays_retries);
-        self.steps.push_back(Step::Respond { command, completion });
+        self.steps.push_back(Step::Respond { command, reply: completion });
     }
 
     /// Asks the host for all of a command's payload: `len` bytes.
@@ -327,8 +327,8 @@ impl ExecContext {
         if task.read_only && op.is_write() {
             return self.complete(slot, status::refused(Refusal::ReadOnly).into());
         }
-        let (volume, to_host) = (task.volume, task.job.reads_for_host());
-        self.submit_on(slot, volume, op, payload, want, to_host);
+        let (volume, to_peer) = (task.volume, task.job.reads_for_host());
+        self.submit_on(slot, volume, op, payload, want, to_peer);
     }
 
     /// Starts an operation for a command on any volume.
@@ -340,13 +340,13 @@ impl ExecContext {
         op: Op,
         payload: Payload,
         want: u32,
-        to_host: bool,
+        to_peer: bool,
     ) {
         let id = self.tasks.io_id(slot);
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::Io;
         let io = Io { id, epoch: Epoch::default(), op, payload };
-        self.steps.push_back(Step::Io { command: task.key, volume, io, want, to_host });
+        self.steps.push_back(Step::Io { command: task.key, volume, io, want, to_peer });
     }
 
     /// Asks the home of a command's volume.

@@ -44,7 +44,7 @@ impl Server {
         self.context.count_fast_path(queue, what);
     }
 
-    /// Payload that a [`Step::Receive`] asked for is here, all of it.
+    /// Payload that a `Step::Receive` asked for is here, all of it.
     #[inline]
     pub fn data(&mut self, cx: &mut Cx<'_>, key: CommandKey, _at: u32, data: Sg) {
         self.context.now = cx.now;
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// There may be memory for the answer of a command, for which [`Step::AwaitMemory`] asked; if there is not,
+    /// There may be memory for the answer of a command, for which `Step::AwaitMemory` asked; if there is not,
     /// it asks again.
     pub fn retry(&mut self, cx: &mut Cx<'_>, key: CommandKey) {
         self.context.now = cx.now;
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// The volume's home has answered a [`Step::VolumeRequest`].
+    /// The volume's home has answered a `Step::VolumeRequest`.
     pub fn answered(&mut self, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
         self.context.now = cx.now;
         let Some(slot) = self.context.tasks.find_io(IoId(id.0)) else {
@@ -85,7 +85,7 @@ impl Server {
         self.context.answered(slot, result);
     }
 
-    /// A command must end without an answer; [`Step::Retire`] follows.
+    /// A command must end without an answer; `Step::Retire` follows.
     pub fn abort(&mut self, key: CommandKey) {
         match self.context.find(key) {
             Some(slot) => self.context.stop_all(&[(slot, key)], Ending::Silent),

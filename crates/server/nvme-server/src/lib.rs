@@ -4,7 +4,7 @@
 //! queues live where they are placed, and exchange messages with it that the caller carries from shard to
 //! shard. Commands arrive by `start`, payload by `data`, completed operations by `done`, answers of a
 //! volume's home by `answered`. The server's requests leave as [`Step`]s, in order. Each command gets exactly
-//! one of [`Step::Respond`] and [`Step::Retire`], except on the fast path: there the caller answers, and reports
+//! one of `Step::Respond` and `Step::Retire`, except on the fast path: there the caller answers, and reports
 //! it by [`Server::count_fast_path`].
 //!
 //! A namespace *is* a volume: through any subsystem and protocol its reservations, blocks and identity are
@@ -54,4 +54,4 @@ pub use spec::{
     ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity, IoQueueConnect,
     KeepAliveLimits, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
-pub use step::{CommandKey, ComputeId, ControllerEnd, ControllerList, QueueKey, Step};
+pub use step::{CommandKey, ComputeId, ControllerEnd, ControllerList, ControllerStep, QueueKey, Step};

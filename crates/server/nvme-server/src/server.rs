@@ -96,7 +96,7 @@ impl Server {
         self.context.give_up(spec);
     }
 
-    /// Ends a queue: all its commands end by [`Step::Retire`], and with the last of them its key.
+    /// Ends a queue: all its commands end by `Step::Retire`, and with the last of them its key.
     /// Does nothing if it is ending.
     pub fn close_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         self.context.now = cx.now;

@@ -1,90 +1,18 @@
 //! Requests of the server to its caller, as values.
 
-use buf::{Class, Sg};
 use nvme::auth::DhComputation;
 use nvme::{Completion, Nqn};
-use volume::{Io, IoId, RequestId, Shard, VolumeId, VolumeRequest};
+use volume::{CommandStep, Shard};
 
 pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
 
 /// Something for the caller to do.
+pub type Step = CommandStep<CommandKey, Completion, ControllerStep>;
+
+/// What is to be done for controllers and queues.
 #[derive(Debug)]
-pub enum Step {
-    /// Let the host send `len` bytes of the command's payload, from `at` on; `Server::data` follows.
-    /// Void once the command has ended, by [`Step::Respond`] too: who keeps it while there is no
-    /// memory drops it then.
-    Receive {
-        /// The command.
-        command: CommandKey,
-        /// Offset in its data.
-        at: u32,
-        /// Bytes; never 0.
-        len: u32,
-    },
-    /// The command's answer found no memory: call `Server::retry` once there are `len` bytes of this
-    /// class. Void once the command has ended, as [`Step::Receive`].
-    AwaitMemory {
-        /// The command.
-        command: CommandKey,
-        /// Of which class.
-        class: Class,
-        /// Bytes; never 0.
-        len: u32,
-    },
-    /// Send these bytes.
-    Send {
-        /// The command.
-        command: CommandKey,
-        /// Offset in its data.
-        at: u32,
-        /// The bytes.
-        data: Sg,
-    },
-    /// Answer the command; it has ended.
-    Respond {
-        /// The command.
-        command: CommandKey,
-        /// How.
-        completion: Completion,
-    },
-    /// The command has ended without an answer.
-    Retire {
-        /// The command.
-        command: CommandKey,
-    },
-    /// Give this to the volume's gate; `Server::done` follows.
-    Io {
-        /// The command that it is for.
-        command: CommandKey,
-        /// The volume.
-        volume: VolumeId,
-        /// The operation.
-        io: Io,
-        /// Bytes of memory to be attached to `io` as `Payload::In` first; 0 if none.
-        want: u32,
-        /// Whether the bytes that it reads are for the host, so that they count against what may
-        /// be on its way there.
-        to_host: bool,
-    },
-    /// Ask that the operation end early; it still ends by `done`.
-    Cancel {
-        /// The command that it is for.
-        command: CommandKey,
-        /// The volume.
-        volume: VolumeId,
-        /// The operation.
-        io: IoId,
-    },
-    /// Ask the volume's home; `Server::answered` follows.
-    VolumeRequest {
-        /// The volume.
-        volume: VolumeId,
-        /// The server's number for the ask.
-        id: RequestId,
-        /// What.
-        request: VolumeRequest,
-    },
+pub enum ControllerStep {
     /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
     /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.
     ListControllers {

@@ -10,15 +10,15 @@ use scsi::Command;
 use scsi::cdb::PrOutAction;
 use scsi::copy::CopyState;
 use scsi::sense::Sense;
-use volume::{ByVolume, Io, Op, Refusal, RequestId, Shard, VolumeId, VolumeRequest};
+use volume::{ByVolume, Io, Op, Refusal, RequestId, Shard, TaskTable, VolumeId, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
 use crate::functions::Functions;
 use crate::nexus::{LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
 use crate::status;
-use crate::step::{NexusKey, Reply, ServerStep, TaskKey};
-use crate::task::{Ending, Phase, Task, Tasks};
+use crate::step::{NexusKey, Reply, Step, TaskKey};
+use crate::task::{Ending, Phase, Task};
 use crate::unit::Unit;
 
 /// What executing a command may use.
@@ -27,8 +27,8 @@ pub(crate) struct ExecContext {
     pub(crate) shard: Shard,
     pub(crate) units: ByVolume<Unit>,
     pub(crate) nexuses: Vec<Option<NexusState>>,
-    pub(crate) tasks: Tasks,
-    pub(crate) steps: VecDeque<ServerStep>,
+    pub(crate) tasks: TaskTable<Task>,
+    pub(crate) steps: VecDeque<Step>,
     pub(crate) functions: Functions,
     /// Copies that run.
     pub(crate) copies: u8,
@@ -44,7 +44,7 @@ impl ExecContext {
             shard,
             units: ByVolume::default(),
             nexuses: Vec::new(),
-            tasks: Tasks::default(),
+            tasks: TaskTable::default(),
             steps: VecDeque::new(),
             functions: Functions::default(),
             copies: 0,
@@ -108,7 +108,7 @@ impl ExecContext {
 
     /// A task of the server's own is over.
     pub(crate) fn close_own(&mut self, slot: u32) -> AfterOperation {
-        let own = self.tasks.remove(slot);
+        let own = self.tasks.take(slot);
         self.close_internal_nexus(own.key.nexus);
         own.job
     }
@@ -181,13 +181,13 @@ impl ExecContext {
     /// Ends a task without one.
     pub(crate) fn retire(&mut self, slot: u32) {
         let task = self.remove(slot);
-        self.steps.push_back(ServerStep::Retire { task: task.key });
+        self.steps.push_back(Step::Retire { command: task.key });
         self.functions.task_ended(task.key, &mut self.steps);
     }
 
     pub(crate) fn remove(&mut self, slot: u32) -> Task {
         self.forget_copy(slot);
-        let task = self.tasks.remove(slot);
+        let task = self.tasks.take(slot);
         let state = self.nexuses.get_mut(task.key.nexus.0 as usize).and_then(Option::as_mut);
         if let Some(LunState { order, .. }) = state.and_then(|state| state.lun(task.lun, task.serial)) {
             order.leave(slot, task.attribute);
@@ -199,7 +199,7 @@ impl ExecContext {
     }
 
     pub(crate) fn answer(&mut self, task: TaskKey, reply: Reply) {
-        self.steps.push_back(ServerStep::Respond { task, reply });
+        self.steps.push_back(Step::Respond { command: task, reply });
     }
 
     /// Ends a task with CHECK CONDITION.
@@ -216,7 +216,7 @@ impl ExecContext {
     pub(crate) fn receive(&mut self, slot: u32, len: u32) {
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::Data;
-        self.steps.push_back(ServerStep::Receive { task: task.key, at: 0, len });
+        self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
     }
 
     /// Starts an operation for a task on its own volume.
@@ -244,7 +244,8 @@ impl ExecContext {
         task.phase = Phase::Io;
         task.io_volume = volume;
         let epoch = self.unit(volume).map_or_else(Default::default, |unit| unit.view.epoch);
-        self.steps.push_back(ServerStep::Io { task: name, volume, io: Io { id, epoch, op, payload }, want });
+        let (to_peer, io) = (matches!(op, Op::Read(_)), Io { id, epoch, op, payload });
+        self.steps.push_back(Step::Io { command: name, volume, io, want, to_peer });
     }
 
     /// Asks the home of a task's volume. Who may only read changes nothing for others.
@@ -255,7 +256,7 @@ impl ExecContext {
         let id = RequestId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
         task.phase = Phase::VolumeRequest;
-        self.steps.push_back(ServerStep::VolumeRequest { volume: task.volume, id, request });
+        self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, request });
     }
 
     /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use volume::{Issuer, RequestId, VolumeId, VolumeRequest};
 
-use crate::step::{ManagementOutcome, NexusKey, ServerStep, TaskKey};
+use crate::step::{ManagementEnd, ManagementOutcome, NexusKey, Step, TaskKey};
 
 /// Requests of functions have numbers from here on; those of tasks are below.
 const FUNCTION: u64 = 1 << 61;
@@ -36,7 +36,7 @@ impl Functions {
         function: TaskKey,
         affected: Vec<TaskKey>,
         requests: &[(VolumeId, VolumeRequest)],
-        steps: &mut VecDeque<ServerStep>,
+        steps: &mut VecDeque<Step>,
     ) {
         let mut pending = PendingFunction {
             function,
@@ -48,13 +48,13 @@ impl Functions {
             self.asked += 1;
             let id = RequestId::of(Issuer::Scsi, FUNCTION | self.asked);
             pending.requests.push((id, *volume));
-            steps.push_back(ServerStep::VolumeRequest { volume: *volume, id, request: request.clone() });
+            steps.push_back(Step::VolumeRequest { volume: *volume, id, request: request.clone() });
         }
         self.pending.push(pending);
     }
 
     /// A task has ended: functions that waited for it may be answered.
-    pub(crate) fn task_ended(&mut self, task: TaskKey, steps: &mut VecDeque<ServerStep>) {
+    pub(crate) fn task_ended(&mut self, task: TaskKey, steps: &mut VecDeque<Step>) {
         if self.pending.is_empty() {
             return;
         }
@@ -81,11 +81,14 @@ impl Functions {
     }
 
     /// Answers the functions that wait for nothing more.
-    pub(crate) fn answer(&mut self, steps: &mut VecDeque<ServerStep>) {
+    pub(crate) fn answer(&mut self, steps: &mut VecDeque<Step>) {
         self.pending.retain(|pending| {
             let waits = !pending.affected.is_empty() || !pending.requests.is_empty();
             if !waits {
-                steps.push_back(ServerStep::Managed { task: pending.function, outcome: pending.outcome });
+                steps.push_back(Step::Other(ManagementEnd {
+                    task: pending.function,
+                    outcome: pending.outcome,
+                }));
             }
             waits
         });

@@ -3,8 +3,8 @@
 //! One [`Server`] lives on each shard and serves every I_T nexus of that shard. It is independent of the
 //! transport: tasks arrive by [`Server::start`], payload by [`Server::data`], completed operations by
 //! [`Server::done`] and answers of the volume's home by [`Server::answered`]. Its requests leave as
-//! [`ServerStep`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
-//! gets exactly one of [`ServerStep::Respond`], [`ServerStep::Retire`] or [`ServerStep::Managed`] for it.
+//! [`Step`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
+//! gets exactly one of `Step::Respond`, `Step::Retire` or [`ManagementEnd`] for it.
 //!
 //! A logical unit *is* a volume: through any target and LUN its reservations, blocks and identity are the
 //! same. Unit attentions are kept per nexus and logical unit.
@@ -44,6 +44,6 @@ pub use attention::Attentions;
 pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
 pub use order::TaskAttribute;
 pub use server::Server;
-pub use step::{Management, ManagementOutcome, NexusKey, Reply, ServerStep, TaskKey};
+pub use step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
 pub use task::Arrived;
 pub use unit::UnitSpec;

@@ -15,12 +15,12 @@ use crate::exec;
 use crate::nexus::LunEntry;
 use crate::server::Server;
 use crate::status;
-use crate::step::{Management, ManagementOutcome, NexusKey, ServerStep, TaskKey};
+use crate::step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Step, TaskKey};
 use crate::task::{Ending, Phase, Task};
 use crate::unit::Unit;
 
 impl Server {
-    /// A task management function has come; [`ServerStep::Managed`] follows.
+    /// A task management function has come; [`ManagementEnd`](crate::ManagementEnd) follows.
     pub fn manage(&mut self, key: TaskKey, what: Management) {
         let nexus = key.nexus;
         match what {
@@ -92,7 +92,7 @@ impl Server {
     }
 
     fn managed(&mut self, task: TaskKey, outcome: ManagementOutcome) {
-        self.context.steps.push_back(ServerStep::Managed { task, outcome });
+        self.context.steps.push_back(Step::Other(ManagementEnd { task, outcome }));
     }
 
     fn live(&self, nexus: NexusKey, tag: Option<u64>) -> Option<u32> {
@@ -108,7 +108,7 @@ impl Server {
         volumes
     }
 
-    /// The volume's home has answered a [`ServerStep::VolumeRequest`].
+    /// The volume's home has answered a `Step::VolumeRequest`.
     pub fn answered(&mut self, _cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
         match self.context.tasks.find_io(IoId(id.0)) {
             Some(slot) if self.context.tasks.get(slot).ending == Ending::No => {

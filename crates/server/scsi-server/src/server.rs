@@ -14,7 +14,7 @@ use crate::context::ExecContext;
 use crate::exec;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
-use crate::step::{NexusKey, Reply, ServerStep, TaskKey};
+use crate::step::{NexusKey, Reply, Step, TaskKey};
 use crate::task::{Arrived, Ending, Phase, Task};
 use crate::unit::{Unit, UnitSpec};
 
@@ -46,7 +46,7 @@ impl Server {
 
     /// What to do next.
     #[must_use]
-    pub fn poll_step(&mut self) -> Option<ServerStep> {
+    pub fn poll_step(&mut self) -> Option<Step> {
         self.context.steps.pop_front()
     }
 
@@ -136,7 +136,7 @@ impl Server {
         })
     }
 
-    /// Payload that a [`ServerStep::Receive`] asked for is here.
+    /// Payload that a `Step::Receive` asked for is here.
     pub fn data(&mut self, _cx: &mut Cx<'_>, key: TaskKey, _at: u32, data: Sg) {
         let Some(slot) = self.context.find(key) else { return };
         if self.context.tasks.get(slot).phase == Phase::Data {
@@ -156,14 +156,14 @@ impl Server {
         self.start_ready();
     }
 
-    /// A task must end without an answer; [`ServerStep::Retire`] follows.
+    /// A task must end without an answer; `Step::Retire` follows.
     pub fn abort(&mut self, key: TaskKey) {
         match self.context.find(key) {
             Some(slot) => self.stop_all(&[(slot, key)], Ending::Silent),
             None => {
                 // A task management function, or a task that was answered in this very turn.
                 self.context.functions.forget(key);
-                self.context.steps.push_back(ServerStep::Retire { task: key });
+                self.context.steps.push_back(Step::Retire { command: key });
             }
         }
         self.start_ready();
@@ -193,13 +193,13 @@ impl Server {
                 Phase::Queued | Phase::Data | Phase::Sanitize => self.end(slot),
                 Phase::Io => {
                     let io = self.context.tasks.io_id(slot);
-                    self.context.steps.push_back(ServerStep::Cancel { task: key, volume, io });
+                    self.context.steps.push_back(Step::Cancel { command: key, volume, io });
                 }
                 Phase::VolumeRequest if task.is_own() => {}
                 Phase::VolumeRequest => {
                     // Its answer still comes, and ends the task.
                     let (id, volume) = (RequestId(self.context.tasks.io_id(slot).0), task.volume);
-                    self.context.steps.push_back(ServerStep::VolumeRequest {
+                    self.context.steps.push_back(Step::VolumeRequest {
                         volume,
                         id,
                         request: VolumeRequest::Withdraw,

@@ -1,9 +1,8 @@
 //! Requests of the device server to its caller, as values.
 
-use buf::Sg;
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{Io, IoId, RequestId, VolumeId, VolumeRequest};
+use volume::CommandStep;
 
 /// Names an I_T nexus of this shard's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,77 +38,18 @@ pub struct Reply {
     pub transferred: u64,
 }
 
-/// Something for the caller to do.
-#[derive(Debug)]
-pub enum ServerStep {
-    /// Let the peer send `len` bytes of the task's payload, from `at` on; [`Server::data`](crate::Server::data) follows.
-    Receive {
-        /// The task.
-        task: TaskKey,
-        /// Offset in the task's data.
-        at: u32,
-        /// Bytes; never 0.
-        len: u32,
-    },
-    /// Send these bytes.
-    Send {
-        /// The task.
-        task: TaskKey,
-        /// Offset in the task's data.
-        at: u32,
-        /// The bytes.
-        data: Sg,
-    },
-    /// Answer the task; it has ended.
-    Respond {
-        /// The task.
-        task: TaskKey,
-        /// How.
-        reply: Reply,
-    },
-    /// The task has ended without an answer.
-    Retire {
-        /// The task.
-        task: TaskKey,
-    },
-    /// Give this to the volume's gate; [`Server::done`](crate::Server::done) follows.
-    Io {
-        /// The task that it is for. Where the bytes are for no initiator (a copy), or where the
-        /// operation outlives the nexus that asked (a sanitize), it names a nexus of the server's
-        /// own, whose identity and rights [`Server::nexus`](crate::Server::nexus) gives all the same.
-        task: TaskKey,
-        /// The volume.
-        volume: VolumeId,
-        /// The operation.
-        io: Io,
-        /// Bytes of memory to be attached to `io` as [`Payload::In`](volume::Payload) first; 0 if none.
-        want: u32,
-    },
-    /// Ask that the operation end early; it still ends by `done`.
-    Cancel {
-        /// The task that it is for.
-        task: TaskKey,
-        /// The volume.
-        volume: VolumeId,
-        /// The operation.
-        io: IoId,
-    },
-    /// Ask the volume's home; [`Server::answered`](crate::Server::answered) follows.
-    VolumeRequest {
-        /// The volume.
-        volume: VolumeId,
-        /// The server's number for the ask.
-        id: RequestId,
-        /// What.
-        request: VolumeRequest,
-    },
-    /// A task management function has ended; all tasks that it affected ended before.
-    Managed {
-        /// The function's own task.
-        task: TaskKey,
-        /// How.
-        outcome: ManagementOutcome,
-    },
+/// Something for the caller to do. [`CommandStep::Io`] names a nexus of the server's own where the bytes are for no
+/// initiator (a copy), or where the operation outlives the nexus that asked (a sanitize);
+/// [`Server::nexus`](crate::Server::nexus) gives its identity and rights all the same.
+pub type Step = CommandStep<TaskKey, Reply, ManagementEnd>;
+
+/// A task management function has ended; all tasks that it affected ended before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagementEnd {
+    /// The function's own task.
+    pub task: TaskKey,
+    /// How.
+    pub outcome: ManagementOutcome,
 }
 
 /// Task management functions (SAM-5 §7), as the device server sees them. A logical unit is given

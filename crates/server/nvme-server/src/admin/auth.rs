@@ -2,7 +2,7 @@
 //! meanwhile.
 //!
 //! Invariant: a queue whose host has not authenticated serves Authentication Send and Receive, one at a time,
-//! and nothing else. Long computations leave by [`Step::Compute`] and come back by [`Server::computed`],
+//! and nothing else. Long computations leave by [`ControllerStep::Compute`] and come back by [`Server::computed`],
 //! under a number that no other computation of this shard has.
 
 use buf::{Cx, Sg};
@@ -16,7 +16,7 @@ use crate::authentication::{AuthWait, QueueAuthentication};
 use crate::controller::TimerOf;
 use crate::queue_message::{CommandFailure, ControllerEvent};
 use crate::server::Server;
-use crate::step::{CommandKey, ComputeId, ControllerEnd, QueueKey, Step};
+use crate::step::{CommandKey, ComputeId, ControllerEnd, ControllerStep, QueueKey, Step};
 
 /// A message is given with zeroes behind it up to the room there is, since a host may count bytes; up to
 /// this much, which no message reaches.
@@ -75,7 +75,7 @@ impl Server {
                 CommandFailure { at: self.context.now, cid, status: completion.status, lba: 0, nsid: 0 };
             self.note_failure(command.queue, failure);
         }
-        self.context.steps.push_back(Step::Respond { command, completion });
+        self.context.steps.push_back(Step::Respond { command, reply: completion });
     }
 
     fn authenticate(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
@@ -180,7 +180,7 @@ impl Server {
         true
     }
 
-    /// What [`Step::Compute`] gave out is done.
+    /// What [`ControllerStep::Compute`](crate::ControllerStep::Compute) gave out is done.
     pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: DhResult) {
         self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
@@ -194,7 +194,7 @@ impl Server {
         self.proceed(key, cid, progress);
     }
 
-    /// What [`Step::Compute`] gave out is not done, since too much else waits: the queue ends, and its host may
+    /// What [`ControllerStep::Compute`](crate::ControllerStep::Compute) gave out is not done, since too much else waits: the queue ends, and its host may
     /// come again.
     pub fn not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
         self.context.now = cx.now;
@@ -229,7 +229,11 @@ impl Server {
                     guard.waiting = Some((key, cid, AuthWait::Work(id)));
                     guard.cost = true;
                 }
-                self.context.steps.push_back(Step::Compute { queue: key.queue, id, work });
+                self.context.steps.push_back(Step::Other(ControllerStep::Compute {
+                    queue: key.queue,
+                    id,
+                    work,
+                }));
             }
             ControllerProgress::Authenticated => {
                 self.answer_authentication(key, cid, Completion::SUCCESS);
@@ -251,7 +255,7 @@ impl Server {
             guard.proven = true;
         }
         self.arm_queue(key);
-        self.context.steps.push_back(Step::HostAuthenticated { queue: key });
+        self.context.steps.push_back(Step::Other(ControllerStep::HostAuthenticated { queue: key }));
         if self.context.queues.get(key).spec.qid != 0 {
             self.context.send_to_controller(key, ControllerEvent::Proven);
         }
@@ -268,7 +272,7 @@ impl Server {
             return self.controllers.end_association(&mut self.context.steps, spec.cntlid, why);
         }
         if !std::mem::replace(&mut self.context.queues.get_mut(key).end_requested, true) {
-            self.context.steps.push_back(Step::EndQueue { queue: key });
+            self.context.steps.push_back(Step::Other(ControllerStep::EndQueue { queue: key }));
         }
     }
 
@@ -297,7 +301,7 @@ impl Server {
         // Who lets powers be computed and goes has failed as much as who sends a wrong answer; else it would be
         // the cheaper way to keep us busy.
         if machine.state() == AuthState::Failed || (cost && !proven) {
-            self.context.steps.push_back(Step::AuthenticationFailed { queue: key });
+            self.context.steps.push_back(Step::Other(ControllerStep::AuthenticationFailed { queue: key }));
         }
         if let Some((command, _, on)) = waiting {
             if let AuthWait::Work(id) = on {
@@ -311,7 +315,7 @@ impl Server {
     /// What was to be computed is of no use any more.
     fn forget(&mut self, id: ComputeId) {
         if self.computing.remove(&id).is_some() {
-            self.context.steps.push_back(Step::CancelCompute { id });
+            self.context.steps.push_back(Step::Other(ControllerStep::CancelCompute { id }));
         }
     }
 

@@ -12,7 +12,7 @@ use nvme::identify::{self, Cns, Identify};
 use super::{AdminOutcome, conclude, has_memory, wait_for_memory};
 use crate::controller::{AdminWait, WaitingCommand};
 use crate::server::Server;
-use crate::step::{CommandKey, ControllerList, Step};
+use crate::step::{CommandKey, ControllerList, ControllerStep, Step};
 
 /// Whether a list of controllers is asked for.
 pub(super) fn is_asked(identify: Identify) -> bool {
@@ -44,7 +44,7 @@ pub(super) fn call(
     if let Some(controller) = server.controllers.find_mut(cntlid) {
         controller.waiting.push(WaitingCommand { key, cid, on });
     }
-    server.context.steps.push_back(Step::ListControllers { id, of });
+    server.context.steps.push_back(Step::Other(ControllerStep::ListControllers { id, of }));
     Ok(AdminOutcome::Later)
 }
 
@@ -61,7 +61,7 @@ impl Server {
         asked.map(|one| one.spec.cntlid).collect()
     }
 
-    /// One of so many shards has said which controllers it has ([`Step::ListControllers`]).
+    /// One of so many shards has said which controllers it has ([`ControllerStep::ListControllers`](crate::ControllerStep::ListControllers)).
     pub fn handle_controllers(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
         let is_meant =
             |on: &AdminWait| matches!(on, AdminWait::ControllerList { id: asked, .. } if *asked == id);

@@ -18,7 +18,7 @@ use crate::controller::events::EventKind;
 use crate::controller::{AdminWait, Controller, WaitingCommand};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
-use crate::step::{CommandKey, Step};
+use crate::step::{CommandKey, ControllerStep, Step};
 
 /// The pages of a controller with namespaces.
 const PAGES: &[Lid] = &[
@@ -86,7 +86,12 @@ fn request(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogP
         event: ControllerEvent::RequestReport { ticket },
     };
     open.iter()
-        .map(|member| Step::QueueMessage { to: member.shard, message: message(member.queue_slot) })
+        .map(|member| {
+            Step::Other(ControllerStep::QueueMessage {
+                to: member.shard,
+                message: message(member.queue_slot),
+            })
+        })
         .collect()
 }
 

@@ -178,7 +178,7 @@ pub(crate) fn conclude(
         );
     }
     let completion = status::delayed(completion, || server.delays_retries(command.queue));
-    server.context.steps.push_back(Step::Respond { command, completion });
+    server.context.steps.push_back(Step::Respond { command, reply: completion });
 }
 
 /// Bytes in memory that can be sent.

@@ -3,7 +3,7 @@
 use super::ExecContext;
 use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};
 use crate::spec::QueueSpec;
-use crate::step::{QueueKey, Step};
+use crate::step::{ControllerStep, QueueKey, Step};
 
 impl ExecContext {
     /// A controller has said something to a queue of this shard.
@@ -39,16 +39,16 @@ impl ExecContext {
     /// Says something to the controller of a queue.
     pub(crate) fn send_to_controller(&mut self, key: QueueKey, event: ControllerEvent) {
         let QueueSpec { cntlid, association, queue_slot, home, .. } = self.queues.get(key).spec;
-        self.steps.push_back(Step::QueueMessage {
+        self.steps.push_back(Step::Other(ControllerStep::QueueMessage {
             to: home,
             message: QueueMessage { cntlid, association, queue_slot, event },
-        });
+        }));
     }
 
     fn end_requested_by_controller(&mut self, key: QueueKey) {
         let queue = self.queues.get_mut(key);
         if !queue.closing && !std::mem::replace(&mut queue.ended, true) {
-            self.steps.push_back(Step::EndQueue { queue: key });
+            self.steps.push_back(Step::Other(ControllerStep::EndQueue { queue: key }));
         }
     }
 
@@ -80,7 +80,7 @@ impl ExecContext {
             queue_slot: spec.queue_slot,
             event,
         };
-        self.steps.push_back(Step::QueueMessage { to: spec.home, message });
+        self.steps.push_back(Step::Other(ControllerStep::QueueMessage { to: spec.home, message }));
     }
 
     /// On the queue's shard: the command ends, and then its controller is told.

@@ -8,7 +8,7 @@ use nvme::{Completion, Status};
 
 use super::{AdminWait, Controller, WaitingCommand};
 use crate::queue_message::{ControllerEvent, QueueMessage};
-use crate::step::{CommandKey, Step};
+use crate::step::{CommandKey, ControllerStep, Step};
 
 /// How many aborts wait at a time (ACL + 1).
 pub(crate) const ABORTS_MAX: usize = 8;
@@ -35,7 +35,7 @@ impl Controller {
             let done = aborted.is_some();
             if let Some(waiting) = aborted {
                 let completion = Status::ABORT_REQUESTED.into();
-                steps.push_back(Step::Respond { command: waiting.key, completion });
+                steps.push_back(Step::Respond { command: waiting.key, reply: completion });
             }
             return Ok(Some(answer(done)));
         }
@@ -54,7 +54,7 @@ impl Controller {
             queue_slot,
             event: ControllerEvent::Abort { cid: victim, ticket },
         };
-        steps.push_back(Step::QueueMessage { to, message });
+        steps.push_back(Step::Other(ControllerStep::QueueMessage { to, message }));
         Ok(None)
     }
 
@@ -63,7 +63,7 @@ impl Controller {
         let asked = |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Abort { ticket: asked } if asked == ticket);
         if let Some(at) = self.waiting.iter().position(asked) {
             let command = self.waiting.remove(at).key;
-            steps.push_back(Step::Respond { command, completion: answer(aborted) });
+            steps.push_back(Step::Respond { command, reply: answer(aborted) });
         }
     }
 

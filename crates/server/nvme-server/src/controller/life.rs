@@ -22,7 +22,7 @@ use nvme::property::{Configuration, Shutdown};
 use super::{Controller, Controllers, TimerOf};
 use crate::queue_message::{ControllerEvent, QueueMessage};
 use crate::server::Server;
-use crate::step::{ControllerEnd, QueueKey, Step};
+use crate::step::{ControllerEnd, ControllerStep, QueueKey, Step};
 
 /// How long after the loss of an I/O queue its host may still reset or shut down in good order.
 pub(super) const LOST_GRACE: Duration = Duration::from_secs(5);
@@ -76,14 +76,16 @@ impl Controller {
     /// Messages that end all I/O queues that have not been told.
     fn end_members(&mut self, steps: &mut impl Extend<Step>) {
         let (cntlid, association) = (self.spec.cntlid, self.association);
-        steps.extend(self.members.iter().map(|member| Step::QueueMessage {
-            to: member.shard,
-            message: QueueMessage {
-                cntlid,
-                association,
-                queue_slot: member.queue_slot,
-                event: ControllerEvent::End,
-            },
+        steps.extend(self.members.iter().map(|member| {
+            Step::Other(ControllerStep::QueueMessage {
+                to: member.shard,
+                message: QueueMessage {
+                    cntlid,
+                    association,
+                    queue_slot: member.queue_slot,
+                    event: ControllerEvent::End,
+                },
+            })
         }));
     }
 }
@@ -121,7 +123,7 @@ impl Controllers {
             let waiting = std::mem::take(&mut controller.waiting);
             for waiting in waiting {
                 let completion = Status::ABORTED_SQ_DELETION.into();
-                steps.push_back(Step::Respond { command: waiting.key, completion });
+                steps.push_back(Step::Respond { command: waiting.key, reply: completion });
             }
             if stops {
                 controller.forget();
@@ -150,7 +152,7 @@ impl Controllers {
             let armed = controller.armed;
             self.rearm(TimerOf::Controller(cntlid), armed, None);
             self.here.remove(&cntlid);
-            steps.push_back(Step::ControllerGone { cntlid, why });
+            steps.push_back(Step::Other(ControllerStep::ControllerGone { cntlid, why }));
         }
     }
 
@@ -165,7 +167,7 @@ impl Controllers {
         (controller.keep_alive_timeout, controller.lost) = (None, None);
         controller.end_members(steps);
         if !controller.admin_gone {
-            steps.push_back(Step::EndQueue { queue: controller.admin });
+            steps.push_back(Step::Other(ControllerStep::EndQueue { queue: controller.admin }));
         }
         self.arm(cntlid);
         self.end_if_queues_gone(steps, cntlid);
@@ -203,7 +205,7 @@ impl Controllers {
 
 impl Server {
     /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
-    /// [`Step::EndQueue`]s and, in the end, [`Step::ControllerGone`] follow.
+    /// [`ControllerStep::EndQueue`](crate::ControllerStep::EndQueue)s and, in the end, [`ControllerStep::ControllerGone`](crate::ControllerStep::ControllerGone) follow.
     pub fn end_controller(&mut self, cntlid: u16) {
         self.controllers.end_association(&mut self.context.steps, cntlid, ControllerEnd::Removed);
     }

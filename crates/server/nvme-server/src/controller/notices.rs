@@ -158,7 +158,7 @@ impl Controllers {
             let Some(event) = controller.events.next() else { return };
             let command = controller.waiting.remove(at).key;
             let completion = Completion { result: event.dword().into(), ..Completion::SUCCESS };
-            steps.push_back(Step::Respond { command, completion });
+            steps.push_back(Step::Respond { command, reply: completion });
         }
     }
 }

@@ -25,7 +25,7 @@ impl Server {
     ///
     /// # Panics
     /// If there is a controller of this number here: a number is given again only after
-    /// [`Step::ControllerGone`](crate::Step::ControllerGone). If the keep-alive timeout is none that is
+    /// [`ControllerStep::ControllerGone`](crate::ControllerStep::ControllerGone). If the keep-alive timeout is none that is
     /// granted ([`KeepAliveLimits::granted`](crate::KeepAliveLimits::granted)).
     pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
         self.controllers.associations += 1;

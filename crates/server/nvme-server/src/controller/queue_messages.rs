@@ -11,7 +11,7 @@ use crate::admin;
 use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};
 use crate::server::Server;
 use crate::spec::{NamespaceEntry, ordered};
-use crate::step::Step;
+use crate::step::{ControllerStep, Step};
 
 impl Server {
     /// A message has come to this shard.
@@ -39,7 +39,7 @@ impl Server {
             if let ControllerEvent::Opened { at } = event {
                 // Its controller ended while it was on its way.
                 let message = QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End };
-                self.context.steps.push_back(Step::QueueMessage { to: at, message });
+                self.context.steps.push_back(Step::Other(ControllerStep::QueueMessage { to: at, message }));
             }
             return;
         };
@@ -54,14 +54,14 @@ impl Server {
                     // Both may have changed while it was on its way.
                     for event in [settings, ControllerEvent::Namespaces(controller.namespaces.clone())] {
                         let message = QueueMessage { cntlid, association, queue_slot, event };
-                        self.context.steps.push_back(Step::QueueMessage { to: at, message });
+                        self.context.steps.push_back(Step::Other(ControllerStep::QueueMessage { to: at, message }));
                     }
                 }
                 if !stays {
                     // The end was told to its shard before it was there.
                     let message =
                         QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End };
-                    self.context.steps.push_back(Step::QueueMessage { to: at, message });
+                    self.context.steps.push_back(Step::Other(ControllerStep::QueueMessage { to: at, message }));
                 }
             }
             ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, queue_slot, lost, *report),
@@ -153,14 +153,16 @@ impl Server {
         }
         controller.namespaces = fresh.clone();
         let (association, admin) = (controller.association, controller.admin);
-        let messages = controller.members.iter().map(|member| Step::QueueMessage {
-            to: member.shard,
-            message: QueueMessage {
-                cntlid,
-                association,
-                queue_slot: member.queue_slot,
-                event: ControllerEvent::Namespaces(fresh.clone()),
-            },
+        let messages = controller.members.iter().map(|member| {
+            Step::Other(ControllerStep::QueueMessage {
+                to: member.shard,
+                message: QueueMessage {
+                    cntlid,
+                    association,
+                    queue_slot: member.queue_slot,
+                    event: ControllerEvent::Namespaces(fresh.clone()),
+                },
+            })
         });
         self.context.steps.extend(messages);
         if !controller.admin_gone {
@@ -196,9 +198,11 @@ impl Controllers {
         {
             member.proven = true;
         }
-        steps.extend(ends.into_iter().map(|(to, queue_slot)| Step::QueueMessage {
-            to,
-            message: QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End },
+        steps.extend(ends.into_iter().map(|(to, queue_slot)| {
+            Step::Other(ControllerStep::QueueMessage {
+                to,
+                message: QueueMessage { cntlid, association, queue_slot, event: ControllerEvent::End },
+            })
         }));
     }
 }
@@ -217,7 +221,12 @@ impl Controller {
         let message = |queue_slot| QueueMessage { cntlid, association, queue_slot, event: event.clone() };
         self.members
             .iter()
-            .map(|member| Step::QueueMessage { to: member.shard, message: message(member.queue_slot) })
+            .map(|member| {
+                Step::Other(ControllerStep::QueueMessage {
+                    to: member.shard,
+                    message: message(member.queue_slot),
+                })
+            })
             .collect()
     }
 

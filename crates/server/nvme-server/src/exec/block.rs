@@ -164,7 +164,7 @@ pub(super) fn write_zeroes(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) ->
 /// Verify. It reads in steps, as Write Zeroes writes.
 pub(super) fn verify(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     if is_on(Failpoint::VerifyBlind) {
-        ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
+        ctx.steps.push_back(Step::Respond { command: key, reply: Completion::SUCCESS });
         return Ok(());
     }
     bare(ctx, key, sqe, Op::Verify(span(Transfer::of(sqe))), false)

@@ -4,7 +4,7 @@ use nvme::fabrics::disconnect_is_valid;
 use nvme::{Completion, FabricsType, Sqe, Status};
 
 use crate::context::ExecContext;
-use crate::step::{CommandKey, Step};
+use crate::step::{CommandKey, ControllerStep, Step};
 
 /// A fabrics command of an I/O queue.
 pub(super) fn on_io_queue(ctx: &mut ExecContext, command: CommandKey, sqe: &Sqe) -> Result<(), Status> {
@@ -15,8 +15,8 @@ pub(super) fn on_io_queue(ctx: &mut ExecContext, command: CommandKey, sqe: &Sqe)
         FabricsType::DISCONNECT => {
             let queue = ctx.queues.get_mut(command.queue);
             queue.ended = true;
-            ctx.steps.push_back(Step::Respond { command, completion: Completion::SUCCESS });
-            ctx.steps.push_back(Step::EndQueue { queue: command.queue });
+            ctx.steps.push_back(Step::Respond { command, reply: Completion::SUCCESS });
+            ctx.steps.push_back(Step::Other(ControllerStep::EndQueue { queue: command.queue }));
             Ok(())
         }
         FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Err(Status::INVALID_QUEUE_TYPE.final_()),

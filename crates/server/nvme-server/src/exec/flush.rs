@@ -32,7 +32,7 @@ fn flush_all(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), St
     let mut rest: Vec<VolumeId> = entries.map(|entry| entry.volume).collect();
     rest.retain(|volume| ctx.volumes.get(*volume).is_some());
     let Some(volume) = rest.pop() else {
-        ctx.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
+        ctx.steps.push_back(Step::Respond { command: key, reply: Completion::SUCCESS });
         return Ok(());
     };
     // It is on no namespace: that one goes does not end it.

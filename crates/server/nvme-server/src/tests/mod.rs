@@ -26,7 +26,7 @@ use volume::{
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
-use crate::{CommandKey, NamespaceEntry, QueueKey, QueueSpec, Server, Step, VolumeInfo};
+use crate::{CommandKey, ControllerStep, NamespaceEntry, QueueKey, QueueSpec, Server, Step, VolumeInfo};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,12 +361,14 @@ impl World {
                 moving.data.resize(end.max(moving.data.len()), 0);
                 data.copy_to(0, &mut moving.data[at as usize..end]);
             }
-            Step::Respond { command, completion } => self.ended(shard, command, End::Completion(completion)),
+            Step::Respond { command, reply: completion } => {
+                self.ended(shard, command, End::Completion(completion))
+            }
             Step::Retire { command } => self.ended(shard, command, End::Retired),
-            Step::Io { command, volume, mut io, want, to_host } => {
+            Step::Io { command, volume, mut io, want, to_peer } => {
                 match &io.op {
-                    volume::Op::Read(span) if to_host => self.to_host += span.blocks,
-                    op => assert!(!to_host, "{op:?} reads nothing"),
+                    volume::Op::Read(span) if to_peer => self.to_host += span.blocks,
+                    op => assert!(!to_peer, "{op:?} reads nothing"),
                 }
                 assert!(io.id.0 >> 63 == 1 && io.id.0 != u64::MAX, "operations bear the server's mark");
                 if want > 0 {
@@ -379,7 +381,7 @@ impl World {
             Step::VolumeRequest { volume, id, request } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             }
-            Step::ListControllers { id, of } => {
+            Step::Other(ControllerStep::ListControllers { id, of }) => {
                 let here: Vec<Vec<u16>> =
                     self.cores.iter().map(|core| core.server.controllers_here(&of)).collect();
                 let shards = here.len() as u16;
@@ -388,20 +390,25 @@ impl World {
                     self.cores[shard].server.handle_controllers(&mut cx, id, shards, &here);
                 }
             }
-            Step::QueueMessage { to, message } if self.linked => {
+            Step::Other(ControllerStep::QueueMessage { to, message }) if self.linked => {
                 self.mail.push_back(Mail::Queue(to, message))
             }
-            Step::EndQueue { queue } if self.linked => {
+            Step::Other(ControllerStep::EndQueue { queue }) if self.linked => {
                 self.ended.push(Host { shard, key: queue });
                 core.server.close_queue(&mut cx, queue);
             }
-            Step::Compute { id, work, .. } if self.computes => core.server.computed(&mut cx, id, work.run()),
-            Step::Compute { id, .. } => self.uncomputed.push(id),
-            Step::CancelCompute { id } => self.uncomputed.retain(|waiting| *waiting != id),
-            Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
-            Step::HostAuthenticated { .. } => {}
-            Step::AuthenticationFailed { queue } => self.unproven.push(queue),
-            Step::QueueMessage { .. } | Step::EndQueue { .. } => {}
+            Step::Other(ControllerStep::Compute { id, work, .. }) if self.computes => {
+                core.server.computed(&mut cx, id, work.run())
+            }
+            Step::Other(ControllerStep::Compute { id, .. }) => self.uncomputed.push(id),
+            Step::Other(ControllerStep::CancelCompute { id }) => {
+                self.uncomputed.retain(|waiting| *waiting != id)
+            }
+            Step::Other(ControllerStep::ControllerGone { cntlid, why }) => self.gone.push((cntlid, why)),
+            Step::Other(ControllerStep::HostAuthenticated { .. }) => {}
+            Step::Other(ControllerStep::AuthenticationFailed { queue }) => self.unproven.push(queue),
+            Step::Other(ControllerStep::QueueMessage { .. })
+            | Step::Other(ControllerStep::EndQueue { .. }) => {}
         }
     }
 

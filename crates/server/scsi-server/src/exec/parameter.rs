@@ -7,7 +7,7 @@ use scsi::sense::Sense;
 use scsi::{Status, Writer};
 
 use crate::context::ExecContext;
-use crate::step::{Reply, ServerStep, TaskKey};
+use crate::step::{Reply, Step, TaskKey};
 
 /// The longest parameter data that is made in one piece; SCSI's reports are far shorter.
 const DATA_MAX: usize = 1 << 20;
@@ -61,7 +61,7 @@ impl ExecContext {
         let len = data.len().min(data_in as usize);
         let data = if len == data.len() { data } else { data.slice(0..len) };
         if len > 0 {
-            self.steps.push_back(ServerStep::Send { task, at: 0, data });
+            self.steps.push_back(Step::Send { command: task, at: 0, data });
         }
     }
 

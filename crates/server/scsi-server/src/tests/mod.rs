@@ -25,7 +25,7 @@ use volume::{
     Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
-use crate::step::{Management, ManagementOutcome, NexusKey, Reply, ServerStep, TaskKey};
+use crate::step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
 use crate::{Arrived, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
 
 /// How a task ended.
@@ -378,11 +378,11 @@ impl World {
         }
     }
 
-    fn step(&mut self, shard: usize, step: ServerStep) {
+    fn step(&mut self, shard: usize, step: Step) {
         let core = &mut self.cores[shard];
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         match step {
-            ServerStep::Receive { task, at, len } => {
+            Step::Receive { command: task, at, len } => {
                 assert!(len > 0);
                 if self.withhold {
                     return;
@@ -393,25 +393,26 @@ impl World {
                 memory.copy_from(0, bytes);
                 core.server.data(&mut cx, task, at, memory.freeze());
             }
-            ServerStep::Send { task, at, data } => {
+            Step::Send { command: task, at, data } => {
                 let transfer = self.transfers.get_mut(&Started { shard, key: task }).unwrap();
                 assert!(transfer.end.is_none(), "data after the end");
                 let end = at as usize + data.len();
                 transfer.data.resize(end.max(transfer.data.len()), 0);
                 data.copy_to(0, &mut transfer.data[at as usize..end]);
             }
-            ServerStep::Respond { task, reply } => self.ended(shard, task, End::Reply(reply)),
-            ServerStep::Retire { task } => self.ended(shard, task, End::Retired),
-            ServerStep::Managed { task, outcome } => self.ended(shard, task, End::Managed(outcome)),
-            ServerStep::Io { task, volume, mut io, want } => {
+            Step::Respond { command: task, reply } => self.ended(shard, task, End::Reply(reply)),
+            Step::Retire { command: task } => self.ended(shard, task, End::Retired),
+            Step::Other(ManagementEnd { task, outcome }) => self.ended(shard, task, End::Managed(outcome)),
+            Step::Io { command: task, volume, mut io, want, .. } => {
                 if want > 0 {
                     io.payload = Payload::In(self.pool.take_sg(Class::Solicited, want as usize).unwrap());
                 }
                 let who = core.server.nexus(task.nexus).nexus.clone();
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
             }
-            ServerStep::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
-            ServerStep::VolumeRequest { volume, id, request } => {
+            Step::AwaitMemory { .. } => unreachable!("its answers need no memory of the pool"),
+            Step::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
+            Step::VolumeRequest { volume, id, request } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use buf::{Class, Cx, Errno, SgMut};
+use buf::{Class, Cx, Errno, Sg, SgMut};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::session::TargetSession;
@@ -55,6 +55,11 @@ impl CommandConn for Session {
 
     fn memory_class(&self, _: Tag) -> Class {
         Class::Solicited
+    }
+
+    fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, data: Sg) {
+        self.io.read_bytes += data.len() as u64;
+        self.proto.send_data(cx, tag, at, data);
     }
 
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut) {

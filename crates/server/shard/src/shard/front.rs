@@ -11,7 +11,7 @@
 use buf::{Class, Cx, Payload};
 use endpoint::{Departure, LinkId};
 use stream::{Tag, Target};
-use volume::{Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, VolumeId};
+use volume::{CommandStep, Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, VolumeId};
 
 use super::Parts;
 use super::conns::Connections;
@@ -19,12 +19,32 @@ use super::payload_step::{AnyStep, CommandConn, IoStep, Parked, PayloadStep, Rec
 use super::volumes::LocalVolumes;
 use crate::message::Message;
 
+/// What the server of a front wants.
+type StepOf<F> = CommandStep<<F as Front>::Command, <F as Front>::Reply, <F as Front>::Other>;
+
 /// One protocol's side of a shard. See the module.
 pub(super) trait Front: Sized {
     /// Names a command at its server.
     type Command: Copy + PartialEq;
     /// A connection that carries such commands.
     type Conn: CommandConn<Command = Self::Command>;
+
+    /// How its server answers a command.
+    type Reply;
+    /// What only its server wants.
+    type Other;
+
+    /// What its server wants next.
+    fn poll_step(&mut self) -> Option<StepOf<Self>>;
+
+    /// Does what only its server wants.
+    fn run_other(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, other: Self::Other);
+
+    /// Whether a command has done all that it was to do.
+    fn is_success(reply: &Self::Reply) -> bool;
+
+    /// Answers a command.
+    fn respond(conn: &mut Self::Conn, cx: &mut Cx<'_>, tag: Tag, reply: Self::Reply);
 
     /// A command's name at its connection.
     fn tag_of(command: Self::Command) -> Tag;
@@ -70,6 +90,48 @@ pub(super) trait Front: Sized {
     fn depart(&mut self, parts: &mut Parts, id: LinkId, how: Departure<Message>) {
         if let Some(owner) = parts.conns.depart(id, how) {
             self.forget_link(parts, owner.conn, id);
+        }
+    }
+
+    /// Does what the server wants.
+    fn run_steps(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) -> bool {
+        let mut worked = false;
+        while let Some(step) = self.poll_step() {
+            worked = true;
+            self.run_step(cx, parts, step);
+        }
+        worked
+    }
+
+    fn run_step(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: StepOf<Self>) {
+        match step {
+            CommandStep::Receive { command, at, len } => {
+                self.start_payload(cx, parts, PayloadStep::Receive(Receive { command, at, len }));
+            }
+            CommandStep::AwaitMemory { command, class, len } => {
+                self.start_payload(cx, parts, PayloadStep::Retry(Retry { command, class, len }));
+            }
+            CommandStep::Io { command, volume, io, want, to_peer } => {
+                let step = IoStep { command, volume, io, want, to_peer };
+                self.start_payload(cx, parts, PayloadStep::Io(step));
+            }
+            CommandStep::Send { command, at, data } => {
+                self.with_conn(&mut parts.conns, command, |conn, tag| conn.send_data(cx, tag, at, data));
+            }
+            CommandStep::Respond { command, reply } => {
+                // A command that ends before its data has come wants no memory for it any more.
+                if !Self::is_success(&reply) {
+                    self.forget_transfers(parts, command);
+                }
+                self.with_conn(&mut parts.conns, command, |conn, tag| Self::respond(conn, cx, tag, reply));
+            }
+            CommandStep::Retire { command } => {
+                self.forget_transfers(parts, command);
+                self.with_conn(&mut parts.conns, command, |conn, tag| conn.split().0.retire(cx, tag));
+            }
+            CommandStep::Cancel { command, volume, io } => self.cancel_io(cx, parts, command, volume, io),
+            CommandStep::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
+            CommandStep::Other(other) => self.run_other(cx, parts, other),
         }
     }
 

@@ -22,6 +22,7 @@ use volume::{Ack, VolumeId};
 
 use super::Shard;
 use super::conns::{ConnKind, Connections};
+use super::front::Front;
 use crate::exports::Exports;
 use crate::message::Message;
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use buf::{Class, Cx, SgMut};
+use buf::{Class, Cx, Sg, SgMut};
 use nvme_server::CommandKey;
 use scsi_server::TaskKey;
 use stream::{Tag, Target};
@@ -128,6 +128,9 @@ pub(super) trait CommandConn {
 
     /// Which memory the data of a write is to be taken from.
     fn memory_class(&self, tag: Tag) -> Class;
+
+    /// Sends bytes of a command's data.
+    fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, data: Sg);
 
     /// Memory for a command's payload is there.
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut);

@@ -12,7 +12,6 @@ use volume::{
     VolumeId, VolumeOwner, VolumeRequest,
 };
 
-use super::Shard;
 use super::outbox::Outbox;
 use super::remotes::Remotes;
 use crate::log::{Log, LogLine};
@@ -29,9 +28,9 @@ pub(super) struct LocalVolume {
     pub(super) gate: Gate,
     pub(super) home: Option<Box<VolumeOwner>>,
     io: Traffic,
-    scheduled: bool,
+    pub(super) scheduled: bool,
     /// Its backend, if that has sockets.
-    remote: Option<Tag>,
+    pub(super) remote: Option<Tag>,
     /// Something was written that may still lie in a cache.
     unflushed: bool,
     /// The flush that covers all of it, if it ends well.
@@ -82,13 +81,13 @@ pub(super) struct LocalVolumes {
     volumes: ByVolume<LocalVolume>,
     disks: HashMap<DiskId, VolumeId>,
     /// Volumes that may have something to give.
-    scheduled: VecDeque<VolumeId>,
+    pub(super) scheduled: VecDeque<VolumeId>,
     /// Volumes with a long operation that goes on when the world has had its turn.
-    long_running: VecDeque<VolumeId>,
+    pub(super) long_running: VecDeque<VolumeId>,
     timers: Timers<VolumeId>,
     out: VecDeque<DiskOp>,
     /// Operations that came for a volume that is not there (any more): they end too.
-    orphans: VecDeque<Done>,
+    pub(super) orphans: VecDeque<Done>,
     /// The latest views of volumes that are not here, the newest last: their homes may begin before the other shards
     /// have heard of them. Bounded: of volumes that went, more than the newest are of no use.
     early_views: VecDeque<(VolumeId, View)>,
@@ -111,7 +110,7 @@ impl LocalVolumes {
     }
 
     /// Keeps the view of a volume that may be on its way here.
-    fn keep_early_view(&mut self, volume: VolumeId, view: &View) {
+    pub(super) fn keep_early_view(&mut self, volume: VolumeId, view: &View) {
         self.early_views.retain(|(known, _)| *known != volume);
         if self.early_views.len() == EARLY_MAX {
             self.early_views.pop_front();
@@ -131,12 +130,12 @@ impl LocalVolumes {
         home_of(volume, self.shards)
     }
 
-    fn get_mut(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
+    pub(super) fn get_mut(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
         self.volumes.get_mut(volume)
     }
 
     /// An operation of this volume that has ended.
-    fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
+    pub(super) fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
         let local = self.get_mut(volume)?;
         let done = local.gate.poll_done()?;
         local.note_done(&done);
@@ -144,7 +143,7 @@ impl LocalVolumes {
     }
 
     /// Takes from a gate what it wants done elsewhere.
-    fn poll_gate(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
+    pub(super) fn poll_gate(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
         while let Some(op) = self.get_mut(volume).and_then(|local| local.gate.poll_disk()) {
             self.out.push_back(op);
         }
@@ -161,7 +160,7 @@ impl LocalVolumes {
     }
 
     /// Takes from a home what it wants done elsewhere.
-    fn poll_home(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
+    pub(super) fn poll_home(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
         let Some(home) = self.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
         let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
@@ -388,7 +387,7 @@ impl LocalVolumes {
     }
 
     /// Notes when a volume wants to be called next.
-    fn note_timeout(&mut self, volume: VolumeId) {
+    pub(super) fn note_timeout(&mut self, volume: VolumeId) {
         let Some(local) = self.volumes.get_mut(volume) else { return };
         let home = local.home.as_ref().and_then(|home| home.poll_timeout());
         let wanted = [local.gate.poll_timeout(), home].into_iter().flatten().min();
@@ -462,7 +461,7 @@ impl LocalVolumes {
 /// How many volumes that are not here may have changed. Volumes are added one after the other.
 const EARLY_MAX: usize = 256;
 /// The flush of the stop.
-const FLUSH: IoId = IoId::of(Issuer::Shard, 0);
+pub(super) const FLUSH: IoId = IoId::of(Issuer::Shard, 0);
 
 impl Traffic {
     fn count_read(&mut self, bytes: u64) {
@@ -473,109 +472,5 @@ impl Traffic {
     fn count_write(&mut self, bytes: u64) {
         self.writes += 1;
         self.written_bytes += bytes;
-    }
-}
-
-impl Shard {
-    /// Takes from gates and homes what they have to give.
-    pub(super) fn run_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
-        let mut worked = false;
-        while let Some(done) = self.parts.volumes.orphans.pop_front() {
-            worked = true;
-            self.finish_io(cx, done);
-        }
-        while let Some(volume) = self.parts.volumes.scheduled.pop_front() {
-            worked = true;
-            if let Some(local) = self.parts.volumes.get_mut(volume) {
-                local.scheduled = false;
-            }
-            self.run_gate(cx, volume);
-            if let Some(tag) = self.parts.volumes.get(volume).and_then(|local| local.remote) {
-                self.remotes.touch(tag);
-            }
-            self.parts.volumes.poll_home(volume, &mut self.parts.outbox, &mut self.parts.log);
-            self.parts.volumes.note_timeout(volume);
-        }
-        worked
-    }
-
-    /// An operation has ended: its server hears of it, and may want another one.
-    fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
-        self.parts.deferred.follows = true;
-        match done.id.issuer() {
-            Issuer::Scsi => {
-                self.iscsi.server.done(cx, done);
-                self.iscsi.run_steps(cx, &mut self.parts);
-            }
-            Issuer::Nvme => {
-                self.nvme.server.done(cx, done);
-                self.nvme.run_steps(cx, &mut self.parts);
-            }
-            // Those of the shard are told apart before, and those of gates end below them.
-            Issuer::Shard | Issuer::Gate => {}
-        }
-        self.parts.deferred.follows = false;
-    }
-
-    fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
-        loop {
-            let Some(local) = self.parts.volumes.get_mut(volume) else { return };
-            let more = local.gate.resume(cx);
-            let mut ended = false;
-            while let Some(done) = self.parts.volumes.poll_done(volume) {
-                ended = true;
-                if done.id == FLUSH {
-                    self.flushed(volume, done.result.is_ok());
-                } else {
-                    self.finish_io(cx, done);
-                }
-            }
-            // In memory each part of an operation has ended at once: the world and other volumes have their
-            // turn before the next part.
-            if more && !self.parts.volumes.long_running.contains(&volume) {
-                self.parts.volumes.long_running.push_back(volume);
-            }
-            if more || !ended {
-                break;
-            }
-        }
-        self.parts.volumes.poll_gate(volume, &mut self.parts.outbox, &mut self.parts.log);
-        while let Some(ack) = self.parts.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
-            self.acknowledge(cx, volume, ack);
-        }
-    }
-
-    /// Takes a change over: tasks that it ends first, then its notices, then the gate.
-    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &ViewUpdate) {
-        self.iscsi.server.adopt(volume, adoption);
-        self.iscsi.run_steps(cx, &mut self.parts);
-        self.nvme.server.adopt(volume, adoption);
-        self.nvme.run_steps(cx, &mut self.parts);
-        match self.parts.volumes.get_mut(volume) {
-            Some(local) => local.gate.adopt(adoption),
-            None => {
-                // Nothing of it is in flight here.
-                self.parts.volumes.keep_early_view(volume, &adoption.view);
-                let ack = Ack { from: Core(self.parts.id.0), change: adoption.change };
-                self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
-            }
-        }
-        self.parts.volumes.schedule(volume);
-    }
-
-    /// A volume's home has answered.
-    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
-        debug_assert_eq!(ShardId(answer.to.0), self.parts.id);
-        let (id, result) = (answer.id, answer.result);
-        match id.issuer() {
-            Issuer::Scsi => self.iscsi.server.answered(cx, id, result),
-            Issuer::Nvme => self.nvme.server.answered(cx, id, result),
-            Issuer::Gate => self.parts.volumes.gate_answered(cx, volume, &answer),
-            Issuer::Shard => {
-                if !self.iscsi.nexus_end_answered(cx, &mut self.parts, id) {
-                    self.requests.answered(&mut self.parts.outbox, &answer);
-                }
-            }
-        }
     }
 }

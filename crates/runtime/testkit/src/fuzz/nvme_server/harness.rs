@@ -7,8 +7,8 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Direction, HostId, Nqn, Sqe};
 use nvme_server::{
-    CommandKey, ControllerLimits, ControllerSpec, HostIdentity, IoQueueConnect, NamespaceEntry, QueueKey,
-    QueueMessage, Server, Step, Subsystem, VolumeInfo,
+    CommandKey, ControllerLimits, ControllerSpec, ControllerStep, HostIdentity, IoQueueConnect,
+    NamespaceEntry, QueueKey, QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
     Ack, Answer, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, RequestId,
@@ -294,7 +294,7 @@ impl Harness {
             Step::Send { command, .. } => {
                 assert!(self.live.contains_key(&(shard, command)), "data after the end")
             }
-            Step::Respond { command, completion } => {
+            Step::Respond { command, reply: completion } => {
                 self.ended((shard, command));
                 self.reached.good += u32::from(completion.status.is_success());
             }
@@ -320,7 +320,7 @@ impl Harness {
             Step::VolumeRequest { volume, id, request } => {
                 self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request))
             }
-            Step::ListControllers { id, of } => {
+            Step::Other(ControllerStep::ListControllers { id, of }) => {
                 let here: Vec<Vec<u16>> =
                     self.cores.iter().map(|core| core.server.controllers_here(&of)).collect();
                 let shards = here.len() as u16;
@@ -328,19 +328,21 @@ impl Harness {
                     self.with(shard, |core, cx| core.server.handle_controllers(cx, id, shards, here))
                 });
             }
-            Step::QueueMessage { to, message } => self.mail.push_back(Mail::Queue(to, message)),
-            Step::EndQueue { queue } => {
+            Step::Other(ControllerStep::QueueMessage { to, message }) => {
+                self.mail.push_back(Mail::Queue(to, message))
+            }
+            Step::Other(ControllerStep::EndQueue { queue }) => {
                 self.queues.retain(|known| (known.shard, known.key) != (shard, queue));
                 self.with(shard, |core, cx| core.server.close_queue(cx, queue));
             }
-            Step::ControllerGone { cntlid, .. } => {
+            Step::Other(ControllerStep::ControllerGone { cntlid, .. }) => {
                 assert!(cntlid == CNTLID && self.alive, "a controller goes once");
                 self.alive = false;
             }
-            Step::Compute { .. }
-            | Step::CancelCompute { .. }
-            | Step::HostAuthenticated { .. }
-            | Step::AuthenticationFailed { .. } => {
+            Step::Other(ControllerStep::Compute { .. })
+            | Step::Other(ControllerStep::CancelCompute { .. })
+            | Step::Other(ControllerStep::HostAuthenticated { .. })
+            | Step::Other(ControllerStep::AuthenticationFailed { .. }) => {
                 unreachable!("nobody authenticates")
             }
         }

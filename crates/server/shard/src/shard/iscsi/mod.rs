@@ -17,9 +17,11 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::{LinkId, ShardId};
+use iscsi::session::Response;
 use iscsi::wire::Tsih;
-use scsi_server::{NexusKey, Server, TaskKey};
-use stream::Tag;
+use scsi::Status;
+use scsi_server::{ManagementEnd, NexusKey, Reply, Server, Step, TaskKey};
+use stream::{Tag, Target};
 use volume::{Done, Nexus};
 
 use super::conns::{ConnKind, Connections, Session};
@@ -30,6 +32,7 @@ use crate::directory::Directory;
 use nexuses::NexusEnds;
 use pending_sessions::PendingSessions;
 use sessions::forget_session;
+use steps::result;
 
 /// The iSCSI side of a shard.
 pub(super) struct IscsiFront {
@@ -71,6 +74,24 @@ impl IscsiFront {
 impl Front for IscsiFront {
     type Command = TaskKey;
     type Conn = Session;
+    type Reply = Reply;
+    type Other = ManagementEnd;
+
+    fn poll_step(&mut self) -> Option<Step> {
+        self.server.poll_step()
+    }
+
+    fn run_other(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, end: ManagementEnd) {
+        self.finish_management(cx, parts, end);
+    }
+
+    fn is_success(reply: &Reply) -> bool {
+        reply.status == Status::GOOD
+    }
+
+    fn respond(session: &mut Session, cx: &mut Cx<'_>, tag: Tag, reply: Reply) {
+        session.proto.respond(cx, tag, Response::Scsi(result(&reply)));
+    }
 
     fn tag_of(command: TaskKey) -> Tag {
         Tag::from_bits(command.tag)

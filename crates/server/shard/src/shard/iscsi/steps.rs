@@ -1,74 +1,30 @@
-//! Executes the steps of the SCSI server.
+//! Commands carried out inline, and answers of the device server in iSCSI's form.
 
 use buf::Cx;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
-use scsi::Status;
-use scsi_server::{Arrived, ManagementOutcome, Reply, ServerStep, TaskKey};
+use scsi_server::{Arrived, ManagementEnd, ManagementOutcome, Reply, TaskKey};
 use stream::{Tag, Target};
-use volume::Op;
 
 use super::IscsiFront;
 use crate::message::Message;
 use crate::shard::Parts;
 use crate::shard::front::{Front, carry_out_inline};
-use crate::shard::payload_step::{CommandConn, IoStep, PayloadStep, Receive};
+use crate::shard::payload_step::CommandConn;
 
 impl IscsiFront {
-    /// Does what the server wants.
-    pub(in crate::shard) fn run_steps(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) -> bool {
-        let mut worked = false;
-        while let Some(step) = self.server.poll_step() {
-            worked = true;
-            self.run_step(cx, parts, step);
-        }
-        worked
-    }
-
-    pub(in crate::shard) fn run_step(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: ServerStep) {
-        match step {
-            ServerStep::Receive { task, at, len } => {
-                let receive = Receive { command: task, at, len };
-                self.start_payload(cx, parts, PayloadStep::Receive(receive));
+    /// A task management function has ended.
+    pub(super) fn finish_management(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, end: ManagementEnd) {
+        let response = Response::Task(tmf_response(end.outcome));
+        let mut reset = None;
+        self.with_conn(&mut parts.conns, end.task, |session, tag| {
+            session.proto.respond(cx, tag, response);
+            if session.cold_reset.take_if(|asked| *asked == tag).is_some() {
+                reset = session.target.clone();
             }
-            ServerStep::Io { task, volume, io, want } => {
-                let to_peer = matches!(io.op, Op::Read(_));
-                let step = IoStep { command: task, volume, io, want, to_peer };
-                self.start_payload(cx, parts, PayloadStep::Io(step));
-            }
-            ServerStep::Send { task, at, data } => {
-                self.with_conn(&mut parts.conns, task, |session, tag| {
-                    session.io.read_bytes += data.len() as u64;
-                    session.proto.send_data(cx, tag, at, data);
-                });
-            }
-            ServerStep::Respond { task, reply } => {
-                // One that ended by another's doing may have waited for memory for its payload.
-                if reply.status != Status::GOOD {
-                    self.forget_transfers(parts, task);
-                }
-                let result = Response::Scsi(result(&reply));
-                self.with_conn(&mut parts.conns, task, |session, tag| session.proto.respond(cx, tag, result));
-            }
-            ServerStep::Retire { task } => {
-                self.forget_transfers(parts, task);
-                self.with_conn(&mut parts.conns, task, |session, tag| session.proto.retire(cx, tag));
-            }
-            ServerStep::Managed { task, outcome } => {
-                let response = Response::Task(tmf_response(outcome));
-                let mut reset = None;
-                self.with_conn(&mut parts.conns, task, |session, tag| {
-                    session.proto.respond(cx, tag, response);
-                    if session.cold_reset.take_if(|asked| *asked == tag).is_some() {
-                        reset = session.target.clone();
-                    }
-                });
-                if let Some(target) = reset.filter(|_| outcome == ManagementOutcome::Complete) {
-                    parts.outbox.broadcast(|| Message::ColdReset(target.clone()));
-                }
-            }
-            ServerStep::Cancel { task, volume, io } => self.cancel_io(cx, parts, task, volume, io),
-            ServerStep::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
+        });
+        if let Some(target) = reset.filter(|_| end.outcome == ManagementOutcome::Complete) {
+            parts.outbox.broadcast(|| Message::ColdReset(target.clone()));
         }
     }
 
@@ -99,7 +55,7 @@ impl IscsiFront {
     }
 }
 
-fn result(reply: &Reply) -> ScsiResult {
+pub(super) fn result(reply: &Reply) -> ScsiResult {
     let mut sense = SenseBytes::new();
     if let Some(said) = reply.sense {
         let mut bytes = [0; scsi::Sense::LEN_MAX];

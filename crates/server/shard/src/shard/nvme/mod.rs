@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
-use nvme::Sqe;
 use nvme::fabrics::ConnectNames;
-use nvme_server::{CommandKey, ControllerEnd, QueueKey, Server};
+use nvme::{Completion, Sqe};
+use nvme_server::{CommandKey, ControllerEnd, ControllerStep, QueueKey, Server, Step};
 use nvme_tcp::LinkFault;
-use stream::{Connection, Tag, TargetEvent};
+use stream::{Connection, Tag, Target, TargetEvent};
 use volume::{Done, Nexus};
 
 use super::conns::Connections;
@@ -152,6 +152,24 @@ impl NvmeFront {
 impl Front for NvmeFront {
     type Command = CommandKey;
     type Conn = Queue;
+    type Reply = Completion;
+    type Other = ControllerStep;
+
+    fn poll_step(&mut self) -> Option<Step> {
+        self.server.poll_step()
+    }
+
+    fn run_other(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: ControllerStep) {
+        self.run_controller_step(cx, parts, step);
+    }
+
+    fn is_success(completion: &Completion) -> bool {
+        completion.status.is_success()
+    }
+
+    fn respond(queue: &mut Queue, cx: &mut Cx<'_>, tag: Tag, completion: Completion) {
+        queue.proto.respond(cx, tag, completion);
+    }
 
     fn tag_of(command: CommandKey) -> Tag {
         Tag::from_bits(command.tag)

@@ -21,6 +21,7 @@ use super::{ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_
 use crate::exports::{Exports, SubsystemExport};
 use crate::log::ConnectFailure;
 use crate::message::{AdmittedQueue, NvmeLinkHandoff, QueueGrant};
+use crate::shard::front::Front;
 use crate::shard::{Parts, set_slot};
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.

@@ -1,6 +1,6 @@
 //! A connection of an NVMe host, and its progress.
 
-use buf::{Class, Cx, SgMut};
+use buf::{Class, Cx, Sg, SgMut};
 use endpoint::{Accepted, LinkId, ShardId};
 use nvme::Nqn;
 use nvme::fabrics::{Connect, ConnectNames};
@@ -151,6 +151,10 @@ impl CommandConn for Queue {
 
     fn memory_class(&self, tag: Tag) -> Class {
         self.proto.memory_class(tag)
+    }
+
+    fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, data: Sg) {
+        self.proto.send_data(cx, tag, at, data);
     }
 
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, memory: SgMut) {

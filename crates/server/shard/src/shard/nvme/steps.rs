@@ -1,77 +1,38 @@
-//! Executes the steps of the NVMe server.
+//! What the NVMe server wants for controllers and queues, and commands carried out inline.
 
 use buf::Cx;
 use endpoint::ShardId;
 use nvme::{Completion, Sqe};
-use nvme_server::{CommandKey, QueueKey, Step};
+use nvme_server::{CommandKey, ControllerStep, QueueKey};
 use stream::{Close, Connection, Tag, Target};
 
 use super::{LAST_WORDS_MAX, NvmeFront, QueueState};
 use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::front::{Front, carry_out_inline};
-use crate::shard::payload_step::{CommandConn, IoStep, PayloadStep, Receive, Retry};
+use crate::shard::front::carry_out_inline;
+use crate::shard::payload_step::CommandConn;
 use crate::shard::{DIRECTORY, Parts};
 
 impl NvmeFront {
-    /// Does what the server wants.
-    pub(in crate::shard) fn run_steps(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) -> bool {
-        let mut worked = false;
-        while let Some(step) = self.server.poll_step() {
-            worked = true;
-            self.run_step(cx, parts, step);
-        }
-        worked
-    }
-
-    pub(in crate::shard) fn run_step(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: Step) {
+    /// Does what the server wants for controllers and queues.
+    pub(super) fn run_controller_step(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: ControllerStep) {
         match step {
-            Step::Receive { command, at, len } => {
-                self.start_payload(cx, parts, PayloadStep::Receive(Receive { command, at, len }));
-            }
-            Step::AwaitMemory { command, class, len } => {
-                self.start_payload(cx, parts, PayloadStep::Retry(Retry { command, class, len }));
-            }
-            Step::Io { command, volume, io, want, to_host: to_peer } => {
-                let step = IoStep { command, volume, io, want, to_peer };
-                self.start_payload(cx, parts, PayloadStep::Io(step));
-            }
-            Step::Send { command, at, data } => {
-                self.with_conn(&mut parts.conns, command, |queue, tag| {
-                    queue.proto.send_data(cx, tag, at, data)
-                });
-            }
-            Step::Respond { command, completion } => {
-                // A command that ends before its data has come wants no memory for it any more.
-                if !completion.status.is_success() {
-                    self.forget_transfers(parts, command);
-                }
-                self.with_conn(&mut parts.conns, command, |queue, tag| {
-                    queue.proto.respond(cx, tag, completion)
-                });
-            }
-            Step::Retire { command } => {
-                self.forget_transfers(parts, command);
-                self.with_conn(&mut parts.conns, command, |queue, tag| queue.proto.retire(cx, tag));
-            }
-            Step::Cancel { command, volume, io } => self.cancel_io(cx, parts, command, volume, io),
-            Step::VolumeRequest { volume, id, request } => parts.post_request(volume, id, request),
-            Step::ListControllers { id, of } => {
+            ControllerStep::ListControllers { id, of } => {
                 let from = parts.id;
                 parts.outbox.broadcast(|| {
                     Message::Nvme(NvmeMessage::ListControllers(from, id, Box::new(of.clone())))
                 });
             }
-            Step::QueueMessage { to, message } => {
+            ControllerStep::QueueMessage { to, message } => {
                 parts.outbox.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
             }
-            Step::EndQueue { queue } => self.end_queue(cx, parts, queue),
-            Step::HostAuthenticated { queue } => self.host_authenticated(cx, parts, queue),
-            Step::AuthenticationFailed { queue } => self.host_failed_authentication(parts, queue),
-            Step::Compute { queue, id, work } => self.compute(cx, parts, queue, id, work),
-            Step::CancelCompute { id } => {
+            ControllerStep::EndQueue { queue } => self.end_queue(cx, parts, queue),
+            ControllerStep::HostAuthenticated { queue } => self.host_authenticated(cx, parts, queue),
+            ControllerStep::AuthenticationFailed { queue } => self.host_failed_authentication(parts, queue),
+            ControllerStep::Compute { queue, id, work } => self.compute(cx, parts, queue, id, work),
+            ControllerStep::CancelCompute { id } => {
                 parts.outbox.post(CONTROL, Message::Nvme(NvmeMessage::Forget(parts.id, id)))
             }
-            Step::ControllerGone { cntlid, why } => {
+            ControllerStep::ControllerGone { cntlid, why } => {
                 self.controller_gone(&mut parts.log, cntlid, why);
                 parts.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }

@@ -1,0 +1,115 @@
+//! What gates and homes of volumes have to give goes to the servers and to other shards, and changes and answers that
+//! come from homes go to them.
+
+use buf::Cx;
+use endpoint::ShardId;
+use volume::{Ack, Answer, Done, Issuer, Shard as Core, ViewUpdate, VolumeId};
+
+use super::Shard;
+use super::front::Front;
+use super::volumes::FLUSH;
+use crate::message::Message;
+
+impl Shard {
+    /// Takes from gates and homes what they have to give.
+    pub(super) fn run_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        while let Some(done) = self.parts.volumes.orphans.pop_front() {
+            worked = true;
+            self.finish_io(cx, done);
+        }
+        while let Some(volume) = self.parts.volumes.scheduled.pop_front() {
+            worked = true;
+            if let Some(local) = self.parts.volumes.get_mut(volume) {
+                local.scheduled = false;
+            }
+            self.run_gate(cx, volume);
+            if let Some(tag) = self.parts.volumes.get(volume).and_then(|local| local.remote) {
+                self.remotes.touch(tag);
+            }
+            self.parts.volumes.poll_home(volume, &mut self.parts.outbox, &mut self.parts.log);
+            self.parts.volumes.note_timeout(volume);
+        }
+        worked
+    }
+
+    /// An operation has ended: its server hears of it, and may want another one.
+    fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
+        self.parts.deferred.follows = true;
+        match done.id.issuer() {
+            Issuer::Scsi => {
+                self.iscsi.server.done(cx, done);
+                self.iscsi.run_steps(cx, &mut self.parts);
+            }
+            Issuer::Nvme => {
+                self.nvme.server.done(cx, done);
+                self.nvme.run_steps(cx, &mut self.parts);
+            }
+            // Those of the shard are told apart before, and those of gates end below them.
+            Issuer::Shard | Issuer::Gate => {}
+        }
+        self.parts.deferred.follows = false;
+    }
+
+    fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
+        loop {
+            let Some(local) = self.parts.volumes.get_mut(volume) else { return };
+            let more = local.gate.resume(cx);
+            let mut ended = false;
+            while let Some(done) = self.parts.volumes.poll_done(volume) {
+                ended = true;
+                if done.id == FLUSH {
+                    self.flushed(volume, done.result.is_ok());
+                } else {
+                    self.finish_io(cx, done);
+                }
+            }
+            // In memory each part of an operation has ended at once: the world and other volumes have their
+            // turn before the next part.
+            if more && !self.parts.volumes.long_running.contains(&volume) {
+                self.parts.volumes.long_running.push_back(volume);
+            }
+            if more || !ended {
+                break;
+            }
+        }
+        self.parts.volumes.poll_gate(volume, &mut self.parts.outbox, &mut self.parts.log);
+        while let Some(ack) = self.parts.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
+            self.acknowledge(cx, volume, ack);
+        }
+    }
+
+    /// Takes a change over: tasks that it ends first, then its notices, then the gate.
+    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &ViewUpdate) {
+        self.iscsi.server.adopt(volume, adoption);
+        self.iscsi.run_steps(cx, &mut self.parts);
+        self.nvme.server.adopt(volume, adoption);
+        self.nvme.run_steps(cx, &mut self.parts);
+        match self.parts.volumes.get_mut(volume) {
+            Some(local) => local.gate.adopt(adoption),
+            None => {
+                // Nothing of it is in flight here.
+                self.parts.volumes.keep_early_view(volume, &adoption.view);
+                let ack = Ack { from: Core(self.parts.id.0), change: adoption.change };
+                self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
+            }
+        }
+        self.parts.volumes.schedule(volume);
+    }
+
+    /// A volume's home has answered.
+    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
+        debug_assert_eq!(ShardId(answer.to.0), self.parts.id);
+        let (id, result) = (answer.id, answer.result);
+        match id.issuer() {
+            Issuer::Scsi => self.iscsi.server.answered(cx, id, result),
+            Issuer::Nvme => self.nvme.server.answered(cx, id, result),
+            Issuer::Gate => self.parts.volumes.gate_answered(cx, volume, &answer),
+            Issuer::Shard => {
+                if !self.iscsi.nexus_end_answered(cx, &mut self.parts, id) {
+                    self.requests.answered(&mut self.parts.outbox, &answer);
+                }
+            }
+        }
+    }
+}
