@@ -15,7 +15,7 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
 use volume::{
     Backend, DiskOp, Done, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op,
-    Outcome, PortId, Shard, Shared, Span, View,
+    Outcome, PortId, ShardId, Shared, Span, View,
 };
 
 const BLOCK: usize = 4096;
@@ -112,7 +112,7 @@ impl Backend for Sparse {
 fn main() {
     let sparse = Sparse::new(1 << 30);
     let view = View::of(sparse.geometry());
-    let mut gate = Gate::new(Shard(0), Shared::new(1), view, Box::new(sparse));
+    let mut gate = Gate::new(ShardId(0), Shared::new(1), view, Box::new(sparse));
     let who = Nexus { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 
     // All that a gate sees of the world: the time, memory, and randomness.

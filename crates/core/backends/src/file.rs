@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buf::{Class, Cx, Errno, Payload, Sg, SgMut};
 use volume::{
     Backend, DiskId, DiskKind, DiskOp, DiskTicket, Done, Durability, Failure, Fault, Geometry, Io, IoId, Op,
-    Outcome, Refusal, Shard, Span,
+    Outcome, Refusal, ShardId, Span,
 };
 
 use crate::dirty::Dirty;
@@ -499,8 +499,8 @@ impl Backend for File {
         self.close(slot, Err(Fault::Aborted.into()));
     }
 
-    fn poll_wake(&mut self) -> Option<Shard> {
-        self.wakes.pop_front().map(Shard)
+    fn poll_wake(&mut self) -> Option<ShardId> {
+        self.wakes.pop_front().map(ShardId)
     }
 
     fn handle_wake(&mut self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets, Work};
 use stream::{Received, RecvOp, SendOp};
-use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, Shard, Span};
+use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, ShardId, Span};
 
 /// Either kind of backend. One of this machine has no sockets, and says so.
 pub enum AnyLeg {
@@ -85,7 +85,7 @@ impl Backend for AnyLeg {
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         each!(self, leg => leg.handle_disk(cx, op, came));
     }
-    fn poll_wake(&mut self) -> Option<Shard> {
+    fn poll_wake(&mut self) -> Option<ShardId> {
         each!(self, leg => leg.poll_wake())
     }
     fn handle_wake(&mut self) {

@@ -35,21 +35,13 @@ use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub use outward::{Dial, DialId, Dialled, Leave, Remote, Sockets};
+pub use volume::ShardId;
 pub use work::{Awaited, NotDone, Work};
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a
 /// generation, so that a name is never used for another socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
-
-/// One core's part of the daemon, from 0 up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ShardId(pub u16);
-
-impl ShardId {
-    /// The control plane: a message to it leaves the shards.
-    pub const CONTROL: ShardId = ShardId(u16::MAX);
-}
 
 /// One of the addresses that the daemon listens on, by its place in the list that the world was
 /// given.

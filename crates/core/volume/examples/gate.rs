@@ -7,7 +7,7 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Sg, Time};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
-    Durability, Gate, Identity, Io, IoId, Nexus, Op, PortId, Ram, RamDisk, Shard, Shared, Span, View,
+    Durability, Gate, Identity, Io, IoId, Nexus, Op, PortId, Ram, RamDisk, ShardId, Shared, Span, View,
 };
 
 const ROUNDS: u64 = 300_000;
@@ -63,7 +63,7 @@ fn main() {
         Identity::Initiator { name: "iqn.2026-11.example:host".into(), isid: [1; 6], port: PortId(1) };
     let who = Nexus { identity: Arc::new(identity), port: PortId(1), read_only: false };
     let view = View::of(disk.geometry());
-    let gate = |view| Gate::new(Shard(0), Shared::new(2), view, Box::new(Ram::new(disk.clone())));
+    let gate = |view| Gate::new(ShardId(0), Shared::new(2), view, Box::new(Ram::new(disk.clone())));
     let room = |pool: &Pool| Payload::In(pool.take_sg(Class::Solicited, 4096).expect("memory"));
     let data = |pool: &Pool| Payload::Out(pool.take_sg(Class::Solicited, 4096).expect("memory").freeze());
     let both = |pool: &Pool| {

@@ -4,9 +4,14 @@ use buf::{Cx, Errno, Sg, SgMut};
 
 use crate::io::{Done, Durability, Io, IoId, Span};
 
-/// One core of the daemon, from 0 up.
+/// One core's part of the daemon, from 0 up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Shard(pub u16);
+pub struct ShardId(pub u16);
+
+impl ShardId {
+    /// The control plane: a message to it leaves the shards.
+    pub const CONTROL: ShardId = ShardId(u16::MAX);
+}
 
 /// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +118,7 @@ pub trait Backend {
     /// A core whose backend of this volume waits for this one and may go on:
     /// [`Backend::handle_wake`] is to be called there.
     #[must_use]
-    fn poll_wake(&mut self) -> Option<Shard> {
+    fn poll_wake(&mut self) -> Option<ShardId> {
         None
     }
     /// Another core's backend of this volume may have named this one by [`Backend::poll_wake`].

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Geometry, Shard};
+use crate::backend::{Geometry, ShardId};
 use crate::io::{Issuer, Refusal, Span};
 use crate::nexus::{Access, Identity, Nexus, PortId};
 use crate::notice::Notice;
@@ -226,7 +226,7 @@ impl VolumeRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The shard that asked.
-    pub to: Shard,
+    pub to: ShardId,
     /// Its number for the ask.
     pub id: RequestId,
     /// `Ok`: the change stands on every core, and what it forbids has ended.
@@ -247,7 +247,7 @@ pub struct ViewUpdate {
     /// Who must hear of what.
     pub notices: Vec<Notice>,
     /// The ask behind it, whose own task is not aborted: the shard and its number.
-    pub asked: Option<(Shard, RequestId)>,
+    pub asked: Option<(ShardId, RequestId)>,
 }
 
 impl ViewUpdate {
@@ -276,7 +276,7 @@ pub enum Abort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// Which shard.
-    pub from: Shard,
+    pub from: ShardId,
     /// Which change; earlier ones are acknowledged with it.
     pub change: ChangeId,
 }

@@ -20,7 +20,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::backend::Shard;
+use crate::backend::ShardId;
 use crate::io::Span;
 
 /// Bytes per stripe.
@@ -107,7 +107,7 @@ impl Guards {
         clippy::indexing_slicing,
         reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn enter(&self, shard: Shard, stripes: Stripes) -> bool {
+    pub(crate) fn enter(&self, shard: ShardId, stripes: Stripes) -> bool {
         let core = &self.cores[usize::from(shard.0)];
         for stripe in stripes.each() {
             // Only this core writes its marks, so no read-modify-write is needed.
@@ -128,7 +128,7 @@ impl Guards {
         clippy::indexing_slicing,
         reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn leave(&self, shard: Shard, stripes: Stripes) {
+    pub(crate) fn leave(&self, shard: ShardId, stripes: Stripes) {
         let core = &self.cores[usize::from(shard.0)];
         for stripe in stripes.each() {
             let marks = core.marks[stripe].load(Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl Guards {
         clippy::indexing_slicing,
         reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn claim(&self, shard: Shard) -> Stripes {
+    pub(crate) fn claim(&self, shard: ShardId) -> Stripes {
         let claim = &self.cores[usize::from(shard.0)].claim;
         // Release, as every store of a claim: who sees it sees what earlier runs wrote.
         claim.store(ALL, Ordering::Release);
@@ -157,7 +157,7 @@ impl Guards {
         clippy::indexing_slicing,
         reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn disclaim(&self, shard: Shard) {
+    pub(crate) fn disclaim(&self, shard: ShardId) {
         self.cores[usize::from(shard.0)].claim.store(0, Ordering::Release);
     }
 
@@ -197,15 +197,15 @@ impl Guards {
         clippy::indexing_slicing,
         reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn set_waiting(&self, shard: Shard, waiting: bool) {
+    pub(crate) fn set_waiting(&self, shard: ShardId, waiting: bool) {
         self.cores[usize::from(shard.0)].waiting.store(waiting, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The shards whose gates wait.
-    pub(crate) fn waiters(&self) -> impl Iterator<Item = Shard> {
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = ShardId> {
         let waits = |core: &Core| core.waiting.load(Ordering::Relaxed);
-        self.cores.iter().enumerate().filter(move |(_, core)| waits(core)).map(|(at, _)| Shard(at as u16))
+        self.cores.iter().enumerate().filter(move |(_, core)| waits(core)).map(|(at, _)| ShardId(at as u16))
     }
 
     /// An exclusive operation starts to write the stripes that it holds.
@@ -277,15 +277,15 @@ mod tests {
         let guards = Guards::new(2);
         let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
         assert!(guards.hold(Stripes(0b0110), &mut a));
-        let claimed = guards.claim(Shard(1));
+        let claimed = guards.claim(ShardId(1));
         assert!(claimed.has(Stripes(0b1001)) && !claimed.has(Stripes(0b0001_0010)));
         assert!(guards.is_quiet(a), "what is held was not claimed");
         assert!(guards.hold(Stripes(0b1000), &mut b));
         assert!(!guards.is_quiet(b), "the claim was there before");
         // Under load the next run follows at once, but without what is held now.
-        guards.disclaim(Shard(1));
-        assert!(!guards.claim(Shard(1)).has(Stripes(0b1000)) && guards.is_quiet(b));
-        guards.disclaim(Shard(1));
+        guards.disclaim(ShardId(1));
+        assert!(!guards.claim(ShardId(1)).has(Stripes(0b1000)) && guards.is_quiet(b));
+        guards.disclaim(ShardId(1));
     }
 
     #[test]
@@ -295,8 +295,8 @@ mod tests {
         assert!(guards.hold(Stripes(0b0110), &mut a));
         assert!(!guards.hold(Stripes(0b0111), &mut b));
         assert_eq!(b, Stripes(0b0001), "what is free and below is taken");
-        assert!(!guards.enter(Shard(0), Stripes(0b0001)));
-        assert!(guards.enter(Shard(0), Stripes(0b1000)));
+        assert!(!guards.enter(ShardId(0), Stripes(0b0001)));
+        assert!(guards.enter(ShardId(0), Stripes(0b1000)));
         guards.release(a);
         assert!(guards.hold(Stripes(0b0111), &mut b));
         assert!(guards.is_quiet(b));
@@ -325,7 +325,7 @@ mod model {
 
     const STRIPE: Stripes = Stripes(1);
 
-    fn plain(guards: &Guards, block: &Block, shard: Shard) {
+    fn plain(guards: &Guards, block: &Block, shard: ShardId) {
         if guards.enter(shard, STRIPE) {
             block.touch();
             guards.leave(shard, STRIPE);
@@ -349,7 +349,7 @@ mod model {
             let block = Arc::new(Block(UnsafeCell::new(0)));
             let other = thread::spawn({
                 let (guards, block) = (guards.clone(), block.clone());
-                move || plain(&guards, &block, Shard(1))
+                move || plain(&guards, &block, ShardId(1))
             });
             exclusive(&guards, &block);
             other.join().unwrap();
@@ -357,7 +357,7 @@ mod model {
     }
 
     /// Two runs, so that a claim is raised again while the exclusive operation waits.
-    fn runs(guards: &Guards, block: &Block, shard: Shard) {
+    fn runs(guards: &Guards, block: &Block, shard: ShardId) {
         for _ in 0..2 {
             if guards.claim(shard).has(STRIPE) {
                 block.touch();
@@ -373,7 +373,7 @@ mod model {
             let block = Arc::new(Block(UnsafeCell::new(0)));
             let other = thread::spawn({
                 let (guards, block) = (guards.clone(), block.clone());
-                move || runs(&guards, &block, Shard(1))
+                move || runs(&guards, &block, ShardId(1))
             });
             exclusive(&guards, &block);
             other.join().unwrap();
@@ -404,12 +404,12 @@ mod model {
             let waiter = thread::spawn({
                 let guards = guards.clone();
                 move || {
-                    guards.set_waiting(Shard(1), true);
-                    guards.enter(Shard(1), STRIPE)
+                    guards.set_waiting(ShardId(1), true);
+                    guards.enter(ShardId(1), STRIPE)
                 }
             });
             guards.release(held);
-            let seen = guards.waiters().any(|shard| shard == Shard(1));
+            let seen = guards.waiters().any(|shard| shard == ShardId(1));
             let entered = waiter.join().unwrap();
             assert!(entered || seen);
         });

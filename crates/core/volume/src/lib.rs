@@ -64,7 +64,7 @@ mod task_table;
 mod view;
 
 pub use authority::{Change, Volume};
-pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry, Shard};
+pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry, ShardId};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
 pub use by_volume::ByVolume;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::authority::{Change, Volume};
-use crate::backend::{Geometry, Shard};
+use crate::backend::{Geometry, ShardId};
 use crate::change::{Ack, Answer, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeRequest};
 use crate::facts::Facts;
 use crate::io::{Refusal, UnservableReason};
@@ -40,20 +40,20 @@ const REMARKS_MAX: usize = 16;
 ///
 /// ```
 /// use blockwire_volume::{
-///     Ack, RequestId, Facts, RamDisk, Shard, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
+///     Ack, RequestId, Facts, RamDisk, ShardId, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
 /// };
 ///
 /// let geometry = RamDisk::new(8, 8, 4096, 4096).geometry();
 /// let facts = Facts::new(VolumeId::new(0, 0), "demo", Uuid([7; 16]));
 /// let mut owner = VolumeOwner::restore(facts, geometry, 2, false, None).unwrap();
-/// owner.handle_request(Time(0), Shard(1), RequestId(5), VolumeRequest::Stop);
+/// owner.handle_request(Time(0), ShardId(1), RequestId(5), VolumeRequest::Stop);
 /// let change = owner.poll_view_update().unwrap();
 /// assert!(change.view.not_ready.is_some());
-/// owner.handle_ack(Time(1), Ack { from: Shard(0), change: change.change });
+/// owner.handle_ack(Time(1), Ack { from: ShardId(0), change: change.change });
 /// assert_eq!(owner.poll_answer(), None);
-/// owner.handle_ack(Time(2), Ack { from: Shard(1), change: change.change });
+/// owner.handle_ack(Time(2), Ack { from: ShardId(1), change: change.change });
 /// let answer = owner.poll_answer().unwrap();
-/// assert_eq!((answer.to, answer.id, answer.result), (Shard(1), RequestId(5), Ok(())));
+/// assert_eq!((answer.to, answer.id, answer.result), (ShardId(1), RequestId(5), Ok(())));
 /// ```
 #[derive(Debug)]
 pub struct VolumeOwner {
@@ -79,7 +79,7 @@ pub struct VolumeOwner {
 
 #[derive(Debug)]
 struct Pending {
-    from: Shard,
+    from: ShardId,
     id: RequestId,
     stage: Stage,
 }
@@ -171,7 +171,7 @@ impl VolumeOwner {
     }
 
     /// Takes an ask. [`VolumeOwner::poll_answer`] gives its answer, perhaps at once.
-    pub fn handle_request(&mut self, now: Time, from: Shard, id: RequestId, request: VolumeRequest) {
+    pub fn handle_request(&mut self, now: Time, from: ShardId, id: RequestId, request: VolumeRequest) {
         if request == VolumeRequest::Withdraw {
             return self.withdraw(from, id);
         }
@@ -197,7 +197,7 @@ impl VolumeOwner {
         !stores && !self.queue.has_of(who) && self.closed_for.is_none() && self.volume.has_nothing_of(who)
     }
 
-    fn withdraw(&mut self, from: Shard, id: RequestId) {
+    fn withdraw(&mut self, from: ShardId, id: RequestId) {
         if self.queue.withdraw(from, id) {
             self.answer(from, id, Err(Refusal::Busy));
         }
@@ -237,7 +237,7 @@ impl VolumeOwner {
     }
 
     /// What was to be stored does not stand, and the record may hold it.
-    fn not_stored(&mut self, now: Time, from: Shard, id: RequestId, refusal: Refusal) {
+    fn not_stored(&mut self, now: Time, from: ShardId, id: RequestId, refusal: Refusal) {
         self.answer(from, id, Err(refusal));
         let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
         self.saved = None;
@@ -380,7 +380,7 @@ impl VolumeOwner {
         self.current = Some(Pending { from, id, stage });
     }
 
-    fn refuse(&mut self, from: Shard, id: RequestId, request: &VolumeRequest, refusal: Refusal) {
+    fn refuse(&mut self, from: ShardId, id: RequestId, request: &VolumeRequest, refusal: Refusal) {
         if let (VolumeRequest::MarkBad { who, .. }, Refusal::NoMarkSpace) = (request, refusal) {
             self.remark(OperatorNotice::BadBlocksFull { by: who.identity.clone() });
         }
@@ -405,7 +405,7 @@ impl VolumeOwner {
         }
     }
 
-    fn publish(&mut self, now: Time, from: Shard, id: RequestId, change: Change) {
+    fn publish(&mut self, now: Time, from: ShardId, id: RequestId, change: Change) {
         // While an older fence is not kept, even a repeated ask must wait for it.
         if self.volume.is_noop(&change) && self.closed_for.is_none() {
             self.volume.commit(&change);
@@ -416,7 +416,7 @@ impl VolumeOwner {
         self.current = Some(Pending { from, id, stage });
     }
 
-    fn answer(&mut self, to: Shard, id: RequestId, result: Result<(), Refusal>) {
+    fn answer(&mut self, to: ShardId, id: RequestId, result: Result<(), Refusal>) {
         self.answers.push_back(Answer { to, id, result });
     }
 
@@ -429,7 +429,7 @@ impl VolumeOwner {
         }
     }
 
-    fn send(&mut self, change: Change, asked: Option<(Shard, RequestId)>) -> ChangeId {
+    fn send(&mut self, change: Change, asked: Option<(ShardId, RequestId)>) -> ChangeId {
         self.volume.commit(&change);
         self.change = ChangeId(self.change.0 + 1);
         let Change { view, drain, abort, notices, .. } = change;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use buf::Time;
 
-use crate::backend::Shard;
+use crate::backend::ShardId;
 use crate::guard::Guards;
 
 /// How long a lack of space is not told again.
@@ -151,7 +151,7 @@ impl Shared {
     }
 
     /// Panics if the shard is not one of the cores that take part.
-    pub(crate) fn check(&self, shard: Shard) {
+    pub(crate) fn check(&self, shard: ShardId) {
         assert!(shard.0 < self.0.shards, "a gate's shard is one of those that share the volume");
     }
 }

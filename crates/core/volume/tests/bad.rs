@@ -182,7 +182,7 @@ fn a_record_that_cannot_be_written_marks_nothing() {
     let mut home = home(1);
     let ask = VolumeRequest::MarkBad { who: nexus(1), span: span(0, 1) };
     let now = volume::Time(0);
-    home.handle_request(now, volume::Shard(0), volume::RequestId(1), ask);
+    home.handle_request(now, volume::ShardId(0), volume::RequestId(1), ask);
     let store = home.poll_store().expect("a store");
     home.handle_stored(now, store.ticket, false);
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));

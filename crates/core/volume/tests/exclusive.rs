@@ -210,7 +210,7 @@ fn who_waits_for_a_stripe_is_woken_when_it_is_free() {
     assert_eq!(world.woken, []);
     world.disk.borrow_mut().land(0);
     assert_eq!(world.resume(0).len(), 1);
-    assert_eq!(world.woken, [volume::Shard(1)]);
+    assert_eq!(world.woken, [volume::ShardId(1)]);
     world.resume(1);
     world.disk.borrow_mut().land(0);
     assert_eq!(world.resume(1).len(), 1);

@@ -14,7 +14,7 @@ use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
     Access, Ack, Failure, Nexus, Op, OperatorNotice, Payload, PortId, REQUESTS_MAX, Refusal, RequestId,
-    Shard, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
+    ShardId, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -224,7 +224,7 @@ fn a_flush_holds_no_fence_up() {
 #[test]
 fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     let (mut home, now) = (home(2), Time(0));
-    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
     let store = home.poll_store().expect("a store");
     assert!(home.poll_view_update().is_none() && home.poll_answer().is_none());
     assert_eq!(store.name, "03030303-0303-0303-0303-030303030303.reservations");
@@ -236,18 +236,18 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     assert!(kept(&amended).view().reservations.registrants().is_empty());
 
     // Which contents the disk has now is not known: even a change of nothing durable writes again.
-    home.handle_request(now, Shard(0), RequestId(2), register(&nexus(1), 5, false));
+    home.handle_request(now, ShardId(0), RequestId(2), register(&nexus(1), 5, false));
     let store = home.poll_store().expect("a store that puts things right");
     home.handle_stored(now, store.ticket, true);
     assert!(home.poll_view_update().is_some());
     for shard in 0..2 {
-        let ack = Ack { from: Shard(shard), change: volume::ChangeId(1) };
+        let ack = Ack { from: ShardId(shard), change: volume::ChangeId(1) };
         assert!(home.poll_answer().is_none());
         home.handle_ack(now, ack);
     }
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Ok(())));
 
-    home.handle_request(now, Shard(0), RequestId(3), register(&nexus(1), 6, true));
+    home.handle_request(now, ShardId(0), RequestId(3), register(&nexus(1), 6, true));
     let store = home.poll_store().expect("a store");
     let again = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap();
     assert_eq!(again.view().reservations.key_of(&nexus(1).identity), Some(Key(6)));
@@ -266,7 +266,7 @@ fn kept(store: &StoreOp) -> VolumeOwner {
 #[test]
 fn what_was_refused_as_not_durable_does_not_come_back() {
     let (mut home, mut now) = (home(1), Time(0));
-    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
     let store = home.poll_store().expect("a store");
     assert_eq!(kept(&store).view().reservations.registrants().len(), 1);
     home.handle_stored(now, store.ticket, false);
@@ -284,7 +284,7 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
     home.handle_stored(now, over.ticket, true);
     assert!(home.is_idle() && home.poll_timeout().is_none());
     // Known again: what changes nothing durable is not written.
-    home.handle_request(now, Shard(0), RequestId(2), register(&nexus(1), 5, false));
+    home.handle_request(now, ShardId(0), RequestId(2), register(&nexus(1), 5, false));
     assert!(home.poll_store().is_none() && home.poll_view_update().is_some());
 }
 
@@ -292,7 +292,7 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
 #[test]
 fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
     let (mut home, mut now) = (home(1), Time(0));
-    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
     let store = home.poll_store().expect("a store");
     home.handle_stored(now, store.ticket, false);
     let first = home.poll_store().expect("what stands");
@@ -311,8 +311,8 @@ fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
 #[test]
 fn a_store_that_does_not_end_is_refused_in_time() {
     let (mut home, now) = (home(1), Time(0));
-    home.handle_request(now, Shard(0), RequestId(1), register(&nexus(1), 5, true));
-    home.handle_request(now, Shard(0), RequestId(2), VolumeRequest::WriteProtect(false));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(2), VolumeRequest::WriteProtect(false));
     let store = home.poll_store().expect("a store");
     let deadline = home.poll_timeout().expect("a store has a deadline");
     home.handle_timeout(deadline);
@@ -336,7 +336,7 @@ fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(
         if let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, false);
         } else if let Some(adoption) = home.poll_view_update() {
-            home.handle_ack(now, Ack { from: Shard(0), change: adoption.change });
+            home.handle_ack(now, Ack { from: ShardId(0), change: adoption.change });
         } else if let Some(answer) = home.poll_answer() {
             answers.push((answer.id.0, answer.result));
         } else {
@@ -352,12 +352,12 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let holder = initiator(1);
     let reserve = |who: &Nexus| VolumeRequest::Reserve { who: who.clone(), action: Action::LegacyReserve };
-    home.handle_request(now, Shard(0), RequestId(1), reserve(&holder));
+    home.handle_request(now, ShardId(0), RequestId(1), reserve(&holder));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(1, Ok(()))]);
-    home.handle_request(now, Shard(0), RequestId(2), VolumeRequest::WriteProtect(true));
+    home.handle_request(now, ShardId(0), RequestId(2), VolumeRequest::WriteProtect(true));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(2, Err(Refusal::NotDurable))]);
 
-    home.handle_request(now, Shard(0), RequestId(3), VolumeRequest::NexusLost(holder.identity.clone()));
+    home.handle_request(now, ShardId(0), RequestId(3), VolumeRequest::NexusLost(holder.identity.clone()));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(3, Ok(()))]);
     assert!(home.view().reservations.legacy().is_none());
     for (id, ask) in [
@@ -367,7 +367,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
         (9, VolumeRequest::BackingReadOnly(true)),
         (10, VolumeRequest::Remove),
     ] {
-        home.handle_request(now, Shard(0), RequestId(id), ask);
+        home.handle_request(now, ShardId(0), RequestId(id), ask);
         assert_eq!(serve_on_a_full_disk(&mut home, now), [(id, Ok(()))]);
     }
     // What stands is still to be written over what may be there.
@@ -386,7 +386,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
 fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let mut asked = |ask: VolumeRequest, durable: bool| {
-        home.handle_request(now, Shard(0), RequestId(1), ask);
+        home.handle_request(now, ShardId(0), RequestId(1), ask);
         while durable && let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, true);
         }
@@ -414,19 +414,19 @@ fn busy(home: &mut VolumeOwner) -> Vec<u64> {
 #[test]
 fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
     let (mut home, now) = (home(1), Time(0));
-    home.handle_request(now, Shard(0), RequestId(1), VolumeRequest::Reset);
+    home.handle_request(now, ShardId(0), RequestId(1), VolumeRequest::Reset);
     assert!(home.poll_view_update().is_some(), "it waits for the shard");
     for at in 0..2 * REQUESTS_MAX as u64 {
         home.handle_request(
             now,
-            Shard(0),
+            ShardId(0),
             RequestId(100 + at),
             register(&initiator(1 + (at % 3) as u8), at, false),
         );
     }
     assert_eq!(busy(&mut home).len(), REQUESTS_MAX, "the queue is full");
     for fill in 10..20 {
-        home.handle_request(now, Shard(0), RequestId(fill), register(&nexus(fill as u8), 7, false));
+        home.handle_request(now, ShardId(0), RequestId(fill), register(&nexus(fill as u8), 7, false));
     }
     let refused = busy(&mut home);
     assert!(refused.len() == 10 && refused.iter().all(|id| *id >= 100), "{refused:?}");
@@ -439,15 +439,15 @@ fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
         VolumeRequest::Remove,
     ];
     for (at, ask) in told.into_iter().enumerate() {
-        home.handle_request(now, Shard(0), RequestId(50 + at as u64), ask);
+        home.handle_request(now, ShardId(0), RequestId(50 + at as u64), ask);
     }
     assert_eq!(busy(&mut home), [] as [u64; 0]);
-    home.handle_ack(now, Ack { from: Shard(0), change: volume::ChangeId(1) });
+    home.handle_ack(now, Ack { from: ShardId(0), change: volume::ChangeId(1) });
     let mut change = 1;
     while let Some(adoption) = home.poll_view_update() {
         change += 1;
         assert_eq!(adoption.change, volume::ChangeId(change));
-        home.handle_ack(now, Ack { from: Shard(0), change: adoption.change });
+        home.handle_ack(now, Ack { from: ShardId(0), change: adoption.change });
     }
     let ends: Vec<u64> = std::iter::from_fn(|| home.poll_answer()).map(|answer| answer.id.0).collect();
     for id in (10..20).chain(50..54) {
@@ -484,12 +484,12 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
     for (id, ask) in
         [(1, VolumeRequest::Remove), (2, register(&nexus(1), 5, true)), (3, VolumeRequest::Reset)]
     {
-        home.handle_request(now, Shard(1), RequestId(id), ask);
+        home.handle_request(now, ShardId(1), RequestId(id), ask);
     }
     let answers = home.dissolve();
     let gone = Err(Refusal::NotReady(volume::UnservableReason::Removed));
     assert_eq!(answers.iter().map(|answer| answer.id.0).collect::<Vec<_>>(), [1, 2, 3]);
-    assert!(answers.iter().all(|answer| answer.result == gone && answer.to == Shard(1)));
+    assert!(answers.iter().all(|answer| answer.result == gone && answer.to == ShardId(1)));
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     let reset = daemon.ask(VolumeRequest::Reset);
     let queued = daemon.ask(register(&initiator(1), 5, false));
     // The shard has aborted the task, and says so before it has drained.
-    daemon.home.handle_request(daemon.world.now, Shard(0), RequestId(queued), VolumeRequest::Withdraw);
+    daemon.home.handle_request(daemon.world.now, ShardId(0), RequestId(queued), VolumeRequest::Withdraw);
     daemon.drain_home();
     assert_eq!(daemon.answer_to(queued), Some(Err(Refusal::Busy)));
     daemon.settle();
@@ -537,7 +537,7 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     assert!(daemon.home.view().reservations.registrants().is_empty() && daemon.home.is_idle());
     // Once its turn has come it is carried out, whatever is wanted then.
     let begun = daemon.ask(register(&initiator(1), 5, false));
-    daemon.home.handle_request(daemon.world.now, Shard(0), RequestId(begun), VolumeRequest::Withdraw);
+    daemon.home.handle_request(daemon.world.now, ShardId(0), RequestId(begun), VolumeRequest::Withdraw);
     daemon.settle();
     assert_eq!(daemon.answer_to(begun), Some(Ok(())));
     assert_eq!(daemon.answers.iter().filter(|answer| answer.id == RequestId(begun)).count(), 1);

@@ -11,7 +11,7 @@ use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
     Abort, Access, Cause, Durability, Failure, Identity, Nexus, Op, OperatorNotice, Payload, PortId, Refusal,
-    RequestId, Shard, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
+    RequestId, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
 };
 
 fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
@@ -49,7 +49,7 @@ fn may_write(daemon: &mut Daemon, who: &Nexus) -> bool {
 /// What a change tells, before any shard has it.
 fn adoption(ask: VolumeRequest) -> ViewUpdate {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
-    home.handle_request(Time(0), Shard(0), RequestId(1), ask);
+    home.handle_request(Time(0), ShardId(0), RequestId(1), ask);
     if let Some(store) = home.poll_store() {
         home.handle_stored(Time(0), store.ticket, true);
     }
@@ -370,7 +370,7 @@ fn a_path_state_that_cannot_be_kept_is_refused() {
     .into_iter()
     .enumerate()
     {
-        home.handle_request(Time(0), Shard(0), RequestId(id as u64), ask);
+        home.handle_request(Time(0), ShardId(0), RequestId(id as u64), ask);
         let store = home.poll_store().expect("it is made durable first");
         assert_eq!(home.poll_view_update(), None);
         home.handle_stored(Time(0), store.ticket, false);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use proptest::prelude::*;
 use volume::{
-    Done, Durability, Extent, Gate, Identity, Io, IoId, Nexus, Op, Outcome, PortId, Ram, RamDisk, Shard,
+    Done, Durability, Extent, Gate, Identity, Io, IoId, Nexus, Op, Outcome, PortId, Ram, RamDisk, ShardId,
     Shared, Span, View,
 };
 
@@ -29,7 +29,7 @@ impl World {
         let shared = Shared::new(2);
         let gate = |shard| {
             let backend = Box::new(Ram::new(disk.clone()));
-            Gate::new(Shard(shard), shared.clone(), View::of(disk.geometry()), backend)
+            Gate::new(ShardId(shard), shared.clone(), View::of(disk.geometry()), backend)
         };
         let gates = (0..2).map(gate).collect();
         let identity = Arc::new(Identity::Host([1; 16]));

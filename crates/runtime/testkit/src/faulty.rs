@@ -200,7 +200,7 @@ impl<B: Backend> Backend for FaultyBackend<B> {
         self.inner.handle_disk(cx, op, came);
     }
 
-    fn poll_wake(&mut self) -> Option<volume::Shard> {
+    fn poll_wake(&mut self) -> Option<volume::ShardId> {
         self.inner.poll_wake()
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use buf::{Class, Payload, Pool, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{
-    Abort, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, RequestId, Shard, Shared, TaskTable, Time,
+    Abort, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, RequestId, ShardId, Shared, TaskTable, Time,
     View, ViewUpdate, VolumeId, VolumeRequest,
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct Volume {
 /// What executes the commands of I/O queues. It knows no controller: a queue tells its own by messages.
 #[derive(Debug)]
 pub(crate) struct ExecContext {
-    pub(crate) shard: Shard,
+    pub(crate) shard: ShardId,
     pub(crate) volumes: ByVolume<Volume>,
     pub(crate) queues: Queues,
     pub(crate) tasks: TaskTable<Task>,
@@ -57,7 +57,7 @@ pub(crate) struct ExecContext {
 }
 
 impl ExecContext {
-    pub(crate) fn new(shard: Shard) -> Self {
+    pub(crate) fn new(shard: ShardId) -> Self {
         ExecContext {
             shard,
             volumes: ByVolume::default(),

@@ -28,7 +28,7 @@ pub enum ControllerEvent {
     /// To the controller: the queue is open on this shard.
     Opened {
         /// Which.
-        at: volume::Shard,
+        at: volume::ShardId,
     },
     /// To the controller: the queue is gone, and all its commands have ended.
     Gone {

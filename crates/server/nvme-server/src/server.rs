@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use buf::Cx;
-use volume::{Nexus, Shard, View, ViewUpdate, VolumeId};
+use volume::{Nexus, ShardId, View, ViewUpdate, VolumeId};
 
 use crate::context::{ExecContext, Volume, VolumeInfo};
 use crate::controller::Controllers;
@@ -25,7 +25,7 @@ pub struct Server {
 
 impl Server {
     /// The server of this shard, without volumes and queues.
-    pub fn new(shard: Shard) -> Self {
+    pub fn new(shard: ShardId) -> Self {
         Server {
             context: ExecContext::new(shard),
             controllers: Controllers::default(),
@@ -35,7 +35,7 @@ impl Server {
     }
 
     /// The shard that it serves.
-    pub fn shard(&self) -> Shard {
+    pub fn shard(&self) -> ShardId {
         self.context.shard
     }
 

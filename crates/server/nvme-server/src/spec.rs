@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nvme::fabrics::Connected;
 use nvme::{Completion, HostId, Nqn, TransferMax};
-use volume::{Nexus, Shard, VolumeId};
+use volume::{Nexus, ShardId, VolumeId};
 
 use crate::authentication::Authentication;
 use crate::discovery::DiscoveryEntries;
@@ -161,7 +161,7 @@ pub struct IoQueueConnect {
     /// The host named.
     pub host: HostIdentity,
     /// The shard that the queue will live on.
-    pub shard: Shard,
+    pub shard: ShardId,
 }
 
 /// A queue.
@@ -183,7 +183,7 @@ pub struct QueueSpec {
     /// Bytes of data in a capsule.
     pub in_capsule: u32,
     /// The controller's shard.
-    pub home: Shard,
+    pub home: ShardId,
     /// Whose it is.
     pub host: HostIdentity,
     /// Who its commands come from, for reservations and paths.

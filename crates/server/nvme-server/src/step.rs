@@ -2,7 +2,7 @@
 
 use nvme::auth::DhComputation;
 use nvme::{Completion, Nqn};
-use volume::{CommandStep, Shard};
+use volume::{CommandStep, ShardId};
 
 pub use crate::key::{CommandKey, ComputeId, QueueKey};
 use crate::queue_message::QueueMessage;
@@ -25,7 +25,7 @@ pub enum ControllerStep {
     /// shard stay in order.
     QueueMessage {
         /// Where.
-        to: Shard,
+        to: ShardId,
         /// What.
         message: QueueMessage,
     },

@@ -10,7 +10,7 @@ use scsi::Command;
 use scsi::cdb::PrOutAction;
 use scsi::copy::CopyState;
 use scsi::sense::Sense;
-use volume::{ByVolume, Io, Op, Refusal, RequestId, Shard, TaskTable, VolumeId, VolumeRequest};
+use volume::{ByVolume, Io, Op, Refusal, RequestId, ShardId, TaskTable, VolumeId, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
 use crate::functions::Functions;
@@ -24,7 +24,7 @@ use crate::unit::Unit;
 /// What executing a command may use.
 #[derive(Debug)]
 pub(crate) struct ExecContext {
-    pub(crate) shard: Shard,
+    pub(crate) shard: ShardId,
     pub(crate) units: ByVolume<Unit>,
     pub(crate) nexuses: Vec<Option<NexusState>>,
     pub(crate) tasks: TaskTable<Task>,
@@ -39,7 +39,7 @@ pub(crate) struct ExecContext {
 }
 
 impl ExecContext {
-    pub(crate) fn new(shard: Shard) -> Self {
+    pub(crate) fn new(shard: ShardId) -> Self {
         ExecContext {
             shard,
             units: ByVolume::default(),

@@ -7,7 +7,7 @@
 use buf::{Cx, Sg};
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{Done, InlineIo, RequestId, Shard, View, VolumeId, VolumeRequest};
+use volume::{Done, InlineIo, RequestId, ShardId, View, VolumeId, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
@@ -27,7 +27,7 @@ pub struct Server {
 
 impl Server {
     /// The server of this shard, without units.
-    pub fn new(shard: Shard) -> Self {
+    pub fn new(shard: ShardId) -> Self {
         Server { context: ExecContext::new(shard), lun_serial: 0 }
     }
 

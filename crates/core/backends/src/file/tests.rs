@@ -5,7 +5,7 @@ mod shards;
 
 use buf::{Entropy, Pool, Time};
 use proptest::prelude::*;
-use volume::{Extent, Gate, Identity, Nexus, PortId, Shard, Shared, View};
+use volume::{Extent, Gate, Identity, Nexus, PortId, ShardId, Shared, View};
 
 use super::*;
 
@@ -141,7 +141,7 @@ impl World {
         };
         let shared_disk = Arc::new(FileDisk::new(DiskId(3), &facts, 1).unwrap());
         let view = View::of(shared_disk.geometry());
-        let gate = Gate::new(Shard(0), Shared::new(1), view, Box::new(File::new(shared_disk, 0)));
+        let gate = Gate::new(ShardId(0), Shared::new(1), view, Box::new(File::new(shared_disk, 0)));
         let identity = Arc::new(Identity::Host([1; 16]));
         World {
             pool: Pool::new(16 << 20),

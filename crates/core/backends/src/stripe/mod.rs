@@ -26,7 +26,7 @@ use std::fmt;
 use buf::{Cx, Errno, SgMut};
 use endpoint::{DialId, LinkId, Sockets};
 use stream::Slab;
-use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId, Shard};
+use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId, ShardId};
 
 use layout::Layout;
 use ops::StripeOp;
@@ -378,7 +378,7 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
     }
 
     #[inline]
-    fn poll_wake(&mut self) -> Option<Shard> {
+    fn poll_wake(&mut self) -> Option<ShardId> {
         Self::ask(&mut self.legs, &mut self.waking, Backend::poll_wake).map(|(_, shard)| shard)
     }
 

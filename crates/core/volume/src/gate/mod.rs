@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use buf::{Class, Cx, Errno, Payload, Time};
 
-use crate::backend::{Backend, DiskOp, Shard};
+use crate::backend::{Backend, DiskOp, ShardId};
 use crate::change::{Ack, OperatorNotice, RequestId, VolumeRequest};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
@@ -59,12 +59,12 @@ const READ_TRIES: u8 = 3;
 /// use std::sync::Arc;
 /// use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 /// use blockwire_volume::{
-///     Backend, Durability, Epoch, Gate, Identity, Io, IoId, Nexus, Op, Outcome, PortId, Ram, RamDisk, Shard, Shared,
+///     Backend, Durability, Epoch, Gate, Identity, Io, IoId, Nexus, Op, Outcome, PortId, Ram, RamDisk, ShardId, Shared,
 ///     Span, View,
 /// };
 ///
 /// let ram = Ram::new(Arc::new(RamDisk::new(8, 8, 4096, 4096)));
-/// let mut gate = Gate::new(Shard(0), Shared::new(1), View::of(ram.geometry()), Box::new(ram));
+/// let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(ram.geometry()), Box::new(ram));
 /// let who = Nexus { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 ///
 /// let (pool, mut entropy) = (Pool::new(1 << 20), Entropy::new([0; 32]));
@@ -79,7 +79,7 @@ const READ_TRIES: u8 = 3;
 /// ```
 pub struct Gate {
     view: View,
-    shard: Shard,
+    shard: ShardId,
     shared: Shared,
     backend: Box<dyn Backend>,
     tasks: Vec<Slot>,
@@ -96,7 +96,7 @@ pub struct Gate {
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
     done: VecDeque<Done>,
     remarks: VecDeque<OperatorNotice>,
-    wakes: VecDeque<Shard>,
+    wakes: VecDeque<ShardId>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
     requests: VecDeque<(RequestId, VolumeRequest)>,
     asked: Vec<(RequestId, u32)>,
@@ -142,7 +142,7 @@ impl Gate {
     ///
     /// # Panics
     /// If `shard` is not below [`Shared::shards`].
-    pub fn new(shard: Shard, shared: Shared, view: View, backend: Box<dyn Backend>) -> Self {
+    pub fn new(shard: ShardId, shared: Shared, view: View, backend: Box<dyn Backend>) -> Self {
         shared.check(shard);
         Gate {
             view,
@@ -602,7 +602,7 @@ impl Gate {
     /// A shard whose gate to this volume shall [`Gate::handle_wake`] and [`Gate::resume`]: what it waits for
     /// may be free.
     #[must_use]
-    pub fn poll_wake(&mut self) -> Option<Shard> {
+    pub fn poll_wake(&mut self) -> Option<ShardId> {
         self.wakes.pop_front().or_else(|| self.backend.poll_wake())
     }
 

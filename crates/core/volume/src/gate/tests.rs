@@ -48,7 +48,7 @@ pub(super) fn bytes_of(payload: Payload) -> Vec<u8> {
 
 fn ram_gate(blocks: u64) -> Gate {
     let disk = Arc::new(RamDisk::new(blocks, blocks, 512, 4096));
-    Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)))
+    Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)))
 }
 
 /// Submits one operation and runs it to its end.
@@ -170,7 +170,7 @@ fn a_backend_that_has_no_room_for_now_does_not_end_a_sanitize() {
     ] {
         let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
         let crowded = Crowded(Ram::new(disk.clone()), false, Default::default());
-        let mut gate = Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(crowded));
+        let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(crowded));
         let (mut world, who) = (World::new(), nexus(1));
         let byte = if kind == SanitizeKind::BlockErase { 0 } else { 7 };
         let io =
@@ -189,7 +189,7 @@ fn a_backend_that_has_no_room_for_now_does_not_end_a_sanitize() {
         assert_eq!(done.result, Ok(Outcome::Complete));
         assert!(world.now > Time(0), "it was put off");
         let mut plain =
-            Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)));
+            Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)));
         assert_eq!(read(&mut world, &mut plain, span(2047, 1)), [byte; 512]);
     }
 }
@@ -219,7 +219,7 @@ fn a_paced_sanitize_takes_its_time() {
     let shared = Shared::new(1);
     shared.set_sanitize_rate(1 << 20);
     let view = View::of(disk.geometry());
-    let mut gate = Gate::new(Shard(0), shared, view, Box::new(Ram::new(disk)));
+    let mut gate = Gate::new(ShardId(0), shared, view, Box::new(Ram::new(disk)));
     let (mut world, who) = (World::new(), nexus(1));
     let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
     let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
@@ -361,7 +361,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), geometry, hand.clone());
         let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
         let standing = crate::VolumeState { bad: Arc::new(bad), ..(*View::of(geometry)).clone() };
-        let mut gate = Gate::new(Shard(0), Shared::new(1), View::from(standing), Box::new(backend));
+        let mut gate = Gate::new(ShardId(0), Shared::new(1), View::from(standing), Box::new(backend));
         let payload = if matches!(op, Op::Write(..)) { world.filled(&[7; 512]) } else { Payload::None };
         let io = Io { id: IoId(7), epoch: Default::default(), op: op.clone(), payload };
         hand.hold.set(true);
@@ -399,7 +399,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     let disk = Arc::new(RamDisk::new(64, 64, 512, 4096));
     let (mut world, hand) = (World::new(), crate::fake::FakeControls::default());
     let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), disk.geometry(), hand.clone());
-    let mut gate = Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(backend));
+    let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(backend));
     hand.hold.set(true);
     hand.keeps_ends.set(true);
     let submit = |world: &mut World, gate: &mut Gate, id, mark| {
@@ -516,7 +516,7 @@ fn what_is_not_written_inline_leaves_no_claim() {
     let disk = Arc::new(RamDisk::new(4096, 4096, 512, 4096));
     let (mut world, shared) = (World::new(), Shared::new(2));
     let view = View::of(disk.geometry());
-    let mut gate = Gate::new(Shard(0), shared.clone(), view, Box::new(Ram::new(disk)));
+    let mut gate = Gate::new(ShardId(0), shared.clone(), view, Box::new(Ram::new(disk)));
     let write =
         |gate: &mut Gate, lba| gate.write_inline(&nexus(1), span(lba, 1), Durability::Cached, &[1; 512]);
     let (free, taken) = (Stripes::of(span(0, 1), 512), Stripes::of(span(2048, 1), 512));

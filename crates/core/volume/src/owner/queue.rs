@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::backend::Shard;
+use crate::backend::ShardId;
 use crate::change::{RequestId, VolumeRequest};
 use crate::nexus::Identity;
 
@@ -20,7 +20,7 @@ pub const REQUESTS_MAX: usize = 512;
 /// One ask.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
-    pub(super) from: Shard,
+    pub(super) from: ShardId,
     pub(super) id: RequestId,
     pub(super) request: VolumeRequest,
 }
@@ -30,14 +30,14 @@ pub(super) struct QueuedRequest {
 enum RequestSource {
     Nexus(Arc<Identity>),
     /// Asks that name nobody: resets, sanitizes, the operator.
-    Shard(Shard),
+    ShardId(ShardId),
 }
 
 impl QueuedRequest {
     fn requester(&self) -> RequestSource {
         self.request
             .requester()
-            .map_or(RequestSource::Shard(self.from), |who| RequestSource::Nexus(who.clone()))
+            .map_or(RequestSource::ShardId(self.from), |who| RequestSource::Nexus(who.clone()))
     }
 }
 
@@ -107,7 +107,7 @@ impl RequestQueue {
     }
 
     /// Takes one out again.
-    pub(super) fn withdraw(&mut self, from: Shard, id: RequestId) -> bool {
+    pub(super) fn withdraw(&mut self, from: ShardId, id: RequestId) -> bool {
         let at = self.queue.iter().position(|asked| asked.from == from && asked.id == id);
         at.and_then(|at| self.queue.remove(at)).is_some()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 use volume::{
     Ack, Answer, Done, Durability, Facts, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId,
-    Shard, Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    ShardId, Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::{World, geometry};
@@ -104,7 +104,7 @@ impl Daemon {
 
     pub fn ask(&mut self, ask: VolumeRequest) -> u64 {
         self.asks += 1;
-        self.home.handle_request(self.world.now, Shard(0), RequestId(self.asks), ask);
+        self.home.handle_request(self.world.now, ShardId(0), RequestId(self.asks), ask);
         self.drain_home();
         self.asks
     }
@@ -158,7 +158,7 @@ impl Daemon {
         match self.to_home[shard].pop_front() {
             Some(ToHome::Ack(ack)) => self.home.handle_ack(self.world.now, ack),
             Some(ToHome::VolumeRequest(id, ask)) => {
-                self.home.handle_request(self.world.now, Shard(shard as u16), id, ask);
+                self.home.handle_request(self.world.now, ShardId(shard as u16), id, ask);
             }
             None => return,
         }

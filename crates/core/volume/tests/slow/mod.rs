@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
 use volume::{
     Backend, DiskOp, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome, PortId,
-    Shard, Shared, Span, View,
+    ShardId, Shared, Span, View,
 };
 
 pub const BLOCK: usize = 512;
@@ -109,7 +109,7 @@ pub struct World {
     pub disk: SharedDisk,
     pub gates: Vec<Gate>,
     /// Who was woken by others.
-    pub woken: Vec<Shard>,
+    pub woken: Vec<ShardId>,
 }
 
 pub fn geometry(blocks: u64, dio_align: u32) -> Geometry {
@@ -143,7 +143,7 @@ impl World {
         let shared = Shared::new(shards);
         let gate = |shard: u16| {
             let slow = Slow { disk: disk.clone(), geometry, shard: usize::from(shard) };
-            Gate::new(Shard(shard), shared.clone(), view.clone(), Box::new(slow))
+            Gate::new(ShardId(shard), shared.clone(), view.clone(), Box::new(slow))
         };
         let gates = (0..shards).map(gate).collect();
         let (pool, entropy) = (Pool::new(8 << 20), Entropy::new([0; 32]));

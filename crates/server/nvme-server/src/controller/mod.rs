@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use buf::Time;
 use nvme::property::{Configuration, ControllerStatus};
-use volume::{Issuer, RequestId, Shard};
+use volume::{Issuer, RequestId, ShardId};
 
 use crate::discovery::DiscoveryEntries;
 use crate::queue_message::QueueCounters;
@@ -92,7 +92,7 @@ pub(crate) struct JoinedQueue {
     pub(crate) queue_slot: u16,
     /// Its host has proved who it is, or need not: only then the identifier is its own.
     pub(crate) proven: bool,
-    pub(crate) shard: Shard,
+    pub(crate) shard: ShardId,
     /// Whether it has said that it is open.
     pub(crate) open: bool,
     /// What it reported last.
@@ -249,7 +249,7 @@ impl Controller {
 }
 
 impl Controller {
-    fn queue_spec(&self, home: Shard, qid: u16, entries: u32, flow_control: bool) -> QueueSpec {
+    fn queue_spec(&self, home: ShardId, qid: u16, entries: u32, flow_control: bool) -> QueueSpec {
         QueueSpec {
             cntlid: self.spec.cntlid,
             association: self.association,

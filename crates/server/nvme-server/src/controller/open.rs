@@ -6,7 +6,7 @@ use buf::Cx;
 use nvme::Completion;
 use nvme::fabrics::ConnectRefusal;
 use nvme::property::{Configuration, ControllerStatus, Shutdown};
-use volume::Shard;
+use volume::ShardId;
 
 use super::ana::Ana;
 use super::errors::Errors;
@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// The shard of each I/O queue that a controller has, or has let in.
-    pub fn queue_shards(&self, cntlid: u16) -> impl Iterator<Item = Shard> + '_ {
+    pub fn queue_shards(&self, cntlid: u16) -> impl Iterator<Item = ShardId> + '_ {
         let controller = self.controllers.find(cntlid);
         controller.into_iter().flat_map(|controller| controller.members.iter().map(|member| member.shard))
     }

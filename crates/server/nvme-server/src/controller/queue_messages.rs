@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use buf::Cx;
-use volume::Shard;
+use volume::ShardId;
 
 use super::{AdminWait, Controller, Controllers, JoinedQueue};
 use crate::admin;
@@ -187,7 +187,7 @@ impl Controllers {
         let rivals =
             controller.members.iter().filter(|member| member.qid == qid && member.queue_slot != queue_slot);
         let late = rivals.clone().any(|member| member.proven);
-        let ends: Vec<(Shard, u16)> = if late {
+        let ends: Vec<(ShardId, u16)> = if late {
             let own =
                 controller.members.iter().filter(|member| member.queue_slot == queue_slot && !member.proven);
             own.map(|member| (member.shard, member.queue_slot)).collect()

@@ -20,7 +20,7 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, RequestId, Shard, Shared,
+    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, RequestId, ShardId, Shared,
     Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 use zerocopy::FromBytes;
@@ -58,11 +58,11 @@ struct Moving {
 }
 
 enum Mail {
-    VolumeRequest(VolumeId, Shard, RequestId, VolumeRequest),
+    VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
-    Queue(Shard, crate::QueueMessage),
+    Queue(ShardId, crate::QueueMessage),
 }
 
 struct Core {
@@ -115,7 +115,7 @@ pub(super) fn disk() -> (World, Host) {
 
 impl World {
     pub(super) fn new(shards: u16) -> World {
-        let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
+        let core = |shard| Core { server: Server::new(ShardId(shard)), gates: Vec::new() };
         World {
             pool: Pool::new(64 << 20),
             entropy: Entropy::new([7; 32]),
@@ -168,7 +168,7 @@ impl World {
         for (at, core) in self.cores.iter_mut().enumerate() {
             let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
-            core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend)));
+            core.gates.push(Gate::new(ShardId(at as u16), shared.clone(), view.clone(), Box::new(backend)));
             core.server
                 .add_volume(VolumeInfo { facts: Arc::new(facts.clone()), shared: shared.clone() }, view);
         }
@@ -199,7 +199,7 @@ impl World {
             entries: 128,
             flow_control: false,
             in_capsule: 8192,
-            home: Shard(0),
+            home: ShardId(0),
             host: crate::HostIdentity {
                 nqn: Nqn::parse("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001")
                     .unwrap(),
@@ -239,14 +239,14 @@ impl World {
 
     /// Asks as another server does, and runs until all is quiet.
     pub(super) fn request(&mut self, volume: u32, request: VolumeRequest) -> Result<(), volume::Refusal> {
-        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), RequestId(7), request));
+        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), ShardId(0), RequestId(7), request));
         self.run();
         self.answers.pop().expect("an ask is answered").result
     }
 
     /// Asks as another server does, and runs as far as that goes.
     pub(super) fn ask_later(&mut self, volume: u32, request: VolumeRequest) {
-        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), Shard(0), RequestId(7), request));
+        self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), ShardId(0), RequestId(7), request));
         self.run();
     }
 
@@ -379,7 +379,7 @@ impl World {
             }
             Step::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
             Step::VolumeRequest { volume, id, request } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
+                self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request));
             }
             Step::Other(ControllerStep::ListControllers { id, of }) => {
                 let here: Vec<Vec<u16>> =
@@ -482,7 +482,7 @@ impl World {
         }
         let gate = &mut self.cores[shard].gates[at];
         while let Some((id, request)) = gate.poll_request() {
-            self.mail.push_back(Mail::VolumeRequest(VolumeId(at as u64), Shard(shard as u16), id, request));
+            self.mail.push_back(Mail::VolumeRequest(VolumeId(at as u64), ShardId(shard as u16), id, request));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {

@@ -21,7 +21,7 @@ use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, RequestId, Shard,
+    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, RequestId, ShardId,
     Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
@@ -74,7 +74,7 @@ struct Transfer {
 }
 
 enum Mail {
-    VolumeRequest(VolumeId, Shard, RequestId, VolumeRequest),
+    VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
@@ -116,7 +116,7 @@ pub(super) fn disk() -> (World, Host) {
 
 impl World {
     pub(super) fn new(shards: u16) -> World {
-        let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
+        let core = |shard| Core { server: Server::new(ShardId(shard)), gates: Vec::new() };
         World {
             stores_fail: false,
             fences_late: false,
@@ -167,7 +167,7 @@ impl World {
         for (at, core) in self.cores.iter_mut().enumerate() {
             let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
-            let gate = Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend));
+            let gate = Gate::new(ShardId(at as u16), shared.clone(), view.clone(), Box::new(backend));
             core.gates.push(gate);
             let spec = UnitSpec {
                 volume: id,
@@ -245,7 +245,7 @@ impl World {
 
     /// Asks as the control plane does, and runs until all is quiet.
     pub(super) fn request(&mut self, volume: VolumeId, request: VolumeRequest) {
-        self.mail.push_back(Mail::VolumeRequest(volume, Shard(0), RequestId(u64::MAX), request));
+        self.mail.push_back(Mail::VolumeRequest(volume, ShardId(0), RequestId(u64::MAX), request));
         self.run();
     }
 
@@ -413,7 +413,7 @@ impl World {
             Step::AwaitMemory { .. } => unreachable!("its answers need no memory of the pool"),
             Step::Cancel { volume, io, .. } => core.gates[volume.0 as usize].cancel(io),
             Step::VolumeRequest { volume, id, request } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
+                self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::{Departure, ShardId};
+use endpoint::Departure;
 use stream::{Close, Connection, Tag};
 use volume::{Answer, Issuer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeId, VolumeRequest};
 
@@ -147,7 +147,7 @@ impl Shard {
                 continue;
             };
             for answer in answers {
-                self.parts.outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+                self.parts.outbox.post(answer.to, Message::Answer(volume, answer));
             }
             self.parts.outbox.report(id, Report::Done);
             dropped = true;

@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
+use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote, ShardId};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers, earliest};
-use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId, VolumeRequest};
+use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, VolumeId, VolumeRequest};
 
 use super::{Shard, set_slot};
 use crate::log::LogLine;
@@ -60,7 +60,7 @@ impl Backend for RemoteBackend {
         self.0.borrow_mut().remote.handle_disk(cx, op, came);
     }
 
-    fn poll_wake(&mut self) -> Option<Core> {
+    fn poll_wake(&mut self) -> Option<ShardId> {
         self.0.borrow_mut().remote.poll_wake()
     }
 

@@ -2,8 +2,7 @@
 //! come from homes go to them.
 
 use buf::Cx;
-use endpoint::ShardId;
-use volume::{Ack, Answer, Done, Issuer, Shard as Core, ViewUpdate, VolumeId};
+use volume::{Ack, Answer, Done, Issuer, ViewUpdate, VolumeId};
 
 use super::Shard;
 use super::front::Front;
@@ -90,7 +89,7 @@ impl Shard {
             None => {
                 // Nothing of it is in flight here.
                 self.parts.volumes.keep_early_view(volume, &adoption.view);
-                let ack = Ack { from: Core(self.parts.id.0), change: adoption.change };
+                let ack = Ack { from: self.parts.id, change: adoption.change };
                 self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
             }
         }
@@ -99,7 +98,7 @@ impl Shard {
 
     /// A volume's home has answered.
     pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
-        debug_assert_eq!(ShardId(answer.to.0), self.parts.id);
+        debug_assert_eq!(answer.to, self.parts.id);
         let (id, result) = (answer.id, answer.result);
         match id.issuer() {
             Issuer::Scsi => self.iscsi.server.answered(cx, id, result),

@@ -8,8 +8,8 @@ use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
     Ack, Answer, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Issuer, Nexus, Op,
-    OperatorNotice, Refusal, RequestId, Shard as Core, Span, StoreOp, UnservableReason, View, ViewUpdate,
-    VolumeId, VolumeOwner, VolumeRequest,
+    OperatorNotice, Refusal, RequestId, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeId,
+    VolumeOwner, VolumeRequest,
 };
 
 use super::outbox::Outbox;
@@ -148,7 +148,7 @@ impl LocalVolumes {
             self.out.push_back(op);
         }
         while let Some(core) = self.get_mut(volume).and_then(|local| local.gate.poll_wake()) {
-            outbox.post(ShardId(core.0), Message::Wake(volume));
+            outbox.post(core, Message::Wake(volume));
         }
         while let Some((name, remark)) = self.get_mut(volume).and_then(LocalVolume::poll_remark) {
             log.push(LogLine::Volume { name, remark });
@@ -178,7 +178,7 @@ impl LocalVolumes {
             outbox.broadcast(|| Message::Adopt(volume, adoption.clone()));
         }
         for answer in answers {
-            outbox.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+            outbox.post(answer.to, Message::Answer(volume, answer));
         }
     }
 
@@ -209,7 +209,7 @@ impl LocalVolumes {
                 (Some(tag), backend)
             }
         };
-        let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
+        let gate = Gate::new(self.shard, spec.shared, spec.view, backend);
         let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
         let local = LocalVolume {
             name,
@@ -415,11 +415,11 @@ impl LocalVolumes {
         if let Some(local) = self.get_mut(volume)
             && let Some(home) = &mut local.home
         {
-            home.handle_request(cx.now, Core(from.0), id, ask);
+            home.handle_request(cx.now, from, id, ask);
             self.schedule(volume);
             return None;
         }
-        Some(Answer { to: Core(from.0), id, result: Err(Refusal::NotReady(UnservableReason::Removed)) })
+        Some(Answer { to: from, id, result: Err(Refusal::NotReady(UnservableReason::Removed)) })
     }
 
     pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {

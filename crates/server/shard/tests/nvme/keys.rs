@@ -10,8 +10,8 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
 use stream::{Received, RecvOp, SendOp};
 use volume::{
-    Abort, Answer, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, RequestId, Shard as Core, View,
-    ViewUpdate, VolumeId, VolumeState,
+    Abort, Answer, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, RequestId, View, ViewUpdate,
+    VolumeId, VolumeState,
 };
 
 use crate::BLOCKS;
@@ -263,7 +263,7 @@ fn a_queue_key_is_not_given_again_before_its_last_command_is_retired() {
     alone.reset(queue.at);
     let (mut second, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
     let token = alone.claimed();
-    let answer = Message::Answer(volume, Answer { to: Core(SELF.0), id, result: Ok(()) });
+    let answer = Message::Answer(volume, Answer { to: SELF, id, result: Ok(()) });
     alone.with(|shard, cx| {
         shard.handle_message(cx, answer);
         shard.handle_message(cx, granted(token, 3));
@@ -331,7 +331,7 @@ fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
         alone.hands.posted.retain(|posted| !left(posted));
         match alone.hands.posted.pop() {
             Some((ShardId(0), Message::Ack(of, ack))) => {
-                assert_eq!((of, ack.from, ack.change), (volume, Core(SELF.0), change));
+                assert_eq!((of, ack.from, ack.change), (volume, SELF, change));
             }
             other => panic!("the home waits: {other:?}"),
         }

@@ -12,7 +12,7 @@ use nvme_server::{
 };
 use volume::{
     Ack, Answer, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, RequestId,
-    Shard, Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    ShardId, Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 const SHARDS: usize = 2;
@@ -23,11 +23,11 @@ const ENTRIES: usize = 32;
 const CNTLID: u16 = 2;
 
 enum Mail {
-    VolumeRequest(VolumeId, Shard, RequestId, VolumeRequest),
+    VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
-    Queue(Shard, QueueMessage),
+    Queue(ShardId, QueueMessage),
 }
 
 struct Core {
@@ -96,7 +96,7 @@ pub fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
 
 impl Harness {
     pub fn new() -> Harness {
-        let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
+        let core = |shard| Core { server: Server::new(ShardId(shard)), gates: Vec::new() };
         let mut harness = Harness {
             pool: Pool::new(64 << 20),
             entropy: Entropy::new([3; 32]),
@@ -135,7 +135,7 @@ impl Harness {
         let home = VolumeOwner::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
             let (view, backend) = (home.view().clone(), Box::new(Ram::new(disk.clone())));
-            core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), backend));
+            core.gates.push(Gate::new(ShardId(at as u16), shared.clone(), view.clone(), backend));
             core.server
                 .add_volume(VolumeInfo { facts: Arc::new(facts.clone()), shared: shared.clone() }, view);
         }
@@ -187,7 +187,7 @@ impl Harness {
             flow_control: false,
             subsystem: subsystem().nqn.clone(),
             host: host(),
-            shard: Shard(shard as u16),
+            shard: ShardId(shard as u16),
         };
         let Ok(spec) = self.cores[0].server.join(CNTLID, &join) else { return };
         let key = self.with(shard, |core, cx| core.server.open_queue(cx, spec));
@@ -249,7 +249,7 @@ impl Harness {
     pub fn request(&mut self, volume: u32, request: VolumeRequest) {
         self.mail.push_back(Mail::VolumeRequest(
             VolumeId((volume % VOLUMES).into()),
-            Shard(0),
+            ShardId(0),
             RequestId(1),
             request,
         ));
@@ -318,7 +318,7 @@ impl Harness {
                 }
             }
             Step::VolumeRequest { volume, id, request } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request))
+                self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request))
             }
             Step::Other(ControllerStep::ListControllers { id, of }) => {
                 let here: Vec<Vec<u16>> =
@@ -391,7 +391,7 @@ impl Harness {
         }
         let gate = &mut self.cores[shard].gates[at];
         while let Some((id, request)) = gate.poll_request() {
-            self.mail.push_back(Mail::VolumeRequest(volume, Shard(shard as u16), id, request));
+            self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {

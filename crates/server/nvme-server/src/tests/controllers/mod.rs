@@ -16,7 +16,7 @@ use std::sync::Arc;
 use buf::Cx;
 use nvme::fabrics::{ConnectRefusal, Property, PropertyAccess};
 use nvme::{Completion, HostId, Nqn, Opcode, Sqe, Status};
-use volume::{Identity, Nexus, PortId, Shard};
+use volume::{Identity, Nexus, PortId, ShardId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
@@ -84,7 +84,7 @@ pub(super) fn join(qid: u16, id: u8, shard: usize) -> IoQueueConnect {
         flow_control: false,
         subsystem: subsystem().nqn.clone(),
         host: host(id),
-        shard: Shard(shard as u16),
+        shard: ShardId(shard as u16),
     }
 }
 

@@ -52,7 +52,7 @@ impl IscsiFront {
     /// Of shard `id` of `shards`; the daemon may have so many sessions.
     pub(super) fn new(id: ShardId, shards: u16, sessions_max: usize) -> Self {
         IscsiFront {
-            server: Server::new(volume::Shard(id.0)),
+            server: Server::new(id),
             sessions: HashMap::new(),
             nexuses: Vec::new(),
             promised_by_initiator: HashMap::new(),

@@ -8,7 +8,6 @@ use endpoint::{Departure, ShardId};
 use nvme::fabrics::ConnectRefusal;
 use nvme_server::{HostIdentity, IoQueueConnect};
 use stream::Tag;
-use volume::Shard as Core;
 
 use super::NvmeFront;
 use super::accept::ConnectPermit;
@@ -60,7 +59,7 @@ impl NvmeFront {
                 subsystem: names.subsystem.clone(),
                 host: HostIdentity { nqn: names.host.clone(), id: names.host_id },
                 // The controller's shard knows where its other queues are.
-                shard: Core(home.0),
+                shard: home,
             };
             let preference = parts.exports.preference(&placement_query(names, &accepted), connecting.draw);
             let request = QueueRequest { join, preference, names: names.clone(), accepted };
@@ -127,7 +126,7 @@ impl NvmeFront {
             }
         }
         let shard = place_of(&request.preference, parts.id, request.join.qid, &load);
-        request.join.shard = Core(shard.0);
+        request.join.shard = shard;
         let spec = self.server.join(cntlid, &request.join).map_err(QueueRefusal::Refused)?;
         Ok((shard, Box::new(AdmittedQueue { spec, admin })))
     }

@@ -60,7 +60,7 @@ pub(super) struct NvmeFront {
 impl NvmeFront {
     pub(super) fn new(id: ShardId, shards: u16) -> Self {
         NvmeFront {
-            server: Server::new(volume::Shard(id.0)),
+            server: Server::new(id),
             conns: Vec::new(),
             controllers: HashMap::new(),
             directory: (id == DIRECTORY).then(|| Controllers::new(shards)),

@@ -1,7 +1,6 @@
 //! What the NVMe server wants for controllers and queues, and commands carried out inline.
 
 use buf::Cx;
-use endpoint::ShardId;
 use nvme::{Completion, Sqe};
 use nvme_server::{CommandKey, ControllerStep, QueueKey};
 use stream::{Close, Connection, Tag, Target};
@@ -23,7 +22,7 @@ impl NvmeFront {
                 });
             }
             ControllerStep::QueueMessage { to, message } => {
-                parts.outbox.post(ShardId(to.0), Message::Nvme(NvmeMessage::Queue(message)));
+                parts.outbox.post(to, Message::Nvme(NvmeMessage::Queue(message)));
             }
             ControllerStep::EndQueue { queue } => self.end_queue(cx, parts, queue),
             ControllerStep::HostAuthenticated { queue } => self.host_authenticated(cx, parts, queue),
