@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Sg, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets, Work};
+use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, ShardId, Span};
 
@@ -127,11 +127,11 @@ impl Sockets for AnyLeg {
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
         elsewhere!(self, leg => leg.poll_leave(), else None)
     }
-    fn poll_work(&mut self) -> Option<Work> {
-        elsewhere!(self, leg => leg.poll_work(), else None)
+    fn poll_computation(&mut self) -> Option<Computation> {
+        elsewhere!(self, leg => leg.poll_computation(), else None)
     }
-    fn handle_worked(&mut self) {
-        elsewhere!(self, leg => leg.handle_worked(), else ());
+    fn handle_computed(&mut self) {
+        elsewhere!(self, leg => leg.handle_computed(), else ());
     }
     #[inline]
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {

@@ -25,8 +25,8 @@
     )
 )]
 
+mod computation;
 mod outward;
-mod work;
 
 use std::net::SocketAddr;
 
@@ -34,9 +34,9 @@ use buf::{Cx, Errno, Time};
 use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
+pub use computation::{Computation, NotComputed, PendingResult};
 pub use outward::{Dial, DialId, Dialled, Leave, Remote, Sockets};
 pub use volume::ShardId;
-pub use work::{Awaited, NotDone, Work};
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a
 /// generation, so that a name is never used for another socket.

@@ -10,7 +10,7 @@ use buf::{Cx, Errno, Time};
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, OperatorNotice};
 
-use crate::{LinkId, Work};
+use crate::{Computation, LinkId};
 
 /// Names a connection that was asked for, until it is answered. Chosen by who asks; who composes
 /// several gives each its own names and translates.
@@ -75,13 +75,13 @@ pub trait Sockets {
     #[must_use]
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
     /// Something that takes long, to be computed where it keeps nothing else waiting;
-    /// [`Sockets::handle_worked`] follows, whether it was done or dropped. To be asked after each turn.
+    /// [`Sockets::handle_computed`] follows, whether it was done or dropped. To be asked after each turn.
     #[must_use]
-    fn poll_work(&mut self) -> Option<Work> {
+    fn poll_computation(&mut self) -> Option<Computation> {
         None
     }
     /// Some of its work has been done, or was dropped; [`Sockets::turn`] follows.
-    fn handle_worked(&mut self) {}
+    fn handle_computed(&mut self) {}
     /// Does the work that is due between events and operations; true if there may be more to poll.
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
     /// When [`Sockets::handle_timeout`] wants to be called, if at all.

@@ -12,7 +12,7 @@ use ::iscsi::negotiate::Digest;
 use ::iscsi::wire::Isid;
 use ::nvme::{HostId, Nqn};
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
@@ -283,8 +283,8 @@ impl Sockets for AnyPath {
         fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp>;
         fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
         fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
-        fn poll_work(&mut self) -> Option<Work>;
-        fn handle_worked(&mut self);
+        fn poll_computation(&mut self) -> Option<Computation>;
+        fn handle_computed(&mut self);
         fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
         fn poll_timeout(&self) -> Option<Time>;
         fn handle_timeout(&mut self, cx: &mut Cx<'_>);

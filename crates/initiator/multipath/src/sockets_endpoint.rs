@@ -12,9 +12,9 @@ pub enum NoMessage {}
 /// Computes one piece of work, here and now, if one is wanted; true if there was. For who has no other thread than
 /// its caller's: others that it serves wait for one piece at most before they have a turn.
 pub(crate) fn compute_one(sockets: &mut impl Sockets) -> bool {
-    let Some(work) = sockets.poll_work() else { return false };
+    let Some(work) = sockets.poll_computation() else { return false };
     work.run();
-    sockets.handle_worked();
+    sockets.handle_computed();
     true
 }
 

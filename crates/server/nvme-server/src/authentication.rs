@@ -37,7 +37,7 @@ pub(crate) struct QueueAuthentication {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthWait {
     Data,
-    Work(ComputeId),
+    Computation(ComputeId),
     /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
     Memory {
         len: u32,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Accepted, Remote, ShardId, Work};
+use endpoint::{Accepted, Computation, Remote, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::login::Established;
 use iscsi::session::SessionParams;
@@ -72,7 +72,7 @@ pub enum Message {
     Nvme(NvmeMessage),
     /// To the control plane: what would keep the data of this shard waiting too long, for a remote volume of
     /// it. [`Message::Computed`] follows, when it has been done or dropped.
-    Compute(ShardId, Tag, Work),
+    Compute(ShardId, Tag, Computation),
     /// From it.
     Computed(Tag),
     /// To a volume's home.

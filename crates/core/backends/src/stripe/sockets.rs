@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, OperatorNotice};
 
@@ -120,8 +120,8 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         Self::ask(&mut self.legs, &mut self.leaving, Sockets::poll_leave).map(|(_, leave)| leave)
     }
 
-    fn poll_work(&mut self) -> Option<Work> {
-        Self::ask(&mut self.legs, &mut self.working, Sockets::poll_work).map(|(_, work)| work)
+    fn poll_computation(&mut self) -> Option<Computation> {
+        Self::ask(&mut self.legs, &mut self.working, Sockets::poll_computation).map(|(_, work)| work)
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
@@ -129,9 +129,9 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         clippy::indexing_slicing,
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
-    fn handle_worked(&mut self) {
+    fn handle_computed(&mut self) {
         for at in 0..self.legs.len() {
-            self.legs[at].volume.handle_worked();
+            self.legs[at].volume.handle_computed();
             self.touch(at);
         }
     }

@@ -98,7 +98,7 @@ enum ComputeKind {
     /// For a host of ours.
     Host(ComputeId, Box<DhComputation>),
     /// For a remote volume.
-    Remote(Tag, endpoint::Work),
+    Remote(Tag, endpoint::Computation),
 }
 
 impl ComputeRequest for ComputeKind {

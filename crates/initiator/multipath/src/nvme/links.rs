@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Awaited, Dial, DialId, Dialled, Leave, LinkId, Work};
+use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, PendingResult};
 use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
@@ -72,8 +72,8 @@ macro_rules! by_links {
             self.links.poll_leave()
         }
 
-        fn poll_work(&mut self) -> Option<endpoint::Work> {
-            self.links.poll_work()
+        fn poll_computation(&mut self) -> Option<endpoint::Computation> {
+            self.links.poll_computation()
         }
     };
 }
@@ -150,7 +150,7 @@ pub(super) struct Links {
     leaves: VecDeque<(LinkId, Leave)>,
     told: VecDeque<(QueueId, LinkEvent)>,
     /// What is to be computed for queues that come up: one piece each.
-    work: VecDeque<Work>,
+    work: VecDeque<Computation>,
     next: u64,
 }
 
@@ -172,15 +172,15 @@ impl Links {
         &mut self,
         who: QueueId,
         work: auth::DhComputation,
-    ) -> Option<Awaited<auth::DhResult>> {
+    ) -> Option<PendingResult<auth::DhResult>> {
         let peer = self.list.iter().find(|linked| linked.who == who && !linked.over)?.peer;
-        let (work, awaited) = Work::new(peer.ip(), move || work.run());
+        let (work, awaited) = Computation::new(peer.ip(), move || work.run());
         self.work.push_back(work);
         Some(awaited)
     }
 
     /// What is to be computed and still wanted.
-    pub(super) fn poll_work(&mut self) -> Option<Work> {
+    pub(super) fn poll_computation(&mut self) -> Option<Computation> {
         while let Some(work) = self.work.pop_front() {
             if work.is_wanted() {
                 return Some(work);

@@ -10,7 +10,7 @@
 //! requires it; each step has a deadline.
 
 use buf::{Class, Cx, Errno, Payload, Time};
-use endpoint::{Awaited, NotDone};
+use endpoint::{NotComputed, PendingResult};
 use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected};
 use nvme::{Completion, Cqe, FabricsType};
@@ -61,7 +61,7 @@ enum Step {
     /// A message of authentication is in work.
     Proving(Box<auth::Host>, Tag, Connected),
     /// Powers are being computed.
-    Computing(Box<auth::Host>, Connected, Awaited<auth::DhResult>),
+    Computing(Box<auth::Host>, Connected, PendingResult<auth::DhResult>),
     Over,
 }
 
@@ -338,7 +338,7 @@ impl QueueSetup {
                 let progress = side.computed(outcome);
                 self.proceed(cx, context, (side, connected), progress)
             }
-            Err(NotDone) => self.fail(cx, context.trace, reasons::not_computed()),
+            Err(NotComputed) => self.fail(cx, context.trace, reasons::not_computed()),
         }
     }
 

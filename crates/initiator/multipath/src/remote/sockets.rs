@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, OperatorNotice, Time};
 
@@ -129,14 +129,14 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         self.ask(|this, index| this.slots[index].path.poll_leave())
     }
 
-    fn poll_work(&mut self) -> Option<Work> {
-        self.ask(|this, index| this.slots[index].path.poll_work())
+    fn poll_computation(&mut self) -> Option<Computation> {
+        self.ask(|this, index| this.slots[index].path.poll_computation())
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
-    fn handle_worked(&mut self) {
+    fn handle_computed(&mut self) {
         for index in 0..self.slots.len() {
-            self.slots[index].path.handle_worked();
+            self.slots[index].path.handle_computed();
             self.touch(index);
         }
     }

@@ -98,7 +98,7 @@ fn an_answer_that_comes_after_the_path_has_gone_is_dropped_and_nothing_is_comput
 fn a_worker_that_refuses_or_never_answers_ends_the_attempt_in_time() {
     let mut world = computing();
     world.work.clear();
-    world.path.handle_worked();
+    world.path.handle_computed();
     let down = world.until("end", |events| events.pop());
     assert!(matches!(down, Event::Down(DownReason::Lost(_))), "{down:?}");
     let mut world = computing();

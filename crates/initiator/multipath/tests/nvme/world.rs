@@ -9,8 +9,8 @@ use std::time::Duration;
 use blockwire_multipath::{Event, Path};
 use buf::{Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
-    Accepted, Arrival, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, ShardId,
-    Sockets, Work, pump,
+    Accepted, Arrival, Computation, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId,
+    ShardId, Sockets, pump,
 };
 use shard::{Control, Exports, Message, NvmeMessage, Shard};
 use stream::{Received, RecvOp, SendOp};
@@ -124,7 +124,7 @@ pub struct World<P> {
     next: u64,
     /// Whether nobody computes what the path gives away: it is kept here.
     pub holds: bool,
-    pub work: Vec<Work>,
+    pub work: Vec<Computation>,
     /// What runs around the path's calls, to count.
     pub around: fn(&mut dyn FnMut()),
 }
@@ -197,7 +197,7 @@ impl<P: Sockets> World<P> {
         while let Some((link, how)) = self.path.poll_leave() {
             self.leave(link, how);
         }
-        while let Some(work) = self.path.poll_work() {
+        while let Some(work) = self.path.poll_computation() {
             self.hands.moved = true;
             self.work.push(work);
         }
@@ -214,7 +214,7 @@ impl<P: Sockets> World<P> {
     pub fn compute(&mut self) {
         for work in std::mem::take(&mut self.work) {
             work.run();
-            self.path.handle_worked();
+            self.path.handle_computed();
         }
     }
 

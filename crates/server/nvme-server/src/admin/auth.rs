@@ -187,7 +187,7 @@ impl Server {
         let Some(guard) = self.context.queues.find_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
             return;
         };
-        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Work(id)) else {
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Computation(id)) else {
             return;
         };
         let progress = guard.machine.computed(outcome);
@@ -202,7 +202,7 @@ impl Server {
         let Some(guard) = self.context.queues.find_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
             return;
         };
-        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Work(id)) else {
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Computation(id)) else {
             return;
         };
         // Nobody is to be blamed for what was not done.
@@ -226,7 +226,7 @@ impl Server {
                 let id = ComputeId(self.computations);
                 self.computing.insert(id, key.queue);
                 if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
-                    guard.waiting = Some((key, cid, AuthWait::Work(id)));
+                    guard.waiting = Some((key, cid, AuthWait::Computation(id)));
                     guard.cost = true;
                 }
                 self.context.steps.push_back(Step::Other(ControllerStep::Compute {
@@ -283,7 +283,7 @@ impl Server {
             return false;
         };
         let Some((_, _, on)) = guard.waiting.take_if(|(command, _, _)| *command == key) else { return false };
-        if let AuthWait::Work(id) = on {
+        if let AuthWait::Computation(id) = on {
             self.forget(id);
         }
         self.context.steps.push_back(Step::Retire { command: key });
@@ -304,7 +304,7 @@ impl Server {
             self.context.steps.push_back(Step::Other(ControllerStep::AuthenticationFailed { queue: key }));
         }
         if let Some((command, _, on)) = waiting {
-            if let AuthWait::Work(id) = on {
+            if let AuthWait::Computation(id) = on {
                 self.forget(id);
             }
             self.context.steps.push_back(Step::Retire { command });

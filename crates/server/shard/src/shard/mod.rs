@@ -184,7 +184,7 @@ impl Shard {
             // Comes with a socket, by `handle_arrival`.
             Message::Link(handoff) => self.iscsi.handoff_without_link(cx, &mut self.parts, &handoff),
             Message::Nvme(message) => self.nvme.handle_message(cx, &mut self.parts, message),
-            Message::Computed(remote) => self.remotes.handle_worked(remote),
+            Message::Computed(remote) => self.remotes.handle_computed(remote),
             Message::VolumeRequest(volume, from, id, ask) => {
                 if let Some(answer) = self.parts.volumes.ask(cx, volume, from, id, ask) {
                     self.parts.outbox.post(from, Message::Answer(volume, answer));

@@ -232,9 +232,9 @@ impl Remotes {
     }
 
     /// Something was computed for a remote, which may be gone.
-    pub(super) fn handle_worked(&mut self, tag: Tag) {
+    pub(super) fn handle_computed(&mut self, tag: Tag) {
         if let Some(entry) = self.entries.get(tag) {
-            entry.shared.borrow_mut().remote.handle_worked();
+            entry.shared.borrow_mut().remote.handle_computed();
             self.touch(tag);
         }
     }
@@ -320,7 +320,7 @@ impl Shard {
             self.remotes.dialling.push((id, tag, dial.id));
             self.remotes.dials.push_back(Dial { id, ..dial });
         }
-        while let Some(work) = shared.remote.poll_work() {
+        while let Some(work) = shared.remote.poll_computation() {
             self.parts.outbox.post(CONTROL, Message::Compute(self.parts.id, tag, work));
         }
         let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };

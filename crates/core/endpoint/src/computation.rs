@@ -2,8 +2,8 @@
 //! where they do not delay data.
 //!
 //! Invariants:
-//! - Work that is no longer needed is not begun: a [`Work`] whose [`Awaited`] is gone does nothing.
-//! - A [`Work`] that is dropped without being done informs its [`Awaited`].
+//! - What is no longer needed is not begun: a [`Computation`] whose [`PendingResult`] is gone does nothing.
+//! - A [`Computation`] that is dropped without being done informs its [`PendingResult`].
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use std::sync::{Arc, OnceLock, Weak};
 /// Where the answer is put: `None`, it never will be computed.
 type Place<T> = OnceLock<Option<T>>;
 
-/// Something to be computed, anywhere: [`Work::run`], or drop it, and then
-/// [`Sockets::handle_worked`](crate::Sockets::handle_worked) for who gave it.
-pub struct Work {
+/// Something to be computed, anywhere: [`Computation::run`], or drop it, and then
+/// [`Sockets::handle_computed`](crate::Sockets::handle_computed) for who gave it.
+pub struct Computation {
     peer: IpAddr,
     task: Box<dyn Task>,
 }
 
-/// What a [`Work`] will have come to. Who drops it wants it no more.
-pub struct Awaited<T>(Arc<Place<T>>);
+/// What a [`Computation`] will have come to. Who drops it wants it no more.
+pub struct PendingResult<T>(Arc<Place<T>>);
 
-/// Work was refused: anyone who computes has too much else to do.
+/// A computation was refused: who computes has too much else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotDone;
+pub struct NotComputed;
 
 trait Task: Send {
     fn is_wanted(&self) -> bool;
@@ -61,16 +61,16 @@ impl<T, F> Drop for Job<T, F> {
     }
 }
 
-impl Work {
-    /// Work that is asked for by what this peer said: where many wait, peers take turns.
-    pub fn new<T, F>(peer: IpAddr, compute: F) -> (Work, Awaited<T>)
+impl Computation {
+    /// A computation that is asked for by what this peer said: where many wait, peers take turns.
+    pub fn new<T, F>(peer: IpAddr, compute: F) -> (Computation, PendingResult<T>)
     where
         T: Send + Sync + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
         let place = Arc::new(Place::new());
         let job = Job { place: Arc::downgrade(&place), compute: Some(compute) };
-        (Work { peer, task: Box::new(job) }, Awaited(place))
+        (Computation { peer, task: Box::new(job) }, PendingResult(place))
     }
 
     /// On account of whom it is to be done.
@@ -89,22 +89,22 @@ impl Work {
     }
 }
 
-impl<T: Clone> Awaited<T> {
+impl<T: Clone> PendingResult<T> {
     /// The answer, once there is one.
-    pub fn get(&self) -> Option<Result<T, NotDone>> {
-        self.0.get().map(|answer| answer.clone().ok_or(NotDone))
+    pub fn get(&self) -> Option<Result<T, NotComputed>> {
+        self.0.get().map(|answer| answer.clone().ok_or(NotComputed))
     }
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for Computation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Work({}, ..)", self.peer)
+        write!(f, "Computation({}, ..)", self.peer)
     }
 }
 
-impl<T> fmt::Debug for Awaited<T> {
+impl<T> fmt::Debug for PendingResult<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Awaited(..)")
+        f.write_str("PendingResult(..)")
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     fn what_nobody_waits_for_is_not_computed() {
         let begun = Arc::new(AtomicBool::new(false));
         let flag = begun.clone();
-        let (work, awaited) = Work::new(PEER, move || flag.store(true, Ordering::Relaxed));
+        let (work, awaited) = Computation::new(PEER, move || flag.store(true, Ordering::Relaxed));
         assert!(work.is_wanted());
         drop(awaited);
         assert!(!work.is_wanted());
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn who_waits_hears_the_answer_or_that_there_is_none() {
-        let (work, awaited) = Work::new(PEER, || 7);
+        let (work, awaited) = Computation::new(PEER, || 7);
         assert_eq!(awaited.get(), None);
         std::thread::spawn(move || work.run()).join().unwrap();
         assert_eq!(awaited.get(), Some(Ok(7)));
-        let (work, awaited) = Work::new(PEER, || 7);
+        let (work, awaited) = Computation::new(PEER, || 7);
         drop(work);
-        assert_eq!(awaited.get(), Some(Err(NotDone)));
+        assert_eq!(awaited.get(), Some(Err(NotComputed)));
     }
 }
