@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use client::{Nexus, Registration, ReservationOp, Reservations, Settings};
 use serde_json::{Value, json};
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 
 use transfer::claims::{type_word, who};
 
@@ -52,14 +52,14 @@ pub enum Type {
 }
 
 impl Type {
-    fn kind(self) -> Kind {
+    fn kind(self) -> ReservationType {
         match self {
-            Type::WriteExclusive => Kind::WriteExclusive,
-            Type::ExclusiveAccess => Kind::ExclusiveAccess,
-            Type::WriteExclusiveRegistrants => Kind::WriteExclusiveRegistrants,
-            Type::ExclusiveAccessRegistrants => Kind::ExclusiveAccessRegistrants,
-            Type::WriteExclusiveAll => Kind::WriteExclusiveAll,
-            Type::ExclusiveAccessAll => Kind::ExclusiveAccessAll,
+            Type::WriteExclusive => ReservationType::WriteExclusive,
+            Type::ExclusiveAccess => ReservationType::ExclusiveAccess,
+            Type::WriteExclusiveRegistrants => ReservationType::WriteExclusiveRegistrants,
+            Type::ExclusiveAccessRegistrants => ReservationType::ExclusiveAccessRegistrants,
+            Type::WriteExclusiveAll => ReservationType::WriteExclusiveAll,
+            Type::ExclusiveAccessAll => ReservationType::ExclusiveAccessAll,
         }
     }
 }
@@ -273,7 +273,8 @@ mod tests {
             named: true,
             whole: true,
         };
-        let (exclusive, all) = (Some(Kind::WriteExclusive), Some(Kind::WriteExclusiveAll));
+        let (exclusive, all) =
+            (Some(ReservationType::WriteExclusive), Some(ReservationType::WriteExclusiveAll));
         let port = vec![one(true, Some(true), false), one(false, Some(true), true)];
         assert_eq!(still_held(&held(exclusive, port.clone())), Some("iqn.x:a,i,0x010101010101".to_owned()));
         assert_eq!(still_held(&held(all, port)), None);

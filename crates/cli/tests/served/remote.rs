@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ::client::{Kind, PathState, ReservationOp};
-use volume::reservation::{Action, Key, Kind as Type, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 
 use crate::daemon::{Place, volume, worlds};
 use crate::gateway::{bytes, ours};
@@ -83,10 +83,17 @@ fn reservations_have_the_same_words_over_both() {
             .request_reservation(volume, act(Action::Register(register.clone())))
             .unwrap_or_else(|why| panic!("{url}: {why}"));
         initiator
-            .request_reservation(volume, act(Action::Reserve { key: Some(key), kind: Type::WriteExclusive }))
+            .request_reservation(
+                volume,
+                act(Action::Reserve { key: Some(key), kind: ReservationType::WriteExclusive }),
+            )
             .unwrap();
         let report = initiator.request_reservation(volume, ReservationOp::Report).unwrap().unwrap();
-        assert_eq!((report.held, report.registrations.len()), (Some(Type::WriteExclusive), 1), "{url}");
+        assert_eq!(
+            (report.held, report.registrations.len()),
+            (Some(ReservationType::WriteExclusive), 1),
+            "{url}"
+        );
         assert!(report.registrations[0].holds);
         initiator.request_reservation(volume, act(Action::Clear { key: Some(key) })).unwrap();
         initiator.close(volume).unwrap();

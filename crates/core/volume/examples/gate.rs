@@ -5,7 +5,7 @@ extern crate blockwire_volume as volume;
 use std::sync::Arc;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Sg, Time};
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
     Durability, Gate, Identity, Io, IoId, Nexus, Op, PortId, Ram, RamDisk, ShardId, Shared, Span, View,
 };
@@ -25,7 +25,7 @@ fn reserved(view: &View, who: &Nexus) -> View {
         nqn: None,
     };
     let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
-    let reserve = Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusiveRegistrants };
+    let reserve = Action::Reserve { key: Some(Key(1)), kind: ReservationType::WriteExclusiveRegistrants };
     let state = state.apply(who, &reserve).expect("a reservation").state;
     View::from(volume::VolumeState { reservations: Arc::new(state), ..(**view).clone() })
 }

@@ -6,7 +6,7 @@ mod slow;
 
 use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
-use volume::reservation::{Action, Key, Kind};
+use volume::reservation::{Action, Key, ReservationType};
 use volume::{
     BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, OperatorNotice, Payload, Refusal, SanitizeKind,
     Span, UnservableReason, VolumeOwner, VolumeRequest,
@@ -214,11 +214,11 @@ fn a_mark_and_a_fence_do_not_wait_for_each_other() {
     for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
         assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
     }
-    assert_eq!(daemon.asked(reserve(&nexus(2), 2, Kind::WriteExclusiveRegistrants)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&nexus(2), 2, ReservationType::WriteExclusiveRegistrants)), Ok(()));
     // The preempt comes first to the home, the mark is with it behind.
     let mark = daemon.submit(0, &nexus(2), Op::MarkBad(span(3, 1)), Payload::None);
     daemon.resume(0);
-    let kind = Kind::WriteExclusiveRegistrants;
+    let kind = ReservationType::WriteExclusiveRegistrants;
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: false };
     let preempt = daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
     daemon.settle();
@@ -258,7 +258,7 @@ fn a_preempted_write_cures_nothing() {
     for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
         assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
     }
-    let kind = Kind::WriteExclusiveRegistrants;
+    let kind = ReservationType::WriteExclusiveRegistrants;
     assert_eq!(daemon.asked(reserve(&nexus(2), 2, kind)), Ok(()));
     let write = daemon.write(0, &nexus(2), 7, 8, false);
     daemon.resume(0);
@@ -285,7 +285,7 @@ fn a_preempted_write_that_shows_is_aborted_not_refused() {
         for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
             assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
         }
-        let kind = Kind::WriteExclusiveRegistrants;
+        let kind = ReservationType::WriteExclusiveRegistrants;
         assert_eq!(daemon.asked(reserve(&nexus(2), 2, kind)), Ok(()));
         let payload = daemon.world.payload(&[7; 2 * BLOCK]);
         let op = Op::Write(span(lba, blocks), Durability::Cached);

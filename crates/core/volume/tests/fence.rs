@@ -11,7 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
-use volume::reservation::{Action, Key, Kind};
+use volume::reservation::{Action, Key, ReservationType};
 use volume::{
     Access, Ack, Failure, Nexus, Op, OperatorNotice, Payload, PortId, REQUESTS_MAX, Refusal, RequestId,
     ShardId, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
@@ -33,7 +33,7 @@ fn fencer(scsi: bool) -> Nexus {
 }
 
 /// The victims are registered, and one of them holds the volume.
-fn held(shards: u16, kind: Kind, holder: u8, scsi: bool) -> Daemon {
+fn held(shards: u16, kind: ReservationType, holder: u8, scsi: bool) -> Daemon {
     let mut daemon = Daemon::new(shards);
     for fill in VICTIMS {
         assert_eq!(daemon.asked(register(&victim(fill), THEIRS, false)), Ok(()));
@@ -43,7 +43,7 @@ fn held(shards: u16, kind: Kind, holder: u8, scsi: bool) -> Daemon {
     daemon
 }
 
-fn preempt(daemon: &mut Daemon, scsi: bool, kind: Kind, abort: bool) -> u64 {
+fn preempt(daemon: &mut Daemon, scsi: bool, kind: ReservationType, abort: bool) -> u64 {
     let action = Action::Preempt { key: Some(Key(OURS)), victim: Key(THEIRS), kind, abort };
     daemon.ask(VolumeRequest::Reserve { who: fencer(scsi), action })
 }
@@ -83,8 +83,8 @@ fn step(shards: usize) -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 struct Case {
     shards: usize,
-    kind: Kind,
-    then: Kind,
+    kind: ReservationType,
+    then: ReservationType,
     holder: u8,
     scsi: bool,
     abort: bool,
@@ -95,10 +95,10 @@ struct Case {
 fn case() -> impl Strategy<Value = Case> {
     let single = || {
         proptest::sample::select(vec![
-            Kind::WriteExclusive,
-            Kind::ExclusiveAccess,
-            Kind::WriteExclusiveRegistrants,
-            Kind::ExclusiveAccessRegistrants,
+            ReservationType::WriteExclusive,
+            ReservationType::ExclusiveAccess,
+            ReservationType::WriteExclusiveRegistrants,
+            ReservationType::ExclusiveAccessRegistrants,
         ])
     };
     let holder = proptest::sample::select(VICTIMS.to_vec());
@@ -173,9 +173,9 @@ proptest! {
 
 #[test]
 fn a_fence_that_cannot_be_kept_closes_the_volume() {
-    let mut daemon = held(2, Kind::WriteExclusive, 3, true);
+    let mut daemon = held(2, ReservationType::WriteExclusive, 3, true);
     daemon.write(1, &victim(3), 3, 0, false);
-    let ask = preempt(&mut daemon, true, Kind::WriteExclusive, true);
+    let ask = preempt(&mut daemon, true, ReservationType::WriteExclusive, true);
     let stuck = |daemon: &mut Daemon| {
         for shard in [0, 1, 0, 1] {
             daemon.deliver(shard);
@@ -195,7 +195,7 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
     }
     assert_eq!(daemon.answer_to(ask), Some(Err(Refusal::NotFenced)));
     // The change stands; a repeated ask must wait for the stuck write too, though it changes nothing.
-    let again = daemon.ask(reserve(&fencer(true), OURS, Kind::WriteExclusive));
+    let again = daemon.ask(reserve(&fencer(true), OURS, ReservationType::WriteExclusive));
     stuck(&mut daemon);
     assert_eq!(daemon.answer_to(again), None);
     daemon.settle();
@@ -207,9 +207,9 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
 
 #[test]
 fn a_flush_holds_no_fence_up() {
-    let mut daemon = held(2, Kind::WriteExclusive, 3, true);
+    let mut daemon = held(2, ReservationType::WriteExclusive, 3, true);
     let flush = daemon.submit(1, &victim(3), Op::Flush, Payload::None);
-    let ask = preempt(&mut daemon, true, Kind::WriteExclusive, true);
+    let ask = preempt(&mut daemon, true, ReservationType::WriteExclusive, true);
     for shard in [0, 1, 0, 1] {
         daemon.deliver(shard);
         daemon.resume(shard);

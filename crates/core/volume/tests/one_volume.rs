@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
     Abort, Access, Cause, Durability, Failure, Identity, Nexus, Op, OperatorNotice, Payload, PortId, Refusal,
     RequestId, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
@@ -31,7 +31,7 @@ fn add(who: &Nexus, key: u64, nqn: &str) -> VolumeRequest {
     as_host(who, RegisterMode::Add, Some(0), key, nqn)
 }
 
-fn preempt(who: &Nexus, key: u64, victim: u64, kind: Kind) -> VolumeRequest {
+fn preempt(who: &Nexus, key: u64, victim: u64, kind: ReservationType) -> VolumeRequest {
     let action = Action::Preempt { key: Some(Key(key)), victim: Key(victim), kind, abort: true };
     VolumeRequest::Reserve { who: who.clone(), action }
 }
@@ -68,9 +68,9 @@ fn a_preempt_of_either_protocol_unseats_a_holder_of_the_other() {
         let mut daemon = Daemon::new(2);
         assert_eq!(daemon.asked(register(&holder, 1, false)), Ok(()));
         assert_eq!(daemon.asked(register(&fencer, 2, false)), Ok(()));
-        assert_eq!(daemon.asked(reserve(&holder, 1, Kind::ExclusiveAccess)), Ok(()));
+        assert_eq!(daemon.asked(reserve(&holder, 1, ReservationType::ExclusiveAccess)), Ok(()));
         assert!(may_write(&mut daemon, &holder) && !may_write(&mut daemon, &fencer));
-        assert_eq!(daemon.asked(preempt(&fencer, 2, 1, Kind::ExclusiveAccess)), Ok(()));
+        assert_eq!(daemon.asked(preempt(&fencer, 2, 1, ReservationType::ExclusiveAccess)), Ok(()));
         assert!(!may_write(&mut daemon, &holder) && may_write(&mut daemon, &fencer));
         assert_eq!(key_of(&daemon, &holder), None);
     }
@@ -84,11 +84,11 @@ fn several_isids_of_one_machine_and_its_host_identifier_are_registrants_of_their
         assert_eq!(daemon.asked(register(who, 7, false)), Ok(()));
     }
     // Write Exclusive is for the one nexus that holds, not for its machine.
-    assert_eq!(daemon.asked(reserve(&machine[0], 7, Kind::WriteExclusive)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&machine[0], 7, ReservationType::WriteExclusive)), Ok(()));
     assert_eq!(machine.each_ref().map(|who| may_write(&mut daemon, who)), [true, false, false]);
     // One key is what joins them: one preempt removes all.
     assert_eq!(daemon.asked(register(&nexus(9), 9, false)), Ok(()));
-    assert_eq!(daemon.asked(preempt(&nexus(9), 9, 7, Kind::WriteExclusive)), Ok(()));
+    assert_eq!(daemon.asked(preempt(&nexus(9), 9, 7, ReservationType::WriteExclusive)), Ok(()));
     assert!(machine.iter().all(|who| key_of(&daemon, who).is_none()));
 }
 
@@ -96,7 +96,7 @@ fn several_isids_of_one_machine_and_its_host_identifier_are_registrants_of_their
 fn a_host_is_one_registrant_on_all_ports() {
     let mut daemon = Daemon::new(1);
     assert_eq!(daemon.asked(add(&nexus(1), 5, "nqn.2026-11.example:a")), Ok(()));
-    assert_eq!(daemon.asked(reserve(&nexus(1), 5, Kind::WriteExclusive)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&nexus(1), 5, ReservationType::WriteExclusive)), Ok(()));
     let elsewhere = Nexus { port: PortId(2), ..nexus(1) };
     assert!(may_write(&mut daemon, &elsewhere));
 }
@@ -120,7 +120,7 @@ fn registering_for_others_is_for_initiator_ports() {
     let registrants = daemon.home.view().reservations.registrants().to_vec();
     assert_eq!(registrants.len(), 4, "two initiator ports on two target ports");
     assert!(registrants.iter().all(|one| matches!(*one.identity, Identity::Initiator { .. })));
-    assert_eq!(daemon.asked(reserve(&initiator(1), 4, Kind::WriteExclusiveRegistrants)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&initiator(1), 4, ReservationType::WriteExclusiveRegistrants)), Ok(()));
     assert!(!may_write(&mut daemon, &nexus(1)), "a host registers for itself");
 }
 
@@ -182,7 +182,7 @@ fn who_may_only_read_registers_and_no_more() {
         let reader = Nexus { read_only: true, ..reader };
         let mut daemon = Daemon::new(2);
         let ask = |action| VolumeRequest::Reserve { who: reader.clone(), action };
-        let (key, kind) = (Some(Key(1)), Kind::ExclusiveAccessRegistrants);
+        let (key, kind) = (Some(Key(1)), ReservationType::ExclusiveAccessRegistrants);
         assert_eq!(daemon.asked(register(&writer, 2, true)), Ok(()));
         assert_eq!(daemon.asked(reserve(&writer, 2, kind)), Ok(()));
         assert_eq!(daemon.asked(register(&reader, 1, false)), Ok(()), "it needs that to read");
@@ -290,7 +290,7 @@ fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
 
     let mut daemon = Daemon::new(2);
     assert_eq!(daemon.asked(register(&nexus(1), 5, false)), Ok(()));
-    assert_eq!(daemon.asked(reserve(&nexus(1), 5, Kind::WriteExclusive)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&nexus(1), 5, ReservationType::WriteExclusive)), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::Reset), Ok(()));
     assert!(daemon.home.view().reservations.is_holder(&nexus(1).identity));
 }
@@ -441,6 +441,6 @@ fn one_generation_counts_for_both() {
         assert_eq!(daemon.asked(register(&who, 5, false)), Ok(()));
         assert_eq!(generation(&daemon), count);
     }
-    assert_eq!(daemon.asked(reserve(&nexus(1), 5, Kind::WriteExclusiveAll)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&nexus(1), 5, ReservationType::WriteExclusiveAll)), Ok(()));
     assert_eq!(generation(&daemon), 3, "neither standard counts reservations");
 }

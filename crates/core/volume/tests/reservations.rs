@@ -8,7 +8,7 @@ extern crate blockwire_volume as volume;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use volume::reservation::{Action, Effect, Key, Kind, Register, RegisterMode, Reservations};
+use volume::reservation::{Action, Effect, Key, Register, RegisterMode, ReservationType, Reservations};
 use volume::{
     Durability, Geometry, Identity, Nexus, Op, PortId, Refusal, SanitizeKind, Span, View, VolumeState,
 };
@@ -59,7 +59,7 @@ fn after(state: &Reservations, who: char, action: &Action) -> Reservations {
 }
 
 /// A, D with key 1 and B, C with key 2; `held`: by whom, and how.
-fn state(held: Option<(char, Kind)>) -> Reservations {
+fn state(held: Option<(char, ReservationType)>) -> Reservations {
     let mut state = Reservations::default();
     for (name, key) in [('A', 1), ('B', 2), ('C', 2), ('D', 1)] {
         let mode = if is_scsi(name) { RegisterMode::Set } else { RegisterMode::Add };
@@ -121,13 +121,13 @@ fn view(reservations: Reservations) -> View {
 /// "Command Behavior in the Presence of a Reservation" (NVMe Base §8.19.1) and the tables of commands
 /// that are allowed under reservations (SPC-4 §5.9.1, SBC-3 §4.17): r and w for the holder, another
 /// registrant, anyone else.
-const RIGHTS: [(Kind, &str, &str, &str); 6] = [
-    (Kind::WriteExclusive, "rw", "r-", "r-"),
-    (Kind::ExclusiveAccess, "rw", "--", "--"),
-    (Kind::WriteExclusiveRegistrants, "rw", "rw", "r-"),
-    (Kind::ExclusiveAccessRegistrants, "rw", "rw", "--"),
-    (Kind::WriteExclusiveAll, "rw", "rw", "r-"),
-    (Kind::ExclusiveAccessAll, "rw", "rw", "--"),
+const RIGHTS: [(ReservationType, &str, &str, &str); 6] = [
+    (ReservationType::WriteExclusive, "rw", "r-", "r-"),
+    (ReservationType::ExclusiveAccess, "rw", "--", "--"),
+    (ReservationType::WriteExclusiveRegistrants, "rw", "rw", "r-"),
+    (ReservationType::ExclusiveAccessRegistrants, "rw", "rw", "--"),
+    (ReservationType::WriteExclusiveAll, "rw", "rw", "r-"),
+    (ReservationType::ExclusiveAccessAll, "rw", "rw", "--"),
 ];
 
 #[test]
@@ -189,7 +189,7 @@ fn registrations(who: char) -> Vec<(String, Action)> {
 }
 
 /// Every other action, with the asker's own key and with a wrong one.
-fn actions(key: Option<Key>, kind: Kind, other: Kind) -> Vec<(String, Action)> {
+fn actions(key: Option<Key>, kind: ReservationType, other: ReservationType) -> Vec<(String, Action)> {
     let mut all = vec![
         ("reserve".to_owned(), Action::Reserve { key, kind }),
         ("reserve another kind".to_owned(), Action::Reserve { key, kind: other }),
@@ -220,14 +220,14 @@ fn show_state(state: &Reservations) -> String {
     format!("{}; {held}", if keys.is_empty() { "nobody".to_owned() } else { keys.join(" ") })
 }
 
-fn short(kind: Kind) -> &'static str {
+fn short(kind: ReservationType) -> &'static str {
     match kind {
-        Kind::WriteExclusive => "WE",
-        Kind::ExclusiveAccess => "EA",
-        Kind::WriteExclusiveRegistrants => "WERO",
-        Kind::ExclusiveAccessRegistrants => "EARO",
-        Kind::WriteExclusiveAll => "WEAR",
-        Kind::ExclusiveAccessAll => "EAAR",
+        ReservationType::WriteExclusive => "WE",
+        ReservationType::ExclusiveAccess => "EA",
+        ReservationType::WriteExclusiveRegistrants => "WERO",
+        ReservationType::ExclusiveAccessRegistrants => "EARO",
+        ReservationType::WriteExclusiveAll => "WEAR",
+        ReservationType::ExclusiveAccessAll => "EAAR",
     }
 }
 
@@ -267,18 +267,18 @@ fn every_transition_is_as_it_was_agreed() {
          when what was admitted before has ended. Written by crates/core/volume/tests/reservations.rs.\n",
     );
     let mut starts = vec![None];
-    for kind in Kind::ALL {
+    for kind in ReservationType::ALL {
         let holders = if kind.is_all_registrants() { &['A'][..] } else { &['A', 'B'] };
         starts.extend(holders.iter().map(|holder| Some((*holder, kind))));
     }
     for held in starts {
         let before = state(held);
         writeln!(out, "\n{}", show_state(&before)).unwrap();
-        let kind = held.map_or(Kind::WriteExclusive, |(_, kind)| kind);
-        let other = if kind == Kind::ExclusiveAccess {
-            Kind::WriteExclusiveRegistrants
+        let kind = held.map_or(ReservationType::WriteExclusive, |(_, kind)| kind);
+        let other = if kind == ReservationType::ExclusiveAccess {
+            ReservationType::WriteExclusiveRegistrants
         } else {
-            Kind::ExclusiveAccess
+            ReservationType::ExclusiveAccess
         };
         for who in ALL {
             let key = before.key_of(&nexus(who).identity).or(Some(Key(1)));

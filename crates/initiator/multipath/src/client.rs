@@ -41,7 +41,7 @@ impl Handle {
 }
 
 /// Where the blocks are.
-enum Kind<P> {
+enum VolumeBackend<P> {
     Remote(Box<RemoteVolume<P>>),
     /// On several remote volumes in turn.
     Stripe(Box<Striped<P>>),
@@ -53,21 +53,21 @@ enum Kind<P> {
 macro_rules! elsewhere {
     ($kind:expr, $volume:ident => $what:expr, else $otherwise:expr) => {
         match $kind {
-            Kind::Remote(remote) => {
+            VolumeBackend::Remote(remote) => {
                 let $volume = &mut **remote;
                 $what
             }
-            Kind::Stripe(striped) => {
+            VolumeBackend::Stripe(striped) => {
                 let $volume = &mut striped.stripe;
                 $what
             }
-            Kind::Local(..) => $otherwise,
+            VolumeBackend::Local(..) => $otherwise,
         }
     };
 }
 
 struct Slot<P> {
-    kind: Kind<P>,
+    kind: VolumeBackend<P>,
     /// It is in the list of those to be looked at.
     touched: bool,
     /// It is in the list of those that may have ended something.
@@ -142,7 +142,7 @@ impl<P: Path> Client<P> {
             return None;
         }
         let read_only = terms.read_only;
-        self.insert(Kind::Remote(Box::new(RemoteVolume::open(cx, paths, terms))), read_only)
+        self.insert(VolumeBackend::Remote(Box::new(RemoteVolume::open(cx, paths, terms))), read_only)
     }
 
     /// Opens a stripe of remote volumes, each by these paths; `chunk` is in bytes, as
@@ -156,16 +156,16 @@ impl<P: Path> Client<P> {
         }
         let legs = legs.into_iter().map(|(paths, terms)| (RemoteVolume::open(cx, paths, terms), None));
         let stripe = Stripe::new(legs.collect(), chunk, None, None);
-        self.insert(Kind::Stripe(Box::new(Striped::new(stripe))), false)
+        self.insert(VolumeBackend::Stripe(Box::new(Striped::new(stripe))), false)
     }
 
     /// Takes a backend that is open, with the disks that are its own; `None`: there are [`VOLUMES_MAX`]
     /// already.
     pub fn add(&mut self, backend: Box<dyn Backend>, disks: Vec<DiskId>, read_only: bool) -> Option<Handle> {
-        self.insert(Kind::Local(backend, disks), read_only)
+        self.insert(VolumeBackend::Local(backend, disks), read_only)
     }
 
-    fn insert(&mut self, kind: Kind<P>, read_only: bool) -> Option<Handle> {
+    fn insert(&mut self, kind: VolumeBackend<P>, read_only: bool) -> Option<Handle> {
         let slot = Slot { kind, touched: false, busy: false, noted: None, in_work: 0, read_only };
         let tag = self.slots.insert(slot).ok()?;
         self.touch(tag);
@@ -175,41 +175,41 @@ impl<P: Path> Client<P> {
     /// A remote volume, to look at.
     pub fn remote(&self, volume: Handle) -> Option<&RemoteVolume<P>> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Remote(remote) => Some(remote),
-            Kind::Stripe(_) | Kind::Local(..) => None,
+            VolumeBackend::Remote(remote) => Some(remote),
+            VolumeBackend::Stripe(_) | VolumeBackend::Local(..) => None,
         }
     }
 
     /// Whether a volume has paths.
     pub fn is_elsewhere(&self, volume: Handle) -> bool {
-        self.slots.get(volume.0).is_some_and(|slot| !matches!(slot.kind, Kind::Local(..)))
+        self.slots.get(volume.0).is_some_and(|slot| !matches!(slot.kind, VolumeBackend::Local(..)))
     }
 
     /// What a volume that is elsewhere is like; `None` before it is open.
     pub fn info(&self, volume: Handle) -> Option<Arc<VolumeInfo>> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Remote(remote) => remote.info().cloned(),
-            Kind::Stripe(striped) => striped.info().map(Arc::new),
-            Kind::Local(..) => None,
+            VolumeBackend::Remote(remote) => remote.info().cloned(),
+            VolumeBackend::Stripe(striped) => striped.info().map(Arc::new),
+            VolumeBackend::Local(..) => None,
         }
     }
 
     /// The UUIDs of a stripe's legs; `None` if it is none, or one has no UUID, or is not open.
     pub fn leg_uuids(&self, volume: Handle) -> Option<Vec<[u8; 16]>> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Stripe(striped) => striped.uuids(),
-            Kind::Remote(_) | Kind::Local(..) => None,
+            VolumeBackend::Stripe(striped) => striped.uuids(),
+            VolumeBackend::Remote(_) | VolumeBackend::Local(..) => None,
         }
     }
 
     /// The paths of a volume; of a stripe, those of all legs in their order.
     pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
         match self.slots.get(volume.0).map(|slot| &slot.kind) {
-            Some(Kind::Remote(remote)) => {
+            Some(VolumeBackend::Remote(remote)) => {
                 (0..remote.paths()).filter_map(|path| remote.path_info(path)).collect()
             }
-            Some(Kind::Stripe(striped)) => striped.paths(),
-            Some(Kind::Local(..)) | None => Vec::new(),
+            Some(VolumeBackend::Stripe(striped)) => striped.paths(),
+            Some(VolumeBackend::Local(..)) | None => Vec::new(),
         }
     }
 
@@ -226,35 +226,37 @@ impl<P: Path> Client<P> {
 
     fn any_remote(&mut self, volume: Handle, asked: fn(&mut RemoteVolume<P>) -> bool) -> bool {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(Kind::Remote(remote)) => asked(remote),
-            Some(Kind::Stripe(striped)) => striped.any_leg(asked),
-            Some(Kind::Local(..)) | None => false,
+            Some(VolumeBackend::Remote(remote)) => asked(remote),
+            Some(VolumeBackend::Stripe(striped)) => striped.any_leg(asked),
+            Some(VolumeBackend::Local(..)) | None => false,
         }
     }
 
     /// Why the legs of a stripe, as far as they are known, make none.
     pub fn misfit(&self, volume: Handle) -> Option<StripeMismatch> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Stripe(striped) => striped.stripe.misfit(),
-            Kind::Remote(_) | Kind::Local(..) => None,
+            VolumeBackend::Stripe(striped) => striped.stripe.misfit(),
+            VolumeBackend::Remote(_) | VolumeBackend::Local(..) => None,
         }
     }
 
     /// What a volume's blocks are like; `None` before it is open.
     pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
         match &self.slots.get(volume.0)?.kind {
-            Kind::Remote(remote) => remote.known_geometry(),
-            Kind::Stripe(striped) => Some(striped.stripe.geometry()).filter(|geometry| geometry.blocks > 0),
-            Kind::Local(backend, _) => Some(backend.geometry()),
+            VolumeBackend::Remote(remote) => remote.known_geometry(),
+            VolumeBackend::Stripe(striped) => {
+                Some(striped.stripe.geometry()).filter(|geometry| geometry.blocks > 0)
+            }
+            VolumeBackend::Local(backend, _) => Some(backend.geometry()),
         }
     }
 
     /// Whether writes are refused.
     pub fn is_read_only(&self, volume: Handle) -> bool {
         self.slots.get(volume.0).is_some_and(|slot| match &slot.kind {
-            Kind::Remote(remote) => remote.is_read_only(),
-            Kind::Stripe(striped) => striped.stripe.is_read_only(),
-            Kind::Local(..) => slot.read_only,
+            VolumeBackend::Remote(remote) => remote.is_read_only(),
+            VolumeBackend::Stripe(striped) => striped.stripe.is_read_only(),
+            VolumeBackend::Local(..) => slot.read_only,
         })
     }
 
@@ -264,12 +266,12 @@ impl<P: Path> Client<P> {
     pub fn submit(&mut self, cx: &mut Cx<'_>, volume: Handle, io: Io) -> Result<(), Io> {
         let Some(slot) = self.slots.get_mut(volume.0) else { return Err(io) };
         match &mut slot.kind {
-            Kind::Remote(remote) if !remote.has_room() => return Err(io),
-            Kind::Remote(remote) => remote.submit(cx, io),
-            Kind::Stripe(striped) if !striped.has_room() => return Err(io),
-            Kind::Stripe(striped) => striped.stripe.submit(cx, io),
-            Kind::Local(..) if slot.in_work >= Terms::default().in_work => return Err(io),
-            Kind::Local(backend, _) => {
+            VolumeBackend::Remote(remote) if !remote.has_room() => return Err(io),
+            VolumeBackend::Remote(remote) => remote.submit(cx, io),
+            VolumeBackend::Stripe(striped) if !striped.has_room() => return Err(io),
+            VolumeBackend::Stripe(striped) => striped.stripe.submit(cx, io),
+            VolumeBackend::Local(..) if slot.in_work >= Terms::default().in_work => return Err(io),
+            VolumeBackend::Local(backend, _) => {
                 slot.in_work += 1;
                 backend.submit(cx, io);
             }
@@ -281,9 +283,9 @@ impl<P: Path> Client<P> {
     /// Asks that an operation end early. It still ends by [`Client::poll_done`].
     pub fn cancel(&mut self, volume: Handle, id: IoId) {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(Kind::Remote(remote)) => remote.cancel(id),
-            Some(Kind::Stripe(striped)) => striped.stripe.cancel(id),
-            Some(Kind::Local(backend, _)) => backend.cancel(id),
+            Some(VolumeBackend::Remote(remote)) => remote.cancel(id),
+            Some(VolumeBackend::Stripe(striped)) => striped.stripe.cancel(id),
+            Some(VolumeBackend::Local(backend, _)) => backend.cancel(id),
             None => return,
         }
         self.touch(volume.0);
@@ -294,9 +296,9 @@ impl<P: Path> Client<P> {
     pub fn poll_done(&mut self, volume: Handle) -> Option<Done> {
         let slot = self.slots.get_mut(volume.0)?;
         match &mut slot.kind {
-            Kind::Remote(remote) => remote.poll_done(),
-            Kind::Stripe(striped) => striped.stripe.poll_done(),
-            Kind::Local(backend, _) => {
+            VolumeBackend::Remote(remote) => remote.poll_done(),
+            VolumeBackend::Stripe(striped) => striped.stripe.poll_done(),
+            VolumeBackend::Local(backend, _) => {
                 let done = backend.poll_done()?;
                 slot.in_work -= 1;
                 Some(done)
@@ -320,9 +322,9 @@ impl<P: Path> Client<P> {
     /// What has changed about this volume.
     pub fn poll_event(&mut self, volume: Handle) -> Option<VolumeEvent> {
         match &mut self.slots.get_mut(volume.0)?.kind {
-            Kind::Remote(remote) => remote.poll_event(),
-            Kind::Stripe(striped) => striped.poll_event(),
-            Kind::Local(..) => None,
+            VolumeBackend::Remote(remote) => remote.poll_event(),
+            VolumeBackend::Stripe(striped) => striped.poll_event(),
+            VolumeBackend::Local(..) => None,
         }
     }
 
@@ -337,18 +339,18 @@ impl<P: Path> Client<P> {
     ) -> bool {
         self.touch(volume.0);
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(Kind::Remote(remote)) => remote.request_reservation(cx, id, request),
-            Some(Kind::Stripe(striped)) => striped.refuse_reservation(id),
-            Some(Kind::Local(..)) | None => false,
+            Some(VolumeBackend::Remote(remote)) => remote.request_reservation(cx, id, request),
+            Some(VolumeBackend::Stripe(striped)) => striped.refuse_reservation(id),
+            Some(VolumeBackend::Local(..)) | None => false,
         }
     }
 
     /// How such a question ended.
     pub fn poll_reservation_reply(&mut self, volume: Handle) -> Option<ReservationReply> {
         match &mut self.slots.get_mut(volume.0)?.kind {
-            Kind::Remote(remote) => remote.poll_reservation_reply(),
-            Kind::Stripe(striped) => striped.poll_reservation_reply(),
-            Kind::Local(..) => None,
+            VolumeBackend::Remote(remote) => remote.poll_reservation_reply(),
+            VolumeBackend::Stripe(striped) => striped.poll_reservation_reply(),
+            VolumeBackend::Local(..) => None,
         }
     }
 
@@ -356,9 +358,9 @@ impl<P: Path> Client<P> {
     pub fn close(&mut self, cx: &mut Cx<'_>, volume: Handle, grace: Duration) {
         self.touch(volume.0);
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(Kind::Remote(remote)) => remote.close(cx, grace),
-            Some(Kind::Stripe(striped)) => striped.stripe.close(cx, grace),
-            Some(Kind::Local(..)) | None => self.forget(volume),
+            Some(VolumeBackend::Remote(remote)) => remote.close(cx, grace),
+            Some(VolumeBackend::Stripe(striped)) => striped.stripe.close(cx, grace),
+            Some(VolumeBackend::Local(..)) | None => self.forget(volume),
         }
     }
 
@@ -437,7 +439,7 @@ impl<P: Path> Endpoint for Client<P> {
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         let owner = self.slots.iter_mut().find_map(|(tag, slot)| match &mut slot.kind {
-            Kind::Local(backend, disks) if disks.contains(&op.disk) => Some((tag, backend)),
+            VolumeBackend::Local(backend, disks) if disks.contains(&op.disk) => Some((tag, backend)),
             _ => None,
         });
         if let Some((tag, backend)) = owner {
@@ -475,8 +477,8 @@ impl<P: Path> Endpoint for Client<P> {
                 more = true;
             }
             match slot.kind {
-                Kind::Remote(_) | Kind::Stripe(_) => self.ready.push_back(tag),
-                Kind::Local(..) => self.disks.push_back(tag),
+                VolumeBackend::Remote(_) | VolumeBackend::Stripe(_) => self.ready.push_back(tag),
+                VolumeBackend::Local(..) => self.disks.push_back(tag),
             }
         }
         more
@@ -510,7 +512,7 @@ impl<P: Path> Endpoint for Client<P> {
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
         while let Some(&tag) = self.disks.front() {
-            if let Some(Slot { kind: Kind::Local(backend, _), .. }) = self.slots.get_mut(tag)
+            if let Some(Slot { kind: VolumeBackend::Local(backend, _), .. }) = self.slots.get_mut(tag)
                 && let Some(op) = backend.poll_disk()
             {
                 return Some(op);

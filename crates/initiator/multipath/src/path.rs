@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use buf::{Cx, Payload};
 use endpoint::Sockets;
-use volume::reservation::{Action, Key, Kind};
+use volume::reservation::{Action, Key, ReservationType};
 use volume::{Access, Failure, Geometry, Identity, IoId, Op, Outcome, Uuid};
 
 /// Which protocol a path speaks.
@@ -92,7 +92,7 @@ pub struct Reservations {
     /// Whether they survive power loss; `None`: the target does not say.
     pub persists: Option<bool>,
     /// What is held, if anything.
-    pub held: Option<Kind>,
+    pub held: Option<ReservationType>,
     /// Who is registered.
     pub registrations: Vec<Registration>,
     /// Whether the target has said whose each registration is; if not, none is marked as ours.

@@ -1,17 +1,17 @@
 //! Reservations of other hosts, as text.
 
 use volume::Identity;
-use volume::reservation::Kind;
+use volume::reservation::ReservationType;
 
 /// The word for a type that is held.
-pub fn type_word(kind: Kind) -> &'static str {
+pub fn type_word(kind: ReservationType) -> &'static str {
     match kind {
-        Kind::WriteExclusive => "write-exclusive",
-        Kind::ExclusiveAccess => "exclusive-access",
-        Kind::WriteExclusiveRegistrants => "write-exclusive-registrants",
-        Kind::ExclusiveAccessRegistrants => "exclusive-access-registrants",
-        Kind::WriteExclusiveAll => "write-exclusive-all",
-        Kind::ExclusiveAccessAll => "exclusive-access-all",
+        ReservationType::WriteExclusive => "write-exclusive",
+        ReservationType::ExclusiveAccess => "exclusive-access",
+        ReservationType::WriteExclusiveRegistrants => "write-exclusive-registrants",
+        ReservationType::ExclusiveAccessRegistrants => "exclusive-access-registrants",
+        ReservationType::WriteExclusiveAll => "write-exclusive-all",
+        ReservationType::ExclusiveAccessAll => "exclusive-access-all",
     }
 }
 

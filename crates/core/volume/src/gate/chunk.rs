@@ -41,7 +41,7 @@ pub(super) enum Plan {
 
 /// What a chunk does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ChunkOp {
     /// Reads into the caller's own payload.
     ReadWhole,
     /// Reads into scratch memory, to be looked at.
@@ -76,7 +76,7 @@ pub(super) enum Permit {
 /// One chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    pub(super) kind: Kind,
+    pub(super) kind: ChunkOp,
     /// The blocks that are meant.
     pub(super) span: Span,
     /// The blocks that are touched: `span`, but for a merge widened to whole units.
@@ -88,15 +88,19 @@ impl Chunk {
     /// Whether it writes its span, and so makes bad blocks good.
     pub(super) fn writes(&self) -> bool {
         match self.kind {
-            Kind::Write(_) | Kind::Pattern | Kind::Merge(_) | Kind::Zero { .. } | Kind::Unmap => true,
-            Kind::ReadWhole | Kind::Read | Kind::Flush | Kind::Mark => false,
+            ChunkOp::Write(_)
+            | ChunkOp::Pattern
+            | ChunkOp::Merge(_)
+            | ChunkOp::Zero { .. }
+            | ChunkOp::Unmap => true,
+            ChunkOp::ReadWhole | ChunkOp::Read | ChunkOp::Flush | ChunkOp::Mark => false,
         }
     }
 
     /// What zeroes the first of its blocks where the backend cannot zero part of a unit; `None` if that is not why
     /// it refuses.
     pub(super) fn as_merge(&self, geometry: &Geometry) -> Option<Chunk> {
-        if !matches!(self.kind, Kind::Zero { .. } | Kind::Unmap) {
+        if !matches!(self.kind, ChunkOp::Zero { .. } | ChunkOp::Unmap) {
             return None;
         }
         let whole = merged(Durability::Cached, self.span, geometry).cover == self.span;
@@ -107,9 +111,11 @@ impl Chunk {
     /// Bytes of scratch memory that it needs before it asks for its permit.
     pub(super) fn scratch_len(&self, logical: u32) -> usize {
         match self.kind {
-            Kind::Read | Kind::Merge(_) | Kind::Pattern => (self.cover.blocks * u64::from(logical)) as usize,
-            Kind::ReadWhole | Kind::Write(_) | Kind::Zero { .. } | Kind::Unmap => 0,
-            Kind::Flush | Kind::Mark => 0,
+            ChunkOp::Read | ChunkOp::Merge(_) | ChunkOp::Pattern => {
+                (self.cover.blocks * u64::from(logical)) as usize
+            }
+            ChunkOp::ReadWhole | ChunkOp::Write(_) | ChunkOp::Zero { .. } | ChunkOp::Unmap => 0,
+            ChunkOp::Flush | ChunkOp::Mark => 0,
         }
     }
 }
@@ -183,22 +189,22 @@ impl Plan {
     pub(super) fn chunk(&mut self, done: u64, geometry: &Geometry) -> Option<Chunk> {
         let plain = |kind, span, permit| Some(Chunk { kind, span, cover: span, permit });
         match self {
-            Plan::StableRead(span) => plain(Kind::ReadWhole, rest(*span, done, u64::MAX)?, Permit::Guard),
-            Plan::Mark(span) => plain(Kind::Mark, rest(*span, done, u64::MAX)?, Permit::Guard),
+            Plan::StableRead(span) => plain(ChunkOp::ReadWhole, rest(*span, done, u64::MAX)?, Permit::Guard),
+            Plan::Mark(span) => plain(ChunkOp::Mark, rest(*span, done, u64::MAX)?, Permit::Guard),
             Plan::Compare(span) | Plan::Verify(span) => {
-                plain(Kind::Read, next(*span, done, CHUNK_BYTES, geometry)?, Permit::None)
+                plain(ChunkOp::Read, next(*span, done, CHUNK_BYTES, geometry)?, Permit::None)
             }
             Plan::Write(span, durability) => {
                 let span = next(*span, done, CHUNK_BYTES, geometry)?;
-                Some(written(Kind::Write(*durability), *durability, span, geometry))
+                Some(written(ChunkOp::Write(*durability), *durability, span, geometry))
             }
             Plan::Same(span) => {
                 let span = next(*span, done, CHUNK_BYTES, geometry)?;
-                Some(written(Kind::Pattern, Durability::Cached, span, geometry))
+                Some(written(ChunkOp::Pattern, Durability::Cached, span, geometry))
             }
             Plan::Atomic(span) => {
                 let span = rest(*span, done, u64::MAX)?;
-                let chunk = written(Kind::Write(Durability::Cached), Durability::Cached, span, geometry);
+                let chunk = written(ChunkOp::Write(Durability::Cached), Durability::Cached, span, geometry);
                 Some(Chunk { permit: Permit::Guard, ..chunk })
             }
             Plan::CompareAndWrite(span) => {
@@ -209,12 +215,12 @@ impl Plan {
             }
             Plan::Zero { span, unmap } => {
                 let span = next(*span, done, ERASE_BYTES, geometry)?;
-                plain(Kind::Zero { unmap: *unmap }, span, Permit::Marks)
+                plain(ChunkOp::Zero { unmap: *unmap }, span, Permit::Marks)
             }
             Plan::Unmap { spans, at, before } => loop {
                 let span = *spans.get(*at)?;
                 if let Some(part) = next(span, done - *before, ERASE_BYTES, geometry) {
-                    break plain(Kind::Unmap, part, Permit::Marks);
+                    break plain(ChunkOp::Unmap, part, Permit::Marks);
                 }
                 *before += span.blocks;
                 *at += 1;
@@ -226,7 +232,7 @@ impl Plan {
     /// A chunk is done: true if a pass over the volume is over with it.
     pub(super) fn sanitized(&mut self, chunk: &Chunk) -> bool {
         let Plan::Sanitize { pass, at, .. } = self else { return false };
-        if chunk.kind == Kind::Flush {
+        if chunk.kind == ChunkOp::Flush {
             (*pass, *at) = (*pass + 1, 0);
             return true;
         }
@@ -270,15 +276,15 @@ fn sanitize(kind: &SanitizeKind, pass: u64, at: u64, geometry: &Geometry) -> Opt
     }
     let whole = Span { lba: 0, blocks: geometry.blocks };
     let (kind, bytes) = match kind {
-        SanitizeKind::Overwrite { .. } => (Kind::Pattern, CHUNK_BYTES),
-        SanitizeKind::BlockErase => (Kind::Zero { unmap: true }, ERASE_BYTES),
+        SanitizeKind::Overwrite { .. } => (ChunkOp::Pattern, CHUNK_BYTES),
+        SanitizeKind::BlockErase => (ChunkOp::Zero { unmap: true }, ERASE_BYTES),
     };
     // The fence before a sanitize has emptied the volume, so nothing need be kept apart.
     Some(match next(whole, at, bytes, geometry) {
         Some(span) => Chunk { kind, span, cover: span, permit: Permit::None },
         None => {
             let flush = Span { lba: 0, blocks: 1 };
-            Chunk { kind: Kind::Flush, span: flush, cover: flush, permit: Permit::None }
+            Chunk { kind: ChunkOp::Flush, span: flush, cover: flush, permit: Permit::None }
         }
     })
 }
@@ -302,7 +308,7 @@ fn next(span: Span, done: u64, bytes: u32, geometry: &Geometry) -> Option<Span> 
 }
 
 /// A write of `span` by `kind` if it is aligned, else a merge.
-fn written(kind: Kind, durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
+fn written(kind: ChunkOp, durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
     let chunk = merged(durability, span, geometry);
     if chunk.cover == span { Chunk { kind, permit: Permit::Marks, ..chunk } } else { chunk }
 }
@@ -312,7 +318,7 @@ fn merged(durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
     let lba = span.lba - span.lba % unit;
     let end = (span.lba + span.blocks).next_multiple_of(unit);
     let cover = Span { lba, blocks: end - lba };
-    Chunk { kind: Kind::Merge(durability), span, cover, permit: Permit::Guard }
+    Chunk { kind: ChunkOp::Merge(durability), span, cover, permit: Permit::Guard }
 }
 
 #[cfg(test)]
@@ -331,7 +337,7 @@ mod tests {
             let (mut geometry, mut passes, mut at, mut done) = (from, 0, 0, 0);
             while let Some(chunk) = plan.chunk(done, &geometry) {
                 assert_eq!(plan.chunk(done, &geometry), Some(chunk), "nothing is done by asking");
-                if chunk.kind == Kind::Flush {
+                if chunk.kind == ChunkOp::Flush {
                     assert!(at >= geometry.blocks, "pass {passes} flushes at {at} of {}", geometry.blocks);
                     (passes, at) = (passes + 1, 0);
                 } else {
@@ -340,7 +346,7 @@ mod tests {
                     assert!(at <= geometry.blocks);
                 }
                 done += chunk.span.blocks;
-                assert_eq!(plan.sanitized(&chunk), chunk.kind == Kind::Flush);
+                assert_eq!(plan.sanitized(&chunk), chunk.kind == ChunkOp::Flush);
                 assert!(plan.progress(geometry.blocks).is_some_and(|far| far <= 65536));
                 // In the middle of the first pass.
                 if at > 600 {

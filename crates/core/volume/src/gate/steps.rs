@@ -10,7 +10,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Payload, Sg, SgMut, Time};
 
 use super::bytes::{compare, overlay, set_bits};
-use super::chunk::{Chunk, Kind, Permit, Plan};
+use super::chunk::{Chunk, ChunkOp, Permit, Plan};
 use super::{BUSY_AGAIN, Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::change::{RequestId, VolumeRequest};
 use crate::guard::Stripes;
@@ -289,11 +289,11 @@ impl Gate {
             return Next::Due(cx.now + cx.now.since(since).clamp(least, most));
         }
         match (chunk.kind, bad.first_in(chunk.span)) {
-            (Kind::Mark, _) => {
+            (ChunkOp::Mark, _) => {
                 self.ask_owner(slot, chunk);
                 return Next::Out;
             }
-            (Kind::ReadWhole, Some(lba)) => return Next::End(Err(Fault::Medium(lba).into())),
+            (ChunkOp::ReadWhole, Some(lba)) => return Next::End(Err(Fault::Medium(lba).into())),
             (_, _) => {}
         }
         self.start_chunk(cx, slot, chunk);
@@ -303,11 +303,11 @@ impl Gate {
     /// Takes scratch memory for a chunk, if it needs any. All who wait may hold payloads that fill
     /// the pool, and none would ever end: so one operation at a time may take what is kept for
     /// headers.
-    fn has_scratch(&mut self, cx: &mut Cx<'_>, slot: u32, need: usize, kind: Kind) -> bool {
+    fn has_scratch(&mut self, cx: &mut Cx<'_>, slot: u32, need: usize, kind: ChunkOp) -> bool {
         let may_insist = self.insists.is_none_or(|one| one == slot);
         let steps = self.steps(slot);
         let has_pattern = steps.pattern.as_ref().is_some_and(|pattern| pattern.len() >= need);
-        if need == 0 || (kind == Kind::Pattern && has_pattern) {
+        if need == 0 || (kind == ChunkOp::Pattern && has_pattern) {
             return true;
         }
         if steps.scratch.as_ref().is_some_and(|scratch| scratch.len() == need) {
@@ -337,19 +337,19 @@ impl Gate {
         let steps = self.steps(slot);
         steps.stage = Stage::Acting;
         let (op, payload) = match chunk.kind {
-            Kind::ReadWhole => (Op::Read(span), std::mem::take(&mut steps.payload)),
-            Kind::Read | Kind::Merge(_) => {
+            ChunkOp::ReadWhole => (Op::Read(span), std::mem::take(&mut steps.payload)),
+            ChunkOp::Read | ChunkOp::Merge(_) => {
                 steps.stage = Stage::Reading;
                 let scratch = steps.scratch.take().expect("taken before the permit");
                 (Op::Read(span), Payload::In(scratch))
             }
-            Kind::Write(durability) => {
+            ChunkOp::Write(durability) => {
                 let from = steps.done as usize * logical;
                 let Payload::Out(given) = &steps.payload else { unreachable!("checked on submission") };
                 let part = given.slice(from..from + span.blocks as usize * logical);
                 (Op::Write(span, durability), Payload::Out(part))
             }
-            Kind::Pattern => {
+            ChunkOp::Pattern => {
                 let pattern = match steps.scratch.take() {
                     Some(scratch) => steps.make_pattern(scratch, logical),
                     None => steps.pattern.clone().expect("made by an earlier chunk"),
@@ -357,10 +357,10 @@ impl Gate {
                 let part = pattern.slice(0..span.blocks as usize * logical);
                 (Op::Write(span, Durability::Cached), Payload::Out(part))
             }
-            Kind::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None),
-            Kind::Unmap => (Op::Unmap(vec![span]), Payload::None),
-            Kind::Flush => (Op::Flush, Payload::None),
-            Kind::Mark => unreachable!("asked of the home"),
+            ChunkOp::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None),
+            ChunkOp::Unmap => (Op::Unmap(vec![span]), Payload::None),
+            ChunkOp::Flush => (Op::Flush, Payload::None),
+            ChunkOp::Mark => unreachable!("asked of the home"),
         };
         if chunk.permit == Permit::Guard && op.is_write() {
             shared.guards().begin_writing(steps.held);
@@ -436,7 +436,7 @@ impl Gate {
         };
         match (looked, chunk.kind) {
             (Err(why), _) => self.end_steps(slot, Err(why)),
-            (Ok(()), Kind::Merge(durability)) => {
+            (Ok(()), ChunkOp::Merge(durability)) => {
                 steps.stage = Stage::Acting;
                 shared.guards().begin_writing(steps.held);
                 let op = Op::Write(chunk.cover, durability);
@@ -465,7 +465,7 @@ impl Gate {
             // The record forgets at once that the blocks were bad. If power then took what was written from a
             // cache, what stood there before they were bad would be read again.
             let stable =
-                matches!(chunk.kind, Kind::Write(Durability::Stable) | Kind::Merge(Durability::Stable));
+                matches!(chunk.kind, ChunkOp::Write(Durability::Stable) | ChunkOp::Merge(Durability::Stable));
             if stable || !self.view.geometry.write_cache {
                 return self.ask_owner(slot, chunk);
             }
@@ -474,7 +474,7 @@ impl Gate {
         }
         self.end_writing(slot, chunk);
         let steps = self.steps(slot);
-        if chunk.kind == Kind::ReadWhole {
+        if chunk.kind == ChunkOp::ReadWhole {
             steps.payload = payload;
         }
         if steps.is_put_off(cx.now, &result) {
@@ -513,7 +513,7 @@ impl Gate {
         let steps = self.steps(slot);
         steps.stage = Stage::Asking;
         let who = steps.who.clone().expect("what was admitted for good neither marks nor clears");
-        let request = if chunk.kind == Kind::Mark {
+        let request = if chunk.kind == ChunkOp::Mark {
             // Readers wait until all cores agree; the write that clears has told them so before.
             shared.guards().begin_writing(steps.held);
             VolumeRequest::MarkBad { who, span }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
+use super::{HeldReservation, Key, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use crate::io::Refusal;
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, NoticeReceivers};
@@ -38,14 +38,14 @@ pub enum Action {
         /// The registrant's key.
         key: Option<Key>,
         /// Which kind.
-        kind: Kind,
+        kind: ReservationType,
     },
     /// Gives the reservation up.
     Release {
         /// The registrant's key.
         key: Option<Key>,
         /// Must be the reservation's kind.
-        kind: Kind,
+        kind: ReservationType,
     },
     /// Removes the reservation and all registrations.
     Clear {
@@ -59,7 +59,7 @@ pub enum Action {
         /// Whose registrations to remove; zero for everyone else's, if all registrants hold.
         victim: Key,
         /// The kind of the reservation if it is taken.
-        kind: Kind,
+        kind: ReservationType,
         /// Whether the victims' commands are aborted.
         abort: bool,
     },
@@ -384,7 +384,7 @@ impl Reservations {
         Ok(Effect { drain: true, ..self.effect(state) })
     }
 
-    fn reserve(&self, who: &Nexus, kind: Kind) -> Result<Effect, Refusal> {
+    fn reserve(&self, who: &Nexus, kind: ReservationType) -> Result<Effect, Refusal> {
         match &self.held {
             Some(held) if self.is_holder(&who.identity) && held.kind == kind => Ok(self.effect(self.clone())),
             Some(_) => Err(Refusal::Conflict),
@@ -396,12 +396,12 @@ impl Reservations {
         }
     }
 
-    fn take(&mut self, who: &Nexus, kind: Kind) {
+    fn take(&mut self, who: &Nexus, kind: ReservationType) {
         let holder = (!kind.is_all_registrants()).then(|| who.identity.clone());
         self.held = Some(HeldReservation { kind, holder });
     }
 
-    fn release(&self, who: &Nexus, kind: Kind) -> Result<Effect, Refusal> {
+    fn release(&self, who: &Nexus, kind: ReservationType) -> Result<Effect, Refusal> {
         match &self.held {
             Some(held) if self.is_holder(&who.identity) => {
                 if held.kind != kind {
@@ -427,7 +427,13 @@ impl Reservations {
         effect
     }
 
-    fn preempt(&self, who: &Nexus, victim: Key, kind: Kind, abort: bool) -> Result<Effect, Refusal> {
+    fn preempt(
+        &self,
+        who: &Nexus,
+        victim: Key,
+        kind: ReservationType,
+        abort: bool,
+    ) -> Result<Effect, Refusal> {
         let all = self.held.as_ref().is_some_and(|held| held.kind.is_all_registrants());
         // SPC-4 §5.9.11: the reservation changes hands if the key is the holder's, or zero while
         // all registrants hold; then the one who asks keeps its registration.

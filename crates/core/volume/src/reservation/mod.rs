@@ -36,15 +36,15 @@ impl Key {
 /// The six kinds of reservation.
 /// ```
 /// use blockwire_volume::CommandClass;
-/// use blockwire_volume::reservation::{Kind, Rank};
+/// use blockwire_volume::reservation::{ReservationType, Rank};
 ///
-/// let kind = Kind::from_nvme(3).unwrap();
-/// assert_eq!((kind, kind.scsi()), (Kind::WriteExclusiveRegistrants, 5));
+/// let kind = ReservationType::from_nvme(3).unwrap();
+/// assert_eq!((kind, kind.scsi()), (ReservationType::WriteExclusiveRegistrants, 5));
 /// assert!(kind.permits(Rank::Registrant, CommandClass::Write) && !kind.permits(Rank::Stranger, CommandClass::Write));
 /// assert!(kind.permits(Rank::Stranger, CommandClass::Read));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ReservationType {
     /// Only the holder writes.
     WriteExclusive,
     /// Only the holder reads and writes.
@@ -59,15 +59,15 @@ pub enum Kind {
     ExclusiveAccessAll,
 }
 
-impl Kind {
+impl ReservationType {
     /// All kinds, in the order of both standards' numbers.
-    pub const ALL: [Kind; 6] = [
-        Kind::WriteExclusive,
-        Kind::ExclusiveAccess,
-        Kind::WriteExclusiveRegistrants,
-        Kind::ExclusiveAccessRegistrants,
-        Kind::WriteExclusiveAll,
-        Kind::ExclusiveAccessAll,
+    pub const ALL: [ReservationType; 6] = [
+        ReservationType::WriteExclusive,
+        ReservationType::ExclusiveAccess,
+        ReservationType::WriteExclusiveRegistrants,
+        ReservationType::ExclusiveAccessRegistrants,
+        ReservationType::WriteExclusiveAll,
+        ReservationType::ExclusiveAccessAll,
     ];
     const SCSI: [u8; 6] = [1, 3, 5, 6, 7, 8];
 
@@ -79,7 +79,7 @@ impl Kind {
 
     /// The kind that a SCSI type code names.
     #[expect(clippy::indexing_slicing, reason = "both tables have an entry for each kind")]
-    pub fn from_scsi(code: u8) -> Option<Kind> {
+    pub fn from_scsi(code: u8) -> Option<ReservationType> {
         Self::SCSI.iter().position(|&known| known == code).map(|at| Self::ALL[at])
     }
 
@@ -89,25 +89,29 @@ impl Kind {
     }
 
     /// The kind that an NVMe type code names.
-    pub fn from_nvme(code: u8) -> Option<Kind> {
+    pub fn from_nvme(code: u8) -> Option<ReservationType> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
     /// Whether every registrant holds it.
     pub fn is_all_registrants(self) -> bool {
-        matches!(self, Kind::WriteExclusiveAll | Kind::ExclusiveAccessAll)
+        matches!(self, ReservationType::WriteExclusiveAll | ReservationType::ExclusiveAccessAll)
     }
 
     /// Whether registrants have the holder's rights.
     pub fn favours_registrants(self) -> bool {
-        !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
+        !matches!(self, ReservationType::WriteExclusive | ReservationType::ExclusiveAccess)
     }
 
     /// Whether it forbids strangers to read.
     pub fn excludes_reads(self) -> bool {
         match self {
-            Kind::WriteExclusive | Kind::WriteExclusiveRegistrants | Kind::WriteExclusiveAll => false,
-            Kind::ExclusiveAccess | Kind::ExclusiveAccessRegistrants | Kind::ExclusiveAccessAll => true,
+            ReservationType::WriteExclusive
+            | ReservationType::WriteExclusiveRegistrants
+            | ReservationType::WriteExclusiveAll => false,
+            ReservationType::ExclusiveAccess
+            | ReservationType::ExclusiveAccessRegistrants
+            | ReservationType::ExclusiveAccessAll => true,
         }
     }
 
@@ -154,7 +158,7 @@ pub struct Registrant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldReservation {
     /// Which kind.
-    pub kind: Kind,
+    pub kind: ReservationType,
     /// Who holds it; `None` if all registrants do.
     pub holder: Option<Arc<Identity>>,
 }

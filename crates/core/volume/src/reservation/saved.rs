@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{HeldReservation, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
+use super::{HeldReservation, Key, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use crate::nexus::{Identity, PortId};
 use crate::record::PortRenumbering;
 use crate::record::reader::Reader;
@@ -86,7 +86,7 @@ impl Reservations {
             state.registrants.push(next);
         }
         if kind != 0 {
-            let kind = Kind::from_nvme(kind)?;
+            let kind = ReservationType::from_nvme(kind)?;
             let holder = match (kind.is_all_registrants(), state.registrants.get(usize::from(holder))) {
                 (true, None) if holder == NO_HOLDER && count > 0 => None,
                 (false, Some(holder)) => Some(holder.identity.clone()),

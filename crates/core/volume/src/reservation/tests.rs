@@ -40,7 +40,7 @@ fn restore(bytes: &[u8]) -> Result<Reservations, RecordError> {
 /// are allowed.
 #[test]
 fn the_table_is_the_standards() {
-    use Kind::*;
+    use ReservationType::*;
     let rows = [
         (WriteExclusive, "rw", "r-", "r-"),
         (ExclusiveAccess, "rw", "--", "--"),
@@ -58,17 +58,20 @@ fn the_table_is_the_standards() {
             assert!(kind.permits(rank, CommandClass::Status));
         }
     }
-    let scsi: Vec<_> = (0..=255).filter(|code| Kind::from_scsi(*code).is_some()).collect();
+    let scsi: Vec<_> = (0..=255).filter(|code| ReservationType::from_scsi(*code).is_some()).collect();
     assert_eq!(scsi, [1, 3, 5, 6, 7, 8]);
-    assert_eq!((0..=255).filter_map(Kind::from_nvme).map(Kind::nvme).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
-    assert!(Kind::ALL.iter().all(|kind| Kind::from_scsi(kind.scsi()) == Some(*kind)));
+    assert_eq!(
+        (0..=255).filter_map(ReservationType::from_nvme).map(ReservationType::nvme).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5, 6]
+    );
+    assert!(ReservationType::ALL.iter().all(|kind| ReservationType::from_scsi(kind.scsi()) == Some(*kind)));
 }
 
 /// The same rules once more, over small numbers and plain maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     keys: BTreeMap<u8, u64>,
-    held: Option<(Kind, Option<u8>)>,
+    held: Option<(ReservationType, Option<u8>)>,
     legacy: Option<u8>,
     generation: u32,
 }
@@ -87,11 +90,11 @@ enum Step {
     },
     Reserve {
         key: u64,
-        kind: Kind,
+        kind: ReservationType,
     },
     Release {
         key: u64,
-        kind: Kind,
+        kind: ReservationType,
     },
     Clear {
         key: u64,
@@ -99,7 +102,7 @@ enum Step {
     Preempt {
         key: u64,
         victim: u64,
-        kind: Kind,
+        kind: ReservationType,
         abort: bool,
     },
     Move {
@@ -283,7 +286,7 @@ impl Model {
         }
     }
 
-    fn preempt(&mut self, who: u8, victim: u64, kind: Kind) -> Result<(), Refusal> {
+    fn preempt(&mut self, who: u8, victim: u64, kind: ReservationType) -> Result<(), Refusal> {
         let taken = Some((kind, (!kind.is_all_registrants()).then_some(who)));
         if victim == 0 {
             if !self.all() {
@@ -349,7 +352,7 @@ fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Effect
 
 fn steps() -> impl Strategy<Value = Vec<(u8, Step)>> {
     let key = || 0..4u64;
-    let kind = || proptest::sample::select(Kind::ALL.to_vec());
+    let kind = || proptest::sample::select(ReservationType::ALL.to_vec());
     let mode =
         || proptest::sample::select(vec![RegisterMode::Add, RegisterMode::Replace, RegisterMode::Remove]);
     let step = prop_oneof![
@@ -463,7 +466,7 @@ fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
     assert_eq!(keys(&young.apply(&who, &on_all(Some(1), 2)).unwrap().state), [Some(2); 2]);
     // To leave is to leave both, and what was held with it.
     for current in [Some(3), None] {
-        let take = Action::Reserve { key: Some(Key(3)), kind: Kind::WriteExclusive };
+        let take = Action::Reserve { key: Some(Key(3)), kind: ReservationType::WriteExclusive };
         let held = three.apply(&nexus(1), &take).unwrap().state;
         let gone = held.apply(&who, &on_all(current, 0)).unwrap().state;
         assert!(gone.registrants().is_empty() && gone.held().is_none());
@@ -501,7 +504,7 @@ fn a_reservation_is_not_moved_without_one_or_to_the_port_that_asks() {
         persist: None,
     };
     assert_eq!(state.apply(&who, &to(2)), Err(Refusal::NothingReserved));
-    let take = Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusive };
+    let take = Action::Reserve { key: Some(Key(1)), kind: ReservationType::WriteExclusive };
     let held = state.apply(&who, &take).unwrap().state;
     for own in [0, 1] {
         assert_eq!(held.apply(&who, &to(own)), Err(Refusal::InvalidAction));
@@ -551,10 +554,14 @@ fn one_key_means_the_same_over_both_protocols() {
     for (number, key) in [(0, 1), (2, 2), (4, 2)] {
         state = state.apply(&nexus(number), &Action::Register(register(key))).unwrap().state;
     }
-    let take = Action::Reserve { key: Some(Key(2)), kind: Kind::WriteExclusive };
+    let take = Action::Reserve { key: Some(Key(2)), kind: ReservationType::WriteExclusive };
     let state = state.apply(&nexus(4), &take).unwrap().state;
-    let preempt =
-        Action::Preempt { key: Some(Key(1)), victim: Key(2), kind: Kind::ExclusiveAccess, abort: true };
+    let preempt = Action::Preempt {
+        key: Some(Key(1)),
+        victim: Key(2),
+        kind: ReservationType::ExclusiveAccess,
+        abort: true,
+    };
     let effect = state.apply(&nexus(0), &preempt).unwrap();
     assert_eq!(effect.abort.len(), 2);
     assert!(effect.state.is_holder(&nexus(0).identity));

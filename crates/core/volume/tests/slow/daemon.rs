@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
     Ack, Answer, Done, Durability, Facts, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId,
     ShardId, Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
@@ -45,7 +45,7 @@ pub fn register(who: &Nexus, key: u64, persist: bool) -> VolumeRequest {
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
-pub fn reserve(who: &Nexus, key: u64, kind: Kind) -> VolumeRequest {
+pub fn reserve(who: &Nexus, key: u64, kind: ReservationType) -> VolumeRequest {
     VolumeRequest::Reserve { who: who.clone(), action: Action::Reserve { key: Some(Key(key)), kind } }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use shard::{Traffic, VolumeEntry};
-use volume::reservation::{Kind, Registrant, Reservations};
+use volume::reservation::{Registrant, ReservationType, Reservations};
 use volume::{Access, Identity, PortId, UnservableReason, View};
 
 use super::{catalog::Catalog, exports::FixedSettings};
@@ -94,14 +94,14 @@ fn word(state: Access) -> &'static str {
     ACCESS_STATES.iter().find(|(_, one)| *one == state).map_or("unknown", |(word, _)| word)
 }
 
-fn kind(kind: Kind) -> &'static str {
+fn kind(kind: ReservationType) -> &'static str {
     match kind {
-        Kind::WriteExclusive => "write-exclusive",
-        Kind::ExclusiveAccess => "exclusive-access",
-        Kind::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
-        Kind::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
-        Kind::WriteExclusiveAll => "write-exclusive-all-registrants",
-        Kind::ExclusiveAccessAll => "exclusive-access-all-registrants",
+        ReservationType::WriteExclusive => "write-exclusive",
+        ReservationType::ExclusiveAccess => "exclusive-access",
+        ReservationType::WriteExclusiveRegistrants => "write-exclusive-registrants-only",
+        ReservationType::ExclusiveAccessRegistrants => "exclusive-access-registrants-only",
+        ReservationType::WriteExclusiveAll => "write-exclusive-all-registrants",
+        ReservationType::ExclusiveAccessAll => "exclusive-access-all-registrants",
     }
 }
 

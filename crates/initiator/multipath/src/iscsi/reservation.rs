@@ -11,7 +11,7 @@ use scsi::pr::{self, MoveList, OutList};
 use scsi::transport_id::TransportId;
 use scsi::{Command, Sense, Writer};
 use stream::Tag;
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{Failure, Fault, Identity, IoId, PortId, Refusal, Span};
 
 use super::disposition::{self, Disposition};
@@ -302,7 +302,7 @@ fn read_full_status(
         let holds = entry.holds.is_some();
         if let Some(kind) = entry.holds {
             // Something is held that we have no word for: that is not nothing.
-            report.held = Some(Kind::from_scsi(kind.0)?);
+            report.held = Some(ReservationType::from_scsi(kind.0)?);
         }
         report.registrations.push(Registration { identity, key: Key(entry.key), holds, ours, kin });
     }
@@ -321,8 +321,8 @@ fn read_keys(data: &[u8], report: &mut Reservations) -> Option<()> {
 fn read_reservation(data: &[u8], report: &mut Reservations) -> Option<()> {
     let (_, held) = pr::decode_reservation(data)?;
     let Some(held) = held else { return Some(()) };
-    report.held = Some(Kind::from_scsi(held.kind.0)?);
-    let all = report.held.is_some_and(Kind::is_all_registrants);
+    report.held = Some(ReservationType::from_scsi(held.kind.0)?);
+    let all = report.held.is_some_and(ReservationType::is_all_registrants);
     for registration in &mut report.registrations {
         registration.holds = all || registration.key == Key(held.key);
     }

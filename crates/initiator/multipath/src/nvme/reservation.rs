@@ -7,7 +7,7 @@ use nvme::reservation::{
 };
 use nvme::{Opcode, Sqe};
 use volume::Identity;
-use volume::reservation::{Action, Key, Kind, RegisterMode};
+use volume::reservation::{Action, Key, RegisterMode, ReservationType};
 
 use crate::{Registration, ReservationOp, Reservations};
 
@@ -89,7 +89,7 @@ impl ReservationCommand {
         let mut flat = vec![0; bytes.len()];
         bytes.copy_to(0, &mut flat);
         let Some((summary, count, registrants)) = decode_status(&flat, true) else { return true };
-        let held = Kind::from_nvme(summary.kind);
+        let held = ReservationType::from_nvme(summary.kind);
         if held.is_none() && summary.kind != 0 {
             // Something is held that we have no word for: that is not nothing.
             return true;

@@ -188,7 +188,7 @@ fn registrations_that_are_cut_off_are_asked_for_by_their_keys_and_an_unknown_typ
     let held = |kind| [&[0, 0, 0, 1, 0, 0, 0, 16], &[7; 8][..], &[0, 0, 0, 0, 0, kind, 0, 0]].concat();
     let told = report(cut.clone(), held(1)).unwrap();
     assert_eq!((told.named, told.whole, told.registrations.len()), (false, true, 2));
-    assert_eq!(told.held, Some(volume::reservation::Kind::WriteExclusive));
+    assert_eq!(told.held, Some(volume::reservation::ReservationType::WriteExclusive));
     assert!(report(cut, held(2)).is_err(), "shared access is obsolete, and not nothing");
 }
 

@@ -18,7 +18,7 @@ use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
 use testkit::delivery;
 use testkit::target;
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
     Access, Backend, DiskId, Durability, Extent, Failure, Fault, IoId, Op, Outcome, Ram, RamDisk, Refusal,
     Span, Uuid,
@@ -200,7 +200,7 @@ fn reservations_are_taken_and_told() {
     };
     let empty = request(&mut world, ReservationOp::Report).unwrap().unwrap();
     assert_eq!((empty.held, empty.registrations.len()), (None, 0));
-    let kind = Kind::WriteExclusiveRegistrants;
+    let kind = ReservationType::WriteExclusiveRegistrants;
     let refused = |refusal| Err(format!("{:?}", IoError::Failed(Failure::Refused(refusal))));
     let key = Some(Key(5));
     assert_eq!(request(&mut world, act(Action::Clear { key })), refused(Refusal::NotRegistered));
@@ -210,7 +210,7 @@ fn reservations_are_taken_and_told() {
     assert_eq!((report.held, report.registrations.len()), (Some(kind), 1));
     let ours = &report.registrations[0];
     assert!(ours.ours && ours.holds && ours.key == Key(5), "{ours:?}");
-    let wrong = Kind::ExclusiveAccess;
+    let wrong = ReservationType::ExclusiveAccess;
     let released = request(&mut world, act(Action::Release { key, kind: wrong }));
     assert_eq!(released, refused(Refusal::InvalidRelease));
     assert_eq!(request(&mut world, act(Action::Release { key, kind })), Ok(None));

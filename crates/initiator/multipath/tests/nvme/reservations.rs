@@ -3,7 +3,7 @@
 use blockwire_multipath::nvme::Settings;
 use blockwire_multipath::{Event, IoError, ReservationOp};
 use nvme::HostId;
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{Durability, Failure, Identity, Op, Refusal, Span};
 
 use crate::{settings, up};
@@ -27,10 +27,13 @@ fn a_reservation_is_taken_reported_released_and_another_host_is_kept_out() {
     let key = Some(Key(0xa1));
     world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(0xa1))).unwrap();
     world
-        .request_reservation(ReservationOp::Change(Action::Reserve { key, kind: Kind::WriteExclusive }))
+        .request_reservation(ReservationOp::Change(Action::Reserve {
+            key,
+            kind: ReservationType::WriteExclusive,
+        }))
         .unwrap();
     let report = world.request_reservation(ReservationOp::Report).unwrap().unwrap();
-    assert_eq!(report.held, Some(Kind::WriteExclusive));
+    assert_eq!(report.held, Some(ReservationType::WriteExclusive));
     assert_eq!(report.registrations.len(), 1);
     let ours = &report.registrations[0];
     assert!(ours.ours && ours.holds && ours.key == Key(0xa1));
@@ -38,7 +41,10 @@ fn a_reservation_is_taken_reported_released_and_another_host_is_kept_out() {
     let wrong = world.request_reservation(ReservationOp::Change(Action::Clear { key: Some(Key(7)) }));
     assert!(matches!(wrong, Err(IoError::Failed(Failure::Refused(Refusal::Conflict)))), "{wrong:?}");
     world
-        .request_reservation(ReservationOp::Change(Action::Release { key, kind: Kind::WriteExclusive }))
+        .request_reservation(ReservationOp::Change(Action::Release {
+            key,
+            kind: ReservationType::WriteExclusive,
+        }))
         .unwrap();
     assert_eq!(world.request_reservation(ReservationOp::Report).unwrap().unwrap().held, None);
     world.request_reservation(register(RegisterMode::Set, key, Key::NONE)).unwrap();
@@ -54,7 +60,7 @@ fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     world
         .request_reservation(ReservationOp::Change(Action::Reserve {
             key: Some(Key(1)),
-            kind: Kind::WriteExclusive,
+            kind: ReservationType::WriteExclusive,
         }))
         .unwrap();
     // Another host, by another path to the same target.
@@ -66,8 +72,12 @@ fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     let (how, _) = world.run(Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), out);
     assert!(matches!(how, Err(IoError::Failed(Failure::Refused(Refusal::Conflict)))), "{how:?}");
     world.request_reservation(register(RegisterMode::Set, Some(Key::NONE), Key(2))).unwrap();
-    let preempt =
-        Action::Preempt { key: Some(Key(2)), victim: Key(1), kind: Kind::WriteExclusive, abort: true };
+    let preempt = Action::Preempt {
+        key: Some(Key(2)),
+        victim: Key(1),
+        kind: ReservationType::WriteExclusive,
+        abort: true,
+    };
     world.request_reservation(ReservationOp::Change(preempt)).unwrap();
     let out = world.out(&[0; 512]);
     assert!(world.run(Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), out).0.is_ok());

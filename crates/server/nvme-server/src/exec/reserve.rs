@@ -12,7 +12,7 @@ use nvme::reservation::{
     ReleaseAction, Report, Summary, encode_status,
 };
 use nvme::{Completion, Opcode, Sqe, Status};
-use volume::reservation::{self, Action, Key, Kind, RegisterMode, Reservations};
+use volume::reservation::{self, Action, Key, RegisterMode, ReservationType, Reservations};
 use volume::{Identity, Nexus, Refusal, VolumeId, VolumeRequest};
 use zerocopy::FromBytes;
 
@@ -90,7 +90,7 @@ fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {
 
 fn acquire(words: Acquire, list: &[u8; 16]) -> Option<Action> {
     let keys = AcquireKeys::read_from_bytes(list).ok()?;
-    let (key, kind) = (Some(Key(keys.current.get())), Kind::from_nvme(words.kind)?);
+    let (key, kind) = (Some(Key(keys.current.get())), ReservationType::from_nvme(words.kind)?);
     let victim = Key(keys.preempted.get());
     Some(match words.action {
         AcquireAction::Acquire => Action::Reserve { key, kind },
@@ -102,7 +102,7 @@ fn acquire(words: Acquire, list: &[u8; 16]) -> Option<Action> {
 fn release(words: Release, list: &[u8; 16]) -> Option<Action> {
     let key = list.first_chunk().map(|current| Key(u64::from_le_bytes(*current)));
     Some(match words.action {
-        ReleaseAction::Release => Action::Release { key, kind: Kind::from_nvme(words.kind)? },
+        ReleaseAction::Release => Action::Release { key, kind: ReservationType::from_nvme(words.kind)? },
         ReleaseAction::Clear => Action::Clear { key },
     })
 }

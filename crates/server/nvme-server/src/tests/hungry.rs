@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvme::auth::{Credentials, Group, Hash, Policy, Secret, command};
 use nvme::reservation::{Register, RegisterAction, RegisterKeys, Report};
 use nvme::{FabricsType, fabrics::Property};
-use volume::reservation::{Action, Key, Kind};
+use volume::reservation::{Action, Key, ReservationType};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -81,7 +81,7 @@ fn no_notice_is_lost_for_want_of_memory() {
         let action = super::controllers::events::register(key);
         world.request(0, VolumeRequest::Reserve { who: who(id), action }).unwrap();
     }
-    let kind = Kind::WriteExclusive;
+    let kind = ReservationType::WriteExclusive;
     let preempt = Action::Preempt { key: Some(Key(0x99)), victim: Key(0x11), kind, abort: false };
     world.request(0, VolumeRequest::Reserve { who: who(9), action: preempt }).unwrap();
     let request = world.start(host, &event_request(1), &[]);

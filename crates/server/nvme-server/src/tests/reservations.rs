@@ -6,7 +6,7 @@ use nvme::reservation::{
     ReleaseAction, Report, Summary, decode_status,
 };
 use volume::CommandClass;
-use volume::reservation::{Action, Key, Kind, Rank};
+use volume::reservation::{Action, Key, Rank, ReservationType};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -99,11 +99,11 @@ fn commands() -> Vec<(Sqe, Vec<u8>, CommandClass)> {
     ]
 }
 
-/// The table, whole: kind × rank × command, against `Kind::permits` and against the figures that the
+/// The table, whole: kind × rank × command, against `ReservationType::permits` and against the figures that the
 /// standard prints.
 #[test]
 fn every_kind_admits_whom_it_says() {
-    for kind in Kind::ALL {
+    for kind in ReservationType::ALL {
         let (mut world, hosts) = three();
         let [a, b, _] = hosts;
         register(&mut world, a, 1);
@@ -149,7 +149,7 @@ fn every_kind_admits_whom_it_says() {
 /// The pair is a write of both halves.
 #[test]
 fn a_fused_pair_conflicts_as_a_pair() {
-    for kind in Kind::ALL {
+    for kind in ReservationType::ALL {
         let (mut world, hosts) = three();
         let [a, b, _] = hosts;
         register(&mut world, a, 1);
@@ -434,7 +434,8 @@ fn registrants_of_both_protocols_see_each_other() {
     let disk = initiator("iqn.2026-01.example:host", 2);
     register(&mut world, a, 1);
     scsi_register(&mut world, &disk, 9);
-    scsi(&mut world, &disk, Action::Reserve { key: None, kind: Kind::ExclusiveAccessRegistrants }).unwrap();
+    scsi(&mut world, &disk, Action::Reserve { key: None, kind: ReservationType::ExclusiveAccessRegistrants })
+        .unwrap();
     let (summary, registrants) = report(&mut world, b);
     assert_eq!((summary.kind, registrants.len()), (4, 2));
     // ISID, port, and the name's FNV-1a hash: the same on every day.
@@ -452,7 +453,8 @@ fn registrants_of_both_protocols_see_each_other() {
     scsi_register(&mut world, &disk, 9);
     world.withhold = true;
     let write = world.start(a, &transfer(Opcode::WRITE, 0, 1), &block(2));
-    let preempt = Action::Preempt { key: None, victim: Key(1), kind: Kind::WriteExclusive, abort: true };
+    let preempt =
+        Action::Preempt { key: None, victim: Key(1), kind: ReservationType::WriteExclusive, abort: true };
     scsi(&mut world, &disk, preempt).unwrap();
     assert_eq!(world.status(write), Status::PREEMPT_ABORT.final_());
     assert_eq!(world.command(a, &transfer(Opcode::WRITE, 0, 1), &block(2)), CONFLICT);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use buf::Sg;
 use scsi::Writer;
 use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
-use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveList, OutList, ReservationType};
+use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveList, OutList};
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode, Registrant, Reservations};
+use volume::reservation::{Action, Key, Register, RegisterMode, Registrant, ReservationType, Reservations};
 use volume::{Identity, Nexus, PortId, Uuid, VolumeRequest};
 
 use super::parameter::contiguous;
@@ -40,11 +40,11 @@ pub(crate) fn out(ctx: &mut ExecContext, slot: u32, out: ReserveOut) {
 }
 
 /// SCOPE and TYPE, where the action looks at them.
-fn kind(out: ReserveOut) -> Result<Option<Kind>, Sense> {
+fn kind(out: ReserveOut) -> Result<Option<ReservationType>, Sense> {
     match out.action {
         PrOutAction::Reserve | PrOutAction::Release | PrOutAction::Preempt | PrOutAction::PreemptAndAbort => {
-            let kind = ReservationType::parse(out.scope, out.kind)?;
-            Ok(Kind::from_scsi(kind.0))
+            let kind = pr::ReservationType::parse(out.scope, out.kind)?;
+            Ok(ReservationType::from_scsi(kind.0))
         }
         PrOutAction::Register | PrOutAction::RegisterAndIgnore => Ok(None),
         PrOutAction::Clear | PrOutAction::RegisterAndMove => Ok(None),
@@ -133,7 +133,7 @@ pub(crate) fn report(ctx: &mut ExecContext, slot: u32, action: PrInAction, alloc
             PrInAction::ReadReservation => {
                 let held = reservations.held().map(|held| pr::Reservation {
                     key: reservations.held_key().unwrap_or_default().0,
-                    kind: ReservationType(held.kind.scsi()),
+                    kind: pr::ReservationType(held.kind.scsi()),
                 });
                 pr::read_reservation(generation, held, w);
             }
@@ -156,7 +156,7 @@ fn full_status(reservations: &Reservations, w: &mut Writer<'_>) {
     let mut status = FullStatus::start(reservations.generation(), w);
     for Registrant { identity, key, nqn } in reservations.registrants() {
         let held = reservations.held().filter(|_| reservations.is_holder(identity));
-        let holds = held.map(|held| ReservationType(held.kind.scsi()));
+        let holds = held.map(|held| pr::ReservationType(held.kind.scsi()));
         match &**identity {
             Identity::Initiator { name, isid, port } => status.entry(&FullStatusEntry {
                 key: key.0,

@@ -331,7 +331,7 @@ fn reserve_and_release_of_old() {
 /// An NVMe host that is registered on the same volume is seen, by its name.
 #[test]
 fn a_host_of_the_other_protocol_is_shown_and_preempted() {
-    use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+    use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 
     let (mut world, a, ..) = three();
     let identity = std::sync::Arc::new(volume::Identity::Host([7; 16]));
@@ -345,7 +345,7 @@ fn a_host_of_the_other_protocol_is_shown_and_preempted() {
         nqn: Some("nqn.2026-11.example:host".into()),
         persist: None,
     };
-    let reserve = Action::Reserve { key: Some(Key(0x77)), kind: Kind::ExclusiveAccess };
+    let reserve = Action::Reserve { key: Some(Key(0x77)), kind: ReservationType::ExclusiveAccess };
     for action in [Action::Register(register), reserve] {
         world.request(VolumeId(0), VolumeRequest::Reserve { who: who.clone(), action });
         world.run();

@@ -14,7 +14,7 @@ use iscsi::wire::TmfFunction;
 use sim::linear::{self, Operation, Verdict, What};
 use sim::{DiskFaults, Peer, PeerEnd, SimRng, World};
 
-use crate::command::{Flight, Kind, request};
+use crate::command::{CommandKind, Flight, request};
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
 use crate::plan::{PAGES, Plan, SPAN};
 use testkit::iscsi_host::Initiator;
@@ -250,15 +250,15 @@ impl History {
 
     fn ended_well(&mut self, flight: Flight, data: &[u8], now: Moment) {
         if let Some((by, _)) = flight.kind.writes() {
-            let fua = matches!(flight.kind, Kind::Write { fua: true, .. });
+            let fua = matches!(flight.kind, CommandKind::Write { fua: true, .. });
             let durable = fua || !self.plan.write_cache || !self.plan.file;
             self.model.succeed(flight.lba, flight.blocks, by, durable, now);
             self.note(flight, Some(now), true);
         }
         match flight.kind {
-            Kind::Read => self.check(flight, data, now),
-            Kind::Flush => self.model.flushed(flight.began),
-            Kind::Swap { expected, .. } => {
+            CommandKind::Read => self.check(flight, data, now),
+            CommandKind::Flush => self.model.flushed(flight.began),
+            CommandKind::Swap { expected, .. } => {
                 self.tally.swapped += 1;
                 let seed = self.plan.seed;
                 assert!(
@@ -267,9 +267,9 @@ impl History {
                     self.model.describe(flight.lba)
                 );
             }
-            Kind::Unmap { .. } => self.tally.unmapped += 1,
-            Kind::Copy { .. } => self.tally.copied += 1,
-            Kind::Write { .. } | Kind::Same { .. } | Kind::Ready => {}
+            CommandKind::Unmap { .. } => self.tally.unmapped += 1,
+            CommandKind::Copy { .. } => self.tally.copied += 1,
+            CommandKind::Write { .. } | CommandKind::Same { .. } | CommandKind::Ready => {}
         }
     }
 
@@ -277,7 +277,7 @@ impl History {
     fn note(&mut self, flight: Flight, end: Option<Moment>, swapped: bool) {
         let Some((_, value)) = flight.kind.writes() else { return };
         let what = match flight.kind {
-            Kind::Swap { expected, .. } => {
+            CommandKind::Swap { expected, .. } => {
                 What::CompareAndWrite { expected: expected.into(), new: value.into(), swapped }
             }
             _ => What::Write(value.into()),
@@ -304,7 +304,7 @@ impl History {
     fn ended_badly(&mut self, flight: Flight, status: u8, sense: &[u8], now: Moment) {
         let key = sense.get(2).map(|byte| byte & 0x0f);
         let seed = self.plan.seed;
-        if let (2, Some(0x0e), Kind::Swap { .. }) = (status, key, flight.kind) {
+        if let (2, Some(0x0e), CommandKind::Swap { .. }) = (status, key, flight.kind) {
             self.tally.miscompared += 1;
             self.note(flight, Some(now), false);
             if let Some((by, _)) = flight.kind.writes() {
@@ -314,7 +314,7 @@ impl History {
         }
         // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL,
         // TASK ABORTED. A copy that fails on its way is COPY ABORTED, whatever the reason.
-        let copied = matches!(flight.kind, Kind::Copy { .. }) && (status, key) == (2, Some(0xa));
+        let copied = matches!(flight.kind, CommandKind::Copy { .. }) && (status, key) == (2, Some(0xa));
         let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28 | 0x40, _));
         assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
         let DiskFaults { error_permille, full_permille, sync_permille, lost_permille, .. } = self.plan.faults;
@@ -363,26 +363,27 @@ impl History {
         let began = self.tick();
         let kinds = if self.plan.copies { 27 } else { 24 };
         let kind = match self.chance.below(kinds) {
-            0..9 => Kind::Write { value: self.next_value(), fua: self.chance.permille(200) },
-            9..18 => Kind::Read,
-            18 => Kind::Flush,
-            19 => Kind::Same { value: self.next_value() | ALIKE },
-            20 => Kind::Unmap { by: self.next_value() },
-            21 | 22 => Kind::Swap { expected: 0, value: self.next_value() },
-            23 => Kind::Ready,
-            _ => Kind::Copy { by: self.next_value(), page: self.chance.below(PAGES as u64) as Value },
+            0..9 => CommandKind::Write { value: self.next_value(), fua: self.chance.permille(200) },
+            9..18 => CommandKind::Read,
+            18 => CommandKind::Flush,
+            19 => CommandKind::Same { value: self.next_value() | ALIKE },
+            20 => CommandKind::Unmap { by: self.next_value() },
+            21 | 22 => CommandKind::Swap { expected: 0, value: self.next_value() },
+            23 => CommandKind::Ready,
+            _ => CommandKind::Copy { by: self.next_value(), page: self.chance.below(PAGES as u64) as Value },
         };
-        let blocks = if matches!(kind, Kind::Swap { .. }) { 1 } else { self.chance.between(1, 40) as usize };
+        let blocks =
+            if matches!(kind, CommandKind::Swap { .. }) { 1 } else { self.chance.between(1, 40) as usize };
         let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
         let kind = match kind {
             // Mostly what was last seen there: so hosts race for the same block.
-            Kind::Swap { value, .. } => Kind::Swap { expected: self.seen[lba], value },
+            CommandKind::Swap { value, .. } => CommandKind::Swap { expected: self.seen[lba], value },
             other => other,
         };
         self.send(began, host, kind, (lba, blocks));
     }
 
-    fn send(&mut self, began: Moment, host: usize, kind: Kind, (lba, blocks): (usize, usize)) {
+    fn send(&mut self, began: Moment, host: usize, kind: CommandKind, (lba, blocks): (usize, usize)) {
         let flight = Flight { host, kind, lba, blocks, began };
         if let Some((by, value)) = kind.writes() {
             self.model.begin(lba, blocks, by, value, began);
@@ -544,7 +545,7 @@ impl History {
                 let cdb = [0x28, 0, 0, 0, 0, lba as u8, 0, 0, 8, 0];
                 let host = &mut self.hosts[0];
                 let itt = host.initiator.command(&mut self.world, 0, &cdb, &[], 8 * 512);
-                host.flights.insert(itt, Flight { host: 0, kind: Kind::Read, lba, blocks: 8, began });
+                host.flights.insert(itt, Flight { host: 0, kind: CommandKind::Read, lba, blocks: 8, began });
                 let good = self.tally.good;
                 self.quiesce();
                 left -= 1;

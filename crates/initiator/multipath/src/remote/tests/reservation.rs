@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{Access, Failure, Fault, IoId, Refusal};
 
 use super::script::{Scene, info};
@@ -11,7 +11,7 @@ use super::*;
 use crate::path::{Event, IoError, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 const KEY: Option<Key> = Some(Key(7));
-const KIND: Kind = Kind::WriteExclusive;
+const KIND: ReservationType = ReservationType::WriteExclusive;
 
 fn register(mode: RegisterMode, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);

@@ -1,7 +1,7 @@
 //! Asynchronous events: which, when, how often; and their logs.
 
 use nvme::Status;
-use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{Access, VolumeRequest};
 
 use super::*;
@@ -146,8 +146,12 @@ fn a_notice_stays_until_it_is_read_from_its_start_without_retain() {
         world.reserve(volume, 1, register(0x11));
         world.reserve(volume, 9, register(0x99));
     }
-    let preempt =
-        Action::Preempt { key: Some(Key(0x99)), victim: Key(0x11), kind: Kind::WriteExclusive, abort: false };
+    let preempt = Action::Preempt {
+        key: Some(Key(0x99)),
+        victim: Key(0x11),
+        kind: ReservationType::WriteExclusive,
+        abort: false,
+    };
     let request = world.start(host, &event_request(1), &[]);
     world.reserve(0, 9, preempt.clone());
     world.reserve(1, 9, preempt);
@@ -181,8 +185,12 @@ fn reservation_notices_are_told_one_by_one_unless_masked() {
         world.reserve(volume, 9, register(0x99));
     }
     let request = world.start(host, &event_request(1), &[]);
-    let preempt =
-        Action::Preempt { key: Some(Key(0x99)), victim: Key(0x11), kind: Kind::WriteExclusive, abort: false };
+    let preempt = Action::Preempt {
+        key: Some(Key(0x99)),
+        victim: Key(0x11),
+        kind: ReservationType::WriteExclusive,
+        abort: false,
+    };
     world.reserve(0, 9, preempt.clone());
     assert_eq!(world.event(request), Some(0x0080_0006));
     world.reserve(1, 9, preempt.clone());

@@ -4,7 +4,7 @@
 use sim::linear::{self, Operation, What};
 
 use super::History;
-use crate::command::Kind;
+use crate::command::CommandKind;
 use crate::model::value_of;
 use crate::plan::{DISK, SPAN};
 
@@ -40,11 +40,12 @@ impl History {
         self.come();
         if self.chance.permille(700) {
             // The first command of a session hears of the power; nothing is written yet.
-            for kind in [Kind::Ready, Kind::Flush] {
+            for kind in [CommandKind::Ready, CommandKind::Flush] {
                 let (began, good) = (self.tick(), self.tally.good);
                 self.send(began, 0, kind, (0, 1));
                 self.quiesce();
-                self.tally.first_flushes += if kind == Kind::Flush { self.tally.good - good } else { 0 };
+                self.tally.first_flushes +=
+                    if kind == CommandKind::Flush { self.tally.good - good } else { 0 };
             }
         }
     }
